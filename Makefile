@@ -19,7 +19,7 @@ BESIDE = $(MAKE) --no-print-directory --jobs=2 --output-sync=target
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check check-tests lint lint-code lint-docs fetch pulsar promtool chromium interop long mutants suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check check-tests lint lint-code lint-docs fetch pulsar promtool chromium kafka interop long mutants suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -78,9 +78,9 @@ lint-docs: $(STAMP)
 	$(PYTEST) -q tests/docs $(PARALLEL)
 
 # What tests need and no index of Python has, each once.
-fetch: pulsar promtool chromium
+fetch: pulsar promtool chromium kafka
 
-pulsar promtool chromium: $(STAMP)
+pulsar promtool chromium kafka: $(STAMP)
 	$(PY) tools/fetch_$@.py
 
 # What measures loads and latencies has the machine for itself.
@@ -89,7 +89,7 @@ ifdef VERSION
 interop: $(STAMP)
 	$(PY) tools/versions.py $(VERSION)
 else
-interop: $(STAMP) pulsar promtool
+interop: $(STAMP) pulsar promtool kafka
 	$(PYTEST) -m "interop and not long" tests/interop --ignore=$(MEASURING) $(PARALLEL)
 	$(PYTEST) -m "interop and not long" $(MEASURING)
 	$(PY) tools/versions.py next

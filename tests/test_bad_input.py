@@ -13,8 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psutil
@@ -44,7 +43,7 @@ MAX_MESSAGE_SIZE = 64 * 1024
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
+def nothing_is_left_behind():
     """Threads and descriptors after all these mistakes are those from before."""
     with geminga.embedded() as broker, broker.client() as warm:  # opens what stays open for good
         warm.create_producer("t").send(b"")
@@ -57,21 +56,19 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def pulsar_settings() -> dict[str, Any]:
+def pulsar_settings():
     return {"max_message_size": MAX_MESSAGE_SIZE}
 
 
 @pytest.fixture(scope="module")
-def strict_broker() -> Iterator[Any]:
+def strict_broker():
     """A broker that makes no topics by itself."""
     with geminga.embedded(auto_create_topics=False) as broker:
         yield broker
 
 
 @pytest.fixture
-def run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str]]:
+def run(capsys, monkeypatch):
     """The command line in this process: exit code and what it said on stderr."""
     monkeypatch.delenv("PULSAR_SERVICE_URL", raising=False)
     monkeypatch.delenv("PULSAR_ADMIN_URL", raising=False)
@@ -109,7 +106,7 @@ async def using(url: str, work: Callable[[Any], Awaitable[Any]], **settings: Any
         ("pulsar://user:secret@localhost", "credentials go into"),
     ],
 )
-def test_a_wrong_url(url: str, message: str, run: Any) -> None:
+def test_a_wrong_url(url, message, run):
     with pytest.raises(InvalidUrl, match=message):
         geminga.Client(url)
     with pytest.raises(InvalidUrl, match=message):
@@ -121,7 +118,7 @@ def test_a_wrong_url(url: str, message: str, run: Any) -> None:
     assert "secret" not in said
 
 
-def test_calls_to_an_unreachable_broker_name_the_cause(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_to_an_unreachable_broker_name_the_cause(run, caplog):
     message = "refused the connection: nothing listens there; is the broker running"
     with geminga.Client(UNREACHABLE, operation_timeout_seconds=0.5) as client:
         for call in (
@@ -144,7 +141,7 @@ def test_calls_to_an_unreachable_broker_name_the_cause(run: Any, caplog: pytest.
     assert (code, "is the broker running" in said) == (1, True), said
 
 
-def test_an_unknown_host_and_a_listener_that_says_nothing() -> None:
+def test_an_unknown_host_and_a_listener_that_says_nothing():
     with (
         geminga.Client("pulsar://no-such-host.invalid", operation_timeout_seconds=1) as client,
         pytest.raises(ConnectError, match=r"host name 'no-such-host\.invalid' .* is unknown"),
@@ -159,7 +156,7 @@ def test_an_unknown_host_and_a_listener_that_says_nothing() -> None:
             client.create_producer("t")
 
 
-def test_the_other_port_of_a_broker(pulsar_broker: Any, run: Any) -> None:
+def test_the_other_port_of_a_broker(pulsar_broker, run):
     web_as_binary = pulsar_broker.admin_url.replace("http://", "pulsar://")
     with (
         geminga.Client(web_as_binary, operation_timeout_seconds=1) as client,
@@ -179,7 +176,7 @@ def test_the_other_port_of_a_broker(pulsar_broker: Any, run: Any) -> None:
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def test_an_unknown_topic_where_none_are_made(strict_broker: Any, run: Any) -> None:
+def test_an_unknown_topic_where_none_are_made(strict_broker, run):
     message = "persistent://public/default/absent: the topic does not exist .*create it first"
     with strict_broker.client() as client:
         for call in (
@@ -202,7 +199,7 @@ def test_an_unknown_topic_where_none_are_made(strict_broker: Any, run: Any) -> N
 @pytest.mark.parametrize(
     "name", ["", " ", "a/b", "kafka://a/b/c", "persistent://a/b", "persistent://public/default/"]
 )
-def test_a_wrong_topic_name(name: str, pulsar_broker: Any, pulsar_client: Any, run: Any) -> None:
+def test_a_wrong_topic_name(name, pulsar_broker, pulsar_client, run):
     allowed = r"allowed: \[\{persistent\|non-persistent\}://\]tenant/namespace/topic"
     for call in (
         lambda: pulsar_client.create_producer(name),
@@ -222,7 +219,7 @@ def test_a_wrong_topic_name(name: str, pulsar_broker: Any, pulsar_client: Any, r
     assert run("topics", "create", name, "--admin-url", pulsar_broker.admin_url)[0] == 2
 
 
-def test_a_wrong_topic_name_over_rest(pulsar_broker: Any) -> None:
+def test_a_wrong_topic_name_over_rest(pulsar_broker):
     before = admin(pulsar_broker.admin_url, "GET", "persistent/public/default")
     for name in ("a%2Fb", "%00", "%2e%2e%2f%2e%2e", "x" * 2000):
         with pytest.raises(NotAllowedError, match="HTTP 412"):
@@ -234,7 +231,7 @@ def test_a_wrong_topic_name_over_rest(pulsar_broker: Any) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"batching_enabled": False}])
-def test_an_oversize_message_fails_alone(pulsar_client: Any, pulsar_topic: str, settings: Any) -> None:
+def test_an_oversize_message_fails_alone(pulsar_client, pulsar_topic, settings):
     big = os.urandom(MAX_MESSAGE_SIZE + 1)
     results: list[Any] = []
     with pulsar_client.create_producer(pulsar_topic, **settings) as producer:
@@ -253,7 +250,7 @@ def test_an_oversize_message_fails_alone(pulsar_client: Any, pulsar_topic: str, 
     assert not reader.has_message_available()
 
 
-def test_an_oversize_line_is_counted_by_name(pulsar_broker: Any, pulsar_topic: str, tmp_path: Path) -> None:
+def test_an_oversize_line_is_counted_by_name(pulsar_broker, pulsar_topic, tmp_path):
     lines = tmp_path / "lines"
     lines.write_bytes(b"before\n" + bytes(MAX_MESSAGE_SIZE + 1) + b"\nafter\n")
     done = subprocess.run(
@@ -268,7 +265,7 @@ def test_an_oversize_line_is_counted_by_name(pulsar_broker: Any, pulsar_topic: s
 # --- arguments and signals ------------------------------------------------------------------------
 
 
-def test_wrong_arguments_of_the_command_line(run: Any) -> None:
+def test_wrong_arguments_of_the_command_line(run):
     for arguments, message in (
         (("prodce",), "did you mean 'produce'"),
         (("standalone", "--memory", "--data-dir", "x"), "give --data-dir DIR or --memory, not both"),

@@ -29,7 +29,7 @@ def seen(kind: type) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_as_pulsar_clients(name: str) -> None:
+def test_as_pulsar_clients(name):
     pulsar = pytest.importorskip("pulsar")
     ours = getattr(geminga, name)
     assert issubclass(ours, Choice)
@@ -37,6 +37,6 @@ def test_as_pulsar_clients(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_they_pickle(name: str) -> None:
+def test_they_pickle(name):
     for member in getattr(geminga, name):
         assert pickle.loads(pickle.dumps(member)) is member

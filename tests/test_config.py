@@ -16,12 +16,12 @@ def refusal(check: Any, *arguments: Any, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_refuse_names_all_three() -> None:
+def test_refuse_names_all_three():
     assert refusal(config.refuse, 5, "less") == "field_name=5 is not allowed; allowed: less"
 
 
 @pytest.mark.parametrize(("low", "high"), [(None, None), (0, None), (None, 10), (0, 10), (5, 5)])
-def test_whole_numbers_in_range(low: int | None, high: int | None) -> None:
+def test_whole_numbers_in_range(low, high):
     assert config.check_int("field_name", 5, low, high) == 5
 
 
@@ -37,23 +37,23 @@ def test_whole_numbers_in_range(low: int | None, high: int | None) -> None:
         (None, None, None, "a whole number"),
     ],
 )
-def test_whole_numbers_out_of_range(value: Any, low: int | None, high: int | None, allowed: str) -> None:
+def test_whole_numbers_out_of_range(value, low, high, allowed):
     message = refusal(config.check_int, value, low, high)
     assert message == f"field_name={value!r} is not allowed; allowed: {allowed}"
 
 
 @pytest.mark.parametrize("value", [10**30, float("inf"), float("nan"), True, None, "1"])
-def test_times_are_numbers_that_clocks_can_hold(value: Any) -> None:
+def test_times_are_numbers_that_clocks_can_hold(value):
     assert "a number of seconds >= 0.0 and <= 1000000000" in refusal(config.check_seconds, value)
     assert "a number of milliseconds >= 0.0 and <= 1000000000000" in refusal(config.check_milliseconds, value)
 
 
-def test_milliseconds_in_range() -> None:
+def test_milliseconds_in_range():
     assert config.check_milliseconds("field_name", 1500) == 1.5
     assert config.check_milliseconds("field_name", 0.5) == 0.0005
 
 
-def test_seconds_in_range() -> None:
+def test_seconds_in_range():
     assert config.check_seconds("field_name", 0) == 0.0
     assert type(config.check_seconds("field_name", 3)) is float
     assert config.check_seconds("field_name", 0.5, 0.1, 0.5) == 0.5
@@ -62,12 +62,12 @@ def test_seconds_in_range() -> None:
 @pytest.mark.parametrize(
     "value", [-0.1, float("nan"), float("inf"), float("-inf"), True, "1", None, 61], ids=repr
 )
-def test_seconds_out_of_range(value: Any) -> None:
+def test_seconds_out_of_range(value):
     message = refusal(config.check_seconds, value, 0.0, 60)
     assert message == f"field_name={value!r} is not allowed; allowed: a number of seconds >= 0.0 and <= 60"
 
 
-def test_types() -> None:
+def test_types():
     assert config.check_type("field_name", "x", str) == "x"
     assert config.check_type("field_name", None, str, optional=True) is None
     assert config.check_type("field_name", True, bool) is True
@@ -83,28 +83,28 @@ def test_types() -> None:
         (True, (int,), False, "int"),
     ],
 )
-def test_wrong_types(value: Any, types: tuple[type, ...], optional: bool, allowed: str) -> None:
+def test_wrong_types(value, types, optional, allowed):
     assert refusal(config.check_type, value, *types, optional=optional).endswith(f"; allowed: {allowed}")
 
 
-def test_choices() -> None:
+def test_choices():
     assert config.check_choice("field_name", "LZ4", ("NONE", "LZ4")) == "LZ4"
 
 
-def test_a_choice_that_is_nearly_right() -> None:
+def test_a_choice_that_is_nearly_right():
     message = refusal(config.check_choice, "lz-4", ("NONE", "LZ4", "ZSTD"))
     assert message == (
         "field_name='lz-4' is not allowed; allowed: 'NONE', 'LZ4', 'ZSTD' (did you mean 'LZ4'?)"
     )
 
 
-def test_a_choice_that_is_nothing_like_it() -> None:
+def test_a_choice_that_is_nothing_like_it():
     assert refusal(config.check_choice, 5, ("NONE", "LZ4")) == (
         "field_name=5 is not allowed; allowed: 'NONE', 'LZ4'"
     )
 
 
-def test_suggestions() -> None:
+def test_suggestions():
     known = ["startingOffsets", "endingOffsets", "topic"]
     assert config.suggestion("startingoffset", known) == " (did you mean 'startingOffsets'?)"
     assert config.suggestion("STARTINGOFFSETS", known) == " (did you mean 'startingOffsets'?)"

@@ -1,7 +1,5 @@
 """Programs that were started without standard streams use brokers and clients as others do."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -28,7 +26,7 @@ pathlib.Path("said").write_bytes(said)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="of the shell")
-def test_a_program_without_standard_streams_is_not_ended_by_its_event_loop(tmp_path: Path) -> None:
+def test_a_program_without_standard_streams_is_not_ended_by_its_event_loop(tmp_path):
     source = str(Path(geminga.__file__).parents[1])
     given = [sys.executable, "-P", "-c", PROGRAM.format(source=source)]
     shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import builtins
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
+from interpreter import run_python
 
 from geminga import errors
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -34,7 +33,7 @@ BRANCHES = (
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_every_class_pickles_and_keeps_its_message(cls: type[errors.PulsarException]) -> None:
+def test_every_class_pickles_and_keeps_its_message(cls):
     error = cls("topic 'x' is not there; create it first")
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is cls
@@ -43,7 +42,7 @@ def test_every_class_pickles_and_keeps_its_message(cls: type[errors.PulsarExcept
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_every_class_is_on_a_branch(cls: type[errors.PulsarException]) -> None:
+def test_every_class_is_on_a_branch(cls):
     assert getattr(errors, cls.__name__) is cls
     # What many messages met at once may be of every branch.
     assert cls in (errors.PulsarException, errors.SendManyFailed) or issubclass(cls, BRANCHES)
@@ -51,7 +50,7 @@ def test_every_class_is_on_a_branch(cls: type[errors.PulsarException]) -> None:
 
 
 @pytest.mark.parametrize("value", list(pb.ServerError.DESCRIPTOR.values), ids=lambda value: value.name)
-def test_every_code_has_its_class(value: object) -> None:
+def test_every_code_has_its_class(value):
     number = value.number  # type: ignore[attr-defined]
     error = errors.from_server(number, "what the broker said")
     assert type(error) is errors.SERVER_ERRORS[number]
@@ -59,19 +58,19 @@ def test_every_code_has_its_class(value: object) -> None:
     assert str(error) == "what the broker said"
 
 
-def test_codes_are_neither_shared_nor_invented() -> None:
+def test_codes_are_neither_shared_nor_invented():
     codes = {value.number for value in pb.ServerError.DESCRIPTOR.values}
     assert set(errors.SERVER_ERRORS) == codes
     assert len(set(errors.SERVER_ERRORS.values())) == len(codes)
 
 
-def test_a_code_that_is_newer_than_ours() -> None:
+def test_a_code_that_is_newer_than_ours():
     error = errors.from_server(999, "")
     assert type(error) is errors.UnknownError
     assert str(error) == "UnknownError"
 
 
-def test_a_broker_that_says_nothing() -> None:
+def test_a_broker_that_says_nothing():
     assert str(errors.from_server(11, "")) == "TopicNotFound"
 
 
@@ -86,20 +85,20 @@ def test_a_broker_that_says_nothing() -> None:
         (errors.MessageTooBig, ValueError),
     ],
 )
-def test_errors_are_python_s_own_kinds_too(cls: type[Exception], builtin: type[Exception]) -> None:
+def test_errors_are_python_s_own_kinds_too(cls, builtin):
     assert issubclass(cls, builtin)
 
 
-def test_a_lookup_error_is_not_python_s() -> None:
+def test_a_lookup_error_is_not_python_s():
     assert not issubclass(errors.LookupError, builtins.LookupError)
 
 
-def test_an_invalid_topic_name_of_the_broker_raises_the_error_of_the_client() -> None:
+def test_an_invalid_topic_name_of_the_broker_raises_the_error_of_the_client():
     with pytest.raises(errors.InvalidTopicName):
         raise errors.from_server(17, "bad name")
 
 
-def test_every_error_has_a_result() -> None:
+def test_every_error_has_a_result():
     assert errors.Timeout("late").error() is errors.Result.Timeout
     assert errors.BrokerInvalidTopicName("x").error() is errors.Result.InvalidTopicName
     assert errors.ServiceUnitNotReady("x").error().name == "ServiceUnitNotReady"
@@ -107,7 +106,7 @@ def test_every_error_has_a_result() -> None:
     assert errors.result_of(None) is errors.Result.Ok
 
 
-def test_an_error_may_be_made_from_a_result() -> None:
+def test_an_error_may_be_made_from_a_result():
     error = errors.PulsarException(errors.Result.Timeout, "no answer")
     assert error.error() is errors.Result.Timeout
     assert str(error) == "3 Timeout: no answer"
@@ -117,7 +116,7 @@ def test_an_error_may_be_made_from_a_result() -> None:
     assert (copy.error(), str(copy)) == (error.error(), str(error))
 
 
-def test_names_that_are_asked_for_while_another_thread_loads_the_errors() -> None:
+def test_names_that_are_asked_for_while_another_thread_loads_the_errors():
     program = """
 import sys, threading
 from importlib.machinery import SourceFileLoader
@@ -138,4 +137,4 @@ go_on.set()
 other.join()
 assert geminga.Timeout is geminga.errors.Timeout
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    run_python(program)

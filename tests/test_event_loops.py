@@ -1,14 +1,10 @@
 """The event loop of clients and brokers, also where threads are greenlets."""
 
-from __future__ import annotations
-
 import _thread
 import importlib.util
-import subprocess
-import sys
-from typing import Any
 
 import pytest
+from interpreter import run_python
 
 from geminga.event_loops import new_event_loop
 
@@ -59,17 +55,15 @@ print("done")
 
 @pytest.mark.parametrize("own", [True, False], ids=["a broker in the program", "a broker elsewhere"])
 @pytest.mark.parametrize("library", ["gevent", "eventlet"])
-def test_client_works_where_threads_are_greenlets(pulsar_broker: Any, library: str, own: bool) -> None:
+def test_client_works_where_threads_are_greenlets(pulsar_broker, library, own):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"needs {library}")
     arguments = [library, "own" if own else pulsar_broker.service_url]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python(PROGRAM, *arguments)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
-def test_the_loop_is_asyncios_where_threads_are_greenlets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_is_asyncios_where_threads_are_greenlets(monkeypatch):
     pytest.importorskip("uvloop")
     for start, expected in ((_thread.start_new_thread, "uvloop"), (lambda *_: 0, "asyncio.unix_events")):
         monkeypatch.setattr(_thread, "start_new_thread", start)

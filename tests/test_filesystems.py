@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ from geminga.offload.arrow_storage import resolve_soon_failing
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}"])
-def test_local_folders_are_resolved_to_paths(form: str, tmp_path: Path) -> None:
+def test_local_folders_are_resolved_to_paths(form, tmp_path):
     folder = tmp_path / "a b" / "c%d"
     files, path = resolve(form.format(folder))
     assert isinstance(files, fs.LocalFileSystem)
@@ -24,18 +23,18 @@ def test_local_folders_are_resolved_to_paths(form: str, tmp_path: Path) -> None:
     assert not puts_whole_files(files)
 
 
-def test_a_uri_that_python_made(tmp_path: Path) -> None:
+def test_a_uri_that_python_made(tmp_path):
     folder = tmp_path / "a b"
     assert resolve(folder.as_uri())[1] == str(folder)
 
 
-def test_relative_paths_are_this_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_relative_paths_are_this_machines(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert resolve("x/y")[1] == str(tmp_path / "x/y")
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3A"])
-def test_schemes_of_s3_resolve_to_its_file_system(scheme: str) -> None:
+def test_schemes_of_s3_resolve_to_its_file_system(scheme):
     files, path = resolve(
         f"{scheme}://bucket/a/b?region=us-east-1&endpoint_override=localhost:9000&scheme=http"
     )
@@ -44,7 +43,7 @@ def test_schemes_of_s3_resolve_to_its_file_system(scheme: str) -> None:
     assert puts_whole_files(files)
 
 
-def test_resolve_soon_failing_sets_short_timeouts_and_few_retries() -> None:
+def test_resolve_soon_failing_sets_short_timeouts_and_few_retries():
     location = "s3://key:secret@bucket/a/b?region=eu-west-1&scheme=http&endpoint_override=localhost:9000"
     usual, soon = resolve(location), resolve_soon_failing(location)
     assert soon[1] == usual[1]
@@ -73,7 +72,7 @@ def _arguments(files: Any) -> dict[str, Any]:
     return found
 
 
-def test_databricks_mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_databricks_mount(monkeypatch, tmp_path):
     """A folder called ``dbfs:`` on the driver alone would lose what the executors stage."""
     with pytest.raises(InvalidConfiguration, match="'dbfs:/x/y': /dbfs is not mounted"):
         resolve("dbfs:/x/y")
@@ -81,7 +80,7 @@ def test_databricks_mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert resolve("dbfs:/x/y")[1] == f"{tmp_path}/x/y"
 
 
-def test_hadoop_at_the_cluster_that_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hadoop_at_the_cluster_that_is_configured(monkeypatch):
     asked: list[str] = []
 
     def from_uri(uri: str) -> Any:
@@ -94,7 +93,7 @@ def test_hadoop_at_the_cluster_that_is_configured(monkeypatch: pytest.MonkeyPatc
     assert asked == ["hdfs:///x/y", "hdfs:///x/y", "hdfs://host:9000/x/y"]
 
 
-def test_an_unknown_scheme_is_refused_with_the_location(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_scheme_is_refused_with_the_location(monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     for location in ("nosuch://x/y", "maprfs:/x"):
         with pytest.raises(InvalidConfiguration, match=rf"'{location}' can't be used: .* pip install fsspec"):
@@ -104,7 +103,7 @@ def test_an_unknown_scheme_is_refused_with_the_location(monkeypatch: pytest.Monk
         resolve("file://elsewhere/x")
 
 
-def test_what_is_refused_is_named_without_its_secrets() -> None:
+def test_what_is_refused_is_named_without_its_secrets():
     for location in (
         "nosuch://me:canary@host/p?key=canary", "s3://key:canary@bucket/p?nosuch=canary",
         "hdfs://me:canary@host:99999/p", "s3a://key:canary@/p", "gs://key:canary@bucket/p?x=canary",
@@ -117,11 +116,11 @@ def test_what_is_refused_is_named_without_its_secrets() -> None:
 @pytest.mark.parametrize(
     "location", ["gs://", "gcs://", "s3://", "S3A://", "s3:bucket", "gs:", "file://", "", "~/x"]
 )
-def test_locations_without_bucket_folder_or_slashes_are_refused_by_name(location: str) -> None:
+def test_locations_without_bucket_folder_or_slashes_are_refused_by_name(location):
     with pytest.raises(InvalidConfiguration, match=f"location='{location}' is not allowed"):
         resolve(location)
 
 
-def test_a_folder_may_be_named_like_a_url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_may_be_named_like_a_url(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert resolve("./s3:bucket")[1] == str(tmp_path / "s3:bucket")

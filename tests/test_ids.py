@@ -37,26 +37,26 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("message_id", "python", "java_adds"), KNOWN)
-def test_bytes_of_official_clients(message_id: MessageId, python: str, java_adds: str) -> None:
+def test_bytes_of_official_clients(message_id, python, java_adds):
     assert message_id.serialize().hex() == python
     assert exact(MessageId.deserialize(bytes.fromhex(python))) == exact(message_id)
     assert exact(MessageId.deserialize(bytes.fromhex(python + java_adds))) == exact(message_id)
 
 
-def test_bytes_with_a_batch_size() -> None:
+def test_bytes_with_a_batch_size():
     message_id = MessageId(2, 5, 6, 7, batch_size=10)
     assert message_id.serialize().hex() == "0805100618022007300a"
     assert exact(MessageId.deserialize(message_id.serialize())) == exact(message_id)
 
 
-def test_bytes_of_a_chunked_message() -> None:
+def test_bytes_of_a_chunked_message():
     found = MessageId.deserialize(bytes.fromhex("0809100330003a06080910013000"))
     assert exact(found) == exact(CHUNKED)
     assert exact(MessageId.deserialize(CHUNKED.serialize())) == exact(CHUNKED)
 
 
 @given(SMALL, SIGNED, SIGNED, SMALL, st.integers(0, (1 << 31) - 1))
-def test_any_id_round_trips(partition: int, ledger: int, entry: int, index: int, size: int) -> None:
+def test_any_id_round_trips(partition, ledger, entry, index, size):
     message_id = MessageId(partition, ledger, entry, index, batch_size=size, topic="t")
     data = pb.MessageIdData.FromString(message_id.serialize())
     assert to_signed(data.ledgerId) == ledger
@@ -70,7 +70,7 @@ def test_any_id_round_trips(partition: int, ledger: int, entry: int, index: int,
     assert pickle.loads(pickle.dumps(message_id)).topic == "t"
 
 
-def test_the_partition_of_a_receipt_is_given_by_the_client() -> None:
+def test_the_partition_of_a_receipt_is_given_by_the_client():
     data = pb.MessageIdData(ledgerId=1, entryId=2)
     assert MessageId.from_wire(data, partition=5, topic="t").partition == 5
     assert MessageId.from_wire(data).partition == -1
@@ -79,12 +79,12 @@ def test_the_partition_of_a_receipt_is_given_by_the_client() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\x08\x01", b"\xff", b"\x08", b"garbage", b"\x08\x01\x10\x01\x3a\x00"]
 )
-def test_bytes_that_are_no_id(data: bytes) -> None:
+def test_bytes_that_are_no_id(data):
     with pytest.raises(ValueError, match="not the bytes of a message id"):
         MessageId.deserialize(data)
 
 
-def test_order() -> None:
+def test_order():
     ordered = [
         MessageId.earliest,
         MessageId(-1, 1, 0),
@@ -105,21 +105,21 @@ def test_order() -> None:
     assert MessageId.earliest != 5
 
 
-def test_equality_looks_at_the_place_alone() -> None:
+def test_equality_looks_at_the_place_alone():
     left = MessageId(0, 1, 2, 3, batch_size=5, topic="a")
     right = MessageId(0, 1, 2, 3, first_chunk=MessageId.earliest, topic="b")
     assert left == right
     assert len({left, right}) == 1
 
 
-def test_text() -> None:
+def test_text():
     message_id = MessageId(2, 5, 6, 7)
     assert str(message_id) == "(5,6,2,7)"
     assert repr(message_id) == "(5,6,2,7)"
 
 
 @given(SIGNED)
-def test_signs(value: int) -> None:
+def test_signs(value):
     assert 0 <= to_unsigned(value) < 1 << 64
     assert to_signed(to_unsigned(value)) == value
 
@@ -144,7 +144,7 @@ def test_signs(value: int) -> None:
         ("a-=:.b/c-=:.d/e", "persistent://a-=:.b/c-=:.d/e", -1),
     ],
 )
-def test_names_that_are_accepted(text: str, full: str, partition: int) -> None:
+def test_names_that_are_accepted(text, full, partition):
     name = TopicName.parse(text)
     assert str(name) == full
     assert name.partition == partition
@@ -177,12 +177,12 @@ def test_names_that_are_accepted(text: str, full: str, partition: int) -> None:
         ("t/n%2f/x", "namespace 'n%2f'"),
     ],
 )
-def test_names_that_are_refused(text: object, words: str) -> None:
+def test_names_that_are_refused(text, words):
     with pytest.raises(InvalidTopicName, match=words):
         TopicName.parse(text)  # type: ignore[arg-type]
 
 
-def test_partitions_and_their_topic() -> None:
+def test_partitions_and_their_topic():
     base = TopicName.parse("t/n/flights")
     partition = base.partition_name(3)
     assert str(partition) == "persistent://t/n/flights-partition-3"
@@ -193,26 +193,26 @@ def test_partitions_and_their_topic() -> None:
     assert partition.namespace_name == "t/n"
 
 
-def test_local_names_are_encoded_for_paths() -> None:
+def test_local_names_are_encoded_for_paths():
     assert TopicName.parse("a b%é..").encoded_local == "a%20b%25%C3%A9.."
     assert TopicName.parse("plain").encoded_local == "plain"
 
 
-def test_topic_name_with_an_argument_sets_the_topic_of_an_id() -> None:
+def test_topic_name_with_an_argument_sets_the_topic_of_an_id():
     message_id = MessageId.deserialize(MessageId(1, 2, 3, 4).serialize())
     assert message_id.topic_name() == ""
     assert message_id.topic_name("persistent://public/default/t") == "persistent://public/default/t"
     assert message_id.topic == "persistent://public/default/t"
 
 
-def test_wrapping_gives_the_same_id() -> None:
+def test_wrapping_gives_the_same_id():
     message_id = MessageId(1, 2, 3, 4)
     assert MessageId.wrap(message_id) is message_id
     with pytest.raises(TypeError, match="msg_id must be a MessageId, not str"):
         MessageId.wrap("(2,3,1,4)")  # type: ignore[arg-type]
 
 
-def test_numbers_may_be_called_as_in_pulsar_client() -> None:
+def test_numbers_may_be_called_as_in_pulsar_client():
     place = MessageId(1, 2, 3, 4)
     assert (place.partition(), place.ledger_id(), place.entry_id(), place.batch_index()) == (1, 2, 3, 4)
     assert (place.partition, place.ledger_id, place.entry_id, place.batch_index) == (1, 2, 3, 4)

@@ -42,7 +42,7 @@ def stub_of(package: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_stub_names_what_the_package_exports(package: str) -> None:
+def test_a_stub_names_what_the_package_exports(package):
     module = importlib.import_module(package)
     exported = {name: getattr(module, name) for name in module.__all__}
     objects = {name: value for name, value in exported.items() if not isinstance(value, types.ModuleType)}
@@ -51,7 +51,7 @@ def test_a_stub_names_what_the_package_exports(package: str) -> None:
     }
 
 
-def test_every_package_with_a_stub_is_checked() -> None:
+def test_every_package_with_a_stub_is_checked():
     root = Path(geminga.__file__).parent
     stubs = {
         ".".join(

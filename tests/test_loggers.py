@@ -55,7 +55,7 @@ def raising(way: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def reported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def reported(monkeypatch):
     """The errors that log lines met."""
     found: list[Any] = []
     monkeypatch.setattr(loggers, "report", lambda: found.append(sys.exception()))
@@ -63,9 +63,7 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("way", ["filter", "handler", "record factory"])
-def test_client_and_broker_work_while_every_log_line_raises(
-    tmp_path: Path, reported: list[Any], way: str
-) -> None:
+def test_client_and_broker_work_while_every_log_line_raises(tmp_path, reported, way):
     (port,) = free_ports(1)
     url, folder = f"pulsar://127.0.0.1:{port}", tmp_path / "data"
     with raising(way), contextlib.ExitStack() as stack:
@@ -85,7 +83,7 @@ def test_client_and_broker_work_while_every_log_line_raises(
     assert all(isinstance(error, OutsideOfARequest) for error in reported)
 
 
-def test_a_loop_survives_what_the_handlers_of_its_log_raise(reported: list[Any]) -> None:
+def test_a_loop_survives_what_the_handlers_of_its_log_raise(reported):
     loop = new_event_loop()
     with raising("handler"):
         loop.call_soon(lambda: 1 / 0)
@@ -94,7 +92,7 @@ def test_a_loop_survives_what_the_handlers_of_its_log_raise(reported: list[Any])
     assert any("Exception in callback" in str(error) for error in reported)
 
 
-def test_the_web_port_answers_while_every_log_line_raises(reported: list[Any]) -> None:
+def test_the_web_port_answers_while_every_log_line_raises(reported):
     with raising("handler"), geminga.embedded() as broker:
         address = broker.admin_url.removeprefix("http://").rsplit(":", 1)
         with socket.create_connection((address[0], int(address[1])), timeout=30) as peer:
@@ -104,9 +102,7 @@ def test_the_web_port_answers_while_every_log_line_raises(reported: list[Any]) -
     assert any("unhandled" in str(error) for error in reported)
 
 
-def test_an_error_is_printed_and_the_place_of_a_line_is_the_callers(
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_is_printed_and_the_place_of_a_line_is_the_callers(capsys, caplog, monkeypatch):
     monkeypatch.setattr(loggers, "report", REPORT)
     logger = loggers.shield(logging.getLogger("geminga"))
     assert loggers.shield(logger) is logger
@@ -120,7 +116,7 @@ def test_an_error_is_printed_and_the_place_of_a_line_is_the_callers(
     assert "OutsideOfARequest: not written" in capsys.readouterr().err
 
 
-def test_every_logger_of_the_package_is_shielded() -> None:
+def test_every_logger_of_the_package_is_shielded():
     for name in loggers.NAMES:
         assert "_log" in vars(logging.getLogger(name))
     shielded = re.compile(r"shield\(logging\.getLogger\([^)]*\)\)")

@@ -12,7 +12,7 @@ import pytest
 from geminga import pythons
 
 
-def test_it_imports_what_this_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_imports_what_this_process_does(tmp_path, monkeypatch):
     (tmp_path / "told.py").write_text("def main(): print('here')")
     odd: Any = [str(tmp_path), None, Path("/no/text"), b"/bytes", "", 7]
     monkeypatch.setattr(sys, "path", [*odd, *sys.path])
@@ -21,7 +21,7 @@ def test_it_imports_what_this_process_does(tmp_path: Path, monkeypatch: pytest.M
     assert ended.stdout.strip() == b"here"
 
 
-def test_a_program_with_python_inside_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_with_python_inside_is_none(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/opt/program")
     with pytest.raises(pythons.NoPython, match="/opt/program"):
         pythons.command("told")

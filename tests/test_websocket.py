@@ -6,9 +6,8 @@ import asyncio
 import base64
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -29,7 +28,7 @@ CONSUMER = "consumer/persistent/public/default/t/s"
 
 
 @pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with start() as broker:
         yield broker
 
@@ -48,7 +47,7 @@ def with_session(
     return asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_messages_go_both_ways(broker: EmbeddedBroker) -> None:
+def test_messages_go_both_ways(broker):
     first, pulled, statuses = program.run(broker.admin_url, "t")
     assert [each["result"] for each in first[:8]] == ["ok"] * 3 + ["send-error:7"] * 3 + ["send-error:3"] * 2
     assert [each["payload"] for each in first[8:11]] == ["aGVsbG8=", "", "aGk="]
@@ -61,7 +60,7 @@ def test_messages_go_both_ways(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("in_query", [False, True])
-def test_roles_need_credentials_and_permissions(in_query: bool) -> None:
+def test_roles_need_credentials_and_permissions(in_query):
     secret = "data:;base64," + base64.b64encode(SECRET).decode()
     with start(token_secret_key=secret, authorization=True, super_user_roles=("root",)) as broker:
         tokens = {role: make_token(role, SECRET, "HS256") for role in ("root", "sender", "reader")}
@@ -84,12 +83,12 @@ def test_roles_need_credentials_and_permissions(in_query: bool) -> None:
         assert status(PRODUCER, tokens["sender"][:-2] + "xx") == 401
 
 
-def test_pages_of_other_sites_are_refused(broker: EmbeddedBroker) -> None:
+def test_pages_of_other_sites_are_refused(broker):
     headers = {"Origin": "https://example.com"}
     assert with_session(broker, lambda each: program.refusal(each, PRODUCER), headers=headers) == 403
 
 
-def test_a_consumer_has_no_more_unacknowledged_messages_than_its_queue(broker: EmbeddedBroker) -> None:
+def test_a_consumer_has_no_more_unacknowledged_messages_than_its_queue(broker):
     async def talk(session: aiohttp.ClientSession) -> list[int]:
         async with (
             session.ws_connect(f"{CONSUMER}?receiverQueueSize=3") as consumer,
@@ -125,7 +124,7 @@ def test_a_consumer_has_no_more_unacknowledged_messages_than_its_queue(broker: E
         '{"type": "permit", "permitMessages": "x"}',
     ],
 )
-def test_a_bad_command_closes_the_socket_with_a_reason(broker: EmbeddedBroker, text: str) -> None:
+def test_a_bad_command_closes_the_socket_with_a_reason(broker, text):
     async def talk(session: aiohttp.ClientSession) -> Any:
         async with session.ws_connect(CONSUMER) as consumer:
             await consumer.send_str(text)
@@ -136,7 +135,7 @@ def test_a_bad_command_closes_the_socket_with_a_reason(broker: EmbeddedBroker, t
     assert closed.extra
 
 
-def test_what_a_peer_opened_is_closed_when_it_leaves(broker: EmbeddedBroker) -> None:
+def test_what_a_peer_opened_is_closed_when_it_leaves(broker):
     async def talk(session: aiohttp.ClientSession) -> None:
         async with session.ws_connect(CONSUMER), session.ws_connect(PRODUCER):
             pass
@@ -150,7 +149,7 @@ def test_what_a_peer_opened_is_closed_when_it_leaves(broker: EmbeddedBroker) -> 
     with_session(broker, talk)
 
 
-def test_unsubscribing_deletes_the_subscription(broker: EmbeddedBroker) -> None:
+def test_unsubscribing_deletes_the_subscription(broker):
     async def talk(session: aiohttp.ClientSession) -> None:
         async with (
             session.ws_connect(CONSUMER) as consumer,
@@ -165,7 +164,7 @@ def test_unsubscribing_deletes_the_subscription(broker: EmbeddedBroker) -> None:
     with_session(broker, talk)
 
 
-def test_a_broker_that_stops_closes_its_sockets(broker: EmbeddedBroker) -> None:
+def test_a_broker_that_stops_closes_its_sockets(broker):
     async def talk(session: aiohttp.ClientSession) -> Any:
         async with session.ws_connect(CONSUMER) as consumer:
             await asyncio.to_thread(broker.close)
@@ -174,7 +173,7 @@ def test_a_broker_that_stops_closes_its_sockets(broker: EmbeddedBroker) -> None:
     assert with_session(broker, talk) in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
 
 
-def test_a_producer_that_does_not_read_its_receipts_is_not_read(broker: EmbeddedBroker) -> None:
+def test_a_producer_that_does_not_read_its_receipts_is_not_read(broker):
     async def talk(session: aiohttp.ClientSession) -> int:
         async with session.ws_connect(PRODUCER) as producer:
             message = {"payload": "", "context": "x" * 100_000}
@@ -189,15 +188,13 @@ def test_a_producer_that_does_not_read_its_receipts_is_not_read(broker: Embedded
     assert with_session(broker, talk) < 1000
 
 
-def test_a_peer_that_breaks_its_connection_is_no_error_of_the_broker(
-    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_peer_that_breaks_its_connection_is_no_error_of_the_broker(broker, caplog):
     test_a_producer_that_does_not_read_its_receipts_is_not_read(broker)
     broker.close()
     assert not [each for each in caplog.records if each.exc_info]
 
 
-def test_large_messages_take_several_places_of_the_queue() -> None:
+def test_large_messages_take_several_places_of_the_queue():
     assert [slots_of("x" * size) for size in (0, 1000, 1 << 20, 1 << 30)] == [1, 1, 126, QUEUE_MAX]
 
 
@@ -211,9 +208,7 @@ def test_large_messages_take_several_places_of_the_queue() -> None:
         {"properties": 5},
     ],
 )
-def test_a_bad_field_is_named_and_the_socket_stays_open(
-    broker: EmbeddedBroker, field: dict[str, Any]
-) -> None:
+def test_a_bad_field_is_named_and_the_socket_stays_open(broker, field):
     async def talk(session: aiohttp.ClientSession) -> list[Any]:
         async with session.ws_connect(PRODUCER) as producer:
             answers = []
@@ -228,7 +223,7 @@ def test_a_bad_field_is_named_and_the_socket_stays_open(
     assert stored["result"] == "ok"
 
 
-def test_an_event_time_beyond_the_year_9999_is_delivered(broker: EmbeddedBroker) -> None:
+def test_an_event_time_beyond_the_year_9999_is_delivered(broker):
     with broker.client() as client, client.create_producer("t") as producer:
         producer.send(b"", event_timestamp=2**62)
         producer.send(None)
@@ -243,7 +238,7 @@ def test_an_event_time_beyond_the_year_9999_is_delivered(broker: EmbeddedBroker)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_request_that_opens_no_websocket_creates_no_topic(broker: EmbeddedBroker, method: str) -> None:
+def test_a_request_that_opens_no_websocket_creates_no_topic(broker, method):
     async def talk(session: aiohttp.ClientSession) -> tuple[list[int], list[str]]:
         statuses = []
         for path in (PRODUCER, CONSUMER):
@@ -255,7 +250,7 @@ def test_a_request_that_opens_no_websocket_creates_no_topic(broker: EmbeddedBrok
     assert with_session(broker, talk) == ([400, 400], [])
 
 
-def test_basic_credentials_open_a_websocket(tmp_path: Path) -> None:
+def test_basic_credentials_open_a_websocket(tmp_path):
     passwords = tmp_path / "passwords"
     passwords.write_text("anna:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/\n")  # openssl passwd -apr1: "secret"
     headers = {"Authorization": "Basic " + base64.b64encode(b"anna:secret").decode()}

@@ -8,10 +8,18 @@ plain one, ``await`` is removed, and classes become those of the synchronous API
 between ``pulsar-client``'s own two APIs. Members of the hand-written base (``client/sync_base.py``) are left
 out.
 
+``--check`` compares.
+
+``client/aio.py`` is written by hand, except for the arguments that are options: those come from the settings
+(``tools/signatures.py``).
+
+``client/sync.py`` has its signatures, docstrings and the steps of its methods: a coroutine function becomes a
+plain one, ``await`` is removed, and classes become those of the synchronous API. `FACE` lists the differences
+between ``pulsar-client``'s own two APIs. Members of the hand-written base (``client/sync_base.py``) are left
+out.
+
 ``client/sync_handles.py``: synchronous consumers have hot calls of their own (``receive``, ``acknowledge``),
 and methods that call the asyncio consumer's and wait for coroutines: `HANDLES`.
-
-``client/admin/sync/``: every module of ``client/admin/aio/``, unchanged except for coroutines: `ADMIN`.
 
 ``--check`` compares with the files that are checked in, exits with 1 on a difference, and writes nothing.
 """
@@ -100,35 +108,6 @@ FACE = {
     ),
     "create_table_view": Differs(said={" Not in ``pulsar.asyncio``.": ""}),
 }
-
-
-@dataclass(frozen=True)
-class Handle:
-    """A class for asyncio and what the one for threads simply passes on to it."""
-
-    module: str
-    attribute: str
-    methods: tuple[str, ...]
-
-
-HANDLES = {
-    "AsyncConsumer": Handle(
-        "async_consumer",
-        "_consumer",
-        (
-            "topic", "subscription_name", "consumer_name", "has_reached_end_of_topic", "seek",
-            "get_last_message_id", "get_last_message_ids", "reconsume_later", "acknowledge_table", "stats",
-        ),
-    ),
-}  # fmt: skip
-
-FACES_HEADER = '''"""Methods of consumers for threads that call the asyncio objects.
-
-Generated from the asyncio classes by ``tools/generate_sync.py``: do not edit.
-"""
-
-from __future__ import annotations
-'''
 
 
 class _Plain(ast.NodeTransformer):
@@ -282,117 +261,12 @@ def sync(source: str) -> str:
     return _formatted(HEADER + "\n".join(lines) + "\n", "sync.py")
 
 
-def sync_handles() -> str:
-    """The text of ``client/sync_handles.py``."""
-    imports: list[str] = ["from geminga.client.runtime import LoopThread"]
-    classes: list[str] = []
-    for name, handle in HANDLES.items():
-        path = CLIENT / f"{handle.module}.py"
-        imports.append(f"from geminga.client.{handle.module} import {name}")
-        imports += _imports_of(path)
-        given = {m.name: m for m in _methods(_class(path, name))}
-        lines = [
-            f"class Sync{CLASSES[name]}Base:",
-            f'    """Methods of `{CLASSES[name]}` that call the asyncio object."""',
-            "    _runtime: LoopThread",
-            f"    {handle.attribute}: {name}",
-        ]
-        body = "\n".join(ast.unparse(_passed_on(given[m], handle.attribute)) for m in handle.methods)
-        classes.append("\n".join(lines) + "\n" + textwrap.indent(body, "    "))
-    guarded = "if TYPE_CHECKING:\n" + textwrap.indent("\n".join(imports), "    ")
-    text = f"{FACES_HEADER}from typing import TYPE_CHECKING\n{guarded}\n" + "\n".join(classes) + "\n"
-    return _formatted(text, "sync_handles.py")
-
-
-def _imports_of(path: Path) -> list[str]:
-    """All imports of a module, those for type checkers included; what is not used is taken out later."""
-    found: list[str] = []
-    for node in ast.parse(path.read_text()).body:
-        for statement in node.body if isinstance(node, ast.If) else [node]:
-            if isinstance(statement, (ast.Import, ast.ImportFrom)):
-                found.append(ast.unparse(statement))
-    unwanted = ("__future__", "sync_handles", " TYPE_CHECKING")
-    return ["from typing import Any", *(t for t in found if not any(word in t for word in unwanted))]
-
-
-def _passed_on(given: ast.FunctionDef | ast.AsyncFunctionDef, attribute: str) -> ast.FunctionDef:
-    """A method that calls its twin, and waits for it where that is a coroutine."""
-    arguments = ", ".join(argument.arg for argument in given.args.args[1:])
-    assert not given.args.kwonlyargs, f"{given.name}: pass keyword arguments on, too"
-    call = f"self.{attribute}.{given.name}({arguments})"
-    if isinstance(given, ast.AsyncFunctionDef):
-        call = f"self._runtime.call({call})"
-    nothing = isinstance(given.returns, ast.Constant) and given.returns.value is None
-    body = [node for node in given.body[:1] if ast.get_docstring(given) is not None and node]
-    made = ast.FunctionDef(
-        name=given.name,
-        args=given.args,
-        body=[*_for_threads(body), *ast.parse(call if nothing else f"return {call}").body],
-        decorator_list=[],
-        returns=given.returns,
-        lineno=0,
-    )
-    return ast.fix_missing_locations(made)
-
-
-def _for_threads(body: list[ast.stmt]) -> list[ast.stmt]:
-    """A docstring that names the classes for threads."""
-    text = "".join(ast.unparse(node) for node in body)
-    for name, other in CLASSES.items():
-        text = text.replace(name, other)
-    return ast.parse(text).body
-
-
 def _typing(node: ast.If) -> ast.If:
     """Imports for type checkers alone, with the classes for threads."""
     for statement in node.body:
         assert isinstance(statement, ast.ImportFrom)
         statement.names = [ast.alias(CLASSES.get(n.name, n.name)) for n in statement.names]
     return node
-
-
-ADMIN = {
-    "AsyncAdminSender": "AdminSender",
-    "__aenter__": "__enter__",
-    "__aexit__": "__exit__",
-}
-"""Name in the asyncio admin client: its name in the synchronous one."""
-
-
-class _Waiting(_Plain):
-    """A whole module for threads."""
-
-    def __init__(self) -> None:
-        super().__init__(())
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        made = ast.FunctionDef(**{name: getattr(node, name) for name in node._fields}, lineno=0)
-        made.name = ADMIN.get(made.name, made.name)
-        return self.generic_visit(made)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.copy_location(ast.Name(ADMIN.get(node.id, node.id), node.ctx), node)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-        node.module = (node.module or "").replace("client.admin.aio.", "client.admin.sync.")
-        node.names = [ast.alias(ADMIN.get(name.name, name.name)) for name in node.names]
-        return node
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if isinstance(node.value, str):
-            words = node.value.replace("geminga.asyncio.", "geminga.").replace("async with", "with")
-            return ast.copy_location(ast.Constant(words.replace("await ", ""), node.kind), node)
-        return node
-
-
-def admin(source: Path) -> str:
-    """The text of a module of ``client/admin/sync``."""
-    made = ast.fix_missing_locations(_Waiting().visit(ast.parse(source.read_text())))
-    text = ast.get_docstring(made) or ""
-    made_of = f"Made of ``client/admin/aio/{source.name}`` by ``tools/generate_sync.py``: do not edit."
-    note = f"{text}\n\n{made_of}\n"
-    made.body[0] = ast.Expr(ast.Constant(note))
-    return _formatted(ast.unparse(made) + "\n", f"admin/sync/{source.name}")
 
 
 def _formatted(text: str, name: str) -> str:
@@ -406,13 +280,10 @@ def _formatted(text: str, name: str) -> str:
 
 def files() -> dict[Path, str]:
     """Path and text of each generated module."""
-    sources = sorted((CLIENT / "admin/aio").glob("[a-z]*.py"))
     by_hand = aio()
     return {
         CLIENT / "aio.py": by_hand,
         CLIENT / "sync.py": sync(by_hand),
-        CLIENT / "sync_handles.py": sync_handles(),
-        **{CLIENT / "admin/sync" / source.name: admin(source) for source in sources},
     }
 
 

@@ -204,7 +204,7 @@ def public() -> Iterator[tuple[str, str, Any]]:
 
 def groups() -> dict[str, Any]:
     """Return the parts of an admin client by attribute: the class of ``admin.topics`` and so on."""
-    found = importlib.import_module("geminga.client.admin.sync.admin")
+    found = importlib.import_module("geminga.client.admin.sync")
     return {name: vars(found)[kind] for name, kind in found.Admin.__annotations__.items()}
 
 
@@ -350,7 +350,7 @@ def _class(module: str, name: str, cls: type) -> list[str]:
         return [*lines, f"{members}.", ""]
     if dataclasses.is_dataclass(cls):
         lines += _fields_table(f"{module}.{name}", cls)
-    elif "__init__" in vars(cls) and name not in MADE and module != GROUPS:
+    elif any("__init__" in vars(base) for base in _bases(cls)) and name not in MADE and module != GROUPS:
         lines += _constructor(name, cls)
     if module == GROUPS:
         lines += _policies(cls)
@@ -379,7 +379,7 @@ def _class(module: str, name: str, cls: type) -> list[str]:
     return lines
 
 
-_OF_HOLDERS = frozenset({"calls", "path", "policies_known"})
+_OF_HOLDERS = frozenset({"path", "policies_known"})
 
 
 def _policies(cls: type) -> list[str]:
@@ -431,7 +431,7 @@ def code(text: str) -> list[str]:
 
 def _constructor(name: str, cls: Any) -> list[str]:
     lines = [*code(signature(name, cls.__init__).removesuffix(" -> None")), ""]
-    text = inspect.getdoc(cls.__init__) if vars(cls)["__init__"].__doc__ else ""
+    text = inspect.getdoc(cls.__init__) if cls.__init__.__doc__ else ""
     if name == "Client":
         if cls.__module__.endswith("aio"):
             return [

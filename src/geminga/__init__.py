@@ -18,7 +18,7 @@ from geminga._version import __version__ as __version__
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "geminga.client.sync": ("Client",),
-    "geminga.client.admin.sync.admin": ("Admin",),
+    "geminga.client.admin.sync": ("Admin",),
     "geminga.client.producer": ("Producer",),
     "geminga.client.consumer": ("Consumer",),
     "geminga.client.many": ("ManySent",),

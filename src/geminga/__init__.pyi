@@ -1,7 +1,7 @@
 from geminga._version import __version__ as __version__
 from geminga.broker.serving.embedded import EmbeddedBroker as EmbeddedBroker
 from geminga.broker.serving.embedded import embedded as embedded
-from geminga.client.admin.sync.admin import Admin as Admin
+from geminga.client.admin.sync import Admin as Admin
 from geminga.client.authentication import Authentication as Authentication
 from geminga.client.authentication import AuthenticationAthenz as AuthenticationAthenz
 from geminga.client.authentication import AuthenticationBasic as AuthenticationBasic

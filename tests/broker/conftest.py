@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -295,22 +295,22 @@ class Harness:
 
 
 @pytest.fixture
-def harness() -> Harness:
+def harness():
     return Harness()
 
 
 @pytest.fixture
-def make_harness() -> Callable[..., Harness]:
+def make_harness():
     return Harness
 
 
 @pytest.fixture
-def make_entry() -> Callable[..., bytes]:
+def make_entry():
     return entry_bytes
 
 
 @pytest.fixture(autouse=True)
-def shared_defaults() -> Iterator[None]:
+def shared_defaults():
     """Check that defaults shared by topics stay empty in every test."""
     yield
     assert not any(

@@ -57,11 +57,11 @@ class Shell:
 
 
 @pytest.fixture
-def shell() -> Shell:
+def shell():
     return Shell()
 
 
-def test_background_jobs_take_a_third_of_the_time(shell: Shell) -> None:
+def test_background_jobs_take_a_third_of_the_time(shell):
     shell.start(shell.work(1_000, 0.001))
     assert shell.over == 0
     while shell.run_due():
@@ -71,7 +71,7 @@ def test_background_jobs_take_a_third_of_the_time(shell: Shell) -> None:
     assert shell.now > 1.0 + 150 * PAUSE_SECONDS
 
 
-def test_without_a_clock_steps_are_counted(shell: Shell) -> None:
+def test_without_a_clock_steps_are_counted(shell):
     shell.start(shell.work(2 * SLICE_STEPS_MAX + 1, 0.0))
     assert shell.steps == SLICE_STEPS_MAX
     while shell.run_due():
@@ -79,7 +79,7 @@ def test_without_a_clock_steps_are_counted(shell: Shell) -> None:
     assert (shell.steps, len(shell.slices)) == (2 * SLICE_STEPS_MAX + 1, 3)
 
 
-def test_a_waiting_job_sets_no_timer(shell: Shell) -> None:
+def test_a_waiting_job_sets_no_timer(shell):
     report: list[Callable[[str], None]] = []
     found: list[str] = []
 
@@ -94,7 +94,7 @@ def test_a_waiting_job_sets_no_timer(shell: Shell) -> None:
     assert (found, shell.over) == (["at once", "later"], 1)
 
 
-def test_a_failing_job_ends_and_is_logged(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_job_ends_and_is_logged(shell, caplog):
     def work() -> Job:
         yield None
         raise RuntimeError("broken")
@@ -106,7 +106,7 @@ def test_a_failing_job_ends_and_is_logged(shell: Shell, caplog: pytest.LogCaptur
     assert shell.over == 2
 
 
-def test_queued_work_runs_one_at_a_time_in_order() -> None:
+def test_queued_work_runs_one_at_a_time_in_order():
     queue, begun = WorkQueue(), list[str]()
 
     class Work:

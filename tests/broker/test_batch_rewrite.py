@@ -74,14 +74,14 @@ def check(entry: bytes) -> bool:
     return True
 
 
-def test_messages_are_found_as_protobuf_finds_them() -> None:
+def test_messages_are_found_as_protobuf_finds_them():
     random = Random(5)
     for number in range(300):
         messages = [message(random) for _ in range(random.choice([1, 2, 30]))]
         assert check(entry_of(messages, compression=CODECS[number % 5]))
 
 
-def test_messages_whose_metadata_end_with_a_size_need_no_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_whose_metadata_end_with_a_size_need_no_protobuf(monkeypatch):
     """Those without sequence ids, those with one, and what an earlier compaction left out."""
     monkeypatch.setattr(batch_rewrite, "parse", None)
     for size in (1, 127, 128, 16_383):
@@ -97,7 +97,7 @@ def test_messages_whose_metadata_end_with_a_size_need_no_protobuf(monkeypatch: p
             assert found.keys == [None, None, b"k"]
 
 
-def test_fields_may_come_in_any_order_and_more_than_once() -> None:
+def test_fields_may_come_in_any_order_and_more_than_once():
     """The last occurrence of a field counts, as for consumers."""
     random = Random(9)
     texts = (
@@ -136,7 +136,7 @@ def test_fields_may_come_in_any_order_and_more_than_once() -> None:
         assert check(entry_of(messages))
 
 
-def test_damaged_batches_are_detected_as_by_protobuf() -> None:
+def test_damaged_batches_are_detected_as_by_protobuf():
     """The reader agrees with protobuf wherever protobuf can parse. It does not check the fields behind the
     size in a message's metadata: the consumer parses those."""
     random = Random(6)
@@ -159,7 +159,7 @@ def test_damaged_batches_are_detected_as_by_protobuf() -> None:
 
 
 @pytest.mark.parametrize("compression", CODECS)
-def test_kept_messages_keep_their_index(compression: Any) -> None:
+def test_kept_messages_keep_their_index(compression):
     random = Random(7)
     for count in (1, 2, 64, 2 * STEP_MESSAGES + 3):
         messages = [message(random, size=random.choice([0, 3, 40])) for _ in range(count)]

@@ -1,7 +1,5 @@
 """Columns of numbers against plain lists."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +14,7 @@ NUMBERS = st.lists(
 
 
 @given(NUMBERS, st.data())
-def test_a_column_is_the_list_it_was_made_from(numbers: list[int], data: st.DataObject) -> None:
+def test_a_column_is_the_list_it_was_made_from(numbers, data):
     out = bytearray()
     IntegerColumn(numbers).encode(out)
     reader = RecordReader(bytes(out), "r")
@@ -36,21 +34,21 @@ def test_a_column_is_the_list_it_was_made_from(numbers: list[int], data: st.Data
     ("numbers", "width"),
     [([7] * 100, 0), ([130, 140] * 50, 1), ([0, 256] * 50, 2), ([0, 65_536] * 50, 4), ([0, 1 << 32] * 50, 8)],
 )
-def test_a_column_is_as_narrow_as_its_numbers_allow(numbers: list[int], width: int) -> None:
+def test_a_column_is_as_narrow_as_its_numbers_allow(numbers, width):
     out = bytearray()
     IntegerColumn(numbers).encode(out)
     assert len(out) <= 4 + 100 * width
     assert IntegerColumn(numbers).held_bytes <= 200 + 100 * width
 
 
-def test_damaged_columns_are_named() -> None:
+def test_damaged_columns_are_named():
     with pytest.raises(StoreDamaged, match="a column of 3 bytes a number"):
         IntegerColumn.decode(RecordReader(b"\x01\x00\x03", "r"))
     with pytest.raises(StoreDamaged, match="8 bytes are announced but missing"):
         IntegerColumn.decode(RecordReader(b"\x01\x00\x08", "r"))
 
 
-def test_columns_of_equal_numbers_are_recognised() -> None:
+def test_columns_of_equal_numbers_are_recognised():
     for numbers in ([1, 1, 1, 1], [1, 1, 2, 1], [0, 1, 1, 1], [5, 1 << 40, 1, 1]):
         column = IntegerColumn(numbers)
         for start in range(4):

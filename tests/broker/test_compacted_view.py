@@ -1,7 +1,5 @@
 """A compacted ledger: where an offset or an id is in it."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.broker.compacted_view import CompactedLedger, CompactedScan, Seal, framed, seal_of, sealed
@@ -9,12 +7,12 @@ from geminga.ledger.memory import MemoryStore
 
 
 @pytest.fixture
-def store() -> MemoryStore:
+def store():
     return MemoryStore()
 
 
 @pytest.fixture
-def ledger(store: MemoryStore) -> CompactedLedger:
+def ledger(store):
     """Offsets 10, 20 ... of ledgers of ten entries each that begin at 0."""
     ledger_id = store.create_ledger("c")
     for offset in range(10, 100, 10):
@@ -26,13 +24,13 @@ def ledger(store: MemoryStore) -> CompactedLedger:
     return CompactedLedger(store, "t", ledger_id, 9, 1000, seal)
 
 
-def test_entries_are_found_by_offset_and_position(ledger: CompactedLedger) -> None:
+def test_entries_are_found_by_offset_and_position(ledger):
     assert [ledger.find(offset=offset) for offset in (0, 10, 11, 20, 90, 91, 500)] == [0, 0, 1, 1, 8, 9, 9]
     positions = [(-1, -1), (1, 0), (1, 1), (2, 0), (8, 5), (9, 0), (9, 1), (2**63 - 1, 2**63 - 1)]
     assert [ledger.find(position=each) for each in positions] == [0, 0, 1, 1, 8, 8, 9, 9]
 
 
-def test_a_replaced_ledger_stays_while_it_is_read(store: MemoryStore, ledger: CompactedLedger) -> None:
+def test_a_replaced_ledger_stays_while_it_is_read(store, ledger):
     reading = CompactedScan(ledger, position=(8, 0))
     ledger.replaced()
     found = []

@@ -35,16 +35,16 @@ class Shell:
 
 
 @pytest.fixture
-def shell() -> Shell:
+def shell():
     return Shell()
 
 
-def test_a_short_job_is_done_at_once(shell: Shell) -> None:
+def test_a_short_job_is_done_at_once(shell):
     shell.slices.start(shell.job("short", 0), "short")
     assert (shell.slices.waiting, shell.asked) == (0, 0)
 
 
-def test_jobs_take_turns(shell: Shell) -> None:
+def test_jobs_take_turns(shell):
     shell.slices.start(shell.job("a", 3), "a")
     shell.slices.start(shell.job("b", 2), "b")
     shell.slices.turn()
@@ -52,7 +52,7 @@ def test_jobs_take_turns(shell: Shell) -> None:
     assert shell.slices.waiting == 0
 
 
-def test_a_turn_ends_when_its_time_is_used_up(shell: Shell) -> None:
+def test_a_turn_ends_when_its_time_is_used_up(shell):
     shell.slices.start(shell.job("long", 1_000), "long")
     before = shell.now
     for number in range(1, 4):
@@ -62,7 +62,7 @@ def test_a_turn_ends_when_its_time_is_used_up(shell: Shell) -> None:
     assert shell.slices.waiting == 1
 
 
-def test_entries_and_jobs_share_a_turn(shell: Shell) -> None:
+def test_entries_and_jobs_share_a_turn(shell):
     shell.slices.begin(shell.now)
     shell.now += TURN_SECONDS + 0.001
     assert shell.slices.over
@@ -75,7 +75,7 @@ def test_entries_and_jobs_share_a_turn(shell: Shell) -> None:
     assert not shell.slices.over
 
 
-def test_many_short_entries_request_a_new_turn(shell: Shell) -> None:
+def test_many_short_entries_request_a_new_turn(shell):
     for _ in range(100):
         shell.slices.begin(shell.now)
         shell.now += TURN_SECONDS / 50
@@ -86,7 +86,7 @@ def test_many_short_entries_request_a_new_turn(shell: Shell) -> None:
     assert not shell.slices.over
 
 
-def test_time_spent_by_entries_counts_against_a_turn(shell: Shell) -> None:
+def test_time_spent_by_entries_counts_against_a_turn(shell):
     """Sockets are looked at right before it: both together are not to take twice as long."""
     shell.slices.start(shell.job("long", 1_000), "long")
 
@@ -108,7 +108,7 @@ def test_time_spent_by_entries_counts_against_a_turn(shell: Shell) -> None:
         assert turn() == pytest.approx(left, abs=0.0021), "at least half of it"
 
 
-def test_a_job_that_fails_ends_alone(shell: Shell) -> None:
+def test_a_job_that_fails_ends_alone(shell):
     def bad() -> Job:
         yield None
         raise ValueError("bad")
@@ -120,7 +120,7 @@ def test_a_job_that_fails_ends_alone(shell: Shell) -> None:
     assert [(about, str(error)) for about, error in shell.failures] == [("bad", "bad")]
 
 
-def test_a_step_sees_when_its_time_is_used_up(shell: Shell) -> None:
+def test_a_step_sees_when_its_time_is_used_up(shell):
     def walk(steps: list[int], length: int) -> Job:
         count = 0
         for _ in range(length):
@@ -151,7 +151,7 @@ def test_a_step_sees_when_its_time_is_used_up(shell: Shell) -> None:
 
 
 # --- waiting ---
-def test_a_waiting_job_costs_nothing_and_resumes_when_notified(shell: Shell) -> None:
+def test_a_waiting_job_costs_nothing_and_resumes_when_notified(shell):
     report: list[Callable[[str], None]] = []
 
     def waiter() -> Job:
@@ -173,7 +173,7 @@ def test_a_waiting_job_costs_nothing_and_resumes_when_notified(shell: Shell) -> 
     assert shell.slices.waiting == 0
 
 
-def test_a_job_that_starts_another_one_waits_for_itself(shell: Shell) -> None:
+def test_a_job_that_starts_another_one_waits_for_itself(shell):
     report: list[Callable[[str], None]] = []
 
     def waiter(name: str) -> Job:
@@ -187,7 +187,7 @@ def test_a_job_that_starts_another_one_waits_for_itself(shell: Shell) -> None:
     assert shell.done == ["told to outer", "told to inner"]
 
 
-def test_a_report_to_a_cancelled_job_is_ignored(shell: Shell) -> None:
+def test_a_report_to_a_cancelled_job_is_ignored(shell):
     report: list[Callable[[None], None]] = []
     job = (lambda: (yield from shell.slices.wait(report.append)))()
     assert shell.slices.first_step(job, "job") is SUSPENDED
@@ -198,7 +198,7 @@ def test_a_report_to_a_cancelled_job_is_ignored(shell: Shell) -> None:
 
 
 # --- who is owed an answer ---
-def test_the_caller_of_a_failing_job_gets_its_error(shell: Shell) -> None:
+def test_the_caller_of_a_failing_job_gets_its_error(shell):
     told: list[object] = []
 
     def bad() -> Job:
@@ -212,7 +212,7 @@ def test_the_caller_of_a_failing_job_gets_its_error(shell: Shell) -> None:
     assert len(shell.failures) == 1
 
 
-def test_callers_of_jobs_get_an_error_at_close(shell: Shell) -> None:
+def test_callers_of_jobs_get_an_error_at_close(shell):
     told: list[object] = []
     ended: list[str] = []
 
@@ -233,7 +233,7 @@ def test_callers_of_jobs_get_an_error_at_close(shell: Shell) -> None:
     assert len(told) == 2
 
 
-def test_an_answer_that_raises_does_not_stop_other_answers(shell: Shell) -> None:
+def test_an_answer_that_raises_does_not_stop_other_answers(shell):
     told: list[object] = []
 
     def refuses(error: object) -> None:
@@ -262,7 +262,7 @@ def test_an_answer_that_raises_does_not_stop_other_answers(shell: Shell) -> None
     assert [str(error) for _, error in shell.failures].count("nobody listens") == 3
 
 
-def test_an_exception_in_a_turn_requests_another_turn(shell: Shell) -> None:
+def test_an_exception_in_a_turn_requests_another_turn(shell):
     def interrupted() -> Job:
         yield None
         raise KeyboardInterrupt
@@ -277,7 +277,7 @@ def test_an_exception_in_a_turn_requests_another_turn(shell: Shell) -> None:
     assert shell.done[-1] == "good ends"
 
 
-def test_a_suspended_job_without_a_report_ends_silently(shell: Shell) -> None:
+def test_a_suspended_job_without_a_report_ends_silently(shell):
     """The generators refer to each other: Python may close the inner one first and collect the outer one
     meanwhile, which then gets the error "generator already executing"."""
     slices, told = shell.slices, list[Exception]()
@@ -301,4 +301,5 @@ def test_a_suspended_job_without_a_report_ends_silently(shell: Shell) -> None:
     gc.collect()
     gc.unfreeze()
     gc.collect()
+    gc.freeze()  # as it was before: see tests/conftest.py
     assert not told

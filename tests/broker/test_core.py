@@ -28,7 +28,7 @@ def publish(peer: Any, count: int, first: int = 0) -> None:
 
 # --- over restarts ---
 @pytest.mark.parametrize("end", ["restart", "crash"])
-def test_receipted_messages_survive_a_restart(harness: Any, end: str) -> None:
+def test_receipted_messages_survive_a_restart(harness, end):
     peer, consumer = harness.peer(), harness.peer()
     peer.producer(TOPIC)
     consumer.subscribe(TOPIC)
@@ -41,7 +41,7 @@ def test_receipted_messages_survive_a_restart(harness: Any, end: str) -> None:
     assert [m.entry_id for m in consumer.messages()] == [2, 3, 5, 6, 8, 9]
 
 
-def test_ids_only_grow_over_restarts(harness: Any) -> None:
+def test_ids_only_grow_over_restarts(harness):
     seen: list[tuple[int, int]] = []
     for _ in range(3):
         peer = harness.peer()
@@ -72,7 +72,7 @@ class FileHarness:
 
 
 @pytest.fixture
-def files(make_harness: Callable[..., Any], tmp_path: Path) -> FileHarness:
+def files(make_harness, tmp_path):
     return FileHarness(make_harness, tmp_path / "store")
 
 
@@ -95,7 +95,7 @@ def subscribe(files: FileHarness, peer: Any, **fields: Any) -> None:
     peer.command("flow", consumer_id=1, messagePermits=1_000_000)
 
 
-def test_everything_on_disk_survives_reopening(files: FileHarness) -> None:
+def test_everything_on_disk_survives_reopening(files):
     peer = files.harness.peer()
     peer.command("producer", topic=TOPIC, producer_id=1, request_id=1)
     settle(files, peer, Command.PRODUCER_SUCCESS, 1)
@@ -118,7 +118,7 @@ def test_everything_on_disk_survives_reopening(files: FileHarness) -> None:
         consumer.disconnect()
 
 
-def test_many_holes_survive_a_restart(harness: Any) -> None:
+def test_many_holes_survive_a_restart(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     topic = harness.broker.topics.find(NAME)
@@ -140,7 +140,7 @@ def test_many_holes_survive_a_restart(harness: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_acknowledged_messages_are_not_redelivered_and_others_not_lost(harness: Any, seed: int) -> None:
+def test_acknowledged_messages_are_not_redelivered_and_others_not_lost(harness, seed):
     """Random work with crashes in between; what was answered holds."""
     source = random.Random(seed)
     published: set[tuple[int, int]] = set()
@@ -165,7 +165,7 @@ def test_acknowledged_messages_are_not_redelivered_and_others_not_lost(harness: 
         getattr(harness, source.choice(["restart", "crash"]))()
 
 
-def test_a_failed_load_is_retried(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_load_is_retried(harness, monkeypatch):
     peer = harness.peer()
     peer.producer(TOPIC)
     publish(peer, 1)
@@ -182,7 +182,7 @@ def test_a_failed_load_is_retried(harness: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 # --- one call ---
-def test_acknowledgements_of_one_call_are_one_write(harness: Any) -> None:
+def test_acknowledgements_of_one_call_are_one_write(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     consumer = harness.peer()
@@ -203,21 +203,21 @@ def test_acknowledgements_of_one_call_are_one_write(harness: Any) -> None:
     assert len(value.deltas[0]) < 10
 
 
-def test_the_wall_clock_is_extrapolated_in_calls_without_it(harness: Any) -> None:
+def test_the_wall_clock_is_extrapolated_in_calls_without_it(harness):
     peer = harness.peer()
     harness.broker.tick(2000.0, 5_000_000)
     peer.session.closed(2001.5)
     assert harness.broker.scheduler.now_ms == 5_001_500
 
 
-def test_the_deadline_is_known_at_any_time(harness: Any) -> None:
+def test_the_deadline_is_known_at_any_time(harness):
     before = harness.broker.deadline
     assert before <= harness.now + ROUND_SECONDS
     harness.peer(connect=False)
     assert harness.broker.deadline == min(before, harness.now + harness.settings.handshake_seconds)
 
 
-def test_closing_ends_every_session_and_writes_pending_changes(harness: Any) -> None:
+def test_closing_ends_every_session_and_writes_pending_changes(harness):
     peer, consumer = harness.peer(), harness.peer()
     peer.producer(TOPIC)
     consumer.subscribe(TOPIC)
@@ -232,7 +232,7 @@ def test_closing_ends_every_session_and_writes_pending_changes(harness: Any) -> 
     assert harness.broker.topics.find(NAME).subscriptions["s"].backlog == 0
 
 
-def test_many_connections_and_topics_do_not_mix(harness: Any) -> None:
+def test_many_connections_and_topics_do_not_mix(harness):
     peers = []
     for number in range(50):
         peer = harness.peer()
@@ -249,7 +249,7 @@ def test_many_connections_and_topics_do_not_mix(harness: Any) -> None:
 
 # --- what a turn has no time for ---
 @pytest.mark.parametrize("when", ["poll", "later"])
-def test_an_exception_between_two_reports_loses_none(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_between_two_reports_loses_none(when, monkeypatch):
     monkeypatch.setattr("geminga.ledger.memory._REPORTED_AT_ONCE", 1)
     sliced = Sliced(random.Random(0), 1.0)
     told: list[object] = []

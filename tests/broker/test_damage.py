@@ -76,7 +76,7 @@ class Lives:
 
 
 @pytest.fixture
-def lives() -> Lives:
+def lives():
     return Lives()
 
 
@@ -102,7 +102,7 @@ def check_serves(harness: Harness, topic: str, *, subscription: str = "fresh") -
     assert peer.payloads()[-1] == b"new"
 
 
-def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives: Lives) -> None:
+def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives):
     harness = lives.harness
     for topic in (HARMED, WELL):
         peer = fill(harness, topic)
@@ -121,7 +121,7 @@ def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives: Lives)
     check_serves(harness, HARMED)
 
 
-def test_after_a_lost_seek_no_entry_is_skipped(lives: Lives) -> None:
+def test_after_a_lost_seek_no_entry_is_skipped(lives):
     """Acknowledgements from before the seek would hide the entries that it asked to be redelivered."""
     harness = lives.harness
     peer = fill(harness, HARMED)
@@ -147,7 +147,7 @@ def test_after_a_lost_seek_no_entry_is_skipped(lives: Lives) -> None:
     assert peer.payloads() == [], "what was acknowledged since comes again"
 
 
-def test_an_unreadable_cursor_is_fenced_and_can_be_reset(lives: Lives) -> None:
+def test_an_unreadable_cursor_is_fenced_and_can_be_reset(lives):
     harness = lives.harness
     peer = fill(harness, HARMED)
     peer.subscribe(HARMED)
@@ -165,7 +165,7 @@ def test_an_unreadable_cursor_is_fenced_and_can_be_reset(lives: Lives) -> None:
     assert peer.payloads() == [*payloads(HARMED, range(4, 10)), b"new"]
 
 
-def test_a_damaged_entry_is_skipped_until_it_is_settled(lives: Lives) -> None:
+def test_a_damaged_entry_is_skipped_until_it_is_settled(lives):
     for topic in (HARMED, WELL):
         fill(lives.harness, topic).subscribe(topic)
         lives.harness.peer().subscribe(topic, "other", kind="Shared")
@@ -205,7 +205,7 @@ def last_entry_id(peer: Peer) -> int:
     return to_signed(frame.command.getLastMessageIdResponse.last_message_id.entryId)
 
 
-def test_the_last_message_id_is_that_of_the_newest_readable_entry(lives: Lives) -> None:
+def test_the_last_message_id_is_that_of_the_newest_readable_entry(lives):
     """The last three entries are damaged, in two ledgers of four entries each."""
     for topic in (HARMED, WELL):  # the end of the log itself is cut off at the damage
         fill(lives.harness, topic, 10)
@@ -220,7 +220,7 @@ def test_the_last_message_id_is_that_of_the_newest_readable_entry(lives: Lives) 
     assert last_entry_id(peer) == 0, "the new entry is the first of a new ledger"
 
 
-def test_damage_that_reading_finds_changes_the_last_message_id(lives: Lives) -> None:
+def test_damage_that_reading_finds_changes_the_last_message_id(lives):
     """The broker runs on: it reads the entries from the disk for the question itself."""
     harness = lives.harness
     fill(harness, HARMED, 10).disconnect()
@@ -234,7 +234,7 @@ def test_damage_that_reading_finds_changes_the_last_message_id(lives: Lives) -> 
     assert harness.actions.last_message_id(name).entry_id == 3
 
 
-def test_a_topic_of_damaged_entries_alone_has_no_last_message_id(lives: Lives) -> None:
+def test_a_topic_of_damaged_entries_alone_has_no_last_message_id(lives):
     for topic in (HARMED, WELL):
         fill(lives.harness, topic, 2)
     lives.harm(f"{HARMED} 0".encode(), f"{HARMED} 1".encode())
@@ -244,7 +244,7 @@ def test_a_topic_of_damaged_entries_alone_has_no_last_message_id(lives: Lives) -
     assert peer.payloads() == []
 
 
-def test_many_damaged_entries_are_settled_in_steps(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_damaged_entries_are_settled_in_steps(lives, monkeypatch):
     monkeypatch.setattr(admin_damage, "SETTLED_AT_ONCE", 1)
     harness = lives.harness
     fill(harness, HARMED, 12).subscribe(HARMED)
@@ -265,7 +265,7 @@ def test_many_damaged_entries_are_settled_in_steps(lives: Lives, monkeypatch: py
     assert topic.subscriptions["s"].backlog == 12 - 3
 
 
-def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry() -> None:
+def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry():
     lives = Lives(retention_minutes=0, message_ttl_seconds=3600)
     peer = fill(lives.harness, HARMED, 12)
     peer.subscribe(HARMED)
@@ -282,7 +282,7 @@ def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry() -> None:
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_expiry_continues_behind_a_damaged_entry() -> None:
+def test_expiry_continues_behind_a_damaged_entry():
     lives = Lives(retention_minutes=0, message_ttl_seconds=3600)
     fill(lives.harness, HARMED, 6).subscribe(HARMED)
     lives.harm(f"{HARMED} 0".encode(), f"{HARMED} 3".encode())
@@ -295,7 +295,7 @@ def test_expiry_continues_behind_a_damaged_entry() -> None:
     assert topic.subscriptions["s"].backlog == 0
 
 
-def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(lives: Lives) -> None:
+def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(lives):
     """The offsets of acknowledged entries that are gone are not given to others."""
     harness = lives.harness
     peer = fill(harness, HARMED, 3)
@@ -322,7 +322,7 @@ def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(lives: Liv
     assert topic.subscriptions["s"].backlog == 50, "what is not there counts as backlog"
 
 
-def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again() -> None:
+def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again():
     lives = Lives(retention_minutes=0, message_ttl_seconds=0)
     harness = lives.harness
     namespaces = harness.broker.namespaces
@@ -348,7 +348,7 @@ def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again() -> None
     assert topic.subscriptions["s"].backlog == 0
 
 
-def test_a_policy_lost_completely_has_its_defaults(lives: Lives) -> None:
+def test_a_policy_lost_completely_has_its_defaults(lives):
     harness = lives.harness
     harness.broker.namespaces.create_namespace("public", "other", {"message_ttl_in_seconds": 5})
     topic = TopicName.parse(HARMED)
@@ -378,7 +378,7 @@ def test_a_policy_lost_completely_has_its_defaults(lives: Lives) -> None:
 
 
 @pytest.mark.parametrize("which", ["topic", "partitioned", "ledgers", "dedup"])
-def test_lost_records_leave_the_topic_and_all_others_served(which: str) -> None:
+def test_lost_records_leave_the_topic_and_all_others_served(which):
     lives = Lives(deduplication=True)
     harness = lives.harness
     name = TopicName.parse(HARMED)
@@ -413,7 +413,7 @@ def test_lost_records_leave_the_topic_and_all_others_served(which: str) -> None:
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_a_lost_ledger_list_is_rebuilt_and_stored(lives: Lives) -> None:
+def test_a_lost_ledger_list_is_rebuilt_and_stored(lives):
     harness = lives.harness
     peer = fill(harness, HARMED)
     peer.subscribe(HARMED)
@@ -430,7 +430,7 @@ def test_a_lost_ledger_list_is_rebuilt_and_stored(lives: Lives) -> None:
     assert not harness.store.damage.found
 
 
-def test_a_ledger_without_owner_is_returned_to_its_topic(lives: Lives) -> None:
+def test_a_ledger_without_owner_is_returned_to_its_topic(lives):
     harness = lives.harness
     fill(harness, HARMED, 3).subscribe(HARMED)
     content = lives.disk.content(f"{FOLDER}/log-0000000001")
@@ -447,7 +447,7 @@ def test_a_ledger_without_owner_is_returned_to_its_topic(lives: Lives) -> None:
     assert harness.store.damage.found == []
 
 
-def test_a_lost_schema_version_does_not_renumber_the_others(lives: Lives) -> None:
+def test_a_lost_schema_version_does_not_renumber_the_others(lives):
     harness = lives.harness
     name = TopicName.parse(HARMED)
     fill(harness, HARMED, 1)
@@ -476,12 +476,12 @@ def test_a_lost_schema_version_does_not_renumber_the_others(lives: Lives) -> Non
     assert kept.put(name, schemas[1], auto_update=True) == 3
 
 
-def test_settling_unknown_damage_is_refused(lives: Lives) -> None:
+def test_settling_unknown_damage_is_refused(lives):
     with pytest.raises(Exception, match="no damaged thing is called nothing"):
         settle(lives.harness.broker, "nothing", lambda error: None)
 
 
-def test_flipped_bits_of_a_brokers_key_records_are_survived() -> None:
+def test_flipped_bits_of_a_brokers_key_records_are_survived():
     """The broker starts, the damage is named, every other topic and subscription works."""
     lives = Lives(ledger_seconds_max=86_400)
     harness = lives.harness

@@ -53,12 +53,12 @@ class Room:
 
 
 @pytest.fixture
-def room(make_harness: Callable[..., Any]) -> Room:
+def room(make_harness):
     return Room(make_harness)
 
 
 @pytest.mark.parametrize("action", ["producer_request_hold", "producer_exception"])
-def test_below_the_mark_no_topic_is_auto_created(make_harness: Callable[..., Any], action: str) -> None:
+def test_below_the_mark_no_topic_is_auto_created(make_harness, action):
     """A producer on a topic that is not there was refused, but its record was written: room for nothing."""
     room = Room(make_harness, disk_full_action=action)
     harness, peer = room.harness, room.harness.peer()
@@ -94,7 +94,7 @@ def test_below_the_mark_no_topic_is_auto_created(make_harness: Callable[..., Any
     assert peer.take(Command.PRODUCER_SUCCESS)
 
 
-def test_below_the_mark_producers_wait_and_resume(room: Room) -> None:
+def test_below_the_mark_producers_wait_and_resume(room):
     harness = room.harness
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -130,7 +130,7 @@ def test_below_the_mark_producers_wait_and_resume(room: Room) -> None:
     assert len(peer.receipts()) == 1
 
 
-def test_accepted_messages_are_receipted_before_the_producer_is_closed(room: Room) -> None:
+def test_accepted_messages_are_receipted_before_the_producer_is_closed(room):
     harness = room.harness
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -155,14 +155,14 @@ def test_accepted_messages_are_receipted_before_the_producer_is_closed(room: Roo
     assert reader.payloads() == [b"m%d" % number for number in range(6)]
 
 
-def test_producers_are_refused_with_producer_exception(make_harness: Callable[..., Any]) -> None:
+def test_producers_are_refused_with_producer_exception(make_harness):
     room = Room(make_harness, disk_full_action="producer_exception")
     room.leave(1000)
     answer = room.harness.peer().request("producer", topic=TOPIC, producer_id=2).command.error
     assert answer.error == pb.ProducerBlockedQuotaExceededException
 
 
-def test_non_persistent_topics_accept_messages_on_a_full_disk(room: Room) -> None:
+def test_non_persistent_topics_accept_messages_on_a_full_disk(room):
     room.leave(1000)
     peer = room.harness.peer()
     peer.producer("non-persistent://public/default/t")
@@ -170,7 +170,7 @@ def test_non_persistent_topics_accept_messages_on_a_full_disk(room: Room) -> Non
     assert len(peer.receipts()) == 1
 
 
-def test_a_full_disk_delays_accepted_messages(room: Room) -> None:
+def test_a_full_disk_delays_accepted_messages(room):
     harness = room.harness
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -206,9 +206,7 @@ def kept(room: Room, topic: str) -> int:
     return found.ledger.end - found.ledger.start  # type: ignore[attr-defined,no-any-return]
 
 
-def test_retained_ledgers_are_deleted_oldest_first_and_unacknowledged_ones_never(
-    make_harness: Callable[..., Any],
-) -> None:
+def test_retained_ledgers_are_deleted_oldest_first_and_unacknowledged_ones_never(make_harness):
     room = Room(make_harness, ledger_entries_max=10)
     harness = room.harness
     names = {name: f"persistent://public/default/{name}" for name in ("old", "waiting", "kept", "young")}
@@ -240,7 +238,7 @@ def test_retained_ledgers_are_deleted_oldest_first_and_unacknowledged_ones_never
     assert kept(room, names["old"]) == kept(room, names["young"]) == 0
 
 
-def test_retention_is_kept_if_it_must_not_free_space(make_harness: Callable[..., Any]) -> None:
+def test_retention_is_kept_if_it_must_not_free_space(make_harness):
     room = Room(make_harness, disk_retention_gives_way=False)
     publish(room, TOPIC, 100)
     room.leave(1000)
@@ -249,9 +247,7 @@ def test_retention_is_kept_if_it_must_not_free_space(make_harness: Callable[...,
     assert room.guard.level is DiskLevel.FULL
 
 
-def test_unloaded_topics_free_space_too_and_are_unloaded_again(
-    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unloaded_topics_free_space_too_and_are_unloaded_again(make_harness, monkeypatch):
     room = Room(make_harness)
     for number in range(20):
         publish(room, f"persistent://public/default/t{number}", 10)
@@ -264,7 +260,7 @@ def test_unloaded_topics_free_space_too_and_are_unloaded_again(
     assert room.harness.broker.topics.loaded() == []
 
 
-def test_little_free_space_limits_pending_bytes(room: Room) -> None:
+def test_little_free_space_limits_pending_bytes(room):
     room.leave(MIB + 500_000)
     assert room.guard.level is DiskLevel.LOW
     assert room.harness.broker.backpressure.pending_bytes_max <= 250_000
@@ -272,9 +268,7 @@ def test_little_free_space_limits_pending_bytes(room: Room) -> None:
     assert room.harness.broker.backpressure.pending_bytes_max == pytest.approx(2 * MIB, rel=0.01)
 
 
-def test_the_write_rate_is_reported_and_excessive_retention_logged(
-    room: Room, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_write_rate_is_reported_and_excessive_retention_logged(room, caplog):
     room.leave(7 * MIB)
     assert not room.guard.overflows
     for _ in range(10):
@@ -293,20 +287,20 @@ def test_the_write_rate_is_reported_and_excessive_retention_logged(
     assert "publishing stops below 1 MiB" in room.guard.start_line()
 
 
-def test_a_broker_in_memory_has_no_disk(harness: Any) -> None:
+def test_a_broker_in_memory_has_no_disk(harness):
     assert harness.broker.disk.described() == {}
     assert harness.broker.disk.start_line() == ""
     assert harness.broker.disk.mark == 0
 
 
-def test_sizes_and_durations_are_formatted() -> None:
+def test_sizes_and_durations_are_formatted():
     assert [amount(each) for each in (5, 1536, 1 << 30, 200 << 30)] == ["5 B", "1.5 KiB", "1 GiB", "200 GiB"]
     assert [duration(each) for each in (5, 600, 7200, 7 * 86_400)] == [
         "5 seconds", "10 minutes", "2 hours", "7 days",
     ]  # fmt: skip
 
 
-def test_explain_reports_that_the_disk_stops_producers(room: Room) -> None:
+def test_explain_reports_that_the_disk_stops_producers(room):
     peer = room.harness.peer()
     peer.producer(TOPIC)
     peer.subscribe(TOPIC)

@@ -16,6 +16,7 @@ from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.entries import backlog_count
 from geminga.broker.entry_counts import CountsCache, EntryCounts, blocks_key, totals_key
 from geminga.errors import StoreDamaged
+from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -167,7 +168,7 @@ class CountsMachine(RuleBasedStateMachine):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _small_blocks() -> object:
+def _small_blocks():
     patch = pytest.MonkeyPatch()
     patch.setattr(entry_counts, "BLOCK_ENTRIES", 16)
     patch.setattr(entry_counts, "BLOCK_BYTES", 3_000)
@@ -180,7 +181,7 @@ CountsMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=
 TestCounts = CountsMachine.TestCase
 
 
-def test_runs_count_like_single_entries() -> None:
+def test_runs_count_like_single_entries():
     topic = Topic()
     for count in (1, 3, 200, 256, 700, 840):
         topic.append(an_entry(2, 300))
@@ -193,7 +194,7 @@ def test_runs_count_like_single_entries() -> None:
         topic.open()
 
 
-def test_single_messages_are_known_only_for_counts_in_memory() -> None:
+def test_single_messages_are_known_only_for_counts_in_memory():
     topic = Topic()
     topic.append_run([an_entry(1, 100)] * 700)
     topic.append(an_entry(3, 100))
@@ -215,13 +216,13 @@ def test_single_messages_are_known_only_for_counts_in_memory() -> None:
     assert topic.counts.singles(0, 100) == 100
 
 
-def test_only_the_last_chunk_of_a_message_counts() -> None:
+def test_only_the_last_chunk_of_a_message_counts():
     chunks = [an_entry(1, chunk_id=number, num_chunks_from_msg=3) for number in range(3)]
     assert [backlog_count(each) for each in chunks] == [0, 0, 1]
     assert [backlog_count(each) for each in (an_entry(1), an_entry(9), b"no entry")] == [1, 9, 1]
 
 
-def test_after_a_kill_only_the_entries_behind_the_last_block_are_read() -> None:
+def test_after_a_kill_only_the_entries_behind_the_last_block_are_read():
     topic = Topic()
     for number in range(100):
         topic.append(an_entry(number % 3 + 1, 80))
@@ -243,7 +244,7 @@ def test_after_a_kill_only_the_entries_behind_the_last_block_are_read() -> None:
     assert not read  # the totals are known now
 
 
-def test_entries_without_stored_counts_are_counted_at_their_first_use() -> None:
+def test_entries_without_stored_counts_are_counted_at_their_first_use():
     topic = Topic()
     for _ in range(3):
         topic.roll()
@@ -255,7 +256,7 @@ def test_entries_without_stored_counts_are_counted_at_their_first_use() -> None:
     assert topic.counts.between(50, 250) == topic.expected(50, 250)
 
 
-def test_a_damaged_entry_counts_as_a_message_of_no_bytes() -> None:
+def test_a_damaged_entry_counts_as_a_message_of_no_bytes():
     topic = Topic()
     for _ in range(10):
         topic.append(an_entry(3, 100))
@@ -272,7 +273,28 @@ def test_a_damaged_entry_counts_as_a_message_of_no_bytes() -> None:
     assert topic.counts.of(4) == (1, 0)
 
 
-def test_trimming_and_deleting_remove_the_counts() -> None:
+def test_entries_lost_together_are_counted_after_one_read():
+    """A missing log file may hold a million entries: a read for each would stop the broker for minutes."""
+    topic = Topic()
+    for _ in range(2000):
+        topic.append(an_entry(1, 60), counted=False)
+    topic.open()
+    plain, reads = topic.store.read, 0
+
+    def lost(ledger_id: int, first: int, **limits: int) -> list[bytes]:
+        nonlocal reads
+        reads += 1
+        if first < 1990:
+            damage = Damage("log-0000000001", 0, "it is missing", ledger_id, 0, 1989, DamageLoss.ENTRIES)
+            raise EntriesDamaged("entries 0 to 1989", damage)
+        return plain(ledger_id, first, **limits)
+
+    topic.store.read = lost  # type: ignore[method-assign]
+    assert topic.counts.between(0, 2000) == (2000, 10 * 60)
+    assert reads == 2
+
+
+def test_trimming_and_deleting_remove_the_counts():
     topic = Topic()
     for _ in range(4):
         topic.roll()
@@ -290,14 +312,14 @@ def test_trimming_and_deleting_remove_the_counts() -> None:
     assert not list(topic.store.keys.scan("counts/"))
 
 
-def test_an_idle_topic_stores_no_counts() -> None:
+def test_an_idle_topic_stores_no_counts():
     topic = Topic()
     for _ in range(3):
         topic.append(an_entry(1, 60))
     assert not list(topic.store.keys.scan("counts/"))
 
 
-def test_the_memory_for_counts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_counts_is_bounded(monkeypatch):
     monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 512)
     monkeypatch.setattr(entry_counts, "BLOCK_BYTES", 1 << 20)
     random = Random(3)

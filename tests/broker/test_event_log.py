@@ -1,9 +1,5 @@
 """Log of automatic actions: the newest of each kind are kept, regardless of other kinds."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from geminga.broker.event_log import KEPT_OF_A_KIND, ONE_LINE_SECONDS, BrokerEventLog
@@ -11,7 +7,7 @@ from geminga.broker.rate_limited_logger import AuditedRequest, AuditLog
 from geminga.broker.scheduler import Scheduler
 
 
-def test_the_newest_events_of_each_kind_are_kept() -> None:
+def test_the_newest_events_of_each_kind_are_kept():
     event_log = BrokerEventLog()
     event_log.tell("quota", 1, "t", "s", count=1, unit="times", text="stopped")
     for number in range(3 * KEPT_OF_A_KIND):
@@ -23,7 +19,7 @@ def test_the_newest_events_of_each_kind_are_kept() -> None:
     assert len(event_log.newest(5)) == 5
 
 
-def test_repeated_events_are_one_line() -> None:
+def test_repeated_events_are_one_line():
     event_log = BrokerEventLog()
     for second in range(10):
         event_log.tell("expired", second * 1000, "t", "s", count=7, unit="entries", text=f"{second}")
@@ -53,7 +49,7 @@ def test_repeated_events_are_one_line() -> None:
         ("PUT", "/admin/v2/namespaces/a/b", ("", "", "set namespaces/a/b")),
     ],
 )  # fmt: skip
-def test_changes_are_events_with_their_author(method: str, path: str, event: tuple[str, str, str]) -> None:
+def test_changes_are_events_with_their_author(method, path, event):
     scheduler = Scheduler(0.0, 5)
     audit = AuditLog(scheduler)
     audit.add(AuditedRequest("admin", "10.0.0.1:4711", method, path, "204"), refused=False)
@@ -65,7 +61,7 @@ def test_changes_are_events_with_their_author(method: str, path: str, event: tup
     assert (line.who, line.times, line.kind) == ("admin from 10.0.0.1", 2, "changed")
 
 
-def test_connections_of_a_host_are_one_line(harness: Any) -> None:
+def test_connections_of_a_host_are_one_line(harness):
     for _ in range(3):
         harness.peer()
     (line,) = harness.broker.scheduler.event_log.newest(10)

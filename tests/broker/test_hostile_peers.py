@@ -150,7 +150,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_input_of_a_peer_breaks_the_broker(seed: int) -> None:
+def test_no_input_of_a_peer_breaks_the_broker(seed):
     chance = random.Random(seed)
     hostile = Hostile(chance)
     store = MemoryStore()

@@ -34,7 +34,7 @@ def note(survivors: LatestPerKey, entry: bytes) -> int:
     return 1 if steps is None else 1 + sum(1 for _ in steps)
 
 
-def test_broken_batches_are_kept_whole() -> None:
+def test_broken_batches_are_kept_whole():
     random = Random(3)
     entry = batch(["a", "b", "c"])
     payload = bytes(parse_entry(entry).payload)
@@ -57,7 +57,7 @@ def test_broken_batches_are_kept_whole() -> None:
     assert at_once(rebatched(b"\x0e\x01not an entry", 1)) == b"\x0e\x01not an entry"
 
 
-def test_keys_that_exceed_the_memory_are_refused() -> None:
+def test_keys_that_exceed_the_memory_are_refused():
     survivors = LatestPerKey(bytes_max=100_000, retain_null_key=False)
     for number in range(600):
         note(survivors, batch([f"k{number}"]))
@@ -65,7 +65,7 @@ def test_keys_that_exceed_the_memory_are_refused() -> None:
         note(survivors, batch([f"l{number}" for number in range(100)]))
 
 
-def test_many_keys_are_processed_in_steps() -> None:
+def test_many_keys_are_processed_in_steps():
     keys = 20 * STEP_MESSAGES
     entries = [batch([f"k{key}" for key in range(first, first + 500)]) for first in range(0, keys, 500)]
     survivors = LatestPerKey(bytes_max=1 << 30, retain_null_key=False)
@@ -85,7 +85,7 @@ def crowded(count: int) -> bytes:
     return build_entry(metadata.SerializeToString(), compress(pb.ZSTD, body))
 
 
-def test_many_messages_in_few_bytes_are_processed_in_steps() -> None:
+def test_many_messages_in_few_bytes_are_processed_in_steps():
     entry = crowded(50 * STEP_MESSAGES)
     assert len(entry) < 10_000
     survivors = LatestPerKey(bytes_max=1 << 20, retain_null_key=False)
@@ -98,7 +98,7 @@ def test_many_messages_in_few_bytes_are_processed_in_steps() -> None:
     assert batch.messages == [None] + [(b"k", False)] * (50 * STEP_MESSAGES - 1)
 
 
-def test_batches_of_too_many_messages_are_kept_whole() -> None:
+def test_batches_of_too_many_messages_are_kept_whole():
     entry = crowded(BATCH_MESSAGES_MAX + 1)
     survivors = LatestPerKey(bytes_max=1 << 20, retain_null_key=False)
     assert note(survivors, entry) == 1
@@ -131,7 +131,7 @@ def left_of(entries: list[bytes], **options: Any) -> list[bytes]:
     return found
 
 
-def test_chunks_of_large_messages_are_kept() -> None:
+def test_chunks_of_large_messages_are_kept():
     """A key that is deleted behind them stays deleted."""
     whole = [chunk("k", "u", index) for index in (0, 1)]
     deletes = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key="k")
@@ -140,7 +140,7 @@ def test_chunks_of_large_messages_are_kept() -> None:
     assert left_of([single("k"), *whole, deletion]) == [*whole, deletion]
 
 
-def test_unreadable_entries_are_kept_whole_and_do_not_stop_compaction() -> None:
+def test_unreadable_entries_are_kept_whole_and_do_not_stop_compaction():
     """The metadata of a single message may hold anything where only protobuf looks."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).SerializeToString()
     hostile = build_entry(metadata + b"\x22\x02\xff\xff\x32\x01k", b"")
@@ -150,7 +150,7 @@ def test_unreadable_entries_are_kept_whole_and_do_not_stop_compaction() -> None:
     assert left_of([single("k"), hostile, deletion]) == [hostile, deletion]
 
 
-def test_keys_that_are_not_text_are_distinguished() -> None:
+def test_keys_that_are_not_text_are_distinguished():
     """C++ and Go take any bytes for a key; protobuf's Python does not, so the entries are made by hand."""
     plain = single("xyz")
 
@@ -169,7 +169,7 @@ def test_keys_that_are_not_text_are_distinguished() -> None:
     assert left_of([in_batch(one, b"1"), keyed(other, b"2"), keyed(one, b"")]) == [keyed(other, b"2")]
 
 
-def test_entries_of_any_sizes_take_little_memory() -> None:
+def test_entries_of_any_sizes_take_little_memory():
     survivors = LatestPerKey(bytes_max=1 << 20, retain_null_key=False)
     entries = [batch(["a"]), batch(["a", "b"])]
     tracemalloc.start()

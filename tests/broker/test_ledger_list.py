@@ -40,7 +40,7 @@ class Harm:
 
 
 @pytest.fixture
-def store() -> Any:
+def store():
     store: Any = MemoryStore()
     store.damage = Harm(store)
     return store
@@ -72,7 +72,7 @@ def places(store: MemoryStore, now_ms: int = 99_000) -> list[tuple[int, int, int
     return [(info.ledger_id, *place) for info, place in found.ledgers]
 
 
-def test_a_complete_list_is_used_unchanged(store: Any) -> None:
+def test_a_complete_list_is_used_unchanged(store):
     first, second, third = make(store, [3, 0, 5])
     found = ledger_list.load(store, "t", 0)
     assert places(store) == [(first, 0, 0), (third, 3, 2000)]
@@ -90,9 +90,7 @@ def test_a_complete_list_is_used_unchanged(store: Any) -> None:
         ([1, 2], [(0, 0), (3, 99_000), (7, 99_000)]),
     ],
 )
-def test_a_ledger_without_record_is_placed_between_its_neighbours(
-    store: Any, without: list[int], expected: list[tuple[int, int]]
-) -> None:
+def test_a_ledger_without_record_is_placed_between_its_neighbours(store, without, expected):
     ids = make(store, [3, 4, 5], without=without)
     if without[0] == 0:
         expected[0] = (0, expected[1][1])  # closed no earlier than the next began
@@ -101,7 +99,7 @@ def test_a_ledger_without_record_is_placed_between_its_neighbours(
     assert (found.end, found.was_mended) == (12, True)
 
 
-def test_ledgers_without_any_record_begin_at_unused_offsets(store: Any) -> None:
+def test_ledgers_without_any_record_begin_at_unused_offsets(store):
     """Offsets that a subscription may have acknowledged would hide what is in them."""
     first, second = make(store, [3, 4], without=[0, 1])
     (_, base, created_ms), (_, following, _) = places(store)
@@ -116,7 +114,7 @@ def test_ledgers_without_any_record_begin_at_unused_offsets(store: Any) -> None:
     assert again > base + 7
 
 
-def test_a_listed_ledger_without_owner_is_adopted(store: Any) -> None:
+def test_a_listed_ledger_without_owner_is_adopted(store):
     ids = make(store, [3, 4, 5])
     store._owners["t"].remove(ids[1])
     store._owners[""] = [ids[1]]
@@ -125,7 +123,7 @@ def test_a_listed_ledger_without_owner_is_adopted(store: Any) -> None:
     assert not ledger_list.load(store, "t", 0).was_mended
 
 
-def test_offsets_of_possibly_lost_entries_are_skipped(store: Any) -> None:
+def test_offsets_of_possibly_lost_entries_are_skipped(store):
     first, second = make(store, [3, 4])
     store.damage.lost_entries = {first: 10, second: 10, 77: 10}
     assert ledger_list.load(store, "t", 0).end == 17
@@ -137,7 +135,7 @@ def test_offsets_of_possibly_lost_entries_are_skipped(store: Any) -> None:
     assert ledger_list.load(store, "t", 0).end == 50
 
 
-def test_a_list_that_contradicts_itself_is_refused(store: Any) -> None:
+def test_a_list_that_contradicts_itself_is_refused(store):
     first, second = make(store, [3, 4])
     add(store, second, 2)
     with pytest.raises(StoreDamaged, match=f"ledger {second} overlaps"):

@@ -19,7 +19,7 @@ TWO = (
 )
 
 
-def test_listeners_are_parsed() -> None:
+def test_listeners_are_parsed():
     found = parse_listeners((*TWO, "six:pulsar://[fd00::1]:6650"))
     assert list(found) == ["internal", "external", "six"]
     assert found["internal"].pulsar == "pulsar://10.0.0.5:6650"
@@ -46,13 +46,13 @@ def test_listeners_are_parsed() -> None:
         (("a:http://a:1",), "no pulsar://"),
     ],
 )
-def test_invalid_listeners_are_named(listeners: Any, said: str) -> None:
+def test_invalid_listeners_are_named(listeners, said):
     with pytest.raises(InvalidConfiguration, match="advertised_listeners") as caught:
         BrokerSettings(memory=True, advertised_listeners=listeners)
     assert said in str(caught.value)
 
 
-def test_settings_of_listeners_and_ports_are_checked() -> None:
+def test_settings_of_listeners_and_ports_are_checked():
     with pytest.raises(InvalidConfiguration, match="internal_listener"):
         BrokerSettings(memory=True, advertised_listeners=TWO, internal_listener="inside")
     for name in ("tls_port", "web_tls_port"):
@@ -64,7 +64,7 @@ def test_settings_of_listeners_and_ports_are_checked() -> None:
         BrokerSettings(memory=True, tls_certificate="x", web_port=None, web_tls_port=8443)
 
 
-def test_addresses_follow_ports_and_tls() -> None:
+def test_addresses_follow_ports_and_tls():
     plain = BrokerSettings(memory=True)
     assert plain.addresses() == plain.own_addresses()
     assert plain.addresses("internal") is None
@@ -95,7 +95,7 @@ def test_addresses_follow_ports_and_tls() -> None:
     assert chosen.addresses() == second
 
 
-def test_lookups_return_the_named_listener(make_harness: Any) -> None:
+def test_lookups_return_the_named_listener(make_harness):
     peer = make_harness(advertised_listeners=TWO).peer()
 
     def ask(name: str | None) -> Any:

@@ -322,5 +322,5 @@ AXES = (
 
 
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.__name__)
-def test_no_step_takes_50_milliseconds(axis: Callable[[Stepped], None]) -> None:
+def test_no_step_takes_50_milliseconds(axis):
     axis(Stepped())

@@ -50,14 +50,14 @@ class Fixture:
 
 
 @pytest.fixture
-def fixture() -> Fixture:
+def fixture():
     return Fixture()
 
 
 ENTRIES = [b"%d" % n for n in range(8)]
 
 
-def test_ledgers_roll_over_and_are_read_as_one(fixture: Fixture) -> None:
+def test_ledgers_roll_over_and_are_read_as_one(fixture):
     fixture.append(*ENTRIES)
     assert fixture.all() == ENTRIES
     assert [segment.entries for segment in fixture.ledger.segments] == [3, 3, 2]
@@ -80,15 +80,13 @@ def test_ledgers_roll_over_and_are_read_as_one(fixture: Fixture) -> None:
         ((1 << 63) - 1, (1 << 63) - 1, None, 8),
     ],
 )
-def test_positions_are_converted_to_offsets(
-    fixture: Fixture, ledger_id: int, entry_id: int, offset: int | None, offset_from: int
-) -> None:
+def test_positions_are_converted_to_offsets(fixture, ledger_id, entry_id, offset, offset_from):
     fixture.append(*ENTRIES)
     assert fixture.ledger.offset(ledger_id, entry_id) == offset
     assert fixture.ledger.offset_from(ledger_id, entry_id) == offset_from
 
 
-def test_nothing_is_read_before_it_is_durable(fixture: Fixture) -> None:
+def test_nothing_is_read_before_it_is_durable(fixture):
     ledger = fixture.ledger
     append(ledger, b"a")
     assert ledger.read(0, 10, entries_max=10, bytes_max=100) == []
@@ -96,7 +94,7 @@ def test_nothing_is_read_before_it_is_durable(fixture: Fixture) -> None:
     assert ledger.read(0, 10, entries_max=10, bytes_max=100) == [b"a"]
 
 
-def test_offsets_and_ids_continue_after_a_restart(fixture: Fixture) -> None:
+def test_offsets_and_ids_continue_after_a_restart(fixture):
     fixture.append(*ENTRIES[:4])
     before = fixture.ledger.position(3)
     ledger = fixture.open()
@@ -106,14 +104,14 @@ def test_offsets_and_ids_continue_after_a_restart(fixture: Fixture) -> None:
     assert fixture.ledger.position(4)[0] > before[0]
 
 
-def test_an_empty_ledger_is_forgotten_on_load(fixture: Fixture) -> None:
+def test_an_empty_ledger_is_forgotten_on_load(fixture):
     fixture.append(b"a")
     fixture.store.create_ledger("t")
     fixture.open()
     assert [info.entries for info in fixture.store.ledgers("t")] == [1]
 
 
-def test_trimming_keeps_offsets(fixture: Fixture) -> None:
+def test_trimming_keeps_offsets(fixture):
     fixture.append(*ENTRIES)
     assert fixture.ledger.unneeded(5, lambda segment, written_ms: True) == 1
     fixture.ledger.forget(1)
@@ -126,7 +124,7 @@ def test_trimming_keeps_offsets(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_the_last_ledger_is_trimmed_and_a_new_one_begins(fixture: Fixture, reopened: bool) -> None:
+def test_the_last_ledger_is_trimmed_and_a_new_one_begins(fixture, reopened):
     fixture.append(*ENTRIES[:5])
     if reopened:
         fixture.open()
@@ -142,13 +140,13 @@ def test_the_last_ledger_is_trimmed_and_a_new_one_begins(fixture: Fixture, reope
     assert ledger.counts.between(5, 8)[0] == 3
 
 
-def test_pending_entries_are_not_trimmed(fixture: Fixture) -> None:
+def test_pending_entries_are_not_trimmed(fixture):
     fixture.append(*ENTRIES[:2])
     fixture.ledger.confirmed = 1
     assert fixture.ledger.unneeded(2, lambda segment, written_ms: True) == 0
 
 
-def test_the_time_of_a_ledgers_last_entry_is_known(fixture: Fixture) -> None:
+def test_the_time_of_a_ledgers_last_entry_is_known(fixture):
     fixture.append(*ENTRIES[:3], now_ms=1000)
     fixture.append(ENTRIES[3], now_ms=5000)
     fixture.append(ENTRIES[4], now_ms=6000)
@@ -158,13 +156,13 @@ def test_the_time_of_a_ledgers_last_entry_is_known(fixture: Fixture) -> None:
     assert [ledger.written_ms(index) for index in (0, 1)] == [5000, 5000 + 86_400_000]
 
 
-def test_trimming_stops_at_the_first_ledger_that_stays(fixture: Fixture) -> None:
+def test_trimming_stops_at_the_first_ledger_that_stays(fixture):
     fixture.append(*ENTRIES)
     assert fixture.ledger.unneeded(8, lambda segment, written_ms: segment.base != 0) == 0
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_trimming_all_ledgers_keeps_the_offsets(fixture: Fixture, reopened: bool) -> None:
+def test_trimming_all_ledgers_keeps_the_offsets(fixture, reopened):
     fixture.append(*ENTRIES)
     if reopened:
         fixture.open()
@@ -180,20 +178,20 @@ def test_trimming_all_ledgers_keeps_the_offsets(fixture: Fixture, reopened: bool
     assert fixture.all() == [b"new"]
 
 
-def test_a_ledger_is_closed_after_its_maximum_time(fixture: Fixture) -> None:
+def test_a_ledger_is_closed_after_its_maximum_time(fixture):
     fixture.append(b"a", now_ms=0)
     fixture.append(b"b", now_ms=100_000)
     assert len(fixture.ledger.segments) == 2
 
 
-def test_sizes_are_counted_from_any_offset(fixture: Fixture) -> None:
+def test_sizes_are_counted_from_any_offset(fixture):
     fixture.append(*[b"x" * 10] * 8)
     ledger = fixture.ledger
     assert ledger.size_bytes == 80
     assert [ledger.size_from(offset) for offset in (0, 1, 3, 7, 8)] == [80, 70, 50, 10, 0]
 
 
-def test_a_read_ends_at_its_limits(fixture: Fixture) -> None:
+def test_a_read_ends_at_its_limits(fixture):
     fixture.append(*[b"x" * 10] * 3)
     read = fixture.ledger.read
     assert len(read(0, 3, entries_max=2, bytes_max=1000)) == 2
@@ -202,7 +200,7 @@ def test_a_read_ends_at_its_limits(fixture: Fixture) -> None:
     assert read(3, 9, entries_max=9, bytes_max=1000) == []
 
 
-def test_entries_read_ahead_are_bounded_for_all_topics_together() -> None:
+def test_entries_read_ahead_are_bounded_for_all_topics_together():
     cache, topics = ReadAheadCache(5000), [dict[int, bytes]() for _ in range(3)]
     for number in range(60):
         cache.add(topics[number % 3], 10 * number, [b"x" * 100] * 3)
@@ -212,7 +210,7 @@ def test_entries_read_ahead_are_bounded_for_all_topics_together() -> None:
     assert [len(each) for each in topics] == [1, 0, 0], "a larger read is kept until the next one"
 
 
-def test_entries_lost_at_the_end_of_a_ledger_are_skipped(fixture: Fixture) -> None:
+def test_entries_lost_at_the_end_of_a_ledger_are_skipped(fixture):
     fixture.append(*ENTRIES)
     store: Any = fixture.store
     store._ledgers[1].entries.pop()
@@ -223,16 +221,14 @@ def test_entries_lost_at_the_end_of_a_ledger_are_skipped(fixture: Fixture) -> No
     assert ledger.skip_gap(8) == 8
 
 
-def test_deleting_leaves_no_ledgers_or_keys(fixture: Fixture) -> None:
+def test_deleting_leaves_no_ledgers_or_keys(fixture):
     fixture.append(*ENTRIES)
     fixture.ledger.delete_all()
     assert fixture.store.ledgers("t") == []
     assert fixture.store.keys.get(ledgers_key("t")) is None
 
 
-def test_a_ledger_that_is_trimmed_while_it_is_read_is_no_failure(
-    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_that_is_trimmed_while_it_is_read_is_no_failure(fixture, monkeypatch):
     """A waiting reader continues behind trimmed entries at once, instead of retrying."""
     fixture.append(*ENTRIES)
     waiting: list[Any] = []

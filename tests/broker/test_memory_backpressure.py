@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import pytest
 
@@ -23,28 +22,28 @@ def part(size: int, of: int = 5 * MIB) -> bytes:
 
 
 @pytest.fixture
-def crowded(make_harness: Any) -> Any:
+def crowded(make_harness):
     return make_harness(received_bytes_max=5 * MIB)
 
 
-def test_half_a_frame_is_counted_until_it_is_complete_or_its_peer_gone(harness: Any) -> None:
-    peer, backpressure = harness.peer(), harness.broker.backpressure
+def test_half_a_frame_is_counted_until_it_is_complete_or_its_peer_gone(harness):
+    peer, ledger = harness.peer(), harness.broker.backpressure
     peer.send_bytes(part(1 * MIB))
-    assert backpressure.received_bytes == 1 * MIB
+    assert ledger.received_bytes == 1 * MIB
     peer.send_bytes(bytes(MIB))
-    assert backpressure.received_bytes == 2 * MIB
+    assert ledger.received_bytes == 2 * MIB
     peer.disconnect()
-    assert backpressure.received_bytes == 0
+    assert ledger.received_bytes == 0
 
 
-def test_frames_before_connect_must_be_small(harness: Any) -> None:
+def test_frames_before_connect_must_be_small(harness):
     peer = harness.peer(connect=False)
     peer.send_bytes(part(1000, of=harness.settings.handshake_bytes_max + 1))
     assert peer.is_closed
     assert harness.broker.backpressure.received_bytes == 0
 
 
-def test_at_the_limit_one_frame_is_completed_at_a_time(crowded: Any, make_entry: Any) -> None:
+def test_at_the_limit_one_frame_is_completed_at_a_time(crowded, make_entry):
     first, second = crowded.peer(), crowded.peer()
     first.producer("t", 1)
     first.send_bytes(part(3 * MIB))
@@ -57,7 +56,7 @@ def test_at_the_limit_one_frame_is_completed_at_a_time(crowded: Any, make_entry:
     assert second.reading
 
 
-def test_a_stalled_peer_is_disconnected_at_the_limit_and_others_continue(crowded: Any) -> None:
+def test_a_stalled_peer_is_disconnected_at_the_limit_and_others_continue(crowded):
     stalled, waiting = crowded.peer(), crowded.peer()
     stalled.send_bytes(part(3 * MIB))
     waiting.send_bytes(part(3 * MIB))
@@ -72,7 +71,7 @@ def test_a_stalled_peer_is_disconnected_at_the_limit_and_others_continue(crowded
     assert crowded.broker.backpressure.received_bytes == 3 * MIB
 
 
-def test_below_the_limit_no_peer_is_disconnected(harness: Any) -> None:
+def test_below_the_limit_no_peer_is_disconnected(harness):
     slow = harness.peer()
     slow.send_bytes(part(1 * MIB))
     for _ in range(5):
@@ -80,7 +79,7 @@ def test_below_the_limit_no_peer_is_disconnected(harness: Any) -> None:
     assert not slow.is_closed
 
 
-def test_incomplete_frames_of_a_thousand_peers_stay_below_the_limit(crowded: Any) -> None:
+def test_incomplete_frames_of_a_thousand_peers_stay_below_the_limit(crowded):
     peers = [crowded.peer() for _ in range(1_000)]
     for _ in range(4):
         for peer in peers:
@@ -96,7 +95,7 @@ def test_incomplete_frames_of_a_thousand_peers_stay_below_the_limit(crowded: Any
     assert crowded.broker.backpressure.received_bytes <= 5 * MIB
 
 
-def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness: Any) -> None:
+def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness):
     broker = harness.broker
     harness.advance_clock_on_read(0.001)
     flood, calm = harness.peer(), harness.peer()
@@ -118,7 +117,7 @@ def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness: A
     assert broker.backpressure.received_bytes == 0
 
 
-def test_commands_of_a_peer_that_does_not_read_wait(harness: Any) -> None:
+def test_commands_of_a_peer_that_does_not_read_wait(harness):
     peer = harness.peer()
     pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
     peer.writable = False
@@ -132,7 +131,7 @@ def test_commands_of_a_peer_that_does_not_read_wait(harness: Any) -> None:
     assert peer.reading
 
 
-def test_a_peer_that_never_reads_again_is_disconnected(harness: Any) -> None:
+def test_a_peer_that_never_reads_again_is_disconnected(harness):
     peer = harness.peer()
     pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
     peer.writable = False
@@ -143,7 +142,7 @@ def test_a_peer_that_never_reads_again_is_disconnected(harness: Any) -> None:
 
 
 class Waiting:
-    """As much of a peer as back-pressure needs."""
+    """As much of a peer as the ledger needs."""
 
     is_read = True
 
@@ -160,19 +159,19 @@ class Waiting:
     def close(self) -> None: ...
 
 
-def test_peers_resume_below_their_own_and_the_common_limit() -> None:
+def test_peers_resume_below_their_own_and_the_common_limit():
     settings = BrokerSettings(memory=True)
     each, everybody = settings.pending_bytes_per_peer_max, settings.pending_bytes_max
-    backpressure = MemoryBackpressure(Scheduler(0.0, 0), settings)
+    ledger = MemoryBackpressure(Scheduler(0.0, 0), settings)
     small, large = Waiting(1), Waiting(each)
     for peer in (small, large):
-        backpressure.pause(peer)
-    backpressure.pending_bytes = everybody
-    backpressure.resume()
+        ledger.pause(peer)
+    ledger.pending_bytes = everybody
+    ledger.resume()
     assert (small.held, large.held) == (HELD_BY_PENDING, HELD_BY_PENDING), "all together have too much"
-    backpressure.pending_bytes = everybody // 2
-    backpressure.resume()
+    ledger.pending_bytes = everybody // 2
+    ledger.resume()
     assert (small.held, large.held) == (0, HELD_BY_PENDING), "one has too much itself"
     small.held, large.pending_bytes = HELD_BY_PENDING, each // 2
-    backpressure.resume()
+    ledger.resume()
     assert (small.held, large.held) == (HELD_BY_PENDING, 0), "who goes on is not told again"

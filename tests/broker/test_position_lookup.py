@@ -26,11 +26,11 @@ def filled(harness: Any, make_entry: Any, times: list[int]) -> ManagedLedger:
 @pytest.mark.parametrize(
     ("time", "offset"), [(0, 0), (10, 0), (11, 1), (20, 1), (25, 3), (30, 3), (31, 4), (10**15, 4)]
 )
-def test_positions_are_found_by_time(harness: Any, make_entry: Any, time: int, offset: int) -> None:
+def test_positions_are_found_by_time(harness, make_entry, time, offset):
     assert offset_by_time(filled(harness, make_entry, [10, 20, 20, 30]), time, 99) == offset
 
 
-def test_an_empty_topic_has_no_last_position(harness: Any, make_entry: Any) -> None:
+def test_an_empty_topic_has_no_last_position(harness, make_entry):
     ledger = filled(harness, make_entry, [])
     assert last_position(ledger) == (-1, -1)
     assert last_batch_index(ledger) == -1
@@ -38,7 +38,7 @@ def test_an_empty_topic_has_no_last_position(harness: Any, make_entry: Any) -> N
     assert offset_by_time(ledger, 5, 99) == 0
 
 
-def test_entries_that_cannot_be_read_have_no_time(harness: Any) -> None:
+def test_entries_that_cannot_be_read_have_no_time(harness):
     peer = harness.peer()
     peer.producer(str(NAME))
     peer.send(0, b"\x00\x00\x00\x02\xff\xff")

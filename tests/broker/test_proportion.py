@@ -166,9 +166,7 @@ IN_PROPORTION: dict[str, Callable[[Harness, int], Work]] = {
 
 
 @pytest.mark.parametrize("name", IN_PROPORTION)
-def test_ten_times_the_objects_cost_at_most_twelve_times_as_much(
-    name: str, make_harness: Callable[..., Harness], lines_run: Callable[[Work], int]
-) -> None:
+def test_ten_times_the_objects_cost_at_most_twelve_times_as_much(name, make_harness, lines_run):
     few, many = (lines_run(IN_PROPORTION[name](make_harness(), count)) for count in (FEW, MANY))
     assert many <= 12 * few
 
@@ -202,7 +200,7 @@ def late_acknowledgement(harness: Harness, count: int) -> Work:
     """An acknowledgement of an acknowledged message, on a terminated topic."""
     peers, sender = consumers(harness, count, "Shared"), producer(harness)
     sender.publish(1)
-    harness.actions.terminate(NAME, lambda error: None)
+    harness.actions.topic(NAME).terminate(lambda error: None)
     peers[0].ack((0, 0))
     return lambda: peers[0].ack((0, 0))
 
@@ -235,9 +233,7 @@ BESIDE: dict[str, Callable[[Harness, int], Work]] = {
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_one_object_costs_the_same_beside_ten_times_as_many(
-    name: str, make_harness: Callable[..., Harness], lines_run: Callable[[Work], int]
-) -> None:
+def test_one_object_costs_the_same_beside_ten_times_as_many(name, make_harness, lines_run):
     few, many = (lines_run(BESIDE[name](make_harness(), count)) for count in (FEW, MANY))
     assert many <= 2 * few
 
@@ -245,9 +241,7 @@ def test_one_object_costs_the_same_beside_ten_times_as_many(
 # --- single steps ---
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 @pytest.mark.parametrize("how", ["redelivered", "disconnected"])
-def test_a_large_pending_set_is_given_back_in_several_steps(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
-) -> None:
+def test_a_large_pending_set_is_given_back_in_several_steps(harness, monkeypatch, kind, how):
     monkeypatch.setattr("geminga.broker.delivery.shared.RETURNED_AT_ONCE_MAX", 10)
     [holder], sender = consumers(harness, 1, kind, permits=95), producer(harness)
     for number in range(95):
@@ -272,7 +266,7 @@ def test_a_large_pending_set_is_given_back_in_several_steps(
     assert other.entry_ids() == list(range(95))
 
 
-def test_nothing_is_redelivered_to_consumers_that_are_about_to_be_disconnected(harness: Harness) -> None:
+def test_nothing_is_redelivered_to_consumers_that_are_about_to_be_disconnected(harness):
     [holder], sender = consumers(harness, 1, "Shared", permits=50), producer(harness)
     sender.publish(50)
     [other] = consumers(harness, 1, "Shared", permits=1000, first=1)
@@ -283,9 +277,7 @@ def test_nothing_is_redelivered_to_consumers_that_are_about_to_be_disconnected(h
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared", "Failover"])
-def test_consumers_whose_clients_are_not_notified_yet_change_nothing(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_consumers_whose_clients_are_not_notified_yet_change_nothing(harness, monkeypatch, kind):
     monkeypatch.setattr("geminga.broker.delivery.consumer.CLOSED_AT_ONCE_MAX", 10)
     peers, sender = consumers(harness, 30, kind), producer(harness)
     sender.publish(50)
@@ -307,9 +299,7 @@ def test_consumers_whose_clients_are_not_notified_yet_change_nothing(
     assert again.entry_ids() == list(range(50))
 
 
-def test_a_client_that_reuses_the_id_of_a_closed_consumer_keeps_the_new_one(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_reuses_the_id_of_a_closed_consumer_keeps_the_new_one(harness, monkeypatch):
     monkeypatch.setattr("geminga.broker.delivery.consumer.CLOSED_AT_ONCE_MAX", 1)
     peers = consumers(harness, 2, "Shared")
     with monkeypatch.context() as patched:
@@ -322,9 +312,7 @@ def test_a_client_that_reuses_the_id_of_a_closed_consumer_keeps_the_new_one(
     assert [frame.type for frame in peers[1].frames] == [pb.BaseCommand.SUCCESS]
 
 
-def test_returning_many_entries_does_not_wait_for_the_dispatch_rate(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_returning_many_entries_does_not_wait_for_the_dispatch_rate(harness, monkeypatch):
     monkeypatch.setattr("geminga.broker.delivery.shared.RETURNED_AT_ONCE_MAX", 10)
     [holder], sender = consumers(harness, 1, "Shared", permits=200), producer(harness)
     sender.publish(95)
@@ -338,7 +326,7 @@ def test_returning_many_entries_does_not_wait_for_the_dispatch_rate(
     assert dispatcher.replay_size >= 95
 
 
-def test_redelivery_to_all_consumers_sends_each_message_once(harness: Harness) -> None:
+def test_redelivery_to_all_consumers_sends_each_message_once(harness):
     peers, sender = consumers(harness, 5, "Shared", permits=1000), producer(harness)
     sender.publish(50)
     received = [len(peer.messages()) for peer in peers]

@@ -1,11 +1,9 @@
 """Rates over a window."""
 
-from __future__ import annotations
-
 from geminga.broker.rates import WINDOW_SECONDS, Rates
 
 
-def test_rates_are_growth_a_second_since_the_window_began() -> None:
+def test_rates_are_growth_a_second_since_the_window_began():
     rates = Rates(0.0, 2)
     assert rates.read(0.5, 100, 1000) == (0.0, 0.0)
     assert rates.read(2.0, 100, 1000) == (50.0, 500.0)

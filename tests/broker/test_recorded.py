@@ -179,7 +179,7 @@ class Replay:
 
 
 @pytest.mark.parametrize(("case", "answers"), CASES)
-def test_we_answer_as_the_apache_broker_did(harness: Any, case: str, answers: int) -> None:
+def test_we_answer_as_the_apache_broker_did(harness, case, answers):
     replay = Replay(harness, recordings()[case], case in CLOSED_BY_APACHE)
     replay.run()
     assert replay.unanswered() == []

@@ -1,7 +1,5 @@
 """Durable records: what is written is read back, what is cut is named."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from geminga.errors import StoreDamaged
 
 
 @given(st.lists(st.one_of(st.integers(0, (1 << 64) - 1), st.binary(max_size=50))))
-def test_records_are_decoded_as_encoded(items: list[int | bytes]) -> None:
+def test_records_are_decoded_as_encoded(items):
     out = bytearray()
     for item in items:
         put_varint(out, item) if isinstance(item, int) else put_bytes(out, item)
@@ -20,7 +18,7 @@ def test_records_are_decoded_as_encoded(items: list[int | bytes]) -> None:
     assert not reader
 
 
-def test_truncated_records_are_named() -> None:
+def test_truncated_records_are_named():
     out = bytearray()
     put_bytes(out, b"12345")
     with pytest.raises(StoreDamaged, match="the thing: 5 bytes are announced but missing at byte 1 of 4"):
@@ -29,5 +27,5 @@ def test_truncated_records_are_named() -> None:
         RecordReader(b"\x80", "the thing").varint()
 
 
-def test_a_bitmap_is_read_as_a_number() -> None:
+def test_a_bitmap_is_read_as_a_number():
     assert RecordReader(b"\x05\x01", "r").bitmap(2) == 0x105

@@ -25,7 +25,7 @@ def run_at(scheduler: Scheduler, now: float) -> None:
 
 
 # --- timers ---
-def test_timers_run_in_order_and_can_be_cancelled() -> None:
+def test_timers_run_in_order_and_can_be_cancelled():
     scheduler, ran = Scheduler(0.0, 0), list[str]()
     assert scheduler.deadline == INFINITY
     scheduler.at(3, lambda: ran.append("c"), "t")
@@ -43,7 +43,7 @@ def test_timers_run_in_order_and_can_be_cancelled() -> None:
     assert scheduler.deadline == INFINITY
 
 
-def test_a_timer_set_by_a_timer_waits_for_the_next_run() -> None:
+def test_a_timer_set_by_a_timer_waits_for_the_next_run():
     scheduler, ran = Scheduler(0.0, 0), list[int]()
 
     def again() -> None:
@@ -57,7 +57,7 @@ def test_a_timer_set_by_a_timer_waits_for_the_next_run() -> None:
     assert ran == [1, 1]
 
 
-def test_a_timer_may_cancel_another_that_is_due() -> None:
+def test_a_timer_may_cancel_another_that_is_due():
     scheduler, ran = Scheduler(0.0, 0), list[int]()
     scheduler.at(1, lambda: other.cancel(), "t")
     other = scheduler.at(1, lambda: ran.append(1), "t")
@@ -65,7 +65,7 @@ def test_a_timer_may_cancel_another_that_is_due() -> None:
     assert ran == []
 
 
-def test_wall_clock_time_is_extrapolated_from_the_last_given() -> None:
+def test_wall_clock_time_is_extrapolated_from_the_last_given():
     scheduler = Scheduler(10.0, 5_000)
     scheduler.enter(11.0)
     assert scheduler.now_ms == 6_000
@@ -97,7 +97,7 @@ class Thing:
     flush = dispatch
 
 
-def test_timers_that_a_turn_has_no_time_for_stay_due_in_their_order() -> None:
+def test_timers_that_a_turn_has_no_time_for_stay_due_in_their_order():
     worked = Worked()
     scheduler = worked.scheduler
     for number in range(8):
@@ -114,7 +114,7 @@ def test_timers_that_a_turn_has_no_time_for_stay_due_in_their_order() -> None:
     assert scheduler.deadline == INFINITY
 
 
-def test_a_turn_removes_only_timers_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_removes_only_timers_that_it_runs(monkeypatch):
     """100,000 that are due together, after a machine has slept: to move all of them in each turn would take
     all of its time."""
     moved = 0
@@ -139,7 +139,7 @@ def test_a_turn_removes_only_timers_that_it_runs(monkeypatch: pytest.MonkeyPatch
     assert moved == count
 
 
-def test_a_timer_that_is_set_for_the_past_again_and_again_starves_no_other() -> None:
+def test_a_timer_that_is_set_for_the_past_again_and_again_starves_no_other():
     worked = Worked()
     scheduler = worked.scheduler
 
@@ -156,7 +156,7 @@ def test_a_timer_that_is_set_for_the_past_again_and_again_starves_no_other() -> 
 
 
 @pytest.mark.parametrize("what", ["topics", "cursors"])
-def test_timers_left_by_a_turn_keep_their_order(what: str) -> None:
+def test_timers_left_by_a_turn_keep_their_order(what):
     worked = Worked()
     scheduler = worked.scheduler
     things = [Thing(worked) for _ in range(8)]
@@ -180,7 +180,7 @@ def test_timers_left_by_a_turn_keep_their_order(what: str) -> None:
     assert not scheduler.is_behind
 
 
-def test_all_cursors_are_flushed_on_request() -> None:
+def test_all_cursors_are_flushed_on_request():
     worked = Worked()
     scheduler = worked.scheduler
     things = [Thing(worked) for _ in range(8)]
@@ -199,7 +199,7 @@ def failing() -> None:
     raise KeyError("a fault of ours")
 
 
-def test_a_failing_timer_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_timer_harms_no_other(caplog):
     scheduler, ran = Scheduler(0.0, 0), list[int]()
     scheduler.at(1, failing, "topic t")
     scheduler.at(1, lambda: ran.append(1), NAME)
@@ -215,7 +215,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("geminga.broker")]
 
 
-def test_each_failure_is_counted_and_some_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_failure_is_counted_and_some_are_logged(caplog):
     scheduler = Scheduler(0.0, 0)
     for _ in range(5):
         scheduler.isolated("dispatch", "one", failing)
@@ -230,7 +230,7 @@ def test_each_failure_is_counted_and_some_are_logged(caplog: pytest.LogCaptureFi
     assert "times more" not in said(caplog)[-1]
 
 
-def test_last_log_times_are_kept_for_a_limited_number_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_log_times_are_kept_for_a_limited_number_of_objects(monkeypatch):
     monkeypatch.setattr(agenda_module, "FAILURES_REMEMBERED_MAX", 3)
     monkeypatch.setattr(agenda_module.log, "disabled", True)
     scheduler = Scheduler(0.0, 0)
@@ -239,7 +239,7 @@ def test_last_log_times_are_kept_for_a_limited_number_of_objects(monkeypatch: py
     assert len(scheduler._logged) == 3
 
 
-def test_a_guarded_callback_does_not_raise() -> None:
+def test_a_guarded_callback_does_not_raise():
     scheduler, got = Scheduler(0.0, 0), list[StoreError | None]()
     scheduler.guarded("store", "t", got.append)(None)
     scheduler.guarded("store", "t", lambda error: failing())(StoreError("x"))
@@ -249,7 +249,7 @@ def test_a_guarded_callback_does_not_raise() -> None:
 
 # --- isolation: of what the broker puts on it ---
 @pytest.fixture
-def two_topics(harness: Any) -> tuple[Any, Any]:
+def two_topics(harness):
     """A producer on two topics, and a Shared consumer on each."""
     peer, consumer = harness.peer(), harness.peer()
     for number, name in enumerate((NAME, OTHER), start=1):
@@ -270,9 +270,7 @@ def break_method(monkeypatch: pytest.MonkeyPatch, thing: Any, method: str) -> No
     monkeypatch.setattr(type(thing), method, broken)
 
 
-def test_a_subscription_that_cannot_dispatch_harms_no_other(
-    harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_subscription_that_cannot_dispatch_harms_no_other(harness, two_topics, monkeypatch, caplog):
     peer, consumer = two_topics
     consumer.subscribe(str(NAME), "second", 3, kind="Shared")
     topic = harness.broker.topics.find(NAME)
@@ -293,9 +291,7 @@ def test_a_subscription_that_cannot_dispatch_harms_no_other(
     assert consumer.entry_ids(1) == [0, 1], "the next round"
 
 
-def test_a_cursor_that_cannot_be_written_harms_no_other(
-    harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cursor_that_cannot_be_written_harms_no_other(harness, two_topics, monkeypatch):
     peer, consumer = two_topics
     for number in (1, 2):
         peer.send(0, producer_id=number)
@@ -310,9 +306,7 @@ def test_a_cursor_that_cannot_be_written_harms_no_other(
     assert not consumer.is_closed
 
 
-def test_the_end_of_a_session_is_finished_after_any_failure(
-    harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_session_is_finished_after_any_failure(harness, two_topics, monkeypatch):
     peer, consumer = two_topics
     topic, other = harness.broker.topics.find(NAME), harness.broker.topics.find(OTHER)
     break_method(monkeypatch, topic.subscriptions["s"], "remove")
@@ -325,9 +319,7 @@ def test_the_end_of_a_session_is_finished_after_any_failure(
     assert not harness.broker.sessions
 
 
-def test_a_failing_report_of_the_store_keeps_the_order_of_the_others(
-    harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_report_of_the_store_keeps_the_order_of_the_others(harness, two_topics, monkeypatch):
     peer, _ = two_topics
     producer = harness.broker.topics.find(NAME).access.producers
     [first] = producer.values()
@@ -345,9 +337,7 @@ def test_a_failing_report_of_the_store_keeps_the_order_of_the_others(
     assert [(r.producer_id, r.sequence_id) for r in peer.receipts()] == [(1, 1)]
 
 
-def test_maintenance_continues_after_a_failing_topic(
-    harness: Any, two_topics: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_maintenance_continues_after_a_failing_topic(harness, two_topics, monkeypatch, caplog):
     from geminga.broker.topics import expiry
 
     kept: list[str] = []

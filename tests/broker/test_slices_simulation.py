@@ -199,13 +199,13 @@ def simulate(seed: int, steps: int = 400) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_by_one(monkeypatch):
     monkeypatch.setattr(memory_module, "_REPORTED_AT_ONCE", 1)
     monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: 0.0))  # a seed decides everything
 
 
 @pytest.mark.simulation(20, 10)
-def test_requests_between_slices_agree_with_the_model(seeds: range) -> None:
+def test_requests_between_slices_agree_with_the_model(seeds):
     for seed in seeds:
         try:
             simulate(seed)
@@ -485,7 +485,7 @@ class Crowd:
 
 
 @pytest.mark.simulation(12, 6)
-def test_confirmed_changes_of_concurrent_actors_hold(seeds: range) -> None:
+def test_confirmed_changes_of_concurrent_actors_hold(seeds):
     for seed in seeds:
         try:
             Crowd(seed).run(500)

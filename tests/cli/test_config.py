@@ -36,7 +36,7 @@ def rows(result: Result) -> dict[str, tuple[Any, str]]:
     return {row["name"]: (row["value"], row["source"]) for row in found}
 
 
-def test_an_option_overrides_the_environment_which_overrides_the_file() -> None:
+def test_an_option_overrides_the_environment_which_overrides_the_file():
     found = rows(
         run(
             "--json", "--port", "1",
@@ -50,7 +50,7 @@ def test_an_option_overrides_the_environment_which_overrides_the_file() -> None:
     assert found["sync"] == ("always", "default")
 
 
-def test_every_setting_can_be_given_by_file_environment_and_option() -> None:
+def test_every_setting_can_be_given_by_file_environment_and_option():
     assert set(standalone.FIELDS) >= {field.name for field in dataclasses.fields(BrokerSettings)}
     text = {
         "anonymous_role": "guest", "token_audience": "a b", "disk_full_action": "producer_exception",
@@ -98,13 +98,13 @@ def test_every_setting_can_be_given_by_file_environment_and_option() -> None:
         ('super_user_roles = ["a"]', ["geminga.toml: super_user_roles has no effect without authentication"]),
     ],
 )
-def test_errors_in_the_file_name_file_key_value_and_what_is_allowed(file: str, names: list[str]) -> None:
+def test_errors_in_the_file_name_file_key_value_and_what_is_allowed(file, names):
     error = run(file=file).exception
     assert isinstance(error, InvalidConfiguration)
     assert [name for name in names if name not in str(error)] == []
 
 
-def test_a_mistyped_variable_is_refused_and_those_of_kubernetes_are_not() -> None:
+def test_a_mistyped_variable_is_refused_and_those_of_kubernetes_are_not():
     assert "did you mean 'GEMINGA_CONNECTIONS_MAX'?" in str(run(GEMINGA_CONECTIONS_MAX="1").exception)
     for option, meant in {"DISK_LIMIT": "DISK_LIMIT_BYTES", "SUPER_USER": "SUPER_USER_ROLES"}.items():
         assert f"did you mean 'GEMINGA_{meant}'?" in str(run(**{f"GEMINGA_{option}": "1"}).exception)
@@ -119,7 +119,7 @@ def test_a_mistyped_variable_is_refused_and_those_of_kubernetes_are_not() -> Non
     assert rows(run("--json", **service))["port"] == (6650, "default")
 
 
-def test_secrets_and_credentials_in_urls_are_hidden() -> None:
+def test_secrets_and_credentials_in_urls_are_hidden():
     done = run(
         "--token-secret-key", "hunter2" * 9,
         file='offload_location = "s3://hunter2:hunter2@bucket/x?key=hunter2"\nbasic_auth = "hunter2"\n',
@@ -138,7 +138,7 @@ def test_secrets_and_credentials_in_urls_are_hidden() -> None:
             assert "hunter2" not in str(error)
 
 
-def test_an_empty_or_unexpanded_folder_is_not_the_current_one() -> None:
+def test_an_empty_or_unexpanded_folder_is_not_the_current_one():
     for words, file in (("--data-dir", ""), ""), ((), 'data_dir = ""'), ((), 'data_dir = "~/data"'):
         error = run(*words, file=file).exception
         assert isinstance(error, InvalidConfiguration)
@@ -146,16 +146,16 @@ def test_an_empty_or_unexpanded_folder_is_not_the_current_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["TOKEN_SECRET_KEY", "BASIC_AUTH", "TLS_CERTIFICATE"])
-def test_an_empty_variable_does_not_switch_security_off(name: str) -> None:
+def test_an_empty_variable_does_not_switch_security_off(name):
     error = run(**{f"GEMINGA_{name}": ""}).exception
     assert str(error) == f"GEMINGA_{name} is empty: give a value, or unset it"
 
 
-def test_a_byte_order_mark_is_skipped() -> None:
+def test_a_byte_order_mark_is_skipped():
     assert rows(run("--json", file="\ufeffport = 7000\r\nweb_port = 7001\r\n"))["port"][0] == 7000
 
 
-def test_a_written_file_has_every_setting_and_its_defaults_are_those_in_force(tmp_path: Path) -> None:
+def test_a_written_file_has_every_setting_and_its_defaults_are_those_in_force(tmp_path):
     file = tmp_path / "geminga.toml"
     done = CliRunner().invoke(command, ["init", str(file)], standalone_mode=False)
     assert done.exception is None
@@ -174,6 +174,6 @@ def test_a_written_file_has_every_setting_and_its_defaults_are_those_in_force(tm
     assert isinstance(CliRunner().invoke(command, ["init", str(file)]).exception, FileExistsError)
 
 
-def test_memory_as_an_option_overrides_the_folder_of_the_file() -> None:
+def test_memory_as_an_option_overrides_the_folder_of_the_file():
     found = rows(run("--json", "--memory", file='data_dir = "x"\n'))
     assert (found["memory"][0], found["data_dir"][0]) == (True, None)

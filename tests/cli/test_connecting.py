@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ Invoke = Callable[..., Result]
 
 
 @pytest.fixture
-def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+def invoke(tmp_path, monkeypatch):
     for name in ("PULSAR_SERVICE_URL", "PULSAR_ADMIN_URL", "PULSAR_TOKEN", "GEMINGA_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GEMINGA_CONFIG_HOME", str(tmp_path / "config"))
@@ -42,7 +42,7 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
 
 
 @pytest.fixture
-def meant(invoke: Invoke) -> Callable[..., Cluster]:
+def meant(invoke):
     """The cluster that options mean."""
 
     @click.command("what")
@@ -62,7 +62,7 @@ def meant(invoke: Invoke) -> Callable[..., Cluster]:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str, str]]:
+def secured(tmp_path_factory):
     """A broker that asks for tokens over TLS, the file that trusts it, and a file with a token."""
     folder = tmp_path_factory.mktemp("secured")
     authority = Authority(folder)
@@ -77,7 +77,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str
         yield broker, str(authority.certificate), str(token)
 
 
-def test_options_override_environment_and_contexts(meant: Callable[..., Cluster], invoke: Invoke) -> None:
+def test_options_override_environment_and_contexts(meant, invoke):
     assert meant() == Cluster()
     assert meant("--url", "pulsar://a:1") == Cluster(service_url="pulsar://a:1")
     assert meant("--admin-url", "http://a:1").service_url == "http://a:1"
@@ -104,7 +104,7 @@ def test_options_override_environment_and_contexts(meant: Callable[..., Cluster]
         meant("--context", "mein")
 
 
-def test_contradictory_options_are_refused(meant: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_contradictory_options_are_refused(meant, tmp_path):
     (tmp_path / "file").touch()
     file = str(tmp_path / "file")
     for words in (
@@ -117,7 +117,7 @@ def test_contradictory_options_are_refused(meant: Callable[..., Cluster], tmp_pa
             meant(*words)
 
 
-def test_options_without_effect_are_refused(invoke: Invoke, tmp_path: Path) -> None:
+def test_options_without_effect_are_refused(invoke, tmp_path):
     """And what cannot be, before anybody connects."""
     for url in ("pulsar://127.0.0.1:1", "http://127.0.0.1:1"):
         done = invoke("topics", "list", "--url", url, "--tls-trust-certs", __file__, check=False)
@@ -131,7 +131,7 @@ def test_options_without_effect_are_refused(invoke: Invoke, tmp_path: Path) -> N
     assert Cluster(auth_plugin="org.apache.pulsar.client.impl.auth.AuthenticationToken", auth_params="x")
 
 
-def test_secrets_are_not_shown_and_files_are_private(invoke: Invoke, tmp_path: Path) -> None:
+def test_secrets_are_not_shown_and_files_are_private(invoke, tmp_path):
     done = invoke("context", "set", "mine", "--url", "pulsar://c:1", "--token", "sesame")
     shown = done.output + "".join(
         invoke(*words).output
@@ -152,7 +152,7 @@ def test_secrets_are_not_shown_and_files_are_private(invoke: Invoke, tmp_path: P
     assert repr(Cluster(auth_plugin="token", auth_params="token:sesame")).count("sesame") == 0
 
 
-def test_a_context_is_shown_in_words(invoke: Invoke) -> None:
+def test_a_context_is_shown_in_words(invoke):
     assert invoke("context", "set", "one", "--url", "pulsar://a:6650").exit_code == 0
     shown = invoke("context", "show").stdout
     assert "current: yes\ncontext: one\nservice url: pulsar://a:6650\n" in shown
@@ -160,7 +160,7 @@ def test_a_context_is_shown_in_words(invoke: Invoke) -> None:
         assert text not in shown
 
 
-def test_contexts_are_created_and_deleted(invoke: Invoke) -> None:
+def test_contexts_are_created_and_deleted(invoke):
     assert "no context yet" in invoke("context", "list").stderr
     invoke("context", "set", "a", "--url", "pulsar://a:1")
     invoke("context", "set", "b", "--admin-url", "http://b:1", "--tls-insecure")
@@ -176,9 +176,7 @@ def test_contexts_are_created_and_deleted(invoke: Invoke) -> None:
     assert invoke("context", "set", "c d", "--url", "pulsar://a:1", check=False).exit_code == 2
 
 
-def test_every_connecting_command_shows_a_token_over_tls(
-    invoke: Invoke, secured: tuple[Any, str, str]
-) -> None:
+def test_every_connecting_command_shows_a_token_over_tls(invoke, secured):
     broker, trust, token = secured
     place = ("--url", broker.service_url, "--admin-url", broker.admin_url, "--tls-trust-certs", trust)
     invoke("context", "set", "secured", *place, "--token-file", token)
@@ -201,7 +199,7 @@ def test_every_connecting_command_shows_a_token_over_tls(
     invoke("topics", "list", "--admin-url", broker.admin_url, "--token-file", token, "--tls-insecure")
 
 
-def test_a_command_with_only_a_service_url_acts_on_that_broker(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_command_with_only_a_service_url_acts_on_that_broker(invoke, tmp_path):
     with geminga.embedded() as one, geminga.embedded() as other:
         for broker, topic in ((one, "mine"), (other, "other")):
             with geminga.Admin(broker.admin_url) as admin:
@@ -218,7 +216,7 @@ def test_a_command_with_only_a_service_url_acts_on_that_broker(invoke: Invoke, t
     assert "--admin-url" in str(refused.exception)
 
 
-def test_a_password_in_an_address_is_refused_and_not_shown(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_password_in_an_address_is_refused_and_not_shown(invoke, tmp_path):
     """An address is shown wherever something goes wrong with it, and by the console to everybody."""
     for option in ("--url", "--admin-url"):
         done = invoke("context", "set", "x", option, "http://me:pass-word@127.0.0.1:1", check=False)
@@ -246,9 +244,7 @@ class Handed:
         return running.Outcome(0, "", {}, {}, ())
 
 
-def test_a_pipeline_receives_the_connection_options(
-    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipeline_receives_the_connection_options(invoke, tmp_path, monkeypatch):
     handed = Handed(monkeypatch)
     monkeypatch.setattr(running, "run", handed.run)
     token = tmp_path / "token"
@@ -286,6 +282,6 @@ def test_a_pipeline_receives_the_connection_options(
      ("geminga x --to 1 -- t -s && geminga peek 'a -- b' s",
       "geminga x --to 1 --url pulsar://h:1 -- t -s && geminga peek 'a -- b' s --url pulsar://h:1")],
 )  # fmt: skip
-def test_each_printed_command_that_connects_carries_the_address(printed: str, pasted: str) -> None:
+def test_each_printed_command_that_connects_carries_the_address(printed, pasted):
     with explain.command.make_context("explain", ["t", "--url", "pulsar://h:1", "--token", "secret"]):
         assert as_pasted(printed) == pasted

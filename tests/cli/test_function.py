@@ -7,9 +7,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from interpreter import run_python
 
 import geminga
 
@@ -23,9 +23,9 @@ def _command(*arguments: str) -> list[str]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("parallelism", ["1", "2"])
 def test_a_signal_ends_the_function_after_pending_calls(
-    number: signal.Signals, parallelism: str, pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str,
-    tmp_path: Path,
-) -> None:  # fmt: skip
+    number, parallelism, pulsar_broker, pulsar_client, pulsar_topic,
+    tmp_path
+):  # fmt: skip
     config = tmp_path / "function.yaml"
     config.write_text(
         f"className: tests.functions.relayed.shout\nname: by-signal\ninputs: [{pulsar_topic}]\n"
@@ -65,7 +65,7 @@ def test_a_signal_ends_the_function_after_pending_calls(
         (["os.path:exists", "--input", "a", "--guarantee", "effectively_once"], "output=None"),
     ],
 )
-def test_wrong_usage_is_reported_and_exits_with_2(arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_reported_and_exits_with_2(arguments, said):
     run = subprocess.run(
         _command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
@@ -73,7 +73,7 @@ def test_wrong_usage_is_reported_and_exits_with_2(arguments: list[str], said: st
     assert "Traceback" not in run.stderr
 
 
-def test_the_help_loads_no_client() -> None:
+def test_the_help_loads_no_client():
     code = (
         "import sys, time\nfrom click.testing import CliRunner\nfrom geminga.cli.main import command\n"
         "assert CliRunner().invoke(command, ['function', 'run', '--help']).exit_code == 0\n"
@@ -82,5 +82,5 @@ def test_the_help_loads_no_client() -> None:
         "assert not [m for m in sys.modules if m.startswith(heavy) and m not in light]\n"
     )
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    run_python(code)
     assert time.monotonic() - started < 30

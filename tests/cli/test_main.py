@@ -12,11 +12,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from interpreter import run_python
 
 from geminga.cli import warning_lines
 from geminga.cli.common import say
@@ -32,7 +32,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*GEMINGA, *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_help_names_every_command_and_loads_nothing_heavy() -> None:
+def test_help_names_every_command_and_loads_nothing_heavy():
     code = (
         "import sys\n"
         "from geminga.cli.main import main\n"
@@ -42,15 +42,13 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
         "heavy = set(names.split()) & set(sys.modules)\n"
         "print('HEAVY', sorted(heavy))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run_python(code)
     assert "HEAVY []" in done.stdout
     for name in ("standalone", "produce", "consume", "topics", "demo", "doctor"):
         assert name in done.stdout
 
 
-def test_help_groups_the_commands_by_task() -> None:
+def test_help_groups_the_commands_by_task():
     shown = CliRunner().invoke(command, ["--help"]).stdout
     for title, first in (("Send and read messages", "produce"), ("Manage a cluster", "topics")):
         assert f"{title}:\n  {first} " in shown
@@ -59,18 +57,16 @@ def test_help_groups_the_commands_by_task() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
+def test_completion_prints_a_script_for_each_shell(shell):
     assert "_GEMINGA_COMPLETE" in CliRunner().invoke(command, ["completion", shell]).stdout
 
 
-def test_commands_are_completed_without_loading_their_modules() -> None:
+def test_commands_are_completed_without_loading_their_modules():
     found = command.shell_complete(click.Context(command), "t")
     assert [one.value for one in found] == ["token", "tail", "top", "topics", "tenants", "tune"]
 
 
-def test_an_error_names_neither_its_class_nor_the_request(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_names_neither_its_class_nor_the_request(capsys, monkeypatch):
     def fail(**_: object) -> None:
         raise AdminTopicNotFound("Topic t not found (HTTP 404 for GET a/b/t) (did you mean 'u'?)")
 
@@ -80,22 +76,20 @@ def test_an_error_names_neither_its_class_nor_the_request(
     assert capsys.readouterr().err == "geminga: Topic t not found (did you mean 'u'?)\n"
 
 
-def test_an_argument_that_is_not_utf_8_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_argument_that_is_not_utf_8_is_named(capsys, monkeypatch):
     monkeypatch.setattr(command, "main", lambda **_: "t\udcff".encode())
     with pytest.raises(SystemExit, match="2"):
         main([])
     assert capsys.readouterr().err == "geminga: 't\\udcff' cannot be written in utf-8\n"
 
 
-def test_an_error_of_the_system_names_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_error_of_the_system_names_the_file(capsys, tmp_path):
     with pytest.raises(SystemExit, match="1"):
         main(["config", "init", str(tmp_path)])
     assert capsys.readouterr().err == f"geminga: {tmp_path}: File exists\n"
 
 
-def test_help_answers_at_once() -> None:
+def test_help_answers_at_once():
     """The promise is 200 ms; the best of a few tries is compared with a bare interpreter's start."""
 
     def best(command: list[str]) -> float:
@@ -112,20 +106,20 @@ def test_help_answers_at_once() -> None:
     )  # generous: a timing never decides a test on a busy machine
 
 
-def test_a_misspelt_command_gets_a_suggestion() -> None:
+def test_a_misspelt_command_gets_a_suggestion():
     done = _run("prodce")
     assert done.returncode == 2
     assert "did you mean 'produce'" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["standalone", "produce", "consume", "topics", "demo", "doctor"])
-def test_every_command_has_help(command: str) -> None:
+def test_every_command_has_help(command):
     done = _run(command, "--help")
     assert done.returncode == 0, done.stderr
     assert "Usage: geminga" in done.stdout
 
 
-def test_standalone_keeps_its_data_in_a_default_folder(tmp_path: Path) -> None:
+def test_standalone_keeps_its_data_in_a_default_folder(tmp_path):
     with subprocess.Popen(
         [*GEMINGA, "standalone", "--port", "0", "--web-port", "0"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -143,25 +137,25 @@ def test_standalone_keeps_its_data_in_a_default_folder(tmp_path: Path) -> None:
     assert _run("store", "check", str(tmp_path / "geminga-data")).returncode == 0
 
 
-def test_standalone_refuses_a_folder_together_with_memory() -> None:
+def test_standalone_refuses_a_folder_together_with_memory():
     done = _run("standalone", "--memory", "--data-dir", "x")
     assert (done.returncode, "not both" in done.stderr) == (2, True)
 
 
-def test_an_unreachable_broker_is_named() -> None:
+def test_an_unreachable_broker_is_named():
     done = _run("topics", "list", "--admin-url", "http://127.0.0.1:1")
     assert done.returncode == 1
     assert "127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_exit_code_of_a_command_is_that_of_the_process(tmp_path: Path) -> None:
+def test_the_exit_code_of_a_command_is_that_of_the_process(tmp_path):
     (tmp_path / "not-a-store").touch()
     done = _run("standalone", "--data-dir", str(tmp_path), "--port", "0", "--web-port", "0")
     assert (done.returncode, "is no store" in done.stderr) == (3, True), done.stderr
 
 
-def test_a_question_without_a_terminal_names_the_option() -> None:
+def test_a_question_without_a_terminal_names_the_option():
     done = subprocess.run(
         [*GEMINGA, "topics", "delete", "t", "--url", "pulsar://127.0.0.1:1"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
@@ -169,12 +163,12 @@ def test_a_question_without_a_terminal_names_the_option() -> None:
     assert (done.returncode, "give --yes" in done.stderr) == (2, True)
 
 
-def test_any_wrong_usage_exits_with_2() -> None:
+def test_any_wrong_usage_exits_with_2():
     assert _run("produce", "topic", "-m", "x", "--url", "kafka://localhost:9092").returncode == 2
     assert _run("standalone", "--memory", "--port", "99999").returncode == 2
 
 
-def test_a_closed_pipe_is_no_failure() -> None:
+def test_a_closed_pipe_is_no_failure():
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -185,7 +179,7 @@ def test_a_closed_pipe_is_no_failure() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_the_console_is_served_although_its_address_cannot_be_printed() -> None:
+def test_the_console_is_served_although_its_address_cannot_be_printed():
     (port,) = free_ports(1)
     with open("/dev/full", "w") as full:
         running = subprocess.Popen(
@@ -207,7 +201,7 @@ def test_the_console_is_served_although_its_address_cannot_be_printed() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_output_that_cannot_be_written_is_a_failure_without_a_traceback() -> None:
+def test_output_that_cannot_be_written_is_a_failure_without_a_traceback():
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*GEMINGA, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False
@@ -217,7 +211,7 @@ def test_output_that_cannot_be_written_is_a_failure_without_a_traceback() -> Non
     assert "Traceback" not in done.stderr
 
 
-def test_closed_standard_streams_are_filled_before_a_socket_takes_their_number() -> None:
+def test_closed_standard_streams_are_filled_before_a_socket_takes_their_number():
     done = subprocess.run(
         [
             "/bin/sh",
@@ -238,7 +232,7 @@ def test_closed_standard_streams_are_filled_before_a_socket_takes_their_number()
     assert done.returncode == 3  # and not killed by an assertion in the event loop
 
 
-def test_a_backup_is_made_with_closed_standard_streams(tmp_path: Path) -> None:
+def test_a_backup_is_made_with_closed_standard_streams(tmp_path):
     FileStore.open(tmp_path / "store").close()
     command = [*GEMINGA, "store", "backup", str(tmp_path / "store"), str(tmp_path / "backups"), "--keep", "1"]
     done = subprocess.run(["/bin/sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], timeout=60, check=False)
@@ -246,7 +240,7 @@ def test_a_backup_is_made_with_closed_standard_streams(tmp_path: Path) -> None:
     assert len([each for each in (tmp_path / "backups").iterdir() if each.is_dir()]) == 1
 
 
-def test_an_unwritable_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_standard_error_is_ignored(monkeypatch):
     class FullDisk(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -274,7 +268,7 @@ standalone.command.main(["--memory", "--port", "0", "--web-port", "none"], prog_
 """
 
 
-def test_a_hangup_while_the_broker_starts_reloads_it_once_it_serves() -> None:
+def test_a_hangup_while_the_broker_starts_reloads_it_once_it_serves():
     with subprocess.Popen(
         [sys.executable, "-c", HANGUP_AT_THE_START], stderr=subprocess.PIPE, text=True
     ) as process:

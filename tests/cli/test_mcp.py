@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url():
     with geminga.embedded() as broker, broker.client() as client:
         client.subscribe("orders", "bill", initial_position=geminga.InitialPosition.Earliest).close()
         producer = client.create_producer("orders")
@@ -60,7 +60,7 @@ async def called(client: Any, name: str, **arguments: Any) -> tuple[bool, str]:
     return not found.is_error, "".join(each.text for each in found.content)
 
 
-def test_tools_only_read_unless_changes_are_allowed() -> None:
+def test_tools_only_read_unless_changes_are_allowed():
     assert [each.words for each in command_tools(False).values()] == [tuple(line.split()) for line in READING]
     assert len(command_tools(True)) == len(READING) + len(CHANGING)
     assert all(each.text for each in command_tools(True).values())
@@ -69,7 +69,7 @@ def test_tools_only_read_unless_changes_are_allowed() -> None:
     assert "subscription" not in consume, "with a subscription it would acknowledge"
 
 
-def test_arguments_become_options_and_words_of_the_command() -> None:
+def test_arguments_become_options_and_words_of_the_command():
     peek = command_tools(False)["peek"]
     line = peek.arguments({"topic": "--json", "subscription": "-s", "count": 3, "properties": ["a=b", "c=d"]})
     assert line[0] == "peek"
@@ -83,7 +83,7 @@ def test_arguments_become_options_and_words_of_the_command() -> None:
     assert "--count=100" in consume, "without a count it would read the whole topic"
 
 
-def test_an_assistant_reads_topics_messages_and_explanations(url: str) -> None:
+def test_an_assistant_reads_topics_messages_and_explanations(url):
     async def work(client: Any) -> None:
         offered = {each.name: each for each in (await client.list_tools()).tools}
         assert offered["explain"].annotations.read_only_hint
@@ -107,7 +107,7 @@ def test_an_assistant_reads_topics_messages_and_explanations(url: str) -> None:
 
 
 @ERAS
-def test_a_question_is_put_to_the_user_and_no_means_no(url: str, mode: str) -> None:
+def test_a_question_is_put_to_the_user_and_no_means_no(url, mode):
     async def work(client: Any) -> None:
         good, why = await called(client, "subscriptions_clear", topic="orders", subscription="bill")
         assert (good, why) == (False, "the user has refused: nothing was changed")
@@ -117,13 +117,13 @@ def test_a_question_is_put_to_the_user_and_no_means_no(url: str, mode: str) -> N
     assert question.startswith("Skip the backlog of 'bill' of orders (3 messages")
 
 
-def test_a_question_is_shown_as_a_whole() -> None:
+def test_a_question_is_shown_as_a_whole():
     found = Finished(2, "", "Delete a\nShow it? with its messages? [y/N]: \nno answer")
     assert found.question == "Delete a\nShow it? with its messages?"
 
 
 @ERAS
-def test_after_a_yes_the_command_runs(url: str, mode: str) -> None:
+def test_after_a_yes_the_command_runs(url, mode):
     async def work(client: Any) -> None:
         assert (await called(client, "topics_create", topic=f"gone-{mode}"))[0]
         assert (await called(client, "topics_delete", topic=f"gone-{mode}"))[0]
@@ -133,7 +133,7 @@ def test_after_a_yes_the_command_runs(url: str, mode: str) -> None:
     assert question.startswith(f"Delete persistent://public/default/gone-{mode} with its messages")
 
 
-def test_without_a_way_to_ask_nothing_is_destroyed(url: str) -> None:
+def test_without_a_way_to_ask_nothing_is_destroyed(url):
     async def work(client: Any) -> None:
         good, why = await called(client, "topics_delete", topic="orders")
         assert not good
@@ -145,7 +145,7 @@ def test_without_a_way_to_ask_nothing_is_destroyed(url: str) -> None:
     talk(tools(url, *secrets, allow_changes=True), work)
 
 
-def test_fewer_messages_than_asked_for_are_returned(url: str) -> None:
+def test_fewer_messages_than_asked_for_are_returned(url):
     async def work(client: Any) -> None:
         good, read = await called(client, "consume", topic="orders", timeout_seconds="1")
         assert good
@@ -155,7 +155,7 @@ def test_fewer_messages_than_asked_for_are_returned(url: str) -> None:
     talk(tools(url), work)
 
 
-def test_reading_a_missing_partition_creates_no_topic(url: str) -> None:
+def test_reading_a_missing_partition_creates_no_topic(url):
     async def work(client: Any) -> None:
         good, why = await called(client, "consume", topic="new-partition-0")
         assert (good, "new-partition-0" in why) == (False, True)
@@ -164,7 +164,7 @@ def test_reading_a_missing_partition_creates_no_topic(url: str) -> None:
     talk(tools(url), work)
 
 
-def test_arguments_that_no_process_takes_are_refused(url: str) -> None:
+def test_arguments_that_no_process_takes_are_refused(url):
     async def work(client: Any) -> None:
         assert "no process for the command" in (await called(client, "topics_stats", topic="a\0b"))[1]
         assert "no process for the command" in (await called(client, "topics_stats", topic="a" * 200_000))[1]
@@ -172,13 +172,13 @@ def test_arguments_that_no_process_takes_are_refused(url: str) -> None:
     talk(tools(url), work)
 
 
-def test_only_the_beginning_of_a_long_output_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_beginning_of_a_long_output_is_kept(monkeypatch):
     monkeypatch.setattr("geminga.cli.mcp.OUTPUT_MAX", 10)
     found = asyncio.run(run_command(["--help", "--"], [], {}))
     assert (found.status, found.output, found.left_out > 100) == (0, "Usage: gem", True)
 
 
-def test_the_command_serves_on_standard_input_and_output(url: str) -> None:
+def test_the_command_serves_on_standard_input_and_output(url):
     async def work(client: Any) -> None:
         assert "orders" in (await called(client, "topics_list"))[1]
 
@@ -188,9 +188,7 @@ def test_the_command_serves_on_standard_input_and_output(url: str) -> None:
     talk(server, work)
 
 
-def test_a_token_of_the_command_line_wins_over_a_context_and_is_in_no_process_list(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_token_of_the_command_line_wins_over_a_context_and_is_in_no_process_list(monkeypatch):
     made: list[tuple[list[str], Any]] = []
 
     def note(allow_changes: bool, connection: list[str], environment: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,13 @@ from geminga.errors import PulsarException, SubscriptionNotFound, TopicNotFound
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Any]:
+def broker():
     with geminga.embedded() as running:
         yield running
 
 
 @pytest.fixture
-def run(broker: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(broker, monkeypatch):
     monkeypatch.setenv("PULSAR_SERVICE_URL", broker.service_url)
     monkeypatch.setenv("PULSAR_ADMIN_URL", broker.admin_url)
 
@@ -40,55 +39,44 @@ def _lines(done: Result) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_produced_messages_are_consumed(run: Any) -> None:
+def test_produced_messages_are_consumed(run):
     run("produce", "cli-round", "-m", "one", "-m", "two", "-k", "k", "-p", "a=b", "--compression", "zstd")
     rows = _lines(run("consume", "cli-round", "-n", "2", "--json"))
     assert [r["value"] for r in rows] == ["one", "two"]
     assert all(r["key"] == "k" and r["properties"] == {"a": "b"} for r in rows)
 
 
-def test_a_message_that_is_not_utf_8_is_sent_as_it_is(run: Any) -> None:
+def test_a_message_that_is_not_utf_8_is_sent_as_it_is(run):
     run("produce", "cli-bytes", os.fsdecode(b"\xff"))
     (row,) = _lines(run("consume", "cli-bytes", "-n", "1", "--json"))
     assert row["value_base64"] == "/w=="
 
 
-def test_lines_of_standard_input_are_messages(run: Any) -> None:
+def test_lines_of_standard_input_are_messages(run):
     (summary,) = _lines(run("produce", "cli-stdin", "--json", stdin="a\nb\nc\n"))
     assert (summary["messages"], summary["failed"]) == (3, 0)
     assert [r["value"] for r in _lines(run("consume", "cli-stdin", "-n", "3", "--json"))] == ["a", "b", "c"]
 
 
-def test_a_subscription_continues_after_consumed_messages(run: Any) -> None:
+def test_a_subscription_continues_after_consumed_messages(run):
     run("produce", "cli-sub", "-m", "x", "-n", "4")
     assert len(_lines(run("consume", "cli-sub", "-s", "s", "-n", "3", "--json"))) == 3
     assert len(_lines(run("consume", "cli-sub", "-s", "s", "--timeout", "1", "--json"))) == 1
 
 
-def test_too_few_messages_end_in_a_timeout(run: Any) -> None:
+def test_too_few_messages_end_in_a_timeout(run):
     run("produce", "cli-few", "-m", "x")
     done = run("consume", "cli-few", "-n", "2", "--timeout", "0.5", "--json", check=False)
     assert isinstance(done.exception, geminga.Timeout)
     assert "1 of 2" in str(done.exception)
 
 
-def test_binary_payloads_are_base64_in_json(run: Any, broker: Any) -> None:
+def test_binary_payloads_are_base64_in_json(run, broker):
     with broker.client() as client, client.create_producer("cli-binary") as producer:
         producer.send(b"\xff\x00")
     (row,) = _lines(run("consume", "cli-binary", "-n", "1", "--json"))
     assert row["value_base64"] == "/wA="
     assert "value" not in row
-
-
-def test_topics_are_created_described_and_deleted(run: Any) -> None:
-    name = "persistent://public/default/cli-topic"
-    run("topics", "create", name, "-p", "3")
-    assert {"topic": name, "partitions": 3} in _lines(run("topics", "list", "--json"))
-    run("topics", "partitions", name, "--set", "5")
-    assert _lines(run("topics", "partitions", name, "--json")) == [{"topic": name, "partitions": 5}]
-    assert name in run("topics", "stats", name).stdout
-    run("topics", "delete", name, "--yes")
-    assert name not in run("topics", "list").stdout
 
 
 @pytest.mark.parametrize(
@@ -98,7 +86,7 @@ def test_topics_are_created_described_and_deleted(run: Any) -> None:
      "subscriptions skip cli-kept s --message 0:0", "subscriptions reset cli-kept s latest",
      "subscriptions expire cli-kept s --older-than 1h", "subscriptions expire cli-kept s --to 0:0"],
 )  # fmt: skip
-def test_destructive_commands_ask_for_confirmation(run: Any, words: str) -> None:
+def test_destructive_commands_ask_for_confirmation(run, words):
     if "cli-kept" not in run("topics", "list").stdout:
         run("topics", "create", "cli-kept")
         run("subscriptions", "create", "cli-kept", "s")
@@ -109,7 +97,7 @@ def test_destructive_commands_ask_for_confirmation(run: Any, words: str) -> None
 
 
 @pytest.mark.parametrize("words", ["consume", "tail", "peek {} s", "explain {} s"])
-def test_reading_a_missing_topic_suggests_a_name_and_creates_nothing(run: Any, words: str) -> None:
+def test_reading_a_missing_topic_suggests_a_name_and_creates_nothing(run, words):
     run("produce", "cli-orders", "-m", "x")
     form = words if "{}" in words else f"{words} {{}}"
     done = run(*form.format("cli-ordesr").split(), check=False)
@@ -119,24 +107,24 @@ def test_reading_a_missing_topic_suggests_a_name_and_creates_nothing(run: Any, w
     assert "cli-ordesr" not in run("topics", "list").stdout
 
 
-def test_a_missing_topic_is_named(run: Any) -> None:
+def test_a_missing_topic_is_named(run):
     done = run("topics", "stats", "cli-absent", check=False)
     assert isinstance(done.exception, TopicNotFound)
 
 
 @pytest.mark.parametrize("name", ["a/b", "x://y/z/t", ""])
-def test_wrong_topic_names_are_refused(run: Any, name: str) -> None:
+def test_wrong_topic_names_are_refused(run, name):
     done = run("produce", name, "-m", "x", check=False)
     assert isinstance(done.exception, PulsarException)
 
 
-def test_a_property_without_a_value_is_wrong_usage(run: Any) -> None:
+def test_a_property_without_a_value_is_wrong_usage(run):
     done = run("produce", "t", "-m", "x", "-p", "novalue", check=False)
     assert done.exit_code == 2
     assert "NAME=VALUE" in done.stderr
 
 
-def test_skipped_messages_are_not_delivered(run: Any) -> None:
+def test_skipped_messages_are_not_delivered(run):
     # Sent one by one: an entry is skipped as a whole.
     for text in ("one", "two", "three"):
         run("produce", "cli-skip", "-m", text)
@@ -147,14 +135,14 @@ def test_skipped_messages_are_not_delivered(run: Any) -> None:
     ]
 
 
-def test_a_namespace_of_the_wrong_form_is_refused(run: Any) -> None:
+def test_a_namespace_of_the_wrong_form_is_refused(run):
     for name in ("default", "a/b/c", "/", "public/"):
         done = run("topics", "list", name, check=False)
         assert done.exit_code == 2
         assert "is not tenant/namespace" in done.output
 
 
-def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
+def test_skip_counts_messages_and_not_batches(run, broker):
     topic = "cli-skip"
     with geminga.Client(broker.service_url) as client:
         client.subscribe(topic, "s").close()
@@ -171,7 +159,7 @@ def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
     assert [row["value"] for row in rows] == [str(number) for number in range(99, 1000)]
 
 
-def test_a_stuck_consumer_is_explained_and_its_messages_redelivered(run: Any, broker: Any) -> None:
+def test_a_stuck_consumer_is_explained_and_its_messages_redelivered(run, broker):
     topic = "persistent://public/default/cli-explain"
     with geminga.Client(broker.service_url) as client:
         consumer = client.subscribe(topic, "s", consumer_type=geminga.ConsumerType.Shared)
@@ -201,14 +189,14 @@ def test_a_stuck_consumer_is_explained_and_its_messages_redelivered(run: Any, br
         assert run("subscriptions", "skip", "--yes", topic, "s", check=False).exit_code == 2
 
 
-def test_explain_covers_every_partition(run: Any) -> None:
+def test_explain_covers_every_partition(run):
     run("topics", "create", "cli-explain-parts", "--partitions", "6")
     assert isinstance(run("explain", "cli-explain-parts", "s", check=False).exception, SubscriptionNotFound)
     run("consume", "cli-explain-parts", "-s", "s", "--timeout", "0.2", "-n", "1", check=False)
     assert len(_lines(run("explain", "cli-explain-parts", "s", "--json"))) == 6
 
 
-def test_policies_of_a_topic_are_set_and_removed(run: Any) -> None:
+def test_policies_of_a_topic_are_set_and_removed(run):
     run("topics", "create", "cli-policy")
     assert run("topics", "policy", "cli-policy", "messageTTL").stdout == "null\n"
     assert run(
@@ -234,13 +222,13 @@ def test_policies_of_a_topic_are_set_and_removed(run: Any) -> None:
     assert "unloaded" in run("topics", "unload", "cli-policy").stdout
 
 
-def test_words_after_the_topic_are_messages(run: Any) -> None:
+def test_words_after_the_topic_are_messages(run):
     run("produce", "cli-words", "hello", "-m", "first", "world")
     rows = _lines(run("consume", "cli-words", "-n", "3", "--json"))
     assert [row["value"] for row in rows] == ["first", "hello", "world"]
 
 
-def test_consumed_json_is_produced_again_with_keys_and_properties(run: Any, broker: Any) -> None:
+def test_consumed_json_is_produced_again_with_keys_and_properties(run, broker):
     with broker.client() as client, client.create_producer("cli-from") as producer:
         producer.send(b"one", partition_key="k", properties={"a": "b"}, event_timestamp=5)
         producer.send(b"\xff")
@@ -259,13 +247,13 @@ def test_consumed_json_is_produced_again_with_keys_and_properties(run: Any, brok
      (["--from-json"], '{"value": "x"}\n{"value_base64": "!!"}', "line 2: Only base64 data is allowed"),
      (["--from-json"], '{"value": "x"}\n' + "[" * 100_000, "line 2: maximum recursion depth exceeded")],
 )  # fmt: skip
-def test_a_line_of_the_wrong_form_is_named(run: Any, options: list[str], line: str, text: str) -> None:
+def test_a_line_of_the_wrong_form_is_named(run, options, line, text):
     done = run("produce", "cli-wrong", *options, stdin=line, check=False)
     assert (done.exit_code, text in done.stderr) == (1, True)
     assert done.stdout.startswith("1 message to cli-wrong")
 
 
-def test_values_are_encoded_and_decoded_by_the_topics_schema(run: Any, broker: Any, tmp_path: Any) -> None:
+def test_values_are_encoded_and_decoded_by_the_topics_schema(run, broker, tmp_path):
     definition = tmp_path / "job.avsc"
     fields = [{"name": "number", "type": "long"}]
     definition.write_text(json.dumps({"type": "record", "name": "Job", "fields": fields}))
@@ -285,7 +273,7 @@ def test_values_are_encoded_and_decoded_by_the_topics_schema(run: Any, broker: A
         assert (gone.exit_code, f"{topic} has no schema" in str(gone.exception)) == (1, True)
 
 
-def test_peek_and_consume_choose_by_position_key_and_text(run: Any) -> None:
+def test_peek_and_consume_choose_by_position_key_and_text(run):
     run("topics", "create", "cli-chosen")
     run("subscriptions", "create", "cli-chosen", "s")
     for number in range(30):
@@ -302,9 +290,7 @@ def test_peek_and_consume_choose_by_position_key_and_text(run: Any) -> None:
     assert (refused.exit_code, "without --subscription" in refused.stderr) == (2, True)
 
 
-def test_peek_prints_as_many_messages_as_it_is_asked_for(
-    run: Any, broker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peek_prints_as_many_messages_as_it_is_asked_for(run, broker, monkeypatch):
     monkeypatch.setattr("geminga.cli.peek.LOOKED_AT_MAX", 10)
     run("topics", "create", "cli-many")
     run("subscriptions", "create", "cli-many", "s")
@@ -312,7 +298,7 @@ def test_peek_prints_as_many_messages_as_it_is_asked_for(
     assert len(_lines(run("peek", "cli-many", "s", "-n", "20", "--json"))) == 15
 
 
-def test_consume_starts_at_a_time_or_a_printed_id(run: Any) -> None:
+def test_consume_starts_at_a_time_or_a_printed_id(run):
     for text in ("one", "two", "three"):
         run("produce", "cli-where", text)
     rows = _lines(run("consume", "cli-where", "-n", "3", "--json", "--from", "1h"))
@@ -323,12 +309,12 @@ def test_consume_starts_at_a_time_or_a_printed_id(run: Any) -> None:
     assert (refused.exit_code, "geminga subscriptions reset" in refused.stderr) == (2, True)
 
 
-def test_minus_one_is_a_value_and_no_option(run: Any) -> None:
+def test_minus_one_is_a_value_and_no_option(run):
     run("topics", "create", "cli-minus")
     assert run("topics", "set-retention", "cli-minus", "-1").stdout.endswith("retention forever, any size\n")
 
 
-def test_explain_without_a_subscription_explains_each(run: Any) -> None:
+def test_explain_without_a_subscription_explains_each(run):
     run("topics", "create", "cli-all")
     assert "has no subscription" in run("explain", "cli-all").stdout
     for name in ("a", "b"):
@@ -336,7 +322,7 @@ def test_explain_without_a_subscription_explains_each(run: Any) -> None:
     assert [row["subscription"] for row in _lines(run("explain", "cli-all", "--json"))] == ["a", "b"]
 
 
-def test_printed_commands_carry_the_address_and_no_token(run: Any, broker: Any) -> None:
+def test_printed_commands_carry_the_address_and_no_token(run, broker):
     topic = "persistent://public/default/cli-pasted"
     run("topics", "create", topic)
     run("subscriptions", "create", topic, "s")
@@ -346,7 +332,7 @@ def test_printed_commands_carry_the_address_and_no_token(run: Any, broker: Any) 
 
 
 @pytest.mark.parametrize("words", ["peek {} bilin", "explain {} bilin", "subscriptions clear {} bilin"])
-def test_a_missing_subscription_gets_a_suggestion(run: Any, words: str) -> None:
+def test_a_missing_subscription_gets_a_suggestion(run, words):
     if "cli-orders-2" not in run("topics", "list").stdout:
         run("topics", "create", "cli-orders-2")
         run("subscriptions", "create", "cli-orders-2", "billing")
@@ -354,7 +340,7 @@ def test_a_missing_subscription_gets_a_suggestion(run: Any, words: str) -> None:
     assert str(done.exception).endswith(" (did you mean 'billing'?)")
 
 
-def test_questions_count_messages(run: Any, broker: Any) -> None:
+def test_questions_count_messages(run, broker):
     with broker.client() as client:
         client.subscribe("cli-count", "s").close()
         with client.create_producer("cli-count", batching_enabled=True) as producer:
@@ -370,12 +356,12 @@ def test_questions_count_messages(run: Any, broker: Any) -> None:
      ("produce t --bootstrap-server localhost:9092", "give --url pulsar://HOST:PORT"),
      ("consume t -o start", "give --from earliest"), ("consume t --max-messages 3", "give --count")],
 )  # fmt: skip
-def test_options_of_other_tools_get_the_option_to_use(run: Any, words: str, hint: str) -> None:
+def test_options_of_other_tools_get_the_option_to_use(run, words, hint):
     done = run(*words.split(), check=False)
     assert (done.exit_code, hint in done.stderr) == (2, True)
 
 
-def test_stats_and_policies_are_in_words(run: Any) -> None:
+def test_stats_and_policies_are_in_words(run):
     run("topics", "create", "cli-words-of-stats")
     run("subscriptions", "create", "cli-words-of-stats", "s")
     run("topics", "set-auto-subscription-creation", "cli-words-of-stats", "off")

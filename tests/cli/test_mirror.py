@@ -22,7 +22,7 @@ from tests.mirror.helpers import stored
 
 
 @pytest.fixture
-def other() -> Any:
+def other():
     with geminga.embedded() as broker:
         yield broker
 
@@ -38,7 +38,7 @@ def run(*words: str, **environment: str) -> Any:
     return CliRunner().invoke(command, list(words), env=environment, standalone_mode=False)
 
 
-def test_once_copies_the_backlog_and_exits(pulsar_broker: Any, other: Any) -> None:
+def test_once_copies_the_backlog_and_exits(pulsar_broker, other):
     pulsar_broker.client().create_producer("t").send(b"x")
     done = run(*options(pulsar_broker, other, "--once"))
     assert done.return_value == 0, done.exception
@@ -50,7 +50,7 @@ def test_once_copies_the_backlog_and_exits(pulsar_broker: Any, other: Any) -> No
     assert found["partitions"][0]["topic"] == "persistent://public/default/t"
 
 
-def test_a_topic_that_cannot_be_mirrored_is_a_failure(pulsar_broker: Any, other: Any) -> None:
+def test_a_topic_that_cannot_be_mirrored_is_a_failure(pulsar_broker, other):
     pulsar_broker.client().create_producer("t").send(b"x")
     with geminga.Admin(other.admin_url) as admin:
         admin.topics.create("t", partitions=2)
@@ -59,7 +59,7 @@ def test_a_topic_that_cannot_be_mirrored_is_a_failure(pulsar_broker: Any, other:
     assert "none in the source" in done.stderr
 
 
-def test_missing_options_are_named(pulsar_broker: Any) -> None:
+def test_missing_options_are_named(pulsar_broker):
     done = run("--topics", "t", "--to", pulsar_broker.service_url)
     assert "--from URL or --from-context NAME is missing" in str(done.exception)
 
@@ -87,13 +87,13 @@ def test_missing_options_are_named(pulsar_broker: Any) -> None:
         (["--name", "a/b"], "name='a/b' is not allowed; allowed: 1 to 128 letters"),
     ],
 )
-def test_wrong_options_are_named_with_their_side(words: list[str], told: str) -> None:
+def test_wrong_options_are_named_with_their_side(words, told):
     given = {"--topics": "t", "--from": "pulsar://127.0.0.1:1", "--to": "pulsar://127.0.0.1:2"}
     rest = [word for name, value in given.items() if name != words[0] for word in (name, value)]
     assert told in str(run(*rest, *words).exception)
 
 
-def test_a_cluster_that_requires_credentials_is_named(pulsar_broker: Any, tmp_path: Any) -> None:
+def test_a_cluster_that_requires_credentials_is_named(pulsar_broker, tmp_path):
     key = base64.b64encode(b"k" * 32).decode()
     with geminga.embedded(token_secret_key=f"data:;base64,{key}", super_user_roles=("root",)) as closed:
         done = run(*options(pulsar_broker, closed, "--once"))
@@ -102,7 +102,7 @@ def test_a_cluster_that_requires_credentials_is_named(pulsar_broker: Any, tmp_pa
         assert str(done.exception).startswith("the source: Authentication required")
 
 
-def test_to_name_without_forward_is_reported(pulsar_broker: Any, other: Any) -> None:
+def test_to_name_without_forward_is_reported(pulsar_broker, other):
     pulsar_broker.client().create_producer("t").send(b"x")
     done = run(*options(pulsar_broker, other, "--once", "--to-name", "there"))
     assert done.return_value == 0, done.exception
@@ -112,9 +112,7 @@ def test_to_name_without_forward_is_reported(pulsar_broker: Any, other: Any) -> 
 
 
 @pytest.mark.parametrize(("pattern", "code"), [("typo", 1), ("public/default/typo-.*", 0)])
-def test_a_pattern_that_matches_nothing_is_reported(
-    pulsar_broker: Any, other: Any, pattern: str, code: int
-) -> None:
+def test_a_pattern_that_matches_nothing_is_reported(pulsar_broker, other, pattern, code):
     pulsar_broker.client().create_producer("t").send(b"x")
     done = run(*options(pulsar_broker, other, "--once", "--topics", pattern))
     assert done.return_value == code
@@ -122,7 +120,7 @@ def test_a_pattern_that_matches_nothing_is_reported(
     assert "1 messages" in done.stderr
 
 
-def test_the_reason_of_a_waiting_topic_is_printed(pulsar_broker: Any, other: Any) -> None:
+def test_the_reason_of_a_waiting_topic_is_printed(pulsar_broker, other):
     """Brokers without TLS under a TLS address: without a message, the user would not know why nothing is
     copied."""
     pulsar_broker.client().create_producer("t").send(b"x")
@@ -142,7 +140,7 @@ def test_the_reason_of_a_waiting_topic_is_printed(pulsar_broker: Any, other: Any
         process.communicate()
 
 
-def test_each_outage_and_its_end_are_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_outage_and_its_end_are_printed_once(monkeypatch):
     from geminga.mirror import mirror
     from geminga.mirror.status import MirrorStatus, PartitionStatus
 
@@ -165,7 +163,7 @@ def test_each_outage_and_its_end_are_printed_once(monkeypatch: pytest.MonkeyPatc
     ]  # fmt: skip
 
 
-def test_each_side_has_context_and_token(other: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_side_has_context_and_token(other, tmp_path, monkeypatch):
     from geminga.cli.main import command as whole
 
     key = tmp_path / "secret.key"
@@ -198,7 +196,7 @@ def test_each_side_has_context_and_token(other: Any, tmp_path: Any, monkeypatch:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_mirror_cleanly(pulsar_broker: Any, other: Any, number: signal.Signals) -> None:
+def test_a_signal_ends_the_mirror_cleanly(pulsar_broker, other, number):
     client = pulsar_broker.client()
     producer = client.create_producer("t")
     for n in range(50):
@@ -221,7 +219,7 @@ def _until(what: Callable[[], bool]) -> None:
     eventually(what, but=PulsarException)
 
 
-def test_both_sides_may_use_tls(tmp_path: Any) -> None:
+def test_both_sides_may_use_tls(tmp_path):
     pytest.importorskip("cryptography")
     from geminga.testing.certificates import Authority
 

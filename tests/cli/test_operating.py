@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ suite: Any = importlib.import_module("operating")
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Any]:
+def broker():
     with geminga.embedded() as running:
         yield running
 
 
 @pytest.mark.parametrize("check", suite.CHECKS)
-def test_each_check_of_the_suite_passes(broker: Any, tmp_path: Path, check: str) -> None:
+def test_each_check_of_the_suite_passes(broker, tmp_path, check):
     run = suite.runner(suite.environment_of(broker, tmp_path))
     found = suite.CHECKS[check]
     more = [tmp_path] if "folder" in inspect.signature(found).parameters else []

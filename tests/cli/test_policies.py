@@ -1,8 +1,5 @@
 """Commands of policies, without a broker."""
 
-from __future__ import annotations
-
-from typing import Any
 from unittest.mock import MagicMock
 
 import click
@@ -24,9 +21,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("of", [Namespaces, TopicPolicies])
-def test_every_policy_that_is_one_number_or_switch_can_be_set(
-    of: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_policy_that_is_one_number_or_switch_can_be_set(of, monkeypatch):
     group, part = click.Group("group"), MagicMock()
     monkeypatch.setattr(policies, "holder", lambda cluster, kind: part)
     policies.add_policy_commands(group, "part", "PLACE", of)

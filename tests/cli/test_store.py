@@ -15,7 +15,7 @@ from geminga.ledger.store import FileStore
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("persistent://public/default/flights")
         for number in range(9):
@@ -33,20 +33,20 @@ def harm(folder: Path, what: bytes, replacement: bytes) -> None:
     log.write_bytes(log.read_bytes().replace(what, replacement, 1))
 
 
-def test_an_intact_store_has_no_findings(folder: Path) -> None:
+def test_an_intact_store_has_no_findings(folder):
     done = run("check", str(folder))
     assert done.return_value == 0
     assert "1 ledgers, 1 keys: all is well." in done.output
     assert "all is well" in run("repair", str(folder)).output
 
 
-def test_a_store_without_its_superblock_is_checked(folder: Path) -> None:
+def test_a_store_without_its_superblock_is_checked(folder):
     (folder / "superblock").unlink()
     assert "1 ledgers, 1 keys: all is well." in run("check", str(folder)).output
     assert not (folder / "superblock").exists()
 
 
-def test_damage_is_reported_as_text_and_as_json(folder: Path) -> None:
+def test_damage_is_reported_as_text_and_as_json(folder):
     harm(folder, b"entry 3entry 3", b"entry 3ENTRY 3")
     done = run("check", str(folder))
     assert done.return_value == 1
@@ -58,7 +58,7 @@ def test_damage_is_reported_as_text_and_as_json(folder: Path) -> None:
     assert (lines[1]["lost"], lines[1]["owner"]) == ("entries", "persistent://public/default/flights")
 
 
-def test_repair_asks_first(folder: Path) -> None:
+def test_repair_asks_first(folder):
     harm(folder, b"entry 3entry 3", b"entry 3ENTRY 3")
     before = (folder / "log-0000000001").read_bytes()
     done = run("repair", str(folder), answer="n\n")
@@ -70,7 +70,7 @@ def test_repair_asks_first(folder: Path) -> None:
     assert run("check", str(folder)).return_value == 0
 
 
-def test_a_backup_of_a_running_broker_is_restored(tmp_path: Path) -> None:
+def test_a_backup_of_a_running_broker_is_restored(tmp_path):
     import geminga
 
     with geminga.embedded(tmp_path / "store") as broker, broker.client() as client:
@@ -98,7 +98,7 @@ def test_a_backup_of_a_running_broker_is_restored(tmp_path: Path) -> None:
     assert isinstance(full, StoreError)
 
 
-def test_a_copy_only_reads_offloaded_files_until_it_claims_the_location(tmp_path: Path) -> None:
+def test_a_copy_only_reads_offloaded_files_until_it_claims_the_location(tmp_path):
     place = ("--offload-location", str(tmp_path / "tier"))
     with embedded(tmp_path / "store", offload_location=place[1]):
         eventually(lambda: (tmp_path / "tier" / "_claim.json").exists())

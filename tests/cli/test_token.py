@@ -24,7 +24,7 @@ def good(*arguments: str, stdin: str | None = None) -> str:
     return result.output.strip()
 
 
-def test_a_secret_signs_and_verifies(tmp_path: Path) -> None:
+def test_a_secret_signs_and_verifies(tmp_path):
     key = tmp_path / "key"
     good("create-secret-key", "--output", str(key))
     assert len(key.read_bytes()) == 32
@@ -42,7 +42,7 @@ def test_a_secret_signs_and_verifies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "ES512"])
-def test_a_pair_signs_and_verifies(tmp_path: Path, algorithm: str) -> None:
+def test_a_pair_signs_and_verifies(tmp_path, algorithm):
     private, public = str(tmp_path / "private"), str(tmp_path / "public")
     good("create-key-pair", "-a", algorithm, "--output-private-key", private, "--output-public-key", public)
     assert Path(private).stat().st_mode & 0o777 == 0o600
@@ -68,20 +68,30 @@ def test_a_pair_signs_and_verifies(tmp_path: Path, algorithm: str) -> None:
         (("show",), "give a token"),
     ],
 )
-def test_wrong_usage_is_explained(arguments: tuple[str, ...], says: str) -> None:
+def test_wrong_usage_is_explained(arguments, says):
     result = run(*arguments)
     assert result.exit_code == 2
     assert says in result.output
 
 
 @pytest.mark.parametrize("key", ["file:///no/such/file", "not base64!", "AAAA", "env:KEY"])
-def test_a_key_is_never_shown(key: str) -> None:
+def test_a_key_is_never_shown(key):
     result = run("create", "-s", "joe", "-sk", key)
     assert isinstance(result.exception, UsageError)
     assert key.startswith("file:") or key not in str(result.exception)
 
 
-def test_a_key_is_written_to_a_link_and_not_in_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_key_that_is_written_to_a_link_is_only_for_its_owner(tmp_path, exists):
+    target, link = tmp_path / "target", tmp_path / "link"
+    if exists:
+        target.touch(0o644)
+    link.symlink_to(target)
+    assert run("create-secret-key", "--output", str(link)).exit_code == 0
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_key_is_written_to_a_link_and_not_in_its_place(tmp_path):
     target, link = tmp_path / "target", tmp_path / "stdout"
     target.touch()
     link.symlink_to(target)

@@ -37,7 +37,7 @@ def rows(number: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 300])
-def test_the_table_fits_the_width_and_keeps_the_end_of_names(width: int) -> None:
+def test_the_table_fits_the_width_and_keeps_the_end_of_names(width):
     lines = [click.unstyle(line) for line in fitted(rows(3), top.TOPICS, width)]
     assert max(map(len, lines)) <= width
     assert "orders-2" in lines[3]
@@ -46,9 +46,7 @@ def test_the_table_fits_the_width_and_keeps_the_end_of_names(width: int) -> None
     assert lines[0].startswith("TOPIC")
 
 
-def test_the_screen_has_a_header_and_fits_the_height(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_screen_has_a_header_and_fits_the_height(capsys, monkeypatch):
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
     top.show(rows(100), top.TOPICS, "100 topics in shop/web", live=True)
     shown = [click.unstyle(line) for line in capsys.readouterr().out.splitlines()]
@@ -63,7 +61,7 @@ def test_the_screen_has_a_header_and_fits_the_height(
     assert len(shown) + 1 < 24
 
 
-def test_idle_topics_are_hidden_and_other_namespaces_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_topics_are_hidden_and_other_namespaces_counted(monkeypatch):
     with geminga.embedded() as broker:
         monkeypatch.setenv("PULSAR_SERVICE_URL", broker.service_url)
 

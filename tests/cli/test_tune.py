@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +26,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "nonsense.json").write_text("nonsense")
     (tmp_path / "list.json").write_text("[3]")
     (tmp_path / "unknown.json").write_text('{"speed": 3}')
@@ -72,14 +71,14 @@ def folder(tmp_path: Path) -> Path:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_options_are_reported(
-    arguments: list[str], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    arguments, sentence, folder, capsys,
+    monkeypatch
+):  # fmt: skip
     monkeypatch.chdir(folder)
     assert sentence in told(capsys, *(argument.replace("FOLDER", str(folder)) for argument in arguments))
 
 
-def test_a_missing_topic_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_topic_is_reported(capsys):
     with geminga.embedded() as broker:
         here = ["--service-url", broker.service_url, "--admin-url", broker.admin_url]
         assert "is-not-there" in told(capsys, "advise", "--topic", "is-not-there", "--watch", "0.1", *here)
@@ -88,9 +87,7 @@ def test_a_missing_topic_is_reported(capsys: pytest.CaptureFixture[str]) -> None
         told(capsys, "fleet", "--admin-url", broker.admin_url, "--namespace", "no/where", "--watch", "0.1")
 
 
-def test_prove_names_a_missing_package_before_it_measures(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_prove_names_a_missing_package_before_it_measures(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("geminga.extras._found", set())
     monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -1,7 +1,5 @@
 """Times, positions, message ids and sizes as the commands take and print them."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 import click
@@ -27,17 +25,17 @@ from geminga.cli.units import (
     [("90", 90), ("90s", 90), ("5m", 300), ("7d", 604_800), ("2h ago", 7200), ("2 hours ago", 7200),
      ("1h30m", 5400), ("0", 0), ("1.5", 1.5), ("1y", 365 * 86400)],
 )  # fmt: skip
-def test_durations_are_texts_or_numbers_of_seconds(text: str, seconds: float) -> None:
+def test_durations_are_texts_or_numbers_of_seconds(text, seconds):
     assert parse_span(text) == dt.timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "ago", "-1", "1x", "h"])
-def test_wrong_durations_name_the_forms(text: str) -> None:
+def test_wrong_durations_name_the_forms(text):
     with pytest.raises(ValueError, match="such as 90s"):
         parse_span(text)
 
 
-def test_time_limits_take_durations() -> None:
+def test_time_limits_take_durations():
     assert [SECONDS.convert(text, None, None) for text in ("2", "2s", "1m", 0.5)] == [2, 2, 60, 0.5]
     in_ms, in_hours = Duration(2, unit="ms"), Duration(0, unit="h")
     assert [in_ms.convert(text, None, None) for text in ("50", "50ms", "1s", 50)] == [50, 50, 1000, 50]
@@ -47,13 +45,13 @@ def test_time_limits_take_durations() -> None:
             SECONDS.convert(text, None, None)
 
 
-def test_minus_one_is_no_limit() -> None:
+def test_minus_one_is_no_limit():
     assert SPAN_OR_FOREVER.convert("-1", None, None) == "forever"
     assert SIZE_OR_UNLIMITED.convert("-1", None, None) == "unlimited"
 
 
 @pytest.mark.parametrize("ids", [(3, 7, -1, -1), (3, 7, 2, -1), (3, 7, -1, 0), (3, 7, 2, 5)])
-def test_message_ids_are_read_in_each_form_that_is_printed(ids: tuple[int, int, int, int]) -> None:
+def test_message_ids_are_read_in_each_form_that_is_printed(ids):
     ledger, entry, partition, index = ids
     message_id = MessageId(partition, ledger, entry, index)
     for text in (id_text(message_id), str(message_id), f"{ledger}:{entry}:{partition}:{index}"):
@@ -63,7 +61,7 @@ def test_message_ids_are_read_in_each_form_that_is_printed(ids: tuple[int, int, 
     assert id_text(MessageId(-1, 3, 7, 2)) == "3:7:2"
 
 
-def test_positions_are_ends_ids_times_and_durations_before_now() -> None:
+def test_positions_are_ends_ids_times_and_durations_before_now():
     assert parse_where("earliest") == MessageId.earliest
     assert parse_where("2h") == parse_where("2h ago") == parse_where("7200") == dt.timedelta(hours=2)
     assert parse_where("2026-01-31T12:00:00Z") == dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
@@ -73,7 +71,7 @@ def test_positions_are_ends_ids_times_and_durations_before_now() -> None:
 
 
 @pytest.mark.parametrize("text", ["9000y ago", "9" * 26, "253402300800000000"])
-def test_a_time_that_no_calendar_has_is_no_position(text: str) -> None:
+def test_a_time_that_no_calendar_has_is_no_position(text):
     with pytest.raises(ValueError, match="not a position in a topic"):
         parse_where(text)
     with pytest.raises(ValueError, match="is not a time"):
@@ -91,11 +89,11 @@ def test_a_time_that_no_calendar_has_is_no_position(text: str) -> None:
         (5 << 50, "5,120 TiB"),
     ],
 )
-def test_sizes_are_in_multiples_of_1024(value: int, text: str) -> None:
+def test_sizes_are_in_multiples_of_1024(value, text):
     assert size(value) == text
 
 
-def test_choices_are_taken_in_any_spelling() -> None:
+def test_choices_are_taken_in_any_spelling():
     kind = WordChoice(("producer_request_hold", "Key_Shared"))
     assert kind.convert("producer-request-hold", None, None) == "producer_request_hold"
     assert kind.convert("keyshared", None, None) == "Key_Shared"
@@ -104,6 +102,6 @@ def test_choices_are_taken_in_any_spelling() -> None:
 
 
 @pytest.mark.parametrize("text", ["(", "a{99999999999999}", "(" * 5000 + ")" * 5000])
-def test_what_is_no_regular_expression_is_refused(text: str) -> None:
+def test_what_is_no_regular_expression_is_refused(text):
     with pytest.raises(ValueError, match="is not a regular expression"):
         parse_pattern(text)

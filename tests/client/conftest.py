@@ -1,194 +1,29 @@
 """A scripted broker for the client's tests: real sockets, answers that the test decides."""
 
-from __future__ import annotations
-
-import asyncio
-import ssl
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from waiting import loop_turns
+from scripted_broker import ScriptedBroker
 
 import geminga
-from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.runtime import LoopThread
-from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_send_receipt
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 # For helpers such as `virtual`: tests are imported file by file, without packages.
 sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
-def client(pulsar_broker: EmbeddedBroker) -> Iterator[geminga.Client]:
+def client(pulsar_broker):
     """Client of an embedded broker, with short time-outs."""
     with geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=10) as client:
         yield client
 
 
 @pytest.fixture
-def topic(pulsar_topic: str) -> str:
+def topic(pulsar_topic):
     """Name of an unused topic."""
     return pulsar_topic
-
-
-UNSOLICITED = (1 << 64) - 1
-Type = pb.BaseCommand
-
-
-def command(type_: int, field: str, **values: Any) -> pb.BaseCommand:
-    result = pb.BaseCommand(type=type_)
-    body = getattr(result, field)
-    body.SetInParent()
-    for name, value in values.items():
-        setattr(body, name, value)
-    return result
-
-
-class Peer(asyncio.Protocol):
-    """One connection of the scripted broker."""
-
-    def __init__(self, broker: ScriptedBroker) -> None:
-        self.broker = broker
-        self.decoder = FrameDecoder()
-        self.connect: pb.CommandConnect | None = None
-        self.received: list[int] = []
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        self.broker.peers.append(self)
-
-    def data_received(self, data: bytes) -> None:
-        for frame in self.decoder.feed(data):
-            self.received.append(frame.type)
-            answer = self.broker.answers.get(frame.type)
-            if answer is not None:
-                answer(self, frame)
-
-    def send(self, *commands: pb.BaseCommand) -> None:
-        self.transport.write(b"".join(encode_command(c) for c in commands))
-
-    def drop(self) -> None:
-        self.transport.abort()
-
-
-class ScriptedBroker:
-    """Answers like a broker that serves every topic itself. ``answers`` maps command types to functions
-    of (peer, frame); a test replaces those that it wants to misbehave."""
-
-    def __init__(self) -> None:
-        self.peers: list[Peer] = []
-        self.port = 0
-        self.next_entry = 0
-        self.partitions: dict[str, int] = {}
-        self.answers: dict[int, Callable[[Peer, Frame], None]] = {
-            Type.CONNECT: self.on_connect,
-            Type.PING: lambda peer, frame: peer.send(command(Type.PONG, "pong")),
-            Type.PARTITIONED_METADATA: self.on_partitions,
-            Type.LOOKUP: self.on_lookup,
-            Type.PRODUCER: self.on_producer,
-            Type.SUBSCRIBE: lambda peer, frame: self.ok(peer, frame.command.subscribe.request_id),
-            Type.CLOSE_PRODUCER: lambda peer, frame: self.ok(peer, frame.command.close_producer.request_id),
-            Type.CLOSE_CONSUMER: lambda peer, frame: self.ok(peer, frame.command.close_consumer.request_id),
-            Type.SEND: self.on_send,
-        }
-
-    @property
-    def url(self) -> str:
-        return f"pulsar://127.0.0.1:{self.port}"
-
-    def count(self, type_: int) -> int:
-        return sum(peer.received.count(type_) for peer in self.peers)
-
-    async def start(self, tls: ssl.SSLContext | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        self.server = await loop.create_server(lambda: Peer(self), "127.0.0.1", self.port, ssl=tls)
-        self.port = self.server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        self.server.close()
-        for peer in self.peers:
-            peer.drop()
-        await loop_turns()
-
-    def ok(self, peer: Peer, request_id: int) -> None:
-        peer.send(command(Type.SUCCESS, "success", request_id=request_id))
-
-    def refuse(self, peer: Peer, request_id: int, code: int, text: str) -> None:
-        peer.send(command(Type.ERROR, "error", request_id=request_id, error=code, message=text))
-
-    def on_connect(self, peer: Peer, frame: Frame) -> None:
-        peer.connect = frame.command.connect
-        peer.send(
-            command(
-                Type.CONNECTED,
-                "connected",
-                server_version="scripted",
-                protocol_version=21,
-                max_message_size=5 * 1024 * 1024,
-            )
-        )
-
-    def on_partitions(self, peer: Peer, frame: Frame) -> None:
-        body = frame.command.partitionMetadata
-        peer.send(
-            command(
-                Type.PARTITIONED_METADATA_RESPONSE,
-                "partitionMetadataResponse",
-                request_id=body.request_id,
-                partitions=self.partitions.get(body.topic, 0),
-                response=pb.CommandPartitionedTopicMetadataResponse.Success,
-            )
-        )
-
-    def on_lookup(self, peer: Peer, frame: Frame) -> None:
-        self.answer_lookup(peer, frame)
-
-    def answer_lookup(
-        self,
-        peer: Peer,
-        frame: Frame,
-        response: int = pb.CommandLookupTopicResponse.Connect,
-        url: str | None = None,
-        **fields: Any,
-    ) -> None:
-        peer.send(
-            command(
-                Type.LOOKUP_RESPONSE,
-                "lookupTopicResponse",
-                request_id=frame.command.lookupTopic.request_id,
-                response=response,
-                brokerServiceUrl=url or self.url,
-                **fields,
-            )
-        )
-
-    def on_producer(self, peer: Peer, frame: Frame) -> None:
-        body = frame.command.producer
-        peer.send(
-            command(
-                Type.PRODUCER_SUCCESS,
-                "producer_success",
-                request_id=body.request_id,
-                producer_name=body.producer_name or "scripted-0",
-                last_sequence_id=-1,
-                schema_version=b"",
-                producer_ready=True,
-                **({"topic_epoch": 0} if body.producer_access_mode else {}),
-            )
-        )
-
-    def on_send(self, peer: Peer, frame: Frame) -> None:
-        send = frame.send
-        self.next_entry += 1
-        peer.transport.write(
-            encode_send_receipt(
-                send.producer_id, send.sequence_id, send.highest_sequence_id or None, 1, self.next_entry
-            )
-        )
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
+from scripted_broker import ScriptedBroker
 from waiting import eventually_async
 
 import geminga
@@ -9,57 +11,33 @@ from geminga.errors import AlreadyClosed
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
-def run(scripted, body, **arguments):
-    async def main():
-        broker = scripted()
-        await broker.start()
-        try:
-            async with geminga.asyncio.Client(broker.url, **arguments) as client:
-                return await asyncio.wait_for(body(broker, client), 60)
-        finally:
-            await broker.stop()
-
-    return asyncio.run(main())
-
-
-def test_produce(scripted):
-    async def body(broker, client):
-        producer = await client.create_producer("t")
-        ids = await asyncio.gather(*(producer.send(b"x") for _ in range(10)))
-        assert len(set(ids)) == 10
-        await producer.close()
-        assert broker.count(pb.BaseCommand.CLOSE_PRODUCER) == 1
-
-    run(scripted, body)
+@asynccontextmanager
+async def connected():
+    """A scripted broker and a client of it."""
+    broker = ScriptedBroker()
+    await broker.start()
+    try:
+        async with geminga.asyncio.Client(broker.url) as client:
+            yield broker, client
+    finally:
+        await broker.stop()
 
 
-def test_partitions(scripted):
-    async def body(broker, client):
-        assert await client.get_topic_partitions("t") == ["persistent://public/default/t"]
-        assert client.get_service_info().service_url == broker.url
-
-    run(scripted, body)
-
-
-def test_close_is_final_and_repeatable(scripted):
-    async def body(broker, client):
+async def test_close_is_final_and_repeatable():
+    async with connected() as (_broker, client):
         await client.create_producer("t")
         await client.close()
         await client.close()
         with pytest.raises(AlreadyClosed):
             await client.create_producer("t")
 
-    run(scripted, body)
 
-
-def test_shutdown(scripted):
-    async def body(broker, client):
+async def test_shutdown():
+    async with connected() as (_broker, client):
         await client.create_producer("t")
         client.shutdown()
         with pytest.raises(AlreadyClosed):
             await client.get_topic_partitions("t")
-
-    run(scripted, body)
 
 
 def test_the_error_of_a_handle_of_an_ended_loop_names_the_reason(pulsar_broker):
@@ -88,8 +66,8 @@ def test_an_unused_client_is_shut_down_without_a_loop():
     client.shutdown()
 
 
-def test_cancelling_a_creation(scripted):
-    async def body(broker, client):
+async def test_cancelling_a_creation():
+    async with connected() as (broker, client):
         broker.answers[pb.BaseCommand.PRODUCER] = lambda peer, frame: None
         creating = asyncio.ensure_future(client.create_producer("t"))
         await eventually_async(lambda: broker.count(pb.BaseCommand.PRODUCER))
@@ -97,5 +75,3 @@ def test_cancelling_a_creation(scripted):
         with pytest.raises(asyncio.CancelledError):
             await creating
         assert all(connection.handles_count == 0 for connection in client.context.pool.connections)
-
-    run(scripted, body)

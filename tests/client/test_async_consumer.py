@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from published import backlog, publish
+from published import backlog, data, publish
 from waiting import eventually_async, loop_turns, never_async
 
 import geminga.asyncio
@@ -17,53 +17,42 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 EARLIEST = InitialPosition.Earliest
 
 
-def data(messages: list[Any]) -> list[bytes]:
-    return [message.data() for message in messages]
+async def test_asyncio_consumer(pulsar_broker, pulsar_client, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(
+            pulsar_topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
+        )
+        waiting = asyncio.create_task(consumer.receive())
+        await never_async(waiting.done, 0.05)
+        producer = await client.create_producer(pulsar_topic)
+        for number in range(5):
+            await producer.send(b"%d" % number)
+        messages = [await waiting] + [await consumer.receive() for _ in range(4)]
+        assert data(messages) == [b"0", b"1", b"2", b"3", b"4"]
+        await consumer.negative_acknowledge(messages[0])
+        again = await consumer.receive(30_000)
+        assert again.redelivery_count() == 1
+        for message in [again, *messages[1:]]:
+            await consumer.acknowledge(message)
+        with pytest.raises(Timeout):
+            await consumer.receive(100)
+        await consumer.seek(MessageId.earliest)
+        seen = []
+        async for message in consumer:
+            seen.append(message.data())
+            if len(seen) == 5:
+                break
+        assert (await consumer.get_last_message_id()).entry_id >= 0
+        assert (consumer.topic(), consumer.subscription_name()) == (pulsar_topic, "s")
+        await consumer.close()
+        with pytest.raises(AlreadyClosed):
+            await consumer.receive()
+        assert [message async for message in consumer] == []
 
 
-def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 60))
-
-
-def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(
-                pulsar_topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
-            )
-            waiting = asyncio.create_task(consumer.receive())
-            await never_async(waiting.done, 0.05)
-            producer = await client.create_producer(pulsar_topic)
-            for number in range(5):
-                await producer.send(b"%d" % number)
-            messages = [await waiting] + [await consumer.receive() for _ in range(4)]
-            assert data(messages) == [b"0", b"1", b"2", b"3", b"4"]
-            await consumer.negative_acknowledge(messages[0])
-            again = await consumer.receive(30_000)
-            assert again.redelivery_count() == 1
-            for message in [again, *messages[1:]]:
-                await consumer.acknowledge(message)
-            with pytest.raises(Timeout):
-                await consumer.receive(100)
-            await consumer.seek(MessageId.earliest)
-            seen = []
-            async for message in consumer:
-                seen.append(message.data())
-                if len(seen) == 5:
-                    break
-            assert (await consumer.get_last_message_id()).entry_id >= 0
-            assert (consumer.topic(), consumer.subscription_name()) == (pulsar_topic, "s")
-            await consumer.close()
-            with pytest.raises(AlreadyClosed):
-                await consumer.receive()
-            assert [message async for message in consumer] == []
-
-    run(main())
-
-
-def test_batch_receive_leaves_a_message_beyond_the_limit_of_bytes(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+async def test_batch_receive_leaves_a_message_beyond_the_limit_of_bytes(
+    pulsar_broker, pulsar_client, pulsar_topic
+):
     """As in pulsar-client; only a message that is larger alone is received, alone."""
     options: dict[str, Any] = {
         "batch_receive_policy": geminga.ConsumerBatchReceivePolicy(-1, 5, -1),
@@ -73,133 +62,113 @@ def test_batch_receive_leaves_a_message_beyond_the_limit_of_bytes(
     expected = [[b"abcd"], [b"ef", b"gh"], [b"i" * 9], [b"jklmn"]]
     producer = pulsar_client.create_producer(pulsar_topic)
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            other = await client.subscribe(pulsar_topic, "asyncio", **options)
-            for value in [value for batch in expected for value in batch]:
-                producer.send(value)
-            assert [data(await other.batch_receive()) for _ in expected] == expected
-
-    run(main())
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        other = await client.subscribe(pulsar_topic, "asyncio", **options)
+        for value in [value for batch in expected for value in batch]:
+            producer.send(value)
+        assert [data(await other.batch_receive()) for _ in expected] == expected
     assert [data(consumer.batch_receive()) for _ in expected] == expected
 
 
-def test_asyncio_receipts_share_commands(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+async def test_asyncio_receipts_share_commands(pulsar_broker, pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 100, batched=False)
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(
-                pulsar_topic, "s", initial_position=EARLIEST, ack_receipt_enabled=True
-            )
-            messages = [await consumer.receive(30_000) for _ in range(100)]
-            await asyncio.gather(*(consumer.acknowledge(message) for message in messages))
-            assert backlog(pulsar_broker, pulsar_topic) == 0
-
-    run(main())
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(
+            pulsar_topic, "s", initial_position=EARLIEST, ack_receipt_enabled=True
+        )
+        messages = [await consumer.receive(30_000) for _ in range(100)]
+        await asyncio.gather(*(consumer.acknowledge(message) for message in messages))
+        assert backlog(pulsar_broker, pulsar_topic) == 0
 
 
-def test_a_cancelled_receive_loses_nothing(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s")
-            producer = await client.create_producer(pulsar_topic)
-            for number in range(50):
-                waiters = [asyncio.create_task(consumer.receive()) for _ in range(3)]
-                await loop_turns()
-                await producer.send(b"%d" % number)
-                waiters[number % 3].cancel()
-                done, pending = await asyncio.wait(waiters, timeout=5, return_when=asyncio.FIRST_COMPLETED)
-                got = [t.result().data() for t in done if not t.cancelled()]
-                if not got:
-                    done, pending = await asyncio.wait(
-                        pending, timeout=5, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    got = [t.result().data() for t in done]
-                assert got == [b"%d" % number]
-                for task in pending:
-                    task.cancel()
-                await asyncio.gather(*waiters, return_exceptions=True)
-
-    run(main())
+async def test_a_cancelled_receive_loses_nothing(pulsar_broker, pulsar_client, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s")
+        producer = await client.create_producer(pulsar_topic)
+        for number in range(50):
+            waiters = [asyncio.create_task(consumer.receive()) for _ in range(3)]
+            await loop_turns()
+            await producer.send(b"%d" % number)
+            waiters[number % 3].cancel()
+            done, pending = await asyncio.wait(waiters, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+            got = [t.result().data() for t in done if not t.cancelled()]
+            if not got:
+                done, pending = await asyncio.wait(pending, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+                got = [t.result().data() for t in done]
+            assert got == [b"%d" % number]
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*waiters, return_exceptions=True)
 
 
 @pytest.mark.parametrize("turns", range(5))
-def test_a_woken_and_then_cancelled_receive_leaves_the_message_to_the_next(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, turns: int
-) -> None:
+async def test_a_woken_and_then_cancelled_receive_leaves_the_message_to_the_next(
+    pulsar_broker, pulsar_client, pulsar_topic, turns
+):
     """``turns`` of the loop after a message has come, the receiver that may have been woken is cancelled."""
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
-            message = await consumer.receive(30_000)
-            first = asyncio.create_task(consumer.receive())
-            second = asyncio.create_task(consumer.receive())
+    publish(pulsar_client, pulsar_topic, 1)
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
+        message = await consumer.receive(30_000)
+        first = asyncio.create_task(consumer.receive())
+        second = asyncio.create_task(consumer.receive())
+        await loop_turns()
+        consumer.queue.put_back([message])
+        await loop_turns(turns)
+        first.cancel()
+        done, _ = await asyncio.wait([first, second], timeout=2, return_when=asyncio.FIRST_EXCEPTION)
+        (again,) = [task.result() for task in done if not task.cancelled()]
+        assert again.message_id() == message.message_id()
+        second.cancel()
+
+
+async def test_the_timeout_of_a_receive_does_not_restart_when_another_takes_its_message(
+    pulsar_broker, pulsar_client, pulsar_topic
+):
+    publish(pulsar_client, pulsar_topic, 1)
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
+        message = await consumer.receive(30_000)
+        started = asyncio.get_running_loop().time()
+        waiting = asyncio.create_task(consumer.receive(300))
+        while not waiting.done():
             await loop_turns()
             consumer.queue.put_back([message])
-            await loop_turns(turns)
-            first.cancel()
-            done, _ = await asyncio.wait([first, second], timeout=2, return_when=asyncio.FIRST_EXCEPTION)
-            (again,) = [task.result() for task in done if not task.cancelled()]
-            assert again.message_id() == message.message_id()
-            second.cancel()
-
-    publish(pulsar_client, pulsar_topic, 1)
-    run(main())
+            # Another receiver is quicker than the one that was woken for it.
+            assert consumer.queue.take().message_id() == message.message_id()
+            assert asyncio.get_running_loop().time() - started < 3
+        with pytest.raises(Timeout):
+            waiting.result()
 
 
-def test_the_timeout_of_a_receive_does_not_restart_when_another_takes_its_message(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
-            message = await consumer.receive(30_000)
-            started = asyncio.get_running_loop().time()
-            waiting = asyncio.create_task(consumer.receive(300))
-            while not waiting.done():
-                await loop_turns()
-                consumer.queue.put_back([message])
-                # Another receiver is quicker than the one that was woken for it.
-                assert consumer.queue.take().message_id() == message.message_id()
-                assert asyncio.get_running_loop().time() - started < 3
-            with pytest.raises(Timeout):
-                waiting.result()
-
-    publish(pulsar_client, pulsar_topic, 1)
-    run(main())
-
-
-def test_a_cancelled_subscribe_to_several_topics_leaves_no_consumer(scripted: Any) -> None:
+async def test_a_cancelled_subscribe_to_several_topics_leaves_no_consumer(scripted):
     """Two topics answer and the third does not; the client sends all three a close of the consumer."""
 
-    async def main() -> None:
-        broker = scripted()
-        answered: list[int] = []
-        closed: list[int] = []
+    broker = scripted()
+    answered: list[int] = []
+    closed: list[int] = []
 
-        def on_subscribe(peer: Any, frame: Any) -> None:
-            body = frame.command.subscribe
-            if not body.topic.endswith("-2"):
-                broker.ok(peer, body.request_id)
-            answered.append(body.consumer_id)
+    def on_subscribe(peer: Any, frame: Any) -> None:
+        body = frame.command.subscribe
+        if not body.topic.endswith("-2"):
+            broker.ok(peer, body.request_id)
+        answered.append(body.consumer_id)
 
-        def on_close(peer: Any, frame: Any) -> None:
-            closed.append(frame.command.close_consumer.consumer_id)
-            broker.ok(peer, frame.command.close_consumer.request_id)
+    def on_close(peer: Any, frame: Any) -> None:
+        closed.append(frame.command.close_consumer.consumer_id)
+        broker.ok(peer, frame.command.close_consumer.request_id)
 
-        broker.answers[pb.BaseCommand.SUBSCRIBE] = on_subscribe
-        broker.answers[pb.BaseCommand.CLOSE_CONSUMER] = on_close
-        await broker.start()
-        async with geminga.asyncio.Client(broker.url) as client:
-            subscribing = asyncio.create_task(client.subscribe(["t-0", "t-1", "t-2"], "s"))
-            await eventually_async(lambda: len(answered) >= 3)
-            await asyncio.sleep(0.05)  # the answers are read
-            subscribing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await subscribing
-            assert sorted(closed) == sorted(answered)
-        await broker.stop()
-
-    run(main())
+    broker.answers[pb.BaseCommand.SUBSCRIBE] = on_subscribe
+    broker.answers[pb.BaseCommand.CLOSE_CONSUMER] = on_close
+    await broker.start()
+    async with geminga.asyncio.Client(broker.url) as client:
+        subscribing = asyncio.create_task(client.subscribe(["t-0", "t-1", "t-2"], "s"))
+        await eventually_async(lambda: len(answered) >= 3)
+        await asyncio.sleep(0.05)  # the answers are read
+        subscribing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await subscribing
+        assert sorted(closed) == sorted(answered)
+    await broker.stop()

@@ -26,7 +26,7 @@ KEYS = 20
 
 
 @pytest.fixture(autouse=True)
-def no_warning_was_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_warning_was_logged(monkeypatch):
     monkeypatch.setattr(consumer_handle, "_warned_about_keys", set())
     monkeypatch.setattr(message_building, "_logged", set())
 

@@ -53,9 +53,7 @@ def raising(kind: type[BaseException]) -> Callable[[], None]:
 
 @KINDS
 @pytest.mark.parametrize("how", ["batches", "singles", "many"])
-def test_all_callbacks_run_though_one_raises(
-    pulsar_client: Any, pulsar_topic: str, how: str, kind: type[BaseException], caplog: Any
-) -> None:
+def test_all_callbacks_run_though_one_raises(pulsar_client, pulsar_topic, how, kind, caplog):
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=how != "singles")
     outcomes = Outcomes(raising(kind))
     if how == "many":
@@ -69,9 +67,7 @@ def test_all_callbacks_run_though_one_raises(
     producer.send(b"and on")
 
 
-def test_all_callbacks_run_though_a_logging_handler_raises(
-    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_callbacks_run_though_a_logging_handler_raises(pulsar_client, pulsar_topic, monkeypatch):
     monkeypatch.setattr(loggers, "report", lambda: None)
 
     class Broken(logging.Handler):
@@ -93,8 +89,8 @@ def test_all_callbacks_run_though_a_logging_handler_raises(
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("callback", [5, 1 << 70, -1, "text"])
 def test_all_callbacks_run_though_one_is_refused_as_not_callable(
-    pulsar_client: Any, pulsar_topic: str, batching: bool, callback: Any
-) -> None:
+    pulsar_client, pulsar_topic, batching, callback
+):
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batching)
     outcomes = Outcomes(lambda: None)
     for n in range(10):
@@ -107,9 +103,7 @@ def test_all_callbacks_run_though_one_is_refused_as_not_callable(
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_all_callbacks_run_though_one_takes_other_arguments(
-    pulsar_client: Any, pulsar_topic: str, batching: bool, caplog: Any
-) -> None:
+def test_all_callbacks_run_though_one_takes_other_arguments(pulsar_client, pulsar_topic, batching, caplog):
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batching)
     outcomes = Outcomes(lambda: None)
     for n in range(11):
@@ -119,9 +113,7 @@ def test_all_callbacks_run_though_one_takes_other_arguments(
     assert "a send callback raised" in caplog.text
 
 
-def test_one_callback_of_many_may_ask_for_the_end_of_its_thread(
-    pulsar_client: Any, pulsar_topic: str, caplog: Any
-) -> None:
+def test_one_callback_of_many_may_ask_for_the_end_of_its_thread(pulsar_client, pulsar_topic, caplog):
     producer = pulsar_client.create_producer(pulsar_topic)
     producer.send_many([b"1", b"2"], callback=lambda sent: raising(SystemExit)())
     producer.send(b"and on")
@@ -129,9 +121,7 @@ def test_one_callback_of_many_may_ask_for_the_end_of_its_thread(
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_a_callback_may_end_an_asyncio_program_after_all_callbacks(
-    pulsar_broker: Any, pulsar_topic: str, kind: type[BaseException]
-) -> None:
+def test_a_callback_may_end_an_asyncio_program_after_all_callbacks(pulsar_broker, pulsar_topic, kind):
     outcomes = Outcomes(raising(kind))
 
     async def main() -> None:
@@ -147,7 +137,7 @@ def test_a_callback_may_end_an_asyncio_program_after_all_callbacks(
 
 
 @KINDS
-def test_failed_sends_are_reported_to_all_callbacks(broker: Any, kind: type[BaseException]) -> None:
+def test_failed_sends_are_reported_to_all_callbacks(broker, kind):
     """At the end of the client, on its thread, when its loop has ended."""
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -167,7 +157,7 @@ def test_failed_sends_are_reported_to_all_callbacks(broker: Any, kind: type[Base
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_refusals_on_the_callers_thread_are_reported_to_all(broker: Any, kind: type[BaseException]) -> None:
+def test_refusals_on_the_callers_thread_are_reported_to_all(broker, kind):
     """The closed client has no thread: send_many raises the exception after it has called all callbacks."""
     client = geminga.Client(broker.url)
     producer = client.create_producer("t")
@@ -183,7 +173,7 @@ def test_refusals_on_the_callers_thread_are_reported_to_all(broker: Any, kind: t
     assert told == [geminga.Result.AlreadyClosed] * 10
 
 
-def test_a_callback_cannot_close_its_client(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_callback_cannot_close_its_client(pulsar_broker, pulsar_topic):
     """The close would wait for its own callback: it is refused, and the client stays open."""
     raised: list[BaseException] = []
 
@@ -219,7 +209,7 @@ def receiver(consumer: Any) -> tuple[threading.Thread, list[AlreadyClosed]]:
     return thread, ended
 
 
-def test_a_callback_may_shut_its_client_down(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_callback_may_shut_its_client_down(pulsar_broker, pulsar_topic):
     """Waiters on other threads get the error."""
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)
@@ -232,7 +222,7 @@ def test_a_callback_may_shut_its_client_down(pulsar_broker: Any, pulsar_topic: s
     assert not client.runtime.thread.is_alive()
 
 
-def test_the_client_of_another_callback_can_be_closed(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_the_client_of_another_callback_can_be_closed(pulsar_broker, pulsar_topic):
     other = geminga.Client(pulsar_broker.service_url)
     other.create_producer(pulsar_topic).send(b"x")
     with geminga.Client(pulsar_broker.service_url) as client:
@@ -245,7 +235,7 @@ def test_the_client_of_another_callback_can_be_closed(pulsar_broker: Any, pulsar
 
 
 @KINDS
-def test_an_io_thread_survives_exceptions_of_its_callbacks(kind: type[BaseException], caplog: Any) -> None:
+def test_an_io_thread_survives_exceptions_of_its_callbacks(kind, caplog):
     """Uncaught exceptions, as a logging handler or a metrics exporter may raise."""
     runtime = LoopThread("outlives")
 
@@ -260,7 +250,7 @@ def test_an_io_thread_survives_exceptions_of_its_callbacks(kind: type[BaseExcept
     assert not runtime.thread.is_alive()
 
 
-def test_waiting_calls_fail_when_the_io_thread_ends(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_waiting_calls_fail_when_the_io_thread_ends(pulsar_broker, pulsar_topic):
     client = geminga.Client(pulsar_broker.service_url)
     consumer = client.subscribe(pulsar_topic, "s")
     receiving, ended = receiver(consumer)

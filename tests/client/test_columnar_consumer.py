@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
 import cramjam
 import pytest
 from insides import group_of
+from published import backlog
 from waiting import eventually, never
 
 import geminga
@@ -40,16 +40,9 @@ def collect(consumer: Any, count: int, **options: Any) -> Any:
     return pa.concat_tables([table.unify_dictionaries() for table in tables]), tables
 
 
-def backlog(broker: Any, topic: str) -> int:
-    path = topic.replace("://", "/")
-    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"])
-
-
 @pytest.mark.parametrize("compression", list(CompressionType))
 @pytest.mark.parametrize("batched", [True, False])
-def test_tables(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, compression: Any, batched: bool
-) -> None:
+def test_tables(pulsar_broker, pulsar_client, pulsar_topic, compression, batched):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     values = publish(pulsar_client, pulsar_topic, 300, compression_type=compression, batching_enabled=batched)
     table, parts = collect(consumer, 300)
@@ -61,7 +54,7 @@ def test_tables(
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_chosen_columns_and_rows(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_chosen_columns_and_rows(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     publish(pulsar_client, pulsar_topic, 100, batching_enabled=False)
     table = consumer.receive_table(max_rows=10, timeout_millis=30_000, columns=["value", "key"])
@@ -72,7 +65,7 @@ def test_chosen_columns_and_rows(pulsar_client: Any, pulsar_topic: str) -> None:
     assert table.num_rows + rest.num_rows == 100
 
 
-def test_only_the_acknowledged_rows_are_done(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_only_the_acknowledged_rows_are_done(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     values = publish(pulsar_client, pulsar_topic, 20, batching_enabled=False)
     table, _ = collect(consumer, 20)
@@ -85,7 +78,7 @@ def test_only_the_acknowledged_rows_are_done(pulsar_client: Any, pulsar_topic: s
         consumer.acknowledge_table(table.select(["value"]))
 
 
-def test_parts_of_a_batch_complete_it(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_parts_of_a_batch_complete_it(pulsar_broker, pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     publish(pulsar_client, pulsar_topic, 10)
     table, _ = collect(consumer, 10)
@@ -95,7 +88,7 @@ def test_parts_of_a_batch_complete_it(pulsar_broker: Any, pulsar_client: Any, pu
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_rows_and_tables_mixed(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_rows_and_tables_mixed(pulsar_broker, pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     values = publish(pulsar_client, pulsar_topic, 30)
     first = [consumer.receive(30_000) for _ in range(4)]
@@ -111,7 +104,7 @@ def test_rows_and_tables_mixed(pulsar_broker: Any, pulsar_client: Any, pulsar_to
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_partitions(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_partitions(pulsar_broker, pulsar_client, pulsar_topic):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     values = publish(pulsar_client, pulsar_topic, 60)
@@ -125,7 +118,7 @@ def test_partitions(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -
         again.receive_table(timeout_millis=200)
 
 
-def test_chunked_messages(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_chunked_messages(pulsar_broker, pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     payload = bytes(range(256)) * 500
     with pulsar_client.create_producer(
@@ -139,7 +132,7 @@ def test_chunked_messages(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: 
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_empty_and_timeout(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_empty_and_timeout(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     with pytest.raises(Timeout):
         consumer.receive_table(timeout_millis=50)
@@ -147,7 +140,7 @@ def test_empty_and_timeout(pulsar_client: Any, pulsar_topic: str) -> None:
         consumer.receive_table(max_rows=0)
 
 
-def test_receipts(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_receipts(pulsar_broker, pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s", ack_receipt_enabled=True)
     publish(pulsar_client, pulsar_topic, 10)
     for part in collect(consumer, 10)[1]:
@@ -155,9 +148,7 @@ def test_receipts(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> 
     assert backlog(pulsar_broker, pulsar_topic) == 0
 
 
-def test_a_damaged_entry_is_left_out(
-    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_entry_is_left_out(pulsar_client, pulsar_topic, monkeypatch):
     from geminga.client import consumer_handle
 
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
@@ -180,26 +171,23 @@ def test_a_damaged_entry_is_left_out(
     assert table.column("value").to_pylist() == [b"0", b"2"]
 
 
-def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+async def test_asyncio(pulsar_broker, pulsar_client, pulsar_topic):
     values = publish(pulsar_client, pulsar_topic, 50)
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
-            seen: list[bytes] = []
-            while len(seen) < 50:
-                table = await consumer.receive_table(timeout_millis=30_000)
-                seen += table.column("value").to_pylist()
-                await consumer.acknowledge_table(table)
-            assert seen == values
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
+        seen: list[bytes] = []
+        while len(seen) < 50:
+            table = await consumer.receive_table(timeout_millis=30_000)
+            seen += table.column("value").to_pylist()
+            await consumer.acknowledge_table(table)
+        assert seen == values
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
 def test_a_consumer_acknowledges_part_of_a_batch_that_another_received(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic
+):
     """Another process received the table, and another consumer acknowledges a part of it: messages outside
     that part stay unacknowledged."""
     consumer = pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
@@ -220,8 +208,8 @@ def test_a_consumer_acknowledges_part_of_a_batch_that_another_received(
 
 
 def test_a_table_that_another_consumer_received_is_acknowledged_here(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic
+):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     publish(pulsar_client, pulsar_topic, 10)
     table, _ = collect(consumer, 10)
@@ -231,9 +219,7 @@ def test_a_table_that_another_consumer_received_is_acknowledged_here(
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(pulsar_broker, pulsar_client, pulsar_topic):
     """The rows of a table without those that were acknowledged."""
     dead = pulsar_client.subscribe(f"{pulsar_topic}-s-DLQ", "d")
     consumer = pulsar_client.subscribe(
@@ -256,7 +242,7 @@ def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_a_table_that_cannot_be_made_costs_no_message(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_table_that_cannot_be_made_costs_no_message(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     values = publish(pulsar_client, pulsar_topic, 10)
     with pytest.raises(geminga.PulsarException):
@@ -266,9 +252,7 @@ def test_a_table_that_cannot_be_made_costs_no_message(pulsar_client: Any, pulsar
 
 
 @pytest.mark.parametrize("table", [False, True])
-def test_messages_that_a_broken_codec_cannot_read_are_redelivered(
-    monkeypatch: pytest.MonkeyPatch, table: bool
-) -> None:
+def test_messages_that_a_broken_codec_cannot_read_are_redelivered(monkeypatch, table):
     refused = threading.Event()
 
     def refuse(data: bytes, output: bytearray) -> int:

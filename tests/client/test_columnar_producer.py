@@ -154,36 +154,30 @@ def test_a_table_has_no_custom_route(pulsar_client, pulsar_topic):
         producer.send_table(table(1))
 
 
-def test_asyncio_tables(pulsar_broker, pulsar_topic):
-    async def scene():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(pulsar_topic)
-            results = await asyncio.gather(*(producer.send_table(table(500)) for _ in range(4)))
-            assert [r.rows for r in results] == [500] * 4
-            await producer.close()
-            with pytest.raises(errors.AlreadyClosed):
-                await producer.send_table(table(1))
-
-    asyncio.run(scene())
+async def test_asyncio_tables(pulsar_broker, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(pulsar_topic)
+        results = await asyncio.gather(*(producer.send_table(table(500)) for _ in range(4)))
+        assert [r.rows for r in results] == [500] * 4
+        await producer.close()
+        with pytest.raises(errors.AlreadyClosed):
+            await producer.send_table(table(1))
 
 
-def test_asyncio_tables_keep_the_order_of_their_calls(pulsar_broker, pulsar_topic):
-    async def scene():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(pulsar_topic)
-            sizes = [20_000, 1, 3000, 2, 500, 10, 1, 7000] * 3
-            tables = [pa.table({"value": [b"%d" % number] * size}) for number, size in enumerate(sizes)]
-            calls = [asyncio.ensure_future(producer.send_table(each)) for each in tables]
-            await loop_turns()
-            calls[9].cancel()  # it has not had its turn
-            await asyncio.gather(*calls, return_exceptions=True)
-            assert [call for call in calls if call.cancelled()] == [calls[9]]
-            reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
-            expected = [number for number, size in enumerate(sizes) for _ in range(size) if number != 9]
-            values = [int((await reader.read_next()).data()) for _ in expected]
-            assert values == expected
-
-    asyncio.run(asyncio.wait_for(scene(), 120))
+async def test_asyncio_tables_keep_the_order_of_their_calls(pulsar_broker, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(pulsar_topic)
+        sizes = [20_000, 1, 3000, 2, 500, 10, 1, 7000] * 3
+        tables = [pa.table({"value": [b"%d" % number] * size}) for number, size in enumerate(sizes)]
+        calls = [asyncio.ensure_future(producer.send_table(each)) for each in tables]
+        await loop_turns()
+        calls[9].cancel()  # it has not had its turn
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert [call for call in calls if call.cancelled()] == [calls[9]]
+        reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
+        expected = [number for number, size in enumerate(sizes) for _ in range(size) if number != 9]
+        values = [int((await reader.read_next()).data()) for _ in expected]
+        assert values == expected
 
 
 # --- ready-made batches -----------------------------------------------------------------------------

@@ -19,8 +19,8 @@ class Partition:
 
 def settled(tokens, *, error=None, place=(7, 8), is_batch=True, chunk=None):
     operation = SendOperation(
-        None, tokens, sequence_id=0, highest_sequence_id=len(tokens) - 1, size=0, permits=0, opened_at=0.0,
-        deadline=0.0, is_batch=is_batch, chunk=chunk,
+        None, tokens, len(tokens), sequence_id=0, highest_sequence_id=len(tokens) - 1, size=0, permits=0,
+        opened_at=0.0, deadline=0.0, is_batch=is_batch, chunk=chunk,
     )  # fmt: skip
     operation.partition = Partition
     operation.error = error
@@ -59,21 +59,18 @@ def test_a_message_in_chunks_knows_its_first_one():
     assert got[0].first_chunk == MessageId(4, 7, 5)
 
 
-def test_errors_reach_every_kind_of_token():
-    async def scene():
-        got = []
-        error = errors.Timeout("late")
-        waiter, future = ReceiptWaiter(), asyncio.get_running_loop().create_future()
-        full = CompletionCallback(lambda message_id, reason: got.append(reason))
-        callback = lambda r, m: got.append((r, m))  # noqa: E731
-        run_completions([settled([waiter, future, full, callback, None], error=error)])
-        waiter.wait()
-        assert waiter.error is error
-        with pytest.raises(errors.Timeout):
-            await future
-        assert got == [error, (Result.Timeout, MessageId.earliest)]
-
-    asyncio.run(scene())
+async def test_errors_reach_every_kind_of_token():
+    got = []
+    error = errors.Timeout("late")
+    waiter, future = ReceiptWaiter(), asyncio.get_running_loop().create_future()
+    full = CompletionCallback(lambda message_id, reason: got.append(reason))
+    callback = lambda r, m: got.append((r, m))  # noqa: E731
+    run_completions([settled([waiter, future, full, callback, None], error=error)])
+    waiter.wait()
+    assert waiter.error is error
+    with pytest.raises(errors.Timeout):
+        await future
+    assert got == [error, (Result.Timeout, MessageId.earliest)]
 
 
 class OwnFuture(asyncio.Future):
@@ -89,35 +86,29 @@ class Callable:
 
 
 @pytest.mark.parametrize("is_batch", [True, False])
-def test_futures_of_another_loop_are_futures_and_what_can_be_called_is_called(is_batch):
-    async def scene():
-        got = []
-        future, failed = OwnFuture(), OwnFuture()
-        run_completions([settled([future, Callable(got), partial(Callable(got))], is_batch=is_batch)])
-        run_completions([settled([failed], error=errors.Timeout("late"))])
-        assert await future == MessageId(4, 7, 8, 0 if is_batch else -1)
-        assert [result for result, _ in got] == [Result.Ok, Result.Ok]
-        with pytest.raises(errors.Timeout):
-            await failed
-
-    asyncio.run(scene())
+async def test_futures_of_another_loop_are_futures_and_what_can_be_called_is_called(is_batch):
+    got = []
+    future, failed = OwnFuture(), OwnFuture()
+    run_completions([settled([future, Callable(got), partial(Callable(got))], is_batch=is_batch)])
+    run_completions([settled([failed], error=errors.Timeout("late"))])
+    assert await future == MessageId(4, 7, 8, 0 if is_batch else -1)
+    assert [result for result, _ in got] == [Result.Ok, Result.Ok]
+    with pytest.raises(errors.Timeout):
+        await failed
 
 
-def test_receipts_reach_every_kind_of_token():
-    async def scene():
-        got = []
-        waiter, future = ReceiptWaiter(), asyncio.get_running_loop().create_future()
-        cancelled = asyncio.get_running_loop().create_future()
-        cancelled.cancel()
-        run_completions(
-            [settled([waiter, future, CompletionCallback(lambda m, e: got.append((m, e))), cancelled])]
-        )
-        waiter.wait()
-        assert waiter.message_id == MessageId(4, 7, 8, 0)
-        assert await future == MessageId(4, 7, 8, 1)
-        assert got == [(MessageId(4, 7, 8, 2), None)]
-
-    asyncio.run(scene())
+async def test_receipts_reach_every_kind_of_token():
+    got = []
+    waiter, future = ReceiptWaiter(), asyncio.get_running_loop().create_future()
+    cancelled = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    run_completions(
+        [settled([waiter, future, CompletionCallback(lambda m, e: got.append((m, e))), cancelled])]
+    )
+    waiter.wait()
+    assert waiter.message_id == MessageId(4, 7, 8, 0)
+    assert await future == MessageId(4, 7, 8, 1)
+    assert got == [(MessageId(4, 7, 8, 2), None)]
 
 
 def test_a_callback_that_raises_affects_no_other(caplog):

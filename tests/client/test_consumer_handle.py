@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from scripted_broker import UNSOLICITED, Peer, ScriptedBroker, Type, command
 from waiting import eventually_async, loop_turns, never_async
 
 import geminga.asyncio
@@ -25,21 +26,11 @@ from geminga.errors import (
     UnknownError,
 )
 from geminga.wire.batch import encode_plain_batch
-from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_message
+from geminga.wire.frames import Frame
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-Type = pb.BaseCommand
 TOPIC = "persistent://public/default/t"
-
-
-def command(kind: int, field: str, **values: Any) -> pb.BaseCommand:
-    result = pb.BaseCommand(type=kind)  # type: ignore[arg-type]
-    body = getattr(result, field)
-    body.SetInParent()
-    for name, value in values.items():
-        setattr(body, name, value)
-    return result
 
 
 def entry(*payloads: bytes) -> bytes:
@@ -50,162 +41,76 @@ def entry(*payloads: bytes) -> bytes:
     return build_entry(metadata.SerializeToString(), encode_plain_batch(payloads, 0))
 
 
-class Peer(asyncio.Protocol):
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.decoder = FrameDecoder()
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        self.broker.peers.append(self)
-
-    def data_received(self, data: bytes) -> None:
-        for frame in self.decoder.feed(data):
-            self.broker.log.append(pb.BaseCommand.Type.Name(frame.type))
-            answer = self.broker.answers.get(frame.type)
-            if answer is not None:
-                answer(self, frame)
-
-    def send(self, *commands: pb.BaseCommand) -> None:
-        self.transport.write(b"".join(map(encode_command, commands)))
-
-    def message(self, entry_id: int, raw: bytes) -> None:
-        self.transport.write(encode_message(0, 1, entry_id, -1, len(raw)) + raw)
-
-
-class Broker:
-    """Answers what a consumer needs; a test replaces the answers that it wants to go wrong."""
-
-    def __init__(self) -> None:
-        self.peers: list[Peer] = []
-        self.log: list[str] = []
-        self.port = 0
-        self.answers: dict[int, Callable[[Peer, Frame], None]] = {
-            Type.CONNECT: lambda p, f: p.send(
-                command(Type.CONNECTED, "connected", server_version="test", protocol_version=21)
-            ),
-            Type.PING: lambda p, f: p.send(command(Type.PONG, "pong")),
-            Type.PARTITIONED_METADATA: lambda p, f: p.send(
-                command(
-                    Type.PARTITIONED_METADATA_RESPONSE, "partitionMetadataResponse", partitions=0,
-                    request_id=f.command.partitionMetadata.request_id,
-                    response=pb.CommandPartitionedTopicMetadataResponse.Success,
-                )
-            ),
-            Type.LOOKUP: lambda p, f: p.send(
-                command(
-                    Type.LOOKUP_RESPONSE, "lookupTopicResponse", request_id=f.command.lookupTopic.request_id,
-                    response=pb.CommandLookupTopicResponse.Connect,
-                    brokerServiceUrl=f"pulsar://127.0.0.1:{self.port}",
-                )
-            ),
-            Type.SUBSCRIBE: lambda p, f: self.ok(p, f.command.subscribe.request_id),
-            Type.CLOSE_CONSUMER: lambda p, f: self.ok(p, f.command.close_consumer.request_id),
-            Type.UNSUBSCRIBE: lambda p, f: self.ok(p, f.command.unsubscribe.request_id),
-        }  # fmt: skip
-
-    @staticmethod
-    def ok(peer: Peer, request_id: int) -> None:
-        peer.send(command(Type.SUCCESS, "success", request_id=request_id))
-
-    @staticmethod
-    def error(peer: Peer, request_id: int, code: Any, message: str = "said so") -> None:
-        peer.send(command(Type.ERROR, "error", request_id=request_id, error=code, message=message))
-
-    async def until(self, name: str, count: int = 1) -> None:
-        async with asyncio.timeout(60):
-            await eventually_async(lambda: self.log.count(name) >= count)
-
-
 @asynccontextmanager
-async def scripted(**options: Any) -> AsyncIterator[tuple[Broker, geminga.asyncio.Client]]:
-    broker = Broker()
-    server = await asyncio.get_running_loop().create_server(lambda: Peer(broker), "127.0.0.1", 0)
-    broker.port = server.sockets[0].getsockname()[1]
+async def scripted(**options: Any) -> AsyncIterator[tuple[ScriptedBroker, geminga.asyncio.Client]]:
+    broker = ScriptedBroker()
+    await broker.start()
     settings = {"initial_backoff_interval_ms": 10, "operation_timeout_seconds": 2, **options}
-    client = geminga.asyncio.Client(f"pulsar://127.0.0.1:{broker.port}", **settings)
+    client = geminga.asyncio.Client(broker.url, **settings)
     try:
         yield broker, client
     finally:
         await client.close()
-        server.close()
+        await broker.stop()
 
 
-def run(test: Any) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))
+async def test_a_retriable_refusal_is_tried_again():
+    async with scripted() as (broker, client):
+        fine = broker.answers[Type.SUBSCRIBE]
 
+        def refuse_once(peer: Peer, frame: Frame) -> None:
+            broker.answers[Type.SUBSCRIBE] = fine
+            broker.refuse(peer, frame.command.subscribe.request_id, pb.ServiceNotReady)
 
-def test_a_retriable_refusal_is_tried_again() -> None:
-    async def main() -> None:
-        async with scripted() as (broker, client):
-            fine = broker.answers[Type.SUBSCRIBE]
-
-            def refuse_once(peer: Peer, frame: Frame) -> None:
-                broker.answers[Type.SUBSCRIBE] = fine
-                broker.error(peer, frame.command.subscribe.request_id, pb.ServiceNotReady)
-
-            broker.answers[Type.SUBSCRIBE] = refuse_once
-            consumer = await client.subscribe(TOPIC, "s")
-            assert broker.log.count("SUBSCRIBE") == 2
-            assert consumer.is_connected()
-
-    run(main())
+        broker.answers[Type.SUBSCRIBE] = refuse_once
+        consumer = await client.subscribe(TOPIC, "s")
+        assert broker.count(Type.SUBSCRIBE) == 2
+        assert consumer.is_connected()
 
 
 @pytest.mark.parametrize(
     ("code", "error"), [(pb.ConsumerBusy, ConsumerBusy), (pb.AuthorizationError, AuthorizationError)]
 )
-def test_a_final_refusal_is_raised(code: Any, error: type[Exception]) -> None:
-    async def main() -> None:
-        async with scripted() as (broker, client):
-            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
-                p, f.command.subscribe.request_id, code
-            )
-            with pytest.raises(error, match="said so"):
-                await client.subscribe(TOPIC, "s")
-            assert broker.log.count("SUBSCRIBE") == 1
-
-    run(main())
+async def test_a_final_refusal_is_raised(code, error):
+    async with scripted() as (broker, client):
+        broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.refuse(p, f.command.subscribe.request_id, code)
+        with pytest.raises(error, match="said so"):
+            await client.subscribe(TOPIC, "s")
+        assert broker.count(Type.SUBSCRIBE) == 1
 
 
-def test_a_subscribe_without_an_answer_is_closed_at_the_broker() -> None:
-    async def main() -> None:
-        async with scripted(operation_timeout_seconds=1) as (broker, client):
-            del broker.answers[Type.SUBSCRIBE]
-            with pytest.raises(Timeout):
-                await client.subscribe(TOPIC, "s")
-            await broker.until("CLOSE_CONSUMER")
-
-    run(main())
+async def test_a_subscribe_without_an_answer_is_closed_at_the_broker():
+    async with scripted(operation_timeout_seconds=1) as (broker, client):
+        del broker.answers[Type.SUBSCRIBE]
+        with pytest.raises(Timeout):
+            await client.subscribe(TOPIC, "s")
+        await broker.until(Type.CLOSE_CONSUMER)
 
 
-def test_unacknowledged_messages_are_redelivered_after_a_lost_connection() -> None:
-    async def main() -> None:
-        async with scripted() as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
-            await broker.until("FLOW")
-            broker.peers[-1].message(0, entry(b"a", b"b"))
-            first = await consumer.receive()
-            broker.peers[-1].transport.abort()
-            await broker.until("SUBSCRIBE", 2)
-            await broker.until("FLOW", 2)
-            broker.peers[-1].message(0, entry(b"a", b"b"))
-            assert [(await consumer.receive()).data() for _ in range(2)] == [b"a", b"b"]
-            assert first.data() == b"a"
-
-    run(main())
+async def test_unacknowledged_messages_are_redelivered_after_a_lost_connection():
+    async with scripted() as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
+        await broker.until(Type.FLOW)
+        broker.peers[-1].message(0, entry(b"a", b"b"))
+        first = await consumer.receive()
+        broker.peers[-1].drop()
+        await broker.until(Type.SUBSCRIBE, 2)
+        await broker.until(Type.FLOW, 2)
+        broker.peers[-1].message(0, entry(b"a", b"b"))
+        assert [(await consumer.receive()).data() for _ in range(2)] == [b"a", b"b"]
+        assert first.data() == b"a"
 
 
-def test_a_refusal_while_reconnecting_is_final_for_some_errors(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_a_refusal_while_reconnecting_is_final_for_some_errors(caplog):
+    with caplog.at_level(logging.ERROR, "geminga"):
         async with scripted() as (broker, client):
             consumer = await client.subscribe(TOPIC, "s")
             waiting = asyncio.create_task(consumer.receive())
             await loop_turns(3)
-            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
+            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.refuse(
                 p, f.command.subscribe.request_id, pb.AuthorizationError
             )
-            broker.peers[-1].transport.abort()
+            broker.peers[-1].drop()
             with pytest.raises(AuthorizationError):
                 await waiting
             with pytest.raises(AuthorizationError):
@@ -214,243 +119,199 @@ def test_a_refusal_while_reconnecting_is_final_for_some_errors(caplog: pytest.Lo
             await consumer.close()
             with pytest.raises(AlreadyClosed):
                 await consumer.receive()
-
-    with caplog.at_level(logging.ERROR, "geminga"):
-        run(main())
     assert "has failed" in caplog.text
 
 
-def test_a_busy_subscription_while_reconnecting_is_not_final() -> None:
-    async def main() -> None:
-        async with scripted() as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
-            await broker.until("FLOW")
-            fine = broker.answers[Type.SUBSCRIBE]
-            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
-                p, f.command.subscribe.request_id, pb.ConsumerBusy
-            )
-            broker.peers[-1].transport.abort()
-            await broker.until("SUBSCRIBE", 3)
-            assert not consumer.is_connected()
-            broker.answers[Type.SUBSCRIBE] = fine
-            await broker.until("FLOW", 2)
-            assert consumer.is_connected()
-
-    run(main())
+async def test_a_busy_subscription_while_reconnecting_is_not_final():
+    async with scripted() as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
+        await broker.until(Type.FLOW)
+        fine = broker.answers[Type.SUBSCRIBE]
+        broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.refuse(
+            p, f.command.subscribe.request_id, pb.ConsumerBusy
+        )
+        broker.peers[-1].drop()
+        await broker.until(Type.SUBSCRIBE, 3)
+        assert not consumer.is_connected()
+        broker.answers[Type.SUBSCRIBE] = fine
+        await broker.until(Type.FLOW, 2)
+        assert consumer.is_connected()
 
 
-def test_closed_by_the_broker() -> None:
-    async def main() -> None:
-        async with scripted() as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
-            await broker.until("FLOW")
-            close = command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=(1 << 64) - 1)
-            broker.peers[-1].send(close)
-            await broker.until("SUBSCRIBE", 2)
-            await broker.until("FLOW", 2)
-            assert consumer.is_connected()
-            assert len(broker.peers) == 1, "the connection itself is fine"
-
-    run(main())
+async def test_closed_by_the_broker():
+    async with scripted() as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
+        await broker.until(Type.FLOW)
+        close = command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=UNSOLICITED)
+        broker.peers[-1].send(close)
+        await broker.until(Type.SUBSCRIBE, 2)
+        await broker.until(Type.FLOW, 2)
+        assert consumer.is_connected()
+        assert len(broker.peers) == 1, "the connection itself is fine"
 
 
-def test_seek_waits_for_the_answer_before_it_subscribes_again() -> None:
-    async def main() -> None:
-        async with scripted() as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
+async def test_seek_waits_for_the_answer_before_it_subscribes_again():
+    async with scripted() as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
 
-            def on_seek(peer: Peer, frame: Frame) -> None:
-                request_id = frame.command.seek.request_id
-                peer.message(7, entry(b"of the old position"))
-                peer.send(
-                    command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=(1 << 64) - 1)
-                )
-                asked.append((peer, request_id))
+        def on_seek(peer: Peer, frame: Frame) -> None:
+            request_id = frame.command.seek.request_id
+            peer.message(7, entry(b"of the old position"))
+            peer.send(command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=UNSOLICITED))
+            asked.append((peer, request_id))
 
-            asked: list[tuple[Peer, int]] = []
-            broker.answers[Type.SEEK] = on_seek
-            task = asyncio.create_task(consumer.seek(MessageId.earliest))
-            await broker.until("SEEK")
-            await never_async(lambda: broker.log.count("SUBSCRIBE") != 1, 0.1)
-            broker.ok(*asked.pop())
-            await task
-            assert broker.log.count("SUBSCRIBE") == 2
-            broker.peers[-1].message(0, entry(b"first"))
-            assert (await consumer.receive()).data() == b"first"
-
-    run(main())
+        asked: list[tuple[Peer, int]] = []
+        broker.answers[Type.SEEK] = on_seek
+        task = asyncio.create_task(consumer.seek(MessageId.earliest))
+        await broker.until(Type.SEEK)
+        await never_async(lambda: broker.count(Type.SUBSCRIBE) != 1, 0.1)
+        broker.ok(*asked.pop())
+        await task
+        assert broker.count(Type.SUBSCRIBE) == 2
+        broker.peers[-1].message(0, entry(b"first"))
+        assert (await consumer.receive()).data() == b"first"
 
 
-def test_a_refused_seek_changes_nothing() -> None:
-    async def main() -> None:
-        async with scripted() as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
+async def test_a_refused_seek_changes_nothing():
+    async with scripted() as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
 
-            def on_seek(peer: Peer, frame: Frame) -> None:
-                peer.message(7, entry(b"arrived meanwhile"))
-                broker.error(peer, frame.command.seek.request_id, pb.UnknownError)
+        def on_seek(peer: Peer, frame: Frame) -> None:
+            peer.message(7, entry(b"arrived meanwhile"))
+            broker.refuse(peer, frame.command.seek.request_id, pb.UnknownError)
 
-            broker.answers[Type.SEEK] = on_seek
-            with pytest.raises(UnknownError):
-                await consumer.seek(MessageId.earliest)
-            assert (await consumer.receive()).data() == b"arrived meanwhile"
-            assert broker.log.count("SUBSCRIBE") == 1
-            lookups = broker.log.count("LOOKUP")
-            # An unload: the topic's new owner is unknown.
-            close = command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=(1 << 64) - 1)
-            broker.peers[-1].send(close)
-            await broker.until("SUBSCRIBE", 2)
-            assert broker.log.count("LOOKUP") == lookups + 1
-
-    run(main())
+        broker.answers[Type.SEEK] = on_seek
+        with pytest.raises(UnknownError):
+            await consumer.seek(MessageId.earliest)
+        assert (await consumer.receive()).data() == b"arrived meanwhile"
+        assert broker.count(Type.SUBSCRIBE) == 1
+        lookups = broker.count(Type.LOOKUP)
+        # An unload: the topic's new owner is unknown.
+        close = command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=UNSOLICITED)
+        broker.peers[-1].send(close)
+        await broker.until(Type.SUBSCRIBE, 2)
+        assert broker.count(Type.LOOKUP) == lookups + 1
 
 
-def test_after_a_final_refusal_calls_that_need_the_topic_raise_it() -> None:
-    async def main() -> None:
-        async with scripted() as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
-            await broker.until("FLOW")
-            broker.answers[Type.CONNECT] = lambda p, f: broker.error(p, 0, pb.AuthenticationError, "expired")
-            broker.peers[-1].transport.abort()
-            with pytest.raises(AuthenticationError):
-                await consumer.receive()
-            calls = (
-                lambda: consumer.seek(MessageId.earliest),
-                consumer.get_last_message_id,
-                consumer.get_last_message_ids,
-                consumer.unsubscribe,
-            )
-            for call in calls:
-                with pytest.raises(AuthenticationError, match="expired"):
-                    await call()
-
-    run(main())
+async def test_after_a_final_refusal_calls_that_need_the_topic_raise_it():
+    async with scripted() as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
+        await broker.until(Type.FLOW)
+        broker.answers[Type.CONNECT] = lambda p, f: broker.refuse(p, 0, pb.AuthenticationError, "expired")
+        broker.peers[-1].drop()
+        with pytest.raises(AuthenticationError):
+            await consumer.receive()
+        calls = (
+            lambda: consumer.seek(MessageId.earliest),
+            consumer.get_last_message_id,
+            consumer.get_last_message_ids,
+            consumer.unsubscribe,
+        )
+        for call in calls:
+            with pytest.raises(AuthenticationError, match="expired"):
+                await call()
 
 
-def test_seek_names_the_reason_why_the_consumer_is_not_reconnected() -> None:
-    async def main() -> None:
-        async with scripted(operation_timeout_seconds=1) as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
-            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
-                p, f.command.subscribe.request_id, pb.ServiceNotReady
-            )
-            broker.peers[-1].transport.abort()
-            await broker.until("SUBSCRIBE", 2)
-            with pytest.raises(NotConnected, match="said so"):
-                await consumer.seek(MessageId.earliest)
-
-    run(main())
+async def test_seek_names_the_reason_why_the_consumer_is_not_reconnected():
+    async with scripted(operation_timeout_seconds=1) as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
+        broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.refuse(
+            p, f.command.subscribe.request_id, pb.ServiceNotReady
+        )
+        broker.peers[-1].drop()
+        await broker.until(Type.SUBSCRIBE, 2)
+        with pytest.raises(NotConnected, match="said so"):
+            await consumer.seek(MessageId.earliest)
 
 
-def test_seek_without_a_broker() -> None:
-    async def main() -> None:
-        async with scripted(operation_timeout_seconds=1) as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
-            broker.answers[Type.SUBSCRIBE] = lambda p, f: None
-            broker.peers[-1].transport.abort()
-            await eventually_async(lambda: not consumer.is_connected())
-            with pytest.raises(NotConnected):
-                await consumer.seek(MessageId.earliest)
-
-    run(main())
+async def test_seek_without_a_broker():
+    async with scripted(operation_timeout_seconds=1) as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
+        broker.answers[Type.SUBSCRIBE] = lambda p, f: None
+        broker.peers[-1].drop()
+        await eventually_async(lambda: not consumer.is_connected())
+        with pytest.raises(NotConnected):
+            await consumer.seek(MessageId.earliest)
 
 
-def test_an_error_in_the_last_moment_of_the_wait_for_a_connection_is_raised() -> None:
-    async def main() -> None:
-        async with scripted(operation_timeout_seconds=1) as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
-            (handle,) = consumer.group.handles.values()
-            broker.answers[Type.SUBSCRIBE] = lambda p, f: None
-            broker.peers[-1].transport.abort()
-            await eventually_async(lambda: not consumer.is_connected())
-            loop = asyncio.get_running_loop()
-            loop.call_later(0.02, handle.on_failed, AuthorizationError("not any more"))
-            loop.call_soon(time.sleep, 0.1)  # then the error and the time-out are due in the same iteration
-            with pytest.raises(AuthorizationError, match="not any more"):
-                await handle.connected_within(0.05)
-
-    run(main())
+async def test_an_error_in_the_last_moment_of_the_wait_for_a_connection_is_raised():
+    async with scripted(operation_timeout_seconds=1) as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
+        (handle,) = consumer.group.handles.values()
+        broker.answers[Type.SUBSCRIBE] = lambda p, f: None
+        broker.peers[-1].drop()
+        await eventually_async(lambda: not consumer.is_connected())
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.02, handle.on_failed, AuthorizationError("not any more"))
+        loop.call_soon(time.sleep, 0.1)  # then the error and the time-out are due in the same iteration
+        with pytest.raises(AuthorizationError, match="not any more"):
+            await handle.connected_within(0.05)
 
 
-def test_a_reader_that_failed_does_not_say_that_all_is_read() -> None:
-    async def main() -> None:
-        async with scripted(operation_timeout_seconds=1) as (broker, client):
-            reader = await client.create_reader(TOPIC, MessageId.earliest)
-            broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.error(
-                p, f.command.subscribe.request_id, pb.TopicNotFound
-            )
-            broker.peers[-1].transport.abort()
-            await eventually_async(lambda: reader.consumer.failure is not None)
-            with pytest.raises(TopicNotFound):
-                await reader.has_message_available()
-
-    run(main())
+async def test_a_reader_that_failed_does_not_say_that_all_is_read():
+    async with scripted(operation_timeout_seconds=1) as (broker, client):
+        reader = await client.create_reader(TOPIC, MessageId.earliest)
+        broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.refuse(
+            p, f.command.subscribe.request_id, pb.TopicNotFound
+        )
+        broker.peers[-1].drop()
+        await eventually_async(lambda: reader.consumer.failure is not None)
+        with pytest.raises(TopicNotFound):
+            await reader.has_message_available()
 
 
-def test_receipts_that_never_come() -> None:
-    async def main() -> None:
-        async with scripted(operation_timeout_seconds=1) as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s", ack_receipt_enabled=True)
-            await broker.until("FLOW")
-            broker.peers[-1].message(0, entry(b"a"))
-            message = await consumer.receive()
-            with pytest.raises(Timeout, match="receipt"):
-                await consumer.acknowledge(message)
-            task = asyncio.create_task(consumer.acknowledge(message))
-            await loop_turns(3)
-            await consumer.close()
-            with pytest.raises((AlreadyClosed, Timeout)):
-                await task
-
-    run(main())
-
-
-def test_receipts_survive_a_reconnect() -> None:
-    async def main() -> None:
-        async with scripted() as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s", ack_receipt_enabled=True)
-            await broker.until("FLOW")
-            broker.peers[-1].message(0, entry(b"a"))
-            message = await consumer.receive()
-            task = asyncio.create_task(consumer.acknowledge(message))
-            await broker.until("ACK")
-
-            def receipt(peer: Peer, frame: Frame) -> None:
-                request_id = frame.command.ack.request_id
-                peer.send(command(Type.ACK_RESPONSE, "ackResponse", consumer_id=0, request_id=request_id))
-
-            broker.answers[Type.ACK] = receipt
-            broker.peers[-1].transport.abort()
+async def test_receipts_that_never_come():
+    async with scripted(operation_timeout_seconds=1) as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s", ack_receipt_enabled=True)
+        await broker.until(Type.FLOW)
+        broker.peers[-1].message(0, entry(b"a"))
+        message = await consumer.receive()
+        with pytest.raises(Timeout, match="receipt"):
+            await consumer.acknowledge(message)
+        task = asyncio.create_task(consumer.acknowledge(message))
+        await loop_turns(3)
+        await consumer.close()
+        with pytest.raises((AlreadyClosed, Timeout)):
             await task
 
-    run(main())
+
+async def test_receipts_survive_a_reconnect():
+    async with scripted() as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s", ack_receipt_enabled=True)
+        await broker.until(Type.FLOW)
+        broker.peers[-1].message(0, entry(b"a"))
+        message = await consumer.receive()
+        task = asyncio.create_task(consumer.acknowledge(message))
+        await broker.until(Type.ACK)
+
+        def receipt(peer: Peer, frame: Frame) -> None:
+            request_id = frame.command.ack.request_id
+            peer.send(command(Type.ACK_RESPONSE, "ackResponse", consumer_id=0, request_id=request_id))
+
+        broker.answers[Type.ACK] = receipt
+        broker.peers[-1].drop()
+        await task
 
 
-def test_a_corrupt_entry_is_reported_and_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_a_corrupt_entry_is_reported_and_skipped(caplog):
+    with caplog.at_level(logging.WARNING, "geminga"):
         async with scripted() as (broker, client):
             consumer = await client.subscribe(TOPIC, "s")
-            await broker.until("FLOW")
+            await broker.until(Type.FLOW)
             damaged = bytearray(entry(b"damaged"))
             damaged[-1] ^= 1
             broker.peers[-1].message(0, bytes(damaged))
             broker.peers[-1].message(1, entry(b"fine"))
             assert (await consumer.receive()).data() == b"fine"
-            await broker.until("ACK")
-
-    with caplog.at_level(logging.WARNING, "geminga"):
-        run(main())
+            await broker.until(Type.ACK)
     assert "acknowledged as unreadable" in caplog.text
 
 
-def test_a_silent_broker_does_not_hold_up_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_broker_does_not_hold_up_closing(monkeypatch):
     monkeypatch.setattr("geminga.client.consumer_handle.CLOSE_TIMEOUT_SECONDS", 0.1)
 
-    async def main() -> None:
-        async with scripted() as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
-            del broker.answers[Type.CLOSE_CONSUMER]
-            async with asyncio.timeout(4):  # without the patch: five seconds
-                await consumer.close()
-
-    run(main())
+    async with scripted() as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
+        del broker.answers[Type.CLOSE_CONSUMER]
+        async with asyncio.timeout(4):  # without the patch: five seconds
+            await consumer.close()

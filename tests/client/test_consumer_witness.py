@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ COMPRESSIONS = ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"]
 
 
 @pytest.fixture
-def official(pulsar_broker: Any) -> Iterator[Any]:
+def official(pulsar_broker):
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(pulsar_broker.service_url, operation_timeout_seconds=10, logger=logger)
     yield client
@@ -33,9 +32,7 @@ def payloads(count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("batched", [True, False])
-def test_every_compression(
-    official: Any, pulsar_client: Any, pulsar_topic: str, compression: str, batched: bool
-) -> None:
+def test_every_compression(official, pulsar_client, pulsar_topic, compression, batched):
     consumer = pulsar_client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
     tables = pulsar_client.subscribe(pulsar_topic, "t", initial_position=EARLIEST)
     values = payloads(60)
@@ -70,7 +67,7 @@ def test_every_compression(
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_chunks(official: Any, pulsar_client: Any, pulsar_topic: str, compression: str) -> None:
+def test_chunks(official, pulsar_client, pulsar_topic, compression):
     consumer = pulsar_client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
     value = random.Random(1).randbytes(12 * 1024 * 1024)
     producer = official.create_producer(
@@ -84,7 +81,7 @@ def test_chunks(official: Any, pulsar_client: Any, pulsar_topic: str, compressio
     consumer.acknowledge(message)
 
 
-def test_key_based_batches_and_null_values(official: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_key_based_batches_and_null_values(official, pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", geminga.ConsumerType.KeyShared, initial_position=EARLIEST
     )
@@ -105,7 +102,7 @@ def test_key_based_batches_and_null_values(official: Any, pulsar_client: Any, pu
     assert seen == {f"k{k}": list(range(k, 30, 3)) for k in range(3)}
 
 
-def test_message_ids_travel_between_the_clients(official: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_message_ids_travel_between_the_clients(official, pulsar_client, pulsar_topic):
     producer = official.create_producer(pulsar_topic, batching_enabled=True, batching_max_messages=10)
     for number in range(20):
         producer.send_async(b"%d" % number, None)
@@ -122,7 +119,7 @@ def test_message_ids_travel_between_the_clients(official: Any, pulsar_client: An
     assert reader.read_next(30_000).data() == b"19"
 
 
-def test_both_clients_share_a_subscription(official: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_both_clients_share_a_subscription(official, pulsar_client, pulsar_topic):
     ours = pulsar_client.subscribe(pulsar_topic, "s", geminga.ConsumerType.Shared, receiver_queue_size=5)
     theirs = official.subscribe(pulsar_topic, "s", pulsar.ConsumerType.Shared, receiver_queue_size=5)
     producer = official.create_producer(pulsar_topic)

@@ -2,8 +2,10 @@ import asyncio
 import gc
 import random
 import socket
+from contextlib import asynccontextmanager
 
 import pytest
+from scripted_broker import ScriptedBroker
 from waiting import eventually_async, loop_turns
 
 from geminga.client.context import ClientContext, ServiceUnreachable, all_or_none
@@ -27,21 +29,20 @@ TOPIC = "persistent://public/default/t"
 Answer = pb.CommandLookupTopicResponse
 
 
-def run(scripted, body, url=None, **settings):
-    async def main():
-        broker = scripted()
-        await broker.start()
-        settings.setdefault("operation_timeout_seconds", 5.0)
-        settings.setdefault("backoff_initial_seconds", 0.005)
-        service_url = broker.url if url is None else url.format(port=broker.port)
-        context = ClientContext(ClientSettings(service_url=service_url, **settings), random=random.Random(1))
-        try:
-            return await asyncio.wait_for(body(broker, context), 60)
-        finally:
-            await context.close()
-            await broker.stop()
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def connected(url=None, **settings):
+    """A scripted broker and a client's context."""
+    broker = ScriptedBroker()
+    await broker.start()
+    settings.setdefault("operation_timeout_seconds", 5.0)
+    settings.setdefault("backoff_initial_seconds", 0.005)
+    service_url = broker.url if url is None else url.format(port=broker.port)
+    context = ClientContext(ClientSettings(service_url=service_url, **settings), random=random.Random(1))
+    try:
+        yield broker, context
+    finally:
+        await context.close()
+        await broker.stop()
 
 
 def fail_lookup(broker, code, text="no", times=1):
@@ -58,19 +59,17 @@ def fail_lookup(broker, code, text="no", times=1):
     broker.answers[Type.LOOKUP] = answer
 
 
-def test_lookup(scripted):
-    async def body(broker, context):
+async def test_lookup():
+    async with connected() as (broker, context):
         assert await context.lookup(TOPIC) == BrokerLocation(Address("127.0.0.1", broker.port))
         assert len(broker.peers) == 1
         # The broker that answered the lookup owns the topic: its connection is reused.
         await context.connection_to(TOPIC)
         assert len(broker.peers) == 1
 
-    run(scripted, body)
 
-
-def test_a_proxied_lookup_opens_a_second_connection(scripted):
-    async def body(broker, context):
+async def test_a_proxied_lookup_opens_a_second_connection():
+    async with connected() as (broker, context):
         broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(
             peer, frame, url="pulsar://localhost:6650", proxy_through_service_url=True
         )
@@ -78,12 +77,10 @@ def test_a_proxied_lookup_opens_a_second_connection(scripted):
         assert len(broker.peers) == 2
         assert broker.peers[1].connect.proxy_to_broker_url == "localhost:6650"
 
-    run(scripted, body)
 
-
-def test_redirects_are_followed(scripted):
-    async def body(broker, context):
-        other = scripted()
+async def test_redirects_are_followed():
+    async with connected() as (broker, context):
+        other = ScriptedBroker()
         await other.start()
         asked = []
 
@@ -99,43 +96,35 @@ def test_redirects_are_followed(scripted):
         assert asked == [True]
         await other.stop()
 
-    run(scripted, body)
 
-
-def test_a_redirect_loop_ends(scripted):
-    async def body(broker, context):
+async def test_a_redirect_loop_ends():
+    async with connected(backoff_initial_seconds=60.0) as (broker, context):  # once is enough
         broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(peer, frame, Answer.Redirect)
         with pytest.raises((LookupError, Timeout), match="more than 20 times"):
             await context.lookup(TOPIC, timeout=2)
         assert broker.count(Type.LOOKUP) > 20
 
-    run(scripted, body, backoff_initial_seconds=60.0)  # once is enough
 
-
-def test_transient_refusals_are_retried(scripted):
-    async def body(broker, context):
+async def test_transient_refusals_are_retried():
+    async with connected() as (broker, context):
         fail_lookup(broker, pb.ServiceNotReady, times=3)
         await context.lookup(TOPIC)
         assert broker.count(Type.LOOKUP) == 4
-
-    run(scripted, body)
 
 
 @pytest.mark.parametrize(
     ("code", "expected"), [(pb.TopicNotFound, TopicNotFound), (pb.AuthorizationError, AuthorizationError)]
 )
-def test_final_refusals_are_raised_at_once(scripted, code, expected):
-    async def body(broker, context):
+async def test_final_refusals_are_raised_at_once(code, expected):
+    async with connected() as (broker, context):
         fail_lookup(broker, code, "because", times=100)
         with pytest.raises(expected, match="because"):
             await context.lookup(TOPIC)
         assert broker.count(Type.LOOKUP) == 1
 
-    run(scripted, body)
 
-
-def test_opening_a_topic_requests_partitions_and_lookup_at_once(scripted):
-    async def body(broker, context):
+async def test_opening_a_topic_requests_partitions_and_lookup_at_once():
+    async with connected() as (broker, context):
         seen = asyncio.Queue()
         for kind in (Type.PARTITIONED_METADATA, Type.LOOKUP):
             answer = broker.answers[kind]
@@ -147,11 +136,9 @@ def test_opening_a_topic_requests_partitions_and_lookup_at_once(scripted):
         await context.connection_to(TOPIC)
         assert seen.empty(), "the lookup is not repeated"
 
-    run(scripted, body)
 
-
-def test_a_lookup_refused_while_opening_is_repeated_for_the_connection(scripted):
-    async def body(broker, context):
+async def test_a_lookup_refused_while_opening_is_repeated_for_the_connection():
+    async with connected() as (broker, context):
         fail_lookup(broker, pb.ServiceNotReady)
         lookups, answer = [], broker.answers[Type.LOOKUP]
         broker.answers[Type.LOOKUP] = lambda *asked: (lookups.append(asked), answer(*asked))
@@ -159,20 +146,16 @@ def test_a_lookup_refused_while_opening_is_repeated_for_the_connection(scripted)
         await context.connection_to(TOPIC)
         assert len(lookups) == 2
 
-    run(scripted, body)
 
-
-def test_retrying_ends_at_the_time_out(scripted):
-    async def body(broker, context):
+async def test_retrying_ends_at_the_time_out():
+    async with connected() as (broker, context):
         fail_lookup(broker, pb.ServiceNotReady, "still loading", times=10**6)
         with pytest.raises(Exception, match="still loading"):
             await context.lookup(TOPIC, timeout=2.0)
 
-    run(scripted, body)
 
-
-def test_a_refusal_is_raised_in_the_end_though_the_last_attempt_has_no_answer(scripted):
-    async def body(broker, core):
+async def test_a_refusal_is_raised_in_the_end_though_the_last_attempt_has_no_answer():
+    async with connected() as (broker, core):
         asked = []
 
         def once_and_never_again(peer, frame):
@@ -185,22 +168,18 @@ def test_a_refusal_is_raised_in_the_end_though_the_last_attempt_has_no_answer(sc
             await core.lookup(TOPIC, timeout=2.0)
         assert len(asked) == 2
 
-    run(scripted, body)
 
-
-def test_a_silent_broker_ends_at_the_time_out(scripted):
-    async def body(broker, context):
+async def test_a_silent_broker_ends_at_the_time_out():
+    async with connected() as (broker, context):
         broker.answers[Type.LOOKUP] = lambda peer, frame: None
         started = context.now()
         with pytest.raises(Timeout, match=r"0\.05 s"):
             await context.lookup(TOPIC, timeout=0.05)
         assert context.now() - started < 30.0
 
-    run(scripted, body)
 
-
-def test_a_connection_lost_meanwhile_is_retried(scripted):
-    async def body(broker, context):
+async def test_a_connection_lost_meanwhile_is_retried():
+    async with connected() as (broker, context):
         original = broker.answers[Type.LOOKUP]
 
         def drop_once(peer, frame):
@@ -211,20 +190,19 @@ def test_a_connection_lost_meanwhile_is_retried(scripted):
         await context.lookup(TOPIC)
         assert len(broker.peers) == 2
 
-    run(scripted, body)
 
-
-def test_hosts_are_tried_in_turn(scripted):
-    async def body(broker, context):
+async def test_hosts_are_tried_in_turn():
+    async with connected(url="pulsar://127.0.0.1:1,127.0.0.1:{port},127.0.0.1:2") as (broker, context):
         for _ in range(5):
             await context.partitions(TOPIC)
         assert len(broker.peers) == 1
 
-    run(scripted, body, url="pulsar://127.0.0.1:1,127.0.0.1:{port},127.0.0.1:2")
 
-
-def test_an_unreachable_service_url_is_waited_for_and_logged(scripted, caplog):
-    async def body(broker, context):
+async def test_an_unreachable_service_url_is_waited_for_and_logged(caplog):
+    async with connected(url="pulsar://127.0.0.1:1,127.0.0.1:2", operation_timeout_seconds=1.0) as (
+        _broker,
+        context,
+    ):
         started = context.now()
         with pytest.raises(
             ServiceUnreachable,
@@ -234,15 +212,17 @@ def test_an_unreachable_service_url_is_waited_for_and_logged(scripted, caplog):
         assert context.now() - started >= 0.99, "it waits until the operation time-out"
         assert isinstance(caught.value, (ConnectError, Timeout))
         assert caught.value.error() is Result.Timeout  # as in pulsar-client
-
-    run(scripted, body, url="pulsar://127.0.0.1:1,127.0.0.1:2", operation_timeout_seconds=1.0)
     told = [record.message for record in caplog.records if "for a broker" in record.message]
     assert len(told) == 1
     assert "127.0.0.1:1 refused" in told[0]
 
 
-def test_an_error_that_waiting_cannot_fix_is_raised_at_once(scripted, monkeypatch):
-    async def body(broker, context):
+async def test_an_error_that_waiting_cannot_fix_is_raised_at_once(monkeypatch):
+    async with connected(url="pulsar://nowhere.invalid:6650", operation_timeout_seconds=30.0) as (
+        _broker,
+        context,
+    ):
+
         async def unknown(*_arguments, **_options):
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
@@ -251,36 +231,31 @@ def test_an_error_that_waiting_cannot_fix_is_raised_at_once(scripted, monkeypatc
             await context.lookup(TOPIC)
         assert not isinstance(caught.value, Timeout)
 
-    run(scripted, body, url="pulsar://nowhere.invalid:6650", operation_timeout_seconds=30.0)
 
-
-def test_a_broker_that_comes_up_late(scripted, caplog):
+async def test_a_broker_that_comes_up_late(caplog):
     """Pending lookups continue as soon as the broker listens; the log names it once."""
 
-    async def body(broker, context):
+    async with connected(operation_timeout_seconds=20.0) as (broker, context):
         await broker.stop()
         asked = [asyncio.ensure_future(context.lookup(TOPIC)) for _ in range(3)]
         asked.append(asyncio.ensure_future(context.partitions(TOPIC)))
         await eventually_async(lambda: "for a broker" in caplog.text)
         await broker.start()
         await asyncio.gather(*asked)
-
-    run(scripted, body, operation_timeout_seconds=20.0)
     assert caplog.text.count("for a broker") == 1
 
 
-def test_partitions(scripted):
-    async def body(broker, context):
+async def test_partitions():
+    async with connected() as (broker, context):
         broker.partitions[TOPIC] = 3
         assert await context.partitions("t") == 3
         assert await context.partition_topics("t") == [f"{TOPIC}-partition-{i}" for i in range(3)]
         assert await context.partition_topics("other") == ["persistent://public/default/other"]
 
-    run(scripted, body)
 
+async def test_request_on_topic():
+    async with connected() as (_broker, context):
 
-def test_request_on_topic(scripted):
-    async def body(broker, context):
         def make(request_id):
             command = pb.BaseCommand(type=Type.PRODUCER)
             command.producer.topic = TOPIC
@@ -291,11 +266,10 @@ def test_request_on_topic(scripted):
         answer = await context.request_on_topic(TOPIC, make)
         assert answer.producer_success.producer_name == "scripted-0"
 
-    run(scripted, body)
 
+async def test_topics_of_a_namespace():
+    async with connected() as (broker, context):
 
-def test_topics_of_a_namespace(scripted):
-    async def body(broker, context):
         def answer(peer, frame):
             body = frame.command.getTopicsOfNamespace
             result = pb.BaseCommand(type=Type.GET_TOPICS_OF_NAMESPACE_RESPONSE)
@@ -307,10 +281,8 @@ def test_topics_of_a_namespace(scripted):
         found = await context.topics_of_namespace("public/default", pb.CommandGetTopicsOfNamespace.PERSISTENT)
         assert list(found.topics) == ["persistent://public/default/a"]
 
-    run(scripted, body)
 
-
-def test_close_closes_what_was_opened(scripted):
+async def test_close_closes_what_was_opened():
     class Handle:
         closed = 0
 
@@ -322,7 +294,7 @@ def test_close_closes_what_was_opened(scripted):
             if self.error:
                 raise self.error
 
-    async def body(broker, context):
+    async with connected() as (_broker, context):
         kept, gone, failing = Handle(), Handle(), Handle(Timeout("busy"))
 
         async def opening(opener, handle):
@@ -341,30 +313,21 @@ def test_close_closes_what_was_opened(scripted):
         with pytest.raises(AlreadyClosed):
             await context.opened(opening, kept)
 
-    run(scripted, body)
 
-
-def test_ids_and_clocks(scripted):
-    async def body(broker, context):
+async def test_ids_and_clocks():
+    async with connected() as (_broker, context):
         assert [context.new_producer_id() for _ in range(3)] == [0, 1, 2]
         assert context.new_consumer_id() == 0
         assert context.now_ms() > 1_700_000_000_000
 
-    run(scripted, body)
 
-
-def test_a_time_out_while_connecting_names_the_host_that_failed(scripted):
-    async def body(broker, context):
+async def test_a_time_out_while_connecting_names_the_host_that_failed():
+    async with connected(
+        url="pulsar://127.0.0.1:{port},localhost:{port}", connection_timeout_seconds=0.2
+    ) as (broker, context):
         broker.answers[Type.CONNECT] = lambda peer, frame: None
         with pytest.raises(Timeout, match=r"within 1\.5 s.*127\.0\.0\.1.*handshake"):
             await context.partitions(TOPIC, timeout=1.5)
-
-    run(
-        scripted,
-        body,
-        url="pulsar://127.0.0.1:{port},localhost:{port}",
-        connection_timeout_seconds=0.2,
-    )
 
 
 class Ended:
@@ -377,8 +340,8 @@ class Ended:
         pass
 
 
-def test_discarding_a_closed_handle_logs_nothing(scripted):
-    async def body(broker, context):
+async def test_discarding_a_closed_handle_logs_nothing():
+    async with connected() as (_broker, context):
         said = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
         context.discard(Ended())
@@ -386,13 +349,11 @@ def test_discarding_a_closed_handle_logs_nothing(scripted):
         gc.collect()
         assert not said
 
-    run(scripted, body)
 
-
-def test_cancelling_the_opening_of_several_raises_only_that(scripted):
+async def test_cancelling_the_opening_of_several_raises_only_that():
     """Handles that the client closed already raise no second error."""
 
-    async def body(broker, context):
+    async with connected() as (_broker, _context):
         never = asyncio.Event()
 
         async def opened():
@@ -406,5 +367,3 @@ def test_cancelling_the_opening_of_several_raises_only_that(scripted):
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-
-    run(scripted, body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from geminga.errors import InvalidConfiguration
 
 
 @pytest.fixture
-def subscribe(pulsar_client: Any, pulsar_topic: str) -> Iterator[Callable[..., Any]]:
+def subscribe(pulsar_client, pulsar_topic):
     opened = []
 
     def make(subscription: str = "s", topic: Any = pulsar_topic, **options: Any) -> Any:
@@ -28,7 +27,7 @@ def subscribe(pulsar_client: Any, pulsar_topic: str) -> Iterator[Callable[..., A
         consumer.close()
 
 
-def test_dead_letters(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+def test_dead_letters(pulsar_broker, pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe(
         consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=50,
         dead_letter_policy=geminga.ConsumerDeadLetterPolicy(2, initial_subscription_name="kept"),
@@ -47,7 +46,7 @@ def test_dead_letters(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str,
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_reconsume_later(pulsar_client: Any, pulsar_topic: str, subscribe: Any) -> None:
+def test_reconsume_later(pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe(
         consumer_type=ConsumerType.Shared, retry_enabled=True,
         dead_letter_policy=geminga.ConsumerDeadLetterPolicy(1),

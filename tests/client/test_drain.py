@@ -29,8 +29,8 @@ def publish(client: Any, topic: str, count: int, *, first: int = 0, **settings: 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 @pytest.mark.parametrize("batching", [False, True], ids=["one by one", "batches"])
 def test_delivered_messages_are_processed_and_the_rest_stay_at_the_broker(
-    pulsar_client: Any, pulsar_topic: str, kind: ConsumerType, batching: bool
-) -> None:
+    pulsar_client, pulsar_topic, kind, batching
+):
     consumer = pulsar_client.subscribe(pulsar_topic, "s", kind, receiver_queue_size=10)
     values = publish(pulsar_client, pulsar_topic, 50, batching_enabled=batching, batching_max_messages=5)
     done: list[bytes] = []
@@ -62,7 +62,7 @@ def test_delivered_messages_are_processed_and_the_rest_stay_at_the_broker(
     assert sorted(done + others) == sorted(values)
 
 
-def test_messages_held_at_the_timeout_go_to_other_consumers(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_messages_held_at_the_timeout_go_to_other_consumers(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s", **SHARED)
     publish(pulsar_client, pulsar_topic, 6, batching_enabled=True)
     publish(pulsar_client, pulsar_topic, 2, first=6)
@@ -78,7 +78,7 @@ def test_messages_held_at_the_timeout_go_to_other_consumers(pulsar_client: Any, 
     assert came == {b"%d" % number for number in range(1, 7)}
 
 
-def test_refused_and_covered_messages_are_settled(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_refused_and_covered_messages_are_settled(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     publish(pulsar_client, pulsar_topic, 5)
     held = [consumer.receive(60_000) for _ in range(5)]
@@ -91,7 +91,7 @@ def test_refused_and_covered_messages_are_settled(pulsar_client: Any, pulsar_top
         assert following.receive(60_000).data() == b"4"
 
 
-def test_a_listener_processes_the_delivered_messages(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_listener_processes_the_delivered_messages(pulsar_client, pulsar_topic):
     heard: list[bytes] = []
 
     def listener(consumer: Any, message: Any) -> None:
@@ -112,7 +112,7 @@ def test_a_listener_processes_the_delivered_messages(pulsar_client: Any, pulsar_
     assert len({*heard, *others}) == 100
 
 
-def test_a_receiver_that_would_wait_forever_gets_an_error(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_receiver_that_would_wait_forever_gets_an_error(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     ended = threading.Event()
 
@@ -127,7 +127,7 @@ def test_a_receiver_that_would_wait_forever_gets_an_error(pulsar_client: Any, pu
     assert ended.wait(60)
 
 
-def test_the_last_messages_of_a_drain_are_a_batch(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_the_last_messages_of_a_drain_are_a_batch(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", batch_receive_policy=ConsumerBatchReceivePolicy(10, -1, 60_000)
     )
@@ -144,7 +144,7 @@ def test_the_last_messages_of_a_drain_are_a_batch(pulsar_client: Any, pulsar_top
 
 
 @pytest.mark.parametrize("millis", [-1, True, "soon"])
-def test_drain_refuses_an_invalid_timeout(pulsar_client: Any, pulsar_topic: str, millis: Any) -> None:
+def test_drain_refuses_an_invalid_timeout(pulsar_client, pulsar_topic, millis):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     with pytest.raises(InvalidConfiguration, match="timeout_millis"):
         consumer.drain(millis)
@@ -152,54 +152,48 @@ def test_drain_refuses_an_invalid_timeout(pulsar_client: Any, pulsar_topic: str,
     assert consumer.receive(60_000).data() == b"0"
 
 
-def test_tasks_process_the_delivered_messages(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
-            producer = await client.create_producer(pulsar_topic)
-            for number in range(20):
-                await producer.send(b"%d" % number)
-            done = []
+async def test_tasks_process_the_delivered_messages(pulsar_broker, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+        producer = await client.create_producer(pulsar_topic)
+        for number in range(20):
+            await producer.send(b"%d" % number)
+        done = []
 
-            async def work() -> None:
-                async for message in consumer:
-                    await loop_turns(5)
-                    done.append(message.data())
-                    await consumer.acknowledge(message)
+        async def work() -> None:
+            async for message in consumer:
+                await loop_turns(5)
+                done.append(message.data())
+                await consumer.acknowledge(message)
 
-            workers = [asyncio.create_task(work()) for _ in range(4)]
-            await loop_turns()
-            assert await consumer.drain(60_000) == 0
-            await asyncio.wait_for(asyncio.gather(*workers), 60)
-            following = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
-            while len(done) < 20:
-                done.append((await following.receive(60_000)).data())
-            assert len(set(done)) == 20
-
-    asyncio.run(run())
+        workers = [asyncio.create_task(work()) for _ in range(4)]
+        await loop_turns()
+        assert await consumer.drain(60_000) == 0
+        await asyncio.wait_for(asyncio.gather(*workers), 60)
+        following = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+        while len(done) < 20:
+            done.append((await following.receive(60_000)).data())
+        assert len(set(done)) == 20
 
 
-def test_a_consumer_receives_nothing_after_a_cancelled_drain(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
-            producer = await client.create_producer(pulsar_topic)
-            await producer.send(b"1")
-            held = await consumer.receive(60_000)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(consumer.drain(60_000), 0.1)
-            await producer.send(b"2")
-            with pytest.raises(AlreadyClosed, match="draining"):
-                await consumer.receive(60_000)
-            await consumer.acknowledge(held)
-            assert await consumer.drain(60_000) == 0
-            following = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
-            assert (await following.receive(60_000)).data() == b"2"
-
-    asyncio.run(run())
+async def test_a_consumer_receives_nothing_after_a_cancelled_drain(pulsar_broker, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+        producer = await client.create_producer(pulsar_topic)
+        await producer.send(b"1")
+        held = await consumer.receive(60_000)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.drain(60_000), 0.1)
+        await producer.send(b"2")
+        with pytest.raises(AlreadyClosed, match="draining"):
+            await consumer.receive(60_000)
+        await consumer.acknowledge(held)
+        assert await consumer.drain(60_000) == 0
+        following = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+        assert (await following.receive(60_000)).data() == b"2"
 
 
-def test_the_end_of_the_broker_ends_the_drain(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_the_end_of_the_broker_ends_the_drain(pulsar_broker, pulsar_topic):
     with geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=2) as client:
         consumer = client.subscribe(pulsar_topic, "s", **SHARED)
         publish(client, pulsar_topic, 3)

@@ -1,7 +1,9 @@
 import asyncio
 import random
+from contextlib import asynccontextmanager
 
 import pytest
+from scripted_broker import UNSOLICITED, ScriptedBroker
 from waiting import eventually_async, loop_turns, never_async
 
 from geminga.client.context import ClientContext
@@ -19,7 +21,6 @@ from geminga.wire.frames import encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
-UNSOLICITED = (1 << 64) - 1
 
 
 class ProducerHandle:
@@ -66,23 +67,22 @@ class ProducerHandle:
             await asyncio.wait_for(self.changed.wait(), 60)
 
 
-def run(scripted, body, **settings):
-    async def main():
-        broker = scripted()
-        await broker.start()
-        settings.setdefault("operation_timeout_seconds", 5.0)
-        settings.setdefault("backoff_initial_seconds", 0.005)
-        context = ClientContext(ClientSettings(service_url=broker.url, **settings), random=random.Random(1))
-        handle = ProducerHandle(context)
-        driver = HandleDriver(context, handle)
-        try:
-            return await asyncio.wait_for(body(broker, context, handle, driver), 60)
-        finally:
-            await driver.close()
-            await context.close()
-            await broker.stop()
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def driven(**settings):
+    """A scripted broker, a client's context, and a handle with its driver."""
+    broker = ScriptedBroker()
+    await broker.start()
+    settings.setdefault("operation_timeout_seconds", 5.0)
+    settings.setdefault("backoff_initial_seconds", 0.005)
+    context = ClientContext(ClientSettings(service_url=broker.url, **settings), random=random.Random(1))
+    handle = ProducerHandle(context)
+    driver = HandleDriver(context, handle)
+    try:
+        yield broker, context, handle, driver
+    finally:
+        await driver.close()
+        await context.close()
+        await broker.stop()
 
 
 def refuse_producers(broker, *codes):
@@ -107,8 +107,8 @@ def close_producer(broker, handle, **fields):
     broker.peers[-1].send(command)
 
 
-def test_start_attaches_the_handle_to_its_broker(scripted):
-    async def body(broker, context, handle, driver):
+async def test_start_attaches_the_handle_to_its_broker():
+    async with driven() as (_broker, context, handle, driver):
         await driver.start()
         assert driver.attached
         assert handle.attached == 1
@@ -118,42 +118,34 @@ def test_start_attaches_the_handle_to_its_broker(scripted):
         assert context.pool.connections[0].handles_count == 0
         assert handle.detached == []
 
-    run(scripted, body)
 
-
-def test_transient_refusals_are_retried_while_starting(scripted):
-    async def body(broker, context, handle, driver):
+async def test_transient_refusals_are_retried_while_starting():
+    async with driven() as (broker, context, handle, driver):
         refuse_producers(broker, pb.ServiceNotReady, pb.MetadataError, pb.UnknownError)
         await driver.start()
         assert handle.attached == 1
         assert broker.count(Type.PRODUCER) == 4
         assert context.pool.connections[0].handles_count == 1
 
-    run(scripted, body)
 
-
-def test_a_final_refusal_ends_the_start(scripted):
-    async def body(broker, context, handle, driver):
+async def test_a_final_refusal_ends_the_start():
+    async with driven() as (broker, context, handle, driver):
         refuse_producers(broker, pb.ProducerBusy)
         with pytest.raises(ProducerBusy, match="not now"):
             await driver.start()
         assert context.pool.connections[0].handles_count == 0
         assert handle.failed == []
 
-    run(scripted, body)
 
-
-def test_start_ends_at_its_time_out(scripted):
-    async def body(broker, context, handle, driver):
+async def test_start_ends_at_its_time_out():
+    async with driven() as (broker, _context, _handle, driver):
         refuse_producers(broker, *[pb.ServiceNotReady] * 10_000)
         with pytest.raises((Timeout, ServiceUnitNotReady)):
             await driver.start(timeout=0.05)
 
-    run(scripted, body)
 
-
-def test_a_lost_connection_is_replaced(scripted):
-    async def body(broker, context, handle, driver):
+async def test_a_lost_connection_is_replaced():
+    async with driven() as (broker, _context, handle, driver):
         await driver.start()
         broker.peers[0].drop()
         await handle.until(lambda: handle.attached == 2)
@@ -163,11 +155,9 @@ def test_a_lost_connection_is_replaced(scripted):
         assert driver.attached
         assert len(broker.peers) == 2
 
-    run(scripted, body)
 
-
-def test_a_broker_that_comes_back_later_is_found(scripted):
-    async def body(broker, context, handle, driver):
+async def test_a_broker_that_comes_back_later_is_found():
+    async with driven(backoff_max_seconds=0.02) as (broker, _context, handle, driver):
         await driver.start()
         await broker.stop()
         await handle.until(lambda: handle.detached)
@@ -176,11 +166,9 @@ def test_a_broker_that_comes_back_later_is_found(scripted):
         await handle.until(lambda: handle.attached == 2)
         assert handle.failed == []
 
-    run(scripted, body, backoff_max_seconds=0.02)
 
-
-def test_a_lookup_that_is_never_answered_is_repeated_while_reconnecting(scripted, monkeypatch):
-    async def body(broker, context, handle, driver):
+async def test_a_lookup_that_is_never_answered_is_repeated_while_reconnecting(monkeypatch):
+    async with driven(operation_timeout_seconds=0.2) as (broker, context, handle, driver):
         await driver.start()
         place, asked = context.service.place, []
 
@@ -196,13 +184,11 @@ def test_a_lookup_that_is_never_answered_is_repeated_while_reconnecting(scripted
         assert len(asked) == 2
         assert handle.failed == []
 
-    run(scripted, body, operation_timeout_seconds=0.2)
 
-
-def test_a_handle_is_detached_before_its_driver_runs_again(scripted, monkeypatch):
+async def test_a_handle_is_detached_before_its_driver_runs_again(monkeypatch):
     """The application's loop may start tasks at once (`asyncio.eager_task_factory`)."""
 
-    async def body(broker, context, handle, driver):
+    async with driven() as (_broker, context, handle, driver):
         await driver.start()
         real, detached = context.task, []
 
@@ -215,11 +201,9 @@ def test_a_handle_is_detached_before_its_driver_runs_again(scripted, monkeypatch
         await handle.until(lambda: handle.attached == 2)
         assert detached == [1]
 
-    run(scripted, body)
 
-
-def test_closed_by_the_broker(scripted):
-    async def body(broker, context, handle, driver):
+async def test_closed_by_the_broker():
+    async with driven() as (broker, _context, handle, driver):
         await driver.start()
         close_producer(broker, handle)
         await handle.until(lambda: handle.attached == 2)
@@ -227,12 +211,15 @@ def test_closed_by_the_broker(scripted):
         assert len(broker.peers) == 1  # the connection stays
         assert broker.count(Type.LOOKUP) == 2
 
-    run(scripted, body)
 
-
-def test_closed_with_an_assigned_broker(scripted):
-    async def body(broker, context, handle, driver):
-        other = scripted()
+async def test_closed_with_an_assigned_broker():
+    async with driven(backoff_initial_seconds=30.0) as (
+        broker,
+        _context,
+        handle,
+        driver,
+    ):  # no delay is waited out
+        other = ScriptedBroker()
         await other.start()
         await driver.start()
         close_producer(broker, handle, assignedBrokerServiceUrl=other.url)
@@ -241,11 +228,15 @@ def test_closed_with_an_assigned_broker(scripted):
         assert broker.count(Type.LOOKUP) == 1
         await other.stop()
 
-    run(scripted, body, backoff_initial_seconds=30.0)  # no delay is waited out
 
+async def test_a_loop_of_assigned_brokers_is_followed_with_delays():
+    async with driven(backoff_initial_seconds=90.0, backoff_max_seconds=90.0) as (
+        broker,
+        _context,
+        handle,
+        driver,
+    ):
 
-def test_a_loop_of_assigned_brokers_is_followed_with_delays(scripted):
-    async def body(broker, context, handle, driver):
         def send_on(peer, frame):
             broker.on_producer(peer, frame)
             close_producer(broker, handle, assignedBrokerServiceUrl=broker.url)
@@ -257,32 +248,31 @@ def test_a_loop_of_assigned_brokers_is_followed_with_delays(scripted):
         await never_async(lambda: handle.attached != HOPS_MAX + 1, 0.1)
         assert driver.state is DriverState.WAITING
 
-    run(scripted, body, backoff_initial_seconds=90.0, backoff_max_seconds=90.0)
 
-
-def test_a_minute_with_one_broker_resets_the_count_of_hops(scripted):
-    async def body(broker, context, handle, driver):
+async def test_a_minute_with_one_broker_resets_the_count_of_hops():
+    async with driven(backoff_initial_seconds=90.0, backoff_max_seconds=90.0) as (
+        broker,
+        _context,
+        handle,
+        driver,
+    ):
         await driver.start()
         for hop in range(HOPS_MAX + 2):
             driver._attached_at -= 60.0
             close_producer(broker, handle, assignedBrokerServiceUrl=broker.url)
             await handle.until(lambda hop=hop: driver.attached and handle.attached == hop + 2)
 
-    run(scripted, body, backoff_initial_seconds=90.0, backoff_max_seconds=90.0)
 
-
-def test_an_unreachable_assigned_broker_leads_to_a_lookup(scripted):
-    async def body(broker, context, handle, driver):
+async def test_an_unreachable_assigned_broker_leads_to_a_lookup():
+    async with driven() as (broker, _context, handle, driver):
         await driver.start()
         close_producer(broker, handle, assignedBrokerServiceUrl="pulsar://127.0.0.1:1")
         await handle.until(lambda: handle.attached == 2)
         assert broker.count(Type.LOOKUP) == 2
 
-    run(scripted, body)
 
-
-def test_a_terminal_error_ends_reconnecting(scripted):
-    async def body(broker, context, handle, driver):
+async def test_a_terminal_error_ends_reconnecting():
+    async with driven() as (broker, _context, handle, driver):
         await driver.start()
         refuse_producers(broker, pb.ProducerBusy, pb.ProducerFenced)
         broker.peers[0].drop()
@@ -291,11 +281,9 @@ def test_a_terminal_error_ends_reconnecting(scripted):
         assert driver.state is DriverState.FAILED
         assert broker.count(Type.PRODUCER) == 3  # ProducerBusy was not terminal for this handle
 
-    run(scripted, body)
 
-
-def test_reattach_keeps_the_connection(scripted):
-    async def body(broker, context, handle, driver):
+async def test_reattach_keeps_the_connection():
+    async with driven() as (broker, context, handle, driver):
         await driver.start()
         problem = PulsarException("start afresh")
         driver.reattach(problem)
@@ -304,33 +292,28 @@ def test_reattach_keeps_the_connection(scripted):
         assert len(broker.peers) == 1
         assert context.pool.connections[0].handles_count == 1
 
-    run(scripted, body)
 
-
-def test_a_kept_connection_needs_neither_a_delay_nor_a_lookup(scripted):
-    async def body(broker, context, handle, driver):
+async def test_a_kept_connection_needs_neither_a_delay_nor_a_lookup():
+    async with driven(backoff_initial_seconds=30.0) as (broker, _context, handle, driver):
         await driver.start()
         driver.keep_connection()
         close_producer(broker, handle)
         await handle.until(lambda: handle.attached == 2)
         assert broker.count(Type.LOOKUP) == 1
 
-    run(scripted, body, backoff_initial_seconds=30.0)
 
-
-def test_a_kept_connection_that_is_lost_is_replaced(scripted):
-    async def body(broker, context, handle, driver):
+async def test_a_kept_connection_that_is_lost_is_replaced():
+    async with driven() as (broker, _context, handle, driver):
         await driver.start()
         driver.keep_connection()
         broker.peers[0].drop()
         await handle.until(lambda: handle.attached == 2)
         assert len(broker.peers) == 2
 
-    run(scripted, body)
 
+async def test_a_close_between_answer_and_attach_leads_to_a_reconnect():
+    async with driven() as (broker, _context, handle, driver):
 
-def test_a_close_between_answer_and_attach_leads_to_a_reconnect(scripted):
-    async def body(broker, context, handle, driver):
         def answer_and_close(peer, frame):
             broker.answers[Type.PRODUCER] = broker.on_producer
             broker.on_producer(peer, frame)
@@ -341,22 +324,18 @@ def test_a_close_between_answer_and_attach_leads_to_a_reconnect(scripted):
         await handle.until(lambda: handle.attached == 2)
         assert handle.detached == [None]
 
-    run(scripted, body)
 
-
-def test_close_while_reconnecting(scripted):
-    async def body(broker, context, handle, driver):
+async def test_close_while_reconnecting():
+    async with driven(backoff_initial_seconds=30.0) as (broker, _context, handle, driver):
         await driver.start()
         await broker.stop()
         await handle.until(lambda: handle.detached)
         await driver.close()
         assert driver.state is DriverState.CLOSED
 
-    run(scripted, body, backoff_initial_seconds=30.0)
 
-
-def test_cancelling_start_leaves_nothing_behind(scripted):
-    async def body(broker, context, handle, driver):
+async def test_cancelling_start_leaves_nothing_behind():
+    async with driven() as (broker, context, _handle, driver):
         broker.answers[Type.PRODUCER] = lambda peer, frame: None
         starting = asyncio.ensure_future(driver.start())
         await eventually_async(lambda: broker.count(Type.PRODUCER))
@@ -365,13 +344,11 @@ def test_cancelling_start_leaves_nothing_behind(scripted):
             await starting
         assert context.pool.connections[0].handles_count == 0
 
-    run(scripted, body)
 
-
-def test_cancelling_start_at_any_step_leaves_no_handle(scripted):
+async def test_cancelling_start_at_any_step_leaves_no_handle():
     """However far the start got, cancelling it leaves no handle on a connection and the client usable."""
 
-    async def body(broker, context, handle, driver):
+    async with driven() as (_broker, context, _handle, driver):
         steps = 0
         finished = False
         while not finished:
@@ -388,11 +365,9 @@ def test_cancelling_start_at_any_step_leaves_no_handle(scripted):
         assert steps > 3
         await driver.start()
 
-    run(scripted, body)
 
-
-def test_frames_are_dropped_while_detached(scripted):
-    async def body(broker, context, handle, driver):
+async def test_frames_are_dropped_while_detached():
+    async with driven(backoff_initial_seconds=30.0) as (broker, _context, handle, driver):
         await driver.start()
         receipt = encode_send_receipt(handle.producer_id, 0, None, 1, 1)
         broker.peers[0].transport.write(receipt)
@@ -400,5 +375,3 @@ def test_frames_are_dropped_while_detached(scripted):
         driver.reattach(None)
         broker.peers[0].transport.write(receipt)  # a late frame of the earlier attachment
         await never_async(lambda: len(handle.frames) != 1, 0.02)
-
-    run(scripted, body, backoff_initial_seconds=30.0)

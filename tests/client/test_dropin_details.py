@@ -10,13 +10,13 @@ import enum
 import importlib
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from typing import Any
 
 import pytest
+from interpreter import run_python
 from waiting import eventually
 
 import geminga
@@ -33,7 +33,7 @@ def library(name: str) -> Any:
 
 
 @pytest.fixture(params=["geminga", pytest.param("pulsar", marks=pytest.mark.witness)])
-def p(request: pytest.FixtureRequest) -> Any:
+def p(request):
     return library(request.param)
 
 
@@ -43,7 +43,7 @@ def connect(p: Any, url: str, **options: Any) -> Any:
 
 
 @pytest.fixture
-def client(p: Any, pulsar_broker: Any) -> Any:
+def client(p, pulsar_broker):
     client = connect(p, pulsar_broker.service_url)
     yield client
     client.close()
@@ -56,7 +56,7 @@ def ours(p: Any) -> bool:
 # --- the same --------------------------------------------------------------------------------------
 
 
-def test_a_router_sees_the_message(p: Any, pulsar_broker: Any, client: Any, pulsar_topic: str) -> None:
+def test_a_router_sees_the_message(p, pulsar_broker, client, pulsar_topic):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     seen: dict[str, Any] = {}
 
@@ -82,9 +82,7 @@ def test_a_router_sees_the_message(p: Any, pulsar_broker: Any, client: Any, puls
     }  # fmt: skip
 
 
-def test_a_reader_of_partitions_starts_at_an_id(
-    p: Any, pulsar_broker: Any, client: Any, pulsar_topic: str
-) -> None:
+def test_a_reader_of_partitions_starts_at_an_id(p, pulsar_broker, client, pulsar_topic):
     """The id counts in every partition: by ledger and entry, as if it were the partition's own."""
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     ids = []
@@ -108,7 +106,7 @@ def test_a_reader_of_partitions_starts_at_an_id(
         reader.close()
 
 
-def test_redelivery_in_asyncio_is_a_plain_call(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_redelivery_in_asyncio_is_a_plain_call(p, pulsar_broker, pulsar_topic):
     async def main() -> list[int]:
         client = p.asyncio.Client(pulsar_broker.service_url)
         consumer = await client.subscribe(pulsar_topic, "s", consumer_type=p.ConsumerType.Shared)
@@ -124,23 +122,20 @@ def test_redelivery_in_asyncio_is_a_plain_call(p: Any, pulsar_broker: Any, pulsa
     assert asyncio.run(main()) == [0, 1]
 
 
-def test_a_redelivery_may_be_awaited(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(pulsar_topic, "s")
-            await consumer.redeliver_unacknowledged_messages()
-
-    asyncio.run(main())
+async def test_a_redelivery_may_be_awaited(pulsar_broker, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(pulsar_topic, "s")
+        await consumer.redeliver_unacknowledged_messages()
 
 
-def test_an_asyncio_error_is_made_from_a_result(p: Any) -> None:
+def test_an_asyncio_error_is_made_from_a_result(p):
     error = p.asyncio.PulsarException(p.Result.Timeout, "no answer")
     assert error.error() == p.Result.Timeout
     assert str(error) == "3 Timeout: no answer"
     assert str(p.asyncio.PulsarException(p.Result.Ok)) == "0 Ok"
 
 
-def test_an_authentication_plug_in_that_cannot_be_loaded_raises(p: Any, pulsar_broker: Any) -> None:
+def test_an_authentication_plug_in_that_cannot_be_loaded_raises(p, pulsar_broker):
     client = p.Client(
         pulsar_broker.service_url,
         authentication=p.Authentication("someoldjunk.so", "blah"),
@@ -155,7 +150,7 @@ def test_an_authentication_plug_in_that_cannot_be_loaded_raises(p: Any, pulsar_b
     client.close()
 
 
-def test_a_negative_timeout_receives_only_queued_messages(p: Any, client: Any, pulsar_topic: str) -> None:
+def test_a_negative_timeout_receives_only_queued_messages(p, client, pulsar_topic):
     consumer = client.subscribe(pulsar_topic, "s")
     with pytest.raises(p.Timeout):
         consumer.receive(-1)
@@ -166,7 +161,7 @@ def test_a_negative_timeout_receives_only_queued_messages(p: Any, client: Any, p
     assert again.message_id() == message.message_id()
 
 
-def test_a_signal_ends_receive(p: Any, client: Any, pulsar_topic: str) -> None:
+def test_a_signal_ends_receive(p, client, pulsar_topic):
     consumer = client.subscribe(pulsar_topic, "s")
     main = threading.get_ident()
 
@@ -187,7 +182,7 @@ def test_a_signal_ends_receive(p: Any, client: Any, pulsar_topic: str) -> None:
     thread.join(60)
 
 
-def test_a_consumer_of_no_topics(p: Any, client: Any) -> None:
+def test_a_consumer_of_no_topics(p, client):
     consumer = client.subscribe([], "s")
     with pytest.raises(p.Timeout):
         consumer.receive(100)
@@ -196,7 +191,7 @@ def test_a_consumer_of_no_topics(p: Any, client: Any) -> None:
 
 
 @pytest.mark.parametrize("what", [None, 1, "id", [1]])
-def test_acknowledging_no_message_is_a_type_error(p: Any, client: Any, pulsar_topic: str, what: Any) -> None:
+def test_acknowledging_no_message_is_a_type_error(p, client, pulsar_topic, what):
     consumer = client.subscribe(pulsar_topic, "s")
     for acknowledge in (
         consumer.acknowledge,
@@ -207,7 +202,7 @@ def test_acknowledging_no_message_is_a_type_error(p: Any, client: Any, pulsar_to
             acknowledge(what)
 
 
-def test_closed_handles(p: Any, client: Any, pulsar_topic: str) -> None:
+def test_closed_handles(p, client, pulsar_topic):
     """Requests of redelivery to a closed consumer do nothing; all other calls raise AlreadyClosed."""
     producer = client.create_producer(pulsar_topic)
     consumer = client.subscribe(pulsar_topic, "s")
@@ -228,66 +223,59 @@ def test_closed_handles(p: Any, client: Any, pulsar_topic: str) -> None:
             call()
 
 
-def test_closed_handles_of_asyncio(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        client = p.asyncio.Client(pulsar_broker.service_url)
-        producer = await client.create_producer(pulsar_topic)
-        consumer = await client.subscribe(pulsar_topic, "s")
-        message_id = await producer.send(b"m")
-        for _ in range(2):
-            await consumer.close()
-        await consumer.negative_acknowledge(message_id)
-        consumer.redeliver_unacknowledged_messages()
-        await producer.close()
-        for call in (
-            producer.close,
-            lambda: producer.send(b"m"),
-            consumer.receive,
-            consumer.unsubscribe,
-        ):
-            with pytest.raises(p.asyncio.PulsarException) as raised:
-                await call()
-            assert raised.value.error() == p.Result.AlreadyClosed
-        await client.close()
-
-    asyncio.run(run())
+async def test_closed_handles_of_asyncio(p, pulsar_broker, pulsar_topic):
+    client = p.asyncio.Client(pulsar_broker.service_url)
+    producer = await client.create_producer(pulsar_topic)
+    consumer = await client.subscribe(pulsar_topic, "s")
+    message_id = await producer.send(b"m")
+    for _ in range(2):
+        await consumer.close()
+    await consumer.negative_acknowledge(message_id)
+    consumer.redeliver_unacknowledged_messages()
+    await producer.close()
+    for call in (
+        producer.close,
+        lambda: producer.send(b"m"),
+        consumer.receive,
+        consumer.unsubscribe,
+    ):
+        with pytest.raises(p.asyncio.PulsarException) as raised:
+            await call()
+        assert raised.value.error() == p.Result.AlreadyClosed
+    await client.close()
 
 
-def test_a_long_delay_that_was_asked_for(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        client = p.asyncio.Client(pulsar_broker.service_url)
-        producer = await client.create_producer(
-            pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-        )
-        sends = [asyncio.create_task(producer.send(b"m")) for _ in range(2)]
-        done, _ = await asyncio.wait(sends, timeout=0.3)
-        assert not done
-        await producer.flush()
-        first, second = await asyncio.gather(*sends)
-        assert (first.ledger_id(), first.entry_id()) == (second.ledger_id(), second.entry_id())
-        await client.close()
-
-    asyncio.run(run())
+async def test_a_long_delay_that_was_asked_for(p, pulsar_broker, pulsar_topic):
+    client = p.asyncio.Client(pulsar_broker.service_url)
+    producer = await client.create_producer(
+        pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    sends = [asyncio.create_task(producer.send(b"m")) for _ in range(2)]
+    done, _ = await asyncio.wait(sends, timeout=0.3)
+    assert not done
+    await producer.flush()
+    first, second = await asyncio.gather(*sends)
+    assert (first.ledger_id(), first.entry_id()) == (second.ledger_id(), second.entry_id())
+    await client.close()
 
 
-def test_a_star_import_leaves_pythons_names_alone(p: Any) -> None:
+def test_a_star_import_leaves_pythons_names_alone(p):
     """A library with an `asyncio` of its own must not hand it out."""
     program = (
         f"import asyncio\nfrom {p.__name__} import *\n"
         "asyncio.run, Client, MessageId, schema.Record, functions, exceptions, tableview"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run_python(program)
 
 
-def test_an_id_from_a_receipt_does_not_name_its_topic(p: Any, client: Any, pulsar_topic: str) -> None:
+def test_an_id_from_a_receipt_does_not_name_its_topic(p, client, pulsar_topic):
     message_id = client.create_producer(pulsar_topic).send(b"x")
     consumer = client.subscribe([pulsar_topic, f"{pulsar_topic}-2"], "s")
     with pytest.raises(p.OperationNotSupported):
         consumer.acknowledge(message_id)
 
 
-def test_an_id_from_a_receipt_acknowledges(p: Any, client: Any, pulsar_topic: str) -> None:
+def test_an_id_from_a_receipt_acknowledges(p, client, pulsar_topic):
     consumer = client.subscribe(pulsar_topic, "s")
     message_id = client.create_producer(pulsar_topic).send(b"x")
     consumer.receive(TIMEOUT_MILLIS)
@@ -297,29 +285,26 @@ def test_an_id_from_a_receipt_acknowledges(p: Any, client: Any, pulsar_topic: st
         client.subscribe(pulsar_topic, "s").receive(200)
 
 
-def test_several_topics_are_no_pattern(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        client = p.asyncio.Client(pulsar_broker.service_url)
-        with pytest.raises(ValueError, match="is_pattern_topic"):
-            await client.subscribe([pulsar_topic], "s", is_pattern_topic=True)
-        await client.close()
-
-    asyncio.run(main())
+async def test_several_topics_are_no_pattern(p, pulsar_broker, pulsar_topic):
+    client = p.asyncio.Client(pulsar_broker.service_url)
+    with pytest.raises(ValueError, match="is_pattern_topic"):
+        await client.subscribe([pulsar_topic], "s", is_pattern_topic=True)
+    await client.close()
 
 
-def test_a_batch_takes_only_ids(p: Any) -> None:
+def test_a_batch_takes_only_ids(p):
     with pytest.raises(TypeError):
         p.MessageBatch().with_message_id("1:2")
 
 
-def test_wrap_keeps_service_urls_and_message_ids(p: Any) -> None:
+def test_wrap_keeps_service_urls_and_message_ids(p):
     inner = getattr(p.ServiceInfo("pulsar://a:1"), "_service_info", p.ServiceInfo("pulsar://a:1"))
     assert p.ServiceInfo.wrap(inner).service_url == "pulsar://a:1"
     earliest = p.MessageId.wrap(p.MessageId.earliest)
     assert earliest.serialize() == p.MessageId.earliest.serialize()
 
 
-def test_avro_gets_plain_values(p: Any) -> None:
+def test_avro_gets_plain_values(p):
     pytest.importorskip("fastavro")
 
     class Kind(enum.Enum):
@@ -332,7 +317,7 @@ def test_avro_gets_plain_values(p: Any) -> None:
     assert codec.encode_dict({"x": [Kind.a], "y": {"z": 1}}) == {"x": ["a"], "y": {"z": 1}}
 
 
-def test_an_http_service_url(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_an_http_service_url(p, pulsar_broker, pulsar_topic):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
     client = connect(p, pulsar_broker.admin_url)
     producer = client.create_producer(pulsar_topic)
@@ -354,7 +339,7 @@ def test_an_http_service_url(p: Any, pulsar_broker: Any, pulsar_topic: str) -> N
 # --- not the same ------------------------------------------------------------------------------------
 
 
-def test_closing_twice(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_closing_twice(p, pulsar_broker, pulsar_topic):
     client = connect(p, pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)
     consumer = client.subscribe(pulsar_topic, "s")
@@ -373,14 +358,14 @@ def test_closing_twice(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
                 handle.close()
 
 
-def test_wrong_arguments_are_value_errors(p: Any, client: Any) -> None:
+def test_wrong_arguments_are_value_errors(p, client):
     for wrong in ({"properties": 5}, {"max_pending_messages": "x"}, {"compression_type": None}):
         with pytest.raises(ValueError) as caught:
             client.create_producer("t", **wrong)
         assert isinstance(caught.value, p.PulsarException) is ours(p)
 
 
-def test_the_text_of_errors(p: Any, pulsar_broker: Any, client: Any, pulsar_topic: str) -> None:
+def test_the_text_of_errors(p, pulsar_broker, client, pulsar_topic):
     client.subscribe(pulsar_topic, "s")
     with pytest.raises(p.ConsumerBusy) as caught:
         client.subscribe(pulsar_topic, "s")
@@ -389,16 +374,14 @@ def test_the_text_of_errors(p: Any, pulsar_broker: Any, client: Any, pulsar_topi
     assert hasattr(caught.value, "error") is ours(p)
 
 
-def test_a_router_that_names_no_partition(p: Any, pulsar_broker: Any, client: Any, pulsar_topic: str) -> None:
+def test_a_router_that_names_no_partition(p, pulsar_broker, client, pulsar_topic):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     producer = client.create_producer(pulsar_topic, message_router=lambda message, count: 7)
     with pytest.raises(p.InvalidMessage if ours(p) else p.UnknownError):
         producer.send(b"x")
 
 
-def test_a_callback_that_raises(
-    caplog: pytest.LogCaptureFixture, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_a_callback_that_raises(caplog, pulsar_client, pulsar_topic):
     """With pulsar-client the same program hangs in `flush`, 12 times of 12: no test to run for all time."""
     producer = pulsar_client.create_producer(pulsar_topic)
 
@@ -411,19 +394,16 @@ def test_a_callback_that_raises(
     assert "a bad callback" in caplog.text
 
 
-def test_geminga_prints_nothing_and_pulsar_client_does(p: Any, pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_geminga_prints_nothing_and_pulsar_client_does(p, pulsar_broker, pulsar_topic):
     program = (
         f"import sys, {p.__name__} as p; client = p.Client(sys.argv[1]); "
         "client.create_producer(sys.argv[2]).send(b'x'); client.close()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, pulsar_broker.service_url, pulsar_topic],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    done = run_python(program, pulsar_broker.service_url, pulsar_topic)
     assert (done.stdout + done.stderr == "") is ours(p)
 
 
-def test_geminga_ids_are_unequal_to_other_types(p: Any) -> None:
+def test_geminga_ids_are_unequal_to_other_types(p):
     if ours(p):
         assert p.MessageId.earliest != "earliest"
     else:
@@ -431,7 +411,7 @@ def test_geminga_ids_are_unequal_to_other_types(p: Any) -> None:
             _ = p.MessageId.earliest == "earliest"
 
 
-def test_unknown_choices(p: Any) -> None:
+def test_unknown_choices(p):
     if ours(p):
         with pytest.raises(ValueError, match="77"):
             p.ConsumerType(77)
@@ -439,7 +419,7 @@ def test_unknown_choices(p: Any) -> None:
         assert int(p.ConsumerType(77)) == 77
 
 
-def test_bytes_fields_are_checked(p: Any) -> None:
+def test_bytes_fields_are_checked(p):
     class Raw(p.schema.Record):  # type: ignore[misc, name-defined]
         raw = p.schema.Bytes()
 
@@ -450,7 +430,7 @@ def test_bytes_fields_are_checked(p: Any) -> None:
         assert Raw(raw=5).raw == 5
 
 
-def test_geminga_decodes_enumerations_of_texts(p: Any) -> None:
+def test_geminga_decodes_enumerations_of_texts(p):
     class Colour(enum.Enum):
         RED = "rouge"
 
@@ -466,7 +446,7 @@ def test_geminga_decodes_enumerations_of_texts(p: Any) -> None:
             codec.decode(payload)
 
 
-def test_a_bool_in_a_field_of_numbers(p: Any) -> None:
+def test_a_bool_in_a_field_of_numbers(p):
     class Count(p.schema.Record):  # type: ignore[misc, name-defined]
         count = p.schema.Integer()
 

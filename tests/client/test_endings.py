@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -18,6 +16,8 @@ from typing import Any
 
 import pytest
 from insides import inner_consumer, publisher_of
+from interpreter import run_python
+from published import backlog
 from waiting import eventually, eventually_async, eventually_awaited, loop_turns
 
 import geminga
@@ -28,11 +28,6 @@ from geminga.client.runtime import LoopThread
 from geminga.errors import AlreadyClosed
 
 EARLIEST = InitialPosition.Earliest
-
-
-def backlog(broker: Any, topic: str) -> int:
-    path = topic.replace("://", "/")
-    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"])
 
 
 class Blocked:
@@ -60,9 +55,7 @@ class Blocked:
 
 
 @pytest.mark.parametrize("end", ["shutdown", "close"])
-def test_threads_that_wait_for_messages_get_an_error_at_the_end(
-    pulsar_broker: Any, pulsar_topic: str, end: str
-) -> None:
+def test_threads_that_wait_for_messages_get_an_error_at_the_end(pulsar_broker, pulsar_topic, end):
     client = pulsar_broker.client()
     consumer = client.subscribe(pulsar_topic, "s")
     tables = client.subscribe(pulsar_topic, "tables")
@@ -89,7 +82,7 @@ def test_threads_that_wait_for_messages_get_an_error_at_the_end(
         assert isinstance(outcomes[number], AlreadyClosed)
 
 
-def test_threads_that_wait_for_receipts_or_permits_get_an_error_at_shutdown(broker: Any) -> None:
+def test_threads_that_wait_for_receipts_or_permits_get_an_error_at_shutdown(broker):
     broker.answers.pop(geminga_send())  # no receipt ever comes
     client = geminga.Client(broker.url)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
@@ -113,22 +106,17 @@ def geminga_send() -> int:
     return int(pb.BaseCommand.SEND)
 
 
-def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        client = geminga.asyncio.Client(pulsar_broker.service_url)
-        consumer = await client.subscribe(pulsar_topic, "s")
-        waiting = asyncio.create_task(consumer.receive())
-        await loop_turns()
-        client.shutdown()
-        with pytest.raises(AlreadyClosed):
-            await asyncio.wait_for(waiting, 60)
-
-    asyncio.run(main())
+async def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker, pulsar_topic):
+    client = geminga.asyncio.Client(pulsar_broker.service_url)
+    consumer = await client.subscribe(pulsar_topic, "s")
+    waiting = asyncio.create_task(consumer.receive())
+    await loop_turns()
+    client.shutdown()
+    with pytest.raises(AlreadyClosed):
+        await asyncio.wait_for(waiting, 60)
 
 
-def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(pulsar_broker, pulsar_topic):
     """A SIGTERM handler closes while the program is closing already: pending sends still complete."""
     client = pulsar_broker.client()
     producer = client.create_producer(pulsar_topic, max_pending_messages=0, batching_enabled=True)
@@ -143,9 +131,7 @@ def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(
 # --- dropped -------------------------------------------------------------------------------------
 
 
-def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(pulsar_broker, pulsar_topic):
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(
         pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000, max_pending_messages=0
@@ -195,9 +181,7 @@ def _is_refused(client: geminga.Client, topic: str) -> None:
     ],
     ids=["producer", "refusal", "partitions", "consumer", "reader", "table view"],
 )
-def test_a_dropped_client_does_not_wait_for_the_garbage_collector(
-    pulsar_broker: Any, pulsar_topic: str, use: Any
-) -> None:
+def test_a_dropped_client_does_not_wait_for_the_garbage_collector(pulsar_broker, pulsar_topic, use):
     def program() -> threading.Thread:
         client = geminga.Client(pulsar_broker.service_url)
         use(client, pulsar_topic)
@@ -218,7 +202,7 @@ def _drop(holders: list[Any]) -> None:
     gc.collect()
 
 
-def test_a_dropped_client_with_a_listener_keeps_running(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_dropped_client_with_a_listener_keeps_running(pulsar_broker, pulsar_topic):
     heard: list[bytes] = []
     client = geminga.Client(pulsar_broker.service_url)
     runtime = client.runtime
@@ -231,9 +215,7 @@ def test_a_dropped_client_with_a_listener_keeps_running(pulsar_broker: Any, puls
     runtime.close()
 
 
-def test_no_callback_runs_after_a_client_is_closed(
-    pulsar_broker: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_callback_runs_after_a_client_is_closed(pulsar_broker, pulsar_topic, monkeypatch):
     """As after the close of a consumer: what a listener is just at is waited for."""
     monkeypatch.setattr("geminga.client.sync_base.STOP_SECONDS_MAX", 60)
     inside, go = threading.Event(), threading.Event()
@@ -262,7 +244,7 @@ def test_no_callback_runs_after_a_client_is_closed(
     assert not thread.is_alive()
 
 
-def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker, pulsar_topic):
     class Service:
         def __init__(self) -> None:
             self.client = geminga.Client(pulsar_broker.service_url)
@@ -280,7 +262,7 @@ def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: An
     eventually(lambda: gc.collect() is not None and gone() is None)
 
 
-def test_a_second_close_does_not_interrupt_the_first() -> None:
+def test_a_second_close_does_not_interrupt_the_first():
     """Two threads close: what the first one ends is ended to the last step."""
     runtime = LoopThread()
     cleaned: list[str] = []
@@ -305,7 +287,7 @@ def test_a_second_close_does_not_interrupt_the_first() -> None:
     assert cleaned == ["up"]
 
 
-def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker, pulsar_topic):
     """The producer is closed: the loop still answers calls, until it ends during an answer."""
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)
@@ -328,23 +310,21 @@ def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker: An
 # --- the end of the interpreter ------------------------------------------------------------------
 
 
-def run_python(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+def quiet_output(program: str) -> str:
+    done = run_python(program, options=("-X", "dev"))
+    assert not done.stderr
     return done.stdout
 
 
 def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic
+):
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for _ in range(20):
             producer.send(b"x")
     pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST).close()
     assert backlog(pulsar_broker, pulsar_topic) == 20
-    run_python(
+    quiet_output(
         "import geminga\n"
         f"client = geminga.Client({pulsar_broker.service_url!r})\n"
         f"consumer = client.subscribe({pulsar_topic!r}, 's', geminga.ConsumerType.Shared)\n"
@@ -360,10 +340,8 @@ def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
         assert [reader.read_next(30_000).data() for _ in range(10)] == [b"%d" % n for n in range(10)]
 
 
-def test_the_interpreter_ends_with_blocked_threads_and_listeners(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
-    run_python(
+def test_the_interpreter_ends_with_blocked_threads_and_listeners(pulsar_broker, pulsar_topic):
+    quiet_output(
         "import geminga, threading\n"
         f"client = geminga.Client({pulsar_broker.service_url!r})\n"
         f"consumer = client.subscribe({pulsar_topic!r}, 's')\n"
@@ -372,11 +350,9 @@ def test_the_interpreter_ends_with_blocked_threads_and_listeners(
     )
 
 
-def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
+def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(pulsar_broker, pulsar_topic):
     """The finalizer runs when modules can no longer be imported."""
-    run_python(
+    quiet_output(
         "import geminga as pulsar\n"
         "class Service:\n"
         "    def __init__(self):\n"
@@ -396,7 +372,7 @@ def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(
 # --- loops ---------------------------------------------------------------------------------------
 
 
-def test_one_asyncio_client_over_several_loops(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_one_asyncio_client_over_several_loops(pulsar_broker, pulsar_topic):
     client = geminga.asyncio.Client(pulsar_broker.service_url)
 
     async def send(value: bytes) -> None:
@@ -419,46 +395,40 @@ def test_one_asyncio_client_over_several_loops(pulsar_broker: Any, pulsar_topic:
         asyncio.run(send(b"3"))
 
 
-def test_pending_sends_and_acks_leave_when_asyncio_run_ends(pulsar_broker: Any, pulsar_topic: str) -> None:
+async def test_pending_sends_and_acks_leave_when_asyncio_run_ends(pulsar_broker, pulsar_topic):
     """The program forgot to close: acknowledgements and messages leave with the end of the loop."""
 
-    async def main() -> None:
-        client = geminga.asyncio.Client(pulsar_broker.service_url)
-        consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
-        producer = await client.create_producer(
-            pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-        )
-        await asyncio.gather(*(producer.send(b"x") for _ in range(10)), producer.flush())
-        for _ in range(10):
-            await consumer.acknowledge(await consumer.receive(30_000))
-        for _ in range(5):
-            producer.send_async(b"y")
-        held.append(client)
-
     held: list[Any] = []
-    asyncio.run(main())
+    client = geminga.asyncio.Client(pulsar_broker.service_url)
+    consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
+    producer = await client.create_producer(
+        pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    await asyncio.gather(*(producer.send(b"x") for _ in range(10)), producer.flush())
+    for _ in range(10):
+        await consumer.acknowledge(await consumer.receive(30_000))
+    for _ in range(5):
+        producer.send_async(b"y")
+    held.append(client)
     assert backlog(pulsar_broker, pulsar_topic) == 1  # the batch of 5 is one entry
 
 
-def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
-    async def main() -> None:
-        client = geminga.asyncio.Client(pulsar_broker.service_url)
-        await client.get_topic_partitions("t")
-        (connection,) = client.context.pool.connections
-        holders = [client]
-        del client
-        with pytest.warns(ResourceWarning, match="was not closed"):
-            _drop(holders)
-        await eventually_async(lambda: connection.closed)
-
-    asyncio.run(main())
+async def test_a_dropped_asyncio_client_says_so(pulsar_broker):
+    client = geminga.asyncio.Client(pulsar_broker.service_url)
+    await client.get_topic_partitions("t")
+    (connection,) = client.context.pool.connections
+    holders = [client]
+    del client
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        _drop(holders)
+    await eventually_async(lambda: connection.closed)
 
 
 # --- cancelled ends --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["producer", "consumer", "reader", "table view"])
-def test_a_cancelled_close_still_detaches_all(pulsar_broker: Any, pulsar_topic: str, kind: str) -> None:
+async def test_a_cancelled_close_still_detaches_all(pulsar_broker, pulsar_topic, kind):
     """Cancelled in its first steps, a close had marked itself as done and told the broker nothing: what it
     closed stayed attached, and to close it again did nothing."""
 
@@ -479,37 +449,31 @@ def test_a_cancelled_close_still_detaches_all(pulsar_broker: Any, pulsar_topic: 
     async def detached() -> bool:
         return not await asyncio.to_thread(attached)
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            handles = [await opened(client) for _ in range(12)]
-            for steps, handle in enumerate(handles):
-                closing = asyncio.ensure_future(handle.close())
-                await loop_turns(steps + 1)  # 0: it has not begun, and was not asked for
-                closing.cancel()
-                await asyncio.wait([closing])
-            await eventually_awaited(detached, detail="somebody is still attached")
-            for handle in handles:  # again, as an interrupted program may do
-                with contextlib.suppress(AlreadyClosed):
-                    await asyncio.wait_for(handle.close(), 60)
-            assert not client.context.in_use
-
-    asyncio.run(main())
-
-
-def test_closing_a_producer_again_waits_for_the_running_close(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(
-                pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-            )
-            receipts: list[Any] = []
-            producer.send_async(b"x", lambda result, message_id: receipts.append(result))
-            closing = asyncio.ensure_future(producer.close())
-            await loop_turns()
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        handles = [await opened(client) for _ in range(12)]
+        for steps, handle in enumerate(handles):
+            closing = asyncio.ensure_future(handle.close())
+            await loop_turns(steps + 1)  # 0: it has not begun, and was not asked for
             closing.cancel()
-            await producer.close()
-            assert receipts == [geminga.Result.Ok]
-            with pytest.raises(AlreadyClosed):
-                await producer.close()
+            await asyncio.wait([closing])
+        await eventually_awaited(detached, detail="somebody is still attached")
+        for handle in handles:  # again, as an interrupted program may do
+            with contextlib.suppress(AlreadyClosed):
+                await asyncio.wait_for(handle.close(), 60)
+        assert not client.context.in_use
 
-    asyncio.run(main())
+
+async def test_closing_a_producer_again_waits_for_the_running_close(pulsar_broker, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(
+            pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+        )
+        receipts: list[Any] = []
+        producer.send_async(b"x", lambda result, message_id: receipts.append(result))
+        closing = asyncio.ensure_future(producer.close())
+        await loop_turns()
+        closing.cancel()
+        await producer.close()
+        assert receipts == [geminga.Result.Ok]
+        with pytest.raises(AlreadyClosed):
+            await producer.close()

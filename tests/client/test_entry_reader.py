@@ -49,7 +49,7 @@ def read_all(reader: EntryReader, count: int) -> list[RawEntry]:
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_from_the_beginning(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
+def test_from_the_beginning(pulsar_client, pulsar_topic, batched):
     publish(pulsar_client, pulsar_topic, 100, batching_enabled=batched, batching_max_messages=10)
     with EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest) as reader:
         entries = read_all(reader, 100)
@@ -63,14 +63,14 @@ def test_from_the_beginning(pulsar_client: Any, pulsar_topic: str, batched: bool
 
 
 @pytest.mark.parametrize("queue_size", [1, 7, 1000])
-def test_a_bounded_queue(pulsar_client: Any, pulsar_topic: str, queue_size: int) -> None:
+def test_a_bounded_queue(pulsar_client, pulsar_topic, queue_size):
     publish(pulsar_client, pulsar_topic, 200, batching_enabled=True, batching_max_messages=10)
     with EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest, queue_size=queue_size) as reader:
         never(lambda: len(reader._inner.queue) > max(queue_size // 10 + 1, 2), 0.1)
         assert len(values(read_all(reader, 200))) == 200
 
 
-def test_positions(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_positions(pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 10)
     publish(pulsar_client, pulsar_topic, 10, batching_enabled=True)
     with EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest) as reader:
@@ -87,7 +87,7 @@ def test_positions(pulsar_client: Any, pulsar_topic: str) -> None:
         assert values(read_all(reader, 1))[-7:] == [b"%d" % n for n in range(3, 10)]
 
 
-def test_nothing_stays_on_the_broker(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_nothing_stays_on_the_broker(pulsar_broker, pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 10)
     path = pulsar_topic.replace("://", "/") + "/subscriptions"
     reader = EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest)
@@ -99,7 +99,7 @@ def test_nothing_stays_on_the_broker(pulsar_broker: Any, pulsar_client: Any, pul
         reader.read(timeout=1)
 
 
-def test_closing_ends_a_waiting_read(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_closing_ends_a_waiting_read(pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 1)
     reader = EntryReader.open(pulsar_client, pulsar_topic, MessageId.latest)
     threading.Timer(0.1, reader.close).start()
@@ -107,7 +107,7 @@ def test_closing_ends_a_waiting_read(pulsar_client: Any, pulsar_topic: str) -> N
         reader.read()
 
 
-def test_chunks_are_put_together_by_the_decoder(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_chunks_are_put_together_by_the_decoder(pulsar_client, pulsar_topic):
     from geminga.wire.columnar import ChunkCarry, decode_entries
 
     with pulsar_client.create_producer(
@@ -124,7 +124,7 @@ def test_chunks_are_put_together_by_the_decoder(pulsar_client: Any, pulsar_topic
     assert found == [b"x" * 35_000, b"y"]
 
 
-def test_refusals(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_refusals(pulsar_broker, pulsar_client, pulsar_topic):
     with pytest.raises(TopicNotFound):
         EntryReader.open(pulsar_client, "public/no-such-namespace/t", MessageId.earliest)
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
@@ -136,7 +136,7 @@ def test_refusals(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> 
             reader.read(0)
 
 
-def test_a_consumer_on_the_loop_may_prefetch_nothing(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_consumer_on_the_loop_may_prefetch_nothing(pulsar_client, pulsar_topic):
     """Spark's watch of a partition asks for its newest message alone."""
     publish(pulsar_client, pulsar_topic, 3)
     consumer = pulsar_client.runtime.call(

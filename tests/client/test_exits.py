@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -125,7 +124,7 @@ exec(text)
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[int, str, list[int]]]]:
+def outcomes(tmp_path_factory):
     """Exit code, output and stored messages of every program. They are forks of a process that has imported
     the client, so that a start costs milliseconds."""
     folder = tmp_path_factory.mktemp("outputs")
@@ -161,12 +160,12 @@ def stored(client: Any, topic: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", SENDS_ALL)
-def test_a_program_sends_everything_before_it_ends(outcomes: dict[str, Any], name: str) -> None:
+def test_a_program_sends_everything_before_it_ends(outcomes, name):
     assert outcomes[name] == (0, "", list(range(500)))
 
 
 @pytest.mark.parametrize("name", ENDS_AT_ONCE)
-def test_messages_with_a_receipt_survive_an_end_at_once(outcomes: dict[str, Any], name: str) -> None:
+def test_messages_with_a_receipt_survive_an_end_at_once(outcomes, name):
     code, output, numbers = outcomes[name]
     assert (code, output, numbers[:20]) == (ENDS_AT_ONCE[name][1], "", list(range(20)))
 
@@ -177,7 +176,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_callbacks_report_messages_that_the_end_could_not_send(broker: Any) -> None:
+def test_callbacks_report_messages_that_the_end_could_not_send(broker):
     """The interpreter waits 2 s for a broker that does not answer, and no longer."""
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -192,7 +191,7 @@ def test_callbacks_report_messages_that_the_end_could_not_send(broker: Any) -> N
 
 
 @pytest.mark.parametrize("action", ["raise KeyboardInterrupt", "raise SystemExit(0)"])
-def test_interrupting_the_end_ends_the_process_at_once(broker: Any, action: str) -> None:
+def test_interrupting_the_end_ends_the_process_at_once(broker, action):
     """The interpreter waits a little for pending messages; Ctrl-C during that wait is no error."""
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,14 +17,14 @@ TIMEOUT_MILLIS = 10_000
 
 
 @pytest.fixture(params=["geminga", pytest.param("pulsar", marks=pytest.mark.witness)])
-def p(request: pytest.FixtureRequest) -> Any:
+def p(request):
     module = pytest.importorskip(request.param)
     importlib.import_module(f"{request.param}.asyncio")
     return module
 
 
 @pytest.fixture
-def clusters() -> Iterator[list[Any]]:
+def clusters():
     brokers = [geminga.embedded(port=port) for port in free_ports(2)]
     yield brokers
     for broker in brokers:
@@ -42,7 +40,7 @@ def failover(p: Any, clusters: list[Any]) -> Any:
     return p.AutoClusterFailover(infos[0], infos[1:], check_interval_ms=100)
 
 
-def test_failing_over_and_back(p: Any, clusters: list[Any]) -> None:
+def test_failing_over_and_back(p, clusters):
     urls = [broker.service_url for broker in clusters]
     client = connect(p, failover(p, clusters))
     producer = client.create_producer("t", send_timeout_millis=TIMEOUT_MILLIS)
@@ -94,7 +92,7 @@ def is_served(admin: Any) -> bool:
     return bool(stats.publishers) and any(found.consumers for found in stats.subscriptions.values())
 
 
-def test_a_provider_moves_the_client(p: Any, clusters: list[Any]) -> None:
+def test_a_provider_moves_the_client(p, clusters):
     urls = [broker.service_url for broker in clusters]
     provider = make_provider(p, urls[0])
     client = connect(p, provider)
@@ -116,22 +114,19 @@ def test_a_provider_moves_the_client(p: Any, clusters: list[Any]) -> None:
     eventually(lambda: "close" in provider.calls)
 
 
-def test_asyncio_clients_move_too(clusters: list[Any]) -> None:
+async def test_asyncio_clients_move_too(clusters):
     urls = [broker.service_url for broker in clusters]
     provider = make_provider(geminga, urls[0])
 
-    async def main() -> None:
-        async with geminga.asyncio.Client(provider) as client:
-            producer = await client.create_producer("t")
-            await producer.send(b"before")
-            provider.update(geminga.ServiceInfo(urls[1]))
-            await eventually_async(lambda: client.get_service_info().service_url == urls[1])
-            await producer.send(b"after")
-            reader = await client.create_reader("t", geminga.MessageId.earliest)
-            assert (await reader.read_next(TIMEOUT_MILLIS)).data() == b"after"
-            assert client.get_service_info().service_url == urls[1]
-
-    asyncio.run(main())
+    async with geminga.asyncio.Client(provider) as client:
+        producer = await client.create_producer("t")
+        await producer.send(b"before")
+        provider.update(geminga.ServiceInfo(urls[1]))
+        await eventually_async(lambda: client.get_service_info().service_url == urls[1])
+        await producer.send(b"after")
+        reader = await client.create_reader("t", geminga.MessageId.earliest)
+        assert (await reader.read_next(TIMEOUT_MILLIS)).data() == b"after"
+        assert client.get_service_info().service_url == urls[1]
     assert provider.calls == ["initial", "initialize", "close"]
 
 
@@ -148,9 +143,7 @@ SAY = {
 
 
 @pytest.mark.parametrize("say", SAY.values(), ids=SAY)
-def test_what_was_received_before_acknowledges_nothing_in_the_new_cluster(
-    say: Any, clusters: list[Any]
-) -> None:
+def test_what_was_received_before_acknowledges_nothing_in_the_new_cluster(say, clusters):
     """The same ids exist in both clusters: an acknowledgement that crossed over would lose a message."""
     provider = make_provider(geminga, clusters[0].service_url)
     for broker, text in zip(clusters, (b"old", b"new"), strict=True):
@@ -171,7 +164,7 @@ def test_what_was_received_before_acknowledges_nothing_in_the_new_cluster(
     client.close()
 
 
-def test_what_the_new_cluster_sent_is_acknowledged_there(clusters: list[Any]) -> None:
+def test_what_the_new_cluster_sent_is_acknowledged_there(clusters):
     provider = make_provider(geminga, clusters[0].service_url)
     client = connect(geminga, provider)
     consumer = client.subscribe("t", "s")
@@ -190,7 +183,7 @@ def test_what_the_new_cluster_sent_is_acknowledged_there(clusters: list[Any]) ->
     client.close()
 
 
-def test_a_reader_starts_again_in_the_new_cluster(clusters: list[Any]) -> None:
+def test_a_reader_starts_again_in_the_new_cluster(clusters):
     provider = make_provider(geminga, clusters[0].service_url)
     for broker, count in zip(clusters, (5, 3), strict=True):
         with broker.client() as one:
@@ -207,7 +200,7 @@ def test_a_reader_starts_again_in_the_new_cluster(clusters: list[Any]) -> None:
     client.close()
 
 
-def test_schema_versions_are_fetched_again_after_a_move(clusters: list[Any]) -> None:
+def test_schema_versions_are_fetched_again_after_a_move(clusters):
     """Both clusters have a version 0 of the topic's schema, with different fields."""
     pytest.importorskip("fastavro")
     schema = geminga.schema
@@ -232,7 +225,7 @@ def test_schema_versions_are_fetched_again_after_a_move(clusters: list[Any]) -> 
     client.close()
 
 
-def test_credentials_belong_to_the_clusters(p: Any) -> None:
+def test_credentials_belong_to_the_clusters(p):
     info = p.ServiceInfo("pulsar://localhost:1")
     for service in (p.AutoClusterFailover(info, [info]), make_provider(p, "pulsar://localhost:1")):
         with pytest.raises(ValueError, match="authentication"):
@@ -243,7 +236,7 @@ def test_credentials_belong_to_the_clusters(p: Any) -> None:
         p.Client(5)
 
 
-def test_a_provider_must_return_service_info(p: Any) -> None:
+def test_a_provider_must_return_service_info(p):
     class Wrong(p.ServiceInfoProvider):  # type: ignore[misc, name-defined]
         def initial_service_info(self) -> Any:
             return "pulsar://localhost:1"

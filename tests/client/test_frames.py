@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -34,9 +33,7 @@ def with_duckdb(table: pa.Table) -> Any:
 
 @pytest.mark.parametrize("batched", [True, False], ids=["batched", "alone"])
 @pytest.mark.parametrize("odd_of", [with_pandas, with_polars, with_duckdb])
-def test_filtered_rows_of_a_frame_are_acknowledged(
-    pulsar_client: Any, pulsar_topic: str, odd_of: Callable[[pa.Table], Any], batched: bool
-) -> None:
+def test_filtered_rows_of_a_frame_are_acknowledged(pulsar_client, pulsar_topic, odd_of, batched):
     options: Any = {"initial_position": InitialPosition.Earliest, "batch_index_ack_enabled": True}
     consumer = pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared, **options)
     with pulsar_client.create_producer(pulsar_topic, batching_enabled=batched) as producer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ SHARED: dict[str, Any] = {"consumer_type": ConsumerType.Shared}
 
 
 @pytest.fixture
-def open_with_batch(pulsar_client: Any, pulsar_topic: str) -> Callable[..., Any]:
+def open_with_batch(pulsar_client, pulsar_topic):
     """A consumer for which ten messages wait as one batch."""
 
     def make(**settings: Any) -> Any:
@@ -60,14 +59,14 @@ def values(first: int, end: int = 10) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def test_queued_messages_of_a_refused_batch_are_received_once(open_with_batch: Any) -> None:
+def test_queued_messages_of_a_refused_batch_are_received_once(open_with_batch):
     consumer = open_with_batch(negative_ack_redelivery_delay_ms=100)
     consumer.negative_acknowledge(consumer.receive(30_000))
     time.sleep(0.4)
     assert rest(consumer, 10, acknowledge=True) == values(0)
 
 
-def test_a_failed_table_puts_back_exactly_its_messages(open_with_batch: Any) -> None:
+def test_a_failed_table_puts_back_exactly_its_messages(open_with_batch):
     pytest.importorskip("pyarrow")
     consumer = open_with_batch()
     taken = [consumer.receive(30_000).data() for _ in range(3)]
@@ -76,7 +75,7 @@ def test_a_failed_table_puts_back_exactly_its_messages(open_with_batch: Any) -> 
     assert taken + rest(consumer, 7) == values(0)
 
 
-def test_a_table_that_failed_starts_no_acknowledgement_timeout(open_with_batch: Any) -> None:
+def test_a_table_that_failed_starts_no_acknowledgement_timeout(open_with_batch):
     pytest.importorskip("pyarrow")
     consumer = open_with_batch(unacked_messages_timeout_ms=1000)
     with pytest.raises(InvalidConfiguration):
@@ -86,9 +85,7 @@ def test_a_table_that_failed_starts_no_acknowledgement_timeout(open_with_batch: 
     assert rest(consumer, 10, acknowledge=True) == values(0)
 
 
-def test_the_broker_gets_the_indexes_of_a_batch_in_a_table(
-    open_with_batch: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_the_broker_gets_the_indexes_of_a_batch_in_a_table(open_with_batch, pulsar_client, pulsar_topic):
     pytest.importorskip("pyarrow")
     consumer = open_with_batch(batch_index_ack_enabled=True)
     for _ in range(3):
@@ -100,35 +97,30 @@ def test_the_broker_gets_the_indexes_of_a_batch_in_a_table(
     assert rest(pulsar_client.subscribe(pulsar_topic, "s", **SHARED), 3) == values(0, 3)
 
 
-def test_a_message_that_was_put_back_and_taken_again_may_be_late(
-    pulsar_broker: Any, pulsar_topic: str
-) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            consumer = await client.subscribe(
-                pulsar_topic, "s", unacked_messages_timeout_ms=1000,
-                batch_receive_policy=ConsumerBatchReceivePolicy(10, -1, -1), **SHARED,
-            )  # fmt: skip
-            producer = await client.create_producer(pulsar_topic, batching_enabled=False)
-            await producer.send(b"x")
-            await eventually_async(lambda: len(consumer.queue) == 1)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(consumer.batch_receive(), 0.01)
-            assert (await consumer.receive(30_000)).redelivery_count() == 0
-            assert (await consumer.receive(30_000)).redelivery_count() == 1
-
-    asyncio.run(main())
+async def test_a_message_that_was_put_back_and_taken_again_may_be_late(pulsar_broker, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        consumer = await client.subscribe(
+            pulsar_topic, "s", unacked_messages_timeout_ms=1000,
+            batch_receive_policy=ConsumerBatchReceivePolicy(10, -1, -1), **SHARED,
+        )  # fmt: skip
+        producer = await client.create_producer(pulsar_topic, batching_enabled=False)
+        await producer.send(b"x")
+        await eventually_async(lambda: len(consumer.queue) == 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.batch_receive(), 0.01)
+        assert (await consumer.receive(30_000)).redelivery_count() == 0
+        assert (await consumer.receive(30_000)).redelivery_count() == 1
 
 
 # --- topics that keep nothing: all their messages have the same id ------------------------------------------
 
 
 @pytest.fixture
-def fleeting(pulsar_topic: str) -> str:
+def fleeting(pulsar_topic):
     return f"non-{pulsar_topic}"
 
 
-def test_an_ack_does_not_cover_a_later_message_of_the_same_id(pulsar_client: Any, fleeting: str) -> None:
+def test_an_ack_does_not_cover_a_later_message_of_the_same_id(pulsar_client, fleeting):
     consumer = pulsar_client.subscribe(fleeting, "s", batch_index_ack_enabled=True)
     for start in range(0, 12, 4):
         send_batch(pulsar_client, fleeting, values(start, start + 4))
@@ -146,7 +138,7 @@ def test_an_ack_does_not_cover_a_later_message_of_the_same_id(pulsar_client: Any
         time.sleep(0.15)
 
 
-def test_non_persistent_messages_stay_queued_after_refusals(pulsar_client: Any, fleeting: str) -> None:
+def test_non_persistent_messages_stay_queued_after_refusals(pulsar_client, fleeting):
     consumer = pulsar_client.subscribe(fleeting, "s", negative_ack_redelivery_delay_ms=50)
     send_batch(pulsar_client, fleeting, values(0))
     send_batch(pulsar_client, fleeting, values(0))
@@ -156,7 +148,7 @@ def test_non_persistent_messages_stay_queued_after_refusals(pulsar_client: Any, 
     assert rest(consumer, 19, 200) == values(1) + values(0)
 
 
-def test_tables_tell_batches_of_the_same_id_apart(pulsar_client: Any, fleeting: str) -> None:
+def test_tables_tell_batches_of_the_same_id_apart(pulsar_client, fleeting):
     pytest.importorskip("pyarrow")
     consumer = pulsar_client.subscribe(fleeting, "s")
     send_batch(pulsar_client, fleeting, values(0))
@@ -170,9 +162,7 @@ def test_tables_tell_batches_of_the_same_id_apart(pulsar_client: Any, fleeting: 
 # --- dead letters -------------------------------------------------------------------------------------------
 
 
-def test_a_dead_letter_that_cannot_be_made_gives_its_permits_back(
-    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_letter_that_cannot_be_made_gives_its_permits_back(pulsar_client, pulsar_topic, monkeypatch):
     publish = DeadLetterPublisher.publish
     refused: list[Any] = []
 
@@ -199,8 +189,8 @@ def test_a_dead_letter_that_cannot_be_made_gives_its_permits_back(
 
 @pytest.mark.parametrize("told", [False, True], ids=["whole", "by index"])
 def test_moving_the_subscription_back_redelivers_the_acknowledged_half_too(
-    open_with_batch: Callable[..., Any], pulsar_admin: Any, pulsar_topic: str, told: bool
-) -> None:
+    open_with_batch, pulsar_admin, pulsar_topic, told
+):
     consumer = open_with_batch(batch_index_ack_enabled=told, ack_receipt_enabled=True)
     held = [consumer.receive(30_000) for _ in range(6)]
     consumer.acknowledge(held[:4])

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -45,7 +45,7 @@ def interrupt_main_thread() -> None:
 
 
 @pytest.mark.parametrize("name", SILENT)
-def test_ctrl_c_ends_a_call_that_waits_for_a_broker(broker: Any, name: str) -> None:
+def test_ctrl_c_ends_a_call_that_waits_for_a_broker(broker, name):
     """The broker interrupts the program instead of answering, and answers afterwards."""
     kind, call = SILENT[name]
     answer = broker.answers[kind]
@@ -73,7 +73,7 @@ def test_ctrl_c_ends_a_call_that_waits_for_a_broker(broker: Any, name: str) -> N
             client.create_producer("v").send(b"after")
 
 
-def test_ctrl_c_ends_receive_and_read_next(client: Any, topic: str) -> None:
+def test_ctrl_c_ends_receive_and_read_next(client, topic):
     consumer, producer = client.subscribe(topic, "s"), client.create_producer(topic)
     reader = client.create_reader(topic, geminga.MessageId.earliest)
     for wait in (
@@ -95,7 +95,7 @@ def test_ctrl_c_ends_receive_and_read_next(client: Any, topic: str) -> None:
 
 
 @pytest.fixture
-def alarm() -> Iterator[Callable[[float], None]]:
+def alarm():
     """Raise `KeyboardInterrupt` in the main thread once, after the given seconds."""
 
     def handler(*_: object) -> None:
@@ -107,9 +107,7 @@ def alarm() -> Iterator[Callable[[float], None]]:
     signal.signal(signal.SIGALRM, before)
 
 
-def test_a_loop_that_ctrl_c_ends_at_any_moment_can_be_started_again(
-    client: Any, topic: str, alarm: Callable[[float], None]
-) -> None:
+def test_a_loop_that_ctrl_c_ends_at_any_moment_can_be_started_again(client, topic, alarm):
     """As in a notebook. Every message that was sent is received and acknowledged."""
     consumer = client.subscribe(topic, "s", ack_grouping_time_ms=1)
     producer = client.create_producer(topic, batching_enabled=True, max_pending_messages=0)

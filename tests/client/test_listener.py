@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from geminga.errors import AlreadyClosed, ConnectError
 
 
 @pytest.fixture
-def threads() -> Iterator[ListenerThreads]:
+def threads():
     threads = ListenerThreads(1)
     yield threads
     threads.close()
@@ -57,7 +56,7 @@ class Source:
         return listening
 
 
-def test_items_arrive_in_order_though_the_listener_raises(threads: ListenerThreads) -> None:
+def test_items_arrive_in_order_though_the_listener_raises(threads):
     source, seen = Source(), []
     raised = {1: ValueError("the listener's own problem"), 2: SystemExit(3), 3: KeyboardInterrupt()}
 
@@ -75,9 +74,7 @@ def test_items_arrive_in_order_though_the_listener_raises(threads: ListenerThrea
 
 
 @pytest.mark.parametrize("error", [AlreadyClosed("closed"), ConnectError("lost for good")])
-def test_the_end_of_the_consumer_ends_the_listener_and_not_the_thread(
-    threads: ListenerThreads, error: Exception
-) -> None:
+def test_the_end_of_the_consumer_ends_the_listener_and_not_the_thread(threads, error):
     source, other, seen = Source(), Source(), []
     source.listen(threads, lambda owner, item: seen.append(item))
     source.settle()
@@ -90,7 +87,7 @@ def test_the_end_of_the_consumer_ends_the_listener_and_not_the_thread(
     assert list(source.items) == [2]
 
 
-def test_pause_and_resume(threads: ListenerThreads) -> None:
+def test_pause_and_resume(threads):
     source, marker, seen = Source(), Source(), []
     listening = source.listen(threads, lambda owner, item: seen.append(item))
     source.settle()
@@ -104,9 +101,7 @@ def test_pause_and_resume(threads: ListenerThreads) -> None:
     assert seen == [1]
 
 
-def test_stop_waits_for_the_call_that_is_under_way(
-    threads: ListenerThreads, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_waits_for_the_call_that_is_under_way(threads, monkeypatch):
     monkeypatch.setattr("geminga.client.listener.STOP_SECONDS_MAX", 60.0)
     source, seen = Source(), []
     inside, go = threading.Event(), threading.Event()
@@ -130,7 +125,7 @@ def test_stop_waits_for_the_call_that_is_under_way(
     assert seen == [1]
 
 
-def test_the_end_of_the_threads_waits_for_what_is_under_way(threads: ListenerThreads) -> None:
+def test_the_end_of_the_threads_waits_for_what_is_under_way(threads):
     source, seen = Source(), []
     inside, go = threading.Event(), threading.Event()
 
@@ -153,7 +148,7 @@ def test_the_end_of_the_threads_waits_for_what_is_under_way(threads: ListenerThr
     assert seen == [1, 2]  # the whole slice ran: its source was not stopped
 
 
-def test_closing_does_not_wait_long_for_a_call_that_does_not_end() -> None:
+def test_closing_does_not_wait_long_for_a_call_that_does_not_end():
     threads, sources, go = ListenerThreads(2), [Source(), Source()], threading.Event()
     held: list[threading.Thread] = []
 
@@ -174,7 +169,7 @@ def test_closing_does_not_wait_long_for_a_call_that_does_not_end() -> None:
         assert not thread.is_alive()
 
 
-def test_a_listener_may_end_its_own_threads(threads: ListenerThreads) -> None:
+def test_a_listener_may_end_its_own_threads(threads):
     source, ended = Source(), threading.Event()
 
     def listen(owner: str, item: int) -> None:
@@ -187,7 +182,7 @@ def test_a_listener_may_end_its_own_threads(threads: ListenerThreads) -> None:
     assert ended.wait(60)
 
 
-def test_a_listener_may_stop_itself(threads: ListenerThreads) -> None:
+def test_a_listener_may_stop_itself(threads):
     source, stopped = Source(), threading.Event()
     listening: ListenerRunner
 
@@ -201,7 +196,7 @@ def test_a_listener_may_stop_itself(threads: ListenerThreads) -> None:
     assert stopped.wait(60)
 
 
-def test_listeners_share_the_threads_in_turn() -> None:
+def test_listeners_share_the_threads_in_turn():
     threads = ListenerThreads(2)
     where: dict[int, set[str]] = {}
     sources = [Source() for _ in range(4)]

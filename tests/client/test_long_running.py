@@ -55,13 +55,13 @@ class Worker(LongRunning[str]):
         self.ended.set()
 
 
-def test_run_blocks_until_another_thread_stops_the_worker() -> None:
+def test_run_blocks_until_another_thread_stops_the_worker():
     worker = Worker(within=lambda worker: threading.Thread(target=worker.stop).start())
     assert worker.run(signals=False) == "done"
     assert worker.ended.is_set()
 
 
-def test_a_worker_in_a_with_block_runs_on_its_own_thread() -> None:
+def test_a_worker_in_a_with_block_runs_on_its_own_thread():
     with Worker() as worker:
         assert not worker.ended.is_set()
         assert not worker.wait(0.01)
@@ -72,7 +72,7 @@ def test_a_worker_in_a_with_block_runs_on_its_own_thread() -> None:
 
 @pytest.mark.parametrize("first", ["run", "start"])
 @pytest.mark.parametrize("second", ["run", "start"])
-def test_a_second_run_or_start_is_refused(first: str, second: str) -> None:
+def test_a_second_run_or_start_is_refused(first, second):
     worker = Worker()
     worker.stop()
     getattr(worker, first)()
@@ -81,14 +81,14 @@ def test_a_second_run_or_start_is_refused(first: str, second: str) -> None:
     worker.close()
 
 
-def test_a_stop_before_the_start_ends_it_at_once() -> None:
+def test_a_stop_before_the_start_ends_it_at_once():
     worker = Worker()
     worker.stop()
     assert worker.run(signals=False) == "done"
     Worker().close()
 
 
-def test_an_error_at_the_start_is_raised_once() -> None:
+def test_an_error_at_the_start_is_raised_once():
     worker = Worker(early=ValueError("no"))
     with pytest.raises(ValueError, match="no"):
         worker.start()
@@ -98,7 +98,7 @@ def test_an_error_at_the_start_is_raised_once() -> None:
 
 
 @pytest.mark.parametrize("asked", ["close", "wait"])
-def test_an_early_failure_is_raised_once_and_keeps_no_frames(asked: str) -> None:
+def test_an_early_failure_is_raised_once_and_keeps_no_frames(asked):
     worker = Worker(late=ValueError("later"))
     # `start` or the later call raises the error, depending on the threads' order.
     with pytest.raises(ValueError, match="later"):
@@ -112,7 +112,7 @@ def test_an_early_failure_is_raised_once_and_keeps_no_frames(asked: str) -> None
 
 
 @pytest.mark.parametrize("call", ["close", "wait"])
-def test_no_thread_waits_for_an_end_that_waits_for_it(call: str) -> None:
+def test_no_thread_waits_for_an_end_that_waits_for_it(call):
     told: list[Any] = []
 
     def within(worker: Worker) -> None:
@@ -124,7 +124,7 @@ def test_no_thread_waits_for_an_end_that_waits_for_it(call: str) -> None:
     assert told == [None if call == "close" else False]
 
 
-def test_ctrl_c_during_start_stops_the_worker() -> None:
+def test_ctrl_c_during_start_stops_the_worker():
     class Slow(Worker):
         async def _work(self) -> str:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -139,7 +139,7 @@ def test_ctrl_c_during_start_stops_the_worker() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_and_the_previous_handler_is_restored(number: signal.Signals) -> None:
+def test_a_signal_stops_it_and_the_previous_handler_is_restored(number):
     def mine(*_: object) -> None:
         """Not called."""
 
@@ -188,9 +188,7 @@ with Worker("worker") as worker:
 @pytest.mark.parametrize(
     ("what", "code"), [("signals", 128 + signal.SIGTERM), ("busy", 128 + signal.SIGTERM), ("fork", 0)]
 )
-def test_the_second_signal_ends_the_process_and_a_forked_child_waits_for_nothing(
-    what: str, code: int
-) -> None:
+def test_the_second_signal_ends_the_process_and_a_forked_child_waits_for_nothing(what, code):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, what], capture_output=True, text=True, timeout=SECONDS
     )

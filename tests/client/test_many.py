@@ -58,7 +58,7 @@ class Once:
 
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("blocking", [True, False])
-def test_one_callback_for_all(pulsar_client: Any, pulsar_topic: str, batched: bool, blocking: bool) -> None:
+def test_one_callback_for_all(pulsar_client, pulsar_topic, batched, blocking):
     """Ids are those that a reader sees; with fewer permits than messages where the call may wait."""
     producer = pulsar_client.create_producer(
         pulsar_topic, batching_enabled=batched, block_if_queue_full=blocking,
@@ -74,7 +74,7 @@ def test_one_callback_for_all(pulsar_client: Any, pulsar_topic: str, batched: bo
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_one_callback_for_each(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
+def test_one_callback_for_each(pulsar_client, pulsar_topic, batched):
     producer = pulsar_client.create_producer(
         pulsar_topic, batching_enabled=batched, max_pending_messages=5000
     )
@@ -88,7 +88,7 @@ def test_one_callback_for_each(pulsar_client: Any, pulsar_topic: str, batched: b
     assert told == expected
 
 
-def test_without_a_callback_it_waits(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_without_a_callback_it_waits(pulsar_client, pulsar_topic):
     producer = pulsar_client.create_producer(
         pulsar_topic, batching_enabled=True, max_pending_messages=5000, batching_max_publish_delay_ms=10
     )
@@ -100,9 +100,7 @@ def test_without_a_callback_it_waits(pulsar_client: Any, pulsar_topic: str) -> N
 
 @pytest.mark.parametrize("partitions", [0, 3])
 @pytest.mark.parametrize("batched", [True, False])
-def test_keys_and_properties(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, partitions: int, batched: bool
-) -> None:
+def test_keys_and_properties(pulsar_broker, pulsar_client, pulsar_topic, partitions, batched):
     if partitions:
         from geminga.client.admin import admin
 
@@ -127,9 +125,7 @@ def test_keys_and_properties(
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_keys_over_partitions_keep_their_order(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, batched: bool
-) -> None:
+def test_keys_over_partitions_keep_their_order(pulsar_broker, pulsar_client, pulsar_topic, batched):
     """The order holds with and without batches, and with fewer permits than messages."""
     from geminga.client.admin import admin
 
@@ -155,7 +151,7 @@ def test_keys_over_partitions_keep_their_order(
         assert len({message.message_id().partition() for message in messages}) == 1
 
 
-def test_order_with_sends_around_it(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_order_with_sends_around_it(pulsar_client, pulsar_topic):
     producer = pulsar_client.create_producer(
         pulsar_topic, batching_enabled=True, block_if_queue_full=True, max_pending_messages=200
     )
@@ -172,7 +168,7 @@ def test_order_with_sends_around_it(pulsar_client: Any, pulsar_topic: str) -> No
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def test_a_full_queue_refuses_all_from_there_on(broker: Any) -> None:
+def test_a_full_queue_refuses_all_from_there_on(broker):
     """The scripted broker gives no receipts."""
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -197,7 +193,7 @@ def test_a_full_queue_refuses_all_from_there_on(broker: Any) -> None:
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_a_message_that_is_too_big_fails_alone(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
+def test_a_message_that_is_too_big_fails_alone(pulsar_client, pulsar_topic, batched):
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batched)
     values = [b"a", b"b" * (6 << 20), b"c"]
     with pytest.raises(SendManyFailed, match=r"1 of 3 messages failed; the first is values\[1\]") as caught:
@@ -208,7 +204,7 @@ def test_a_message_that_is_too_big_fails_alone(pulsar_client: Any, pulsar_topic:
     assert (str(again), list(again.failures)) == (str(caught.value), [1])
 
 
-def test_wrong_arguments_raise_before_any_message_is_sent(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_wrong_arguments_raise_before_any_message_is_sent(pulsar_client, pulsar_topic):
     producer = pulsar_client.create_producer(pulsar_topic)
     for call in (
         lambda: producer.send_many([b"a", "text"]),
@@ -230,7 +226,7 @@ def test_wrong_arguments_raise_before_any_message_is_sent(pulsar_client: Any, pu
     assert {type(error) for error in caught.value.failures.values()} == {AlreadyClosed}
 
 
-def test_send_many_inside_a_callback_needs_a_callback(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_send_many_inside_a_callback_needs_a_callback(pulsar_client, pulsar_topic):
     producer = pulsar_client.create_producer(pulsar_topic)
     outcomes: list[Any] = []
     once = Once()
@@ -251,7 +247,7 @@ def test_send_many_inside_a_callback_needs_a_callback(pulsar_client: Any, pulsar
 # --- schemas, routers, interceptors ---------------------------------------------------------------
 
 
-def test_schemas_routers_and_interceptors(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_schemas_routers_and_interceptors(pulsar_broker, pulsar_client, pulsar_topic):
     from geminga.client.admin import admin
     from geminga.producer.interceptors import ProducerInterceptor
 
@@ -293,51 +289,45 @@ def test_schemas_routers_and_interceptors(pulsar_broker: Any, pulsar_client: Any
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_asyncio(pulsar_broker: Any, pulsar_topic: str, blocking: bool) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(
-                pulsar_topic, block_if_queue_full=blocking, max_pending_messages=50 if blocking else 500
-            )
-            sent = await producer.send_many(VALUES[:300], keys=["k"] * 300)
-            each: list[Any] = []
-            assert await producer.send_many(VALUES[300:310], [lambda r, i: each.append(r)] * 10) is None
-            once = Once()
-            await producer.send_many(VALUES[310:320], once)
-            await producer.flush()
-            assert each == [Result.Ok] * 10
-            ids = sent.message_ids
-            assert len(once.sent) == 10
-            reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
-            messages = [await reader.read_next(30_000) for _ in range(320)]
-            assert [message.data() for message in messages] == VALUES[:320]
-            assert [message.message_id() for message in messages[:300]] == ids
-
-    asyncio.run(main())
+async def test_asyncio(pulsar_broker, pulsar_topic, blocking):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(
+            pulsar_topic, block_if_queue_full=blocking, max_pending_messages=50 if blocking else 500
+        )
+        sent = await producer.send_many(VALUES[:300], keys=["k"] * 300)
+        each: list[Any] = []
+        assert await producer.send_many(VALUES[300:310], [lambda r, i: each.append(r)] * 10) is None
+        once = Once()
+        await producer.send_many(VALUES[310:320], once)
+        await producer.flush()
+        assert each == [Result.Ok] * 10
+        ids = sent.message_ids
+        assert len(once.sent) == 10
+        reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
+        messages = [await reader.read_next(30_000) for _ in range(320)]
+        assert [message.data() for message in messages] == VALUES[:320]
+        assert [message.message_id() for message in messages[:300]] == ids
 
 
-def test_a_cancelled_call_sends_no_more(scripted: Any) -> None:
+async def test_a_cancelled_call_sends_no_more(scripted):
     from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-    async def main() -> None:
-        broker = scripted()
-        await broker.start()
-        broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
-        client = geminga.asyncio.Client(broker.url)
-        producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=5)
-        call = asyncio.ensure_future(producer.send_many(VALUES[:20]))
-        await eventually_async(lambda: producer.statistics().pending_messages >= 5)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert producer.statistics().sent_messages == 5
-        await client.shutdown() if asyncio.iscoroutinefunction(client.shutdown) else client.shutdown()
-        await broker.stop()
-
-    asyncio.run(main())
+    broker = scripted()
+    await broker.start()
+    broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
+    client = geminga.asyncio.Client(broker.url)
+    producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=5)
+    call = asyncio.ensure_future(producer.send_many(VALUES[:20]))
+    await eventually_async(lambda: producer.statistics().pending_messages >= 5)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert producer.statistics().sent_messages == 5
+    await client.shutdown() if asyncio.iscoroutinefunction(client.shutdown) else client.shutdown()
+    await broker.stop()
 
 
-def test_a_call_that_was_never_completed_leaves_nothing() -> None:
+def test_a_call_that_was_never_completed_leaves_nothing():
     told: list[Any] = []
     call = Many(2, told.append)
     call.open()
@@ -363,9 +353,7 @@ class Growing(list[Any]):
 
 
 @pytest.mark.parametrize("told", [3, 5])
-def test_a_list_that_grows_during_send_many_is_read_once(
-    pulsar_client: Any, pulsar_topic: str, told: int
-) -> None:
+def test_a_list_that_grows_during_send_many_is_read_once(pulsar_client, pulsar_topic, told):
     """Once, such a list was sent in part without an error, or its callback was never called."""
     values = Growing([b"a", b"b", b"c", b"d"], told)
     done = Once()

@@ -1,6 +1,5 @@
 """Metrics of clients, seen through OpenTelemetry's in-memory reader."""
 
-import asyncio
 import gc
 import itertools
 import os
@@ -12,6 +11,7 @@ import weakref
 
 import pytest
 from insides import group_of
+from interpreter import run_python
 
 import geminga
 import geminga.asyncio
@@ -253,15 +253,12 @@ def test_clients_of_one_provider_are_summed_for_each_reader(pulsar_broker, pulsa
     assert seen.value("geminga.client.producer.message.send.count") == 2
 
 
-def test_under_asyncio(seen, pulsar_broker, pulsar_topic):
-    async def run():
-        async with (
-            geminga.asyncio.Client(pulsar_broker.service_url, metrics=seen.provider) as client,
-            await client.create_producer(pulsar_topic) as producer,
-        ):
-            await producer.send(b"abc")
-
-    asyncio.run(run())
+async def test_under_asyncio(seen, pulsar_broker, pulsar_topic):
+    async with (
+        geminga.asyncio.Client(pulsar_broker.service_url, metrics=seen.provider) as client,
+        await client.create_producer(pulsar_topic) as producer,
+    ):
+        await producer.send(b"abc")
     assert seen.value("pulsar.client.producer.message.send.size") == 3
     assert seen.value("pulsar.client.connection.closed") == 1
 
@@ -367,8 +364,7 @@ geminga.Client("pulsar://localhost", metrics=True)
 )
 def test_the_global_provider(before, argument, after, expected):
     program = PROGRAM.format(before=before, argument=argument, after=after.strip())
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
+    run = run_python(program)
     assert run.stdout.strip() == expected
 
 

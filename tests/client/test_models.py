@@ -33,7 +33,7 @@ class Order(pydantic.BaseModel):
     "value", [Reading("Oslo", -3.5), Order(number=5, items=["pen"])], ids=["dataclass", "model"]
 )
 @pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema, lambda cls: cls])
-def test_models_are_received_as_sent(pulsar_client: Any, pulsar_topic: str, kind: Any, value: Any) -> None:
+def test_models_are_received_as_sent(pulsar_client, pulsar_topic, kind, value):
     consumer = pulsar_client.subscribe(pulsar_topic, "s", schema=kind(type(value)))
     with pulsar_client.create_producer(pulsar_topic, schema=kind(type(value))) as producer:
         producer.send(value)
@@ -45,7 +45,7 @@ def test_models_are_received_as_sent(pulsar_client: Any, pulsar_topic: str, kind
     assert pulsar_client.get_schema_info(pulsar_topic).schema_type().name in ("JSON", "AVRO")
 
 
-def test_asyncio_and_views(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_asyncio_and_views(pulsar_broker, pulsar_topic):
     async def main() -> Any:
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             producer = await client.create_producer(pulsar_topic, schema=Reading)
@@ -58,7 +58,7 @@ def test_asyncio_and_views(pulsar_broker: Any, pulsar_topic: str) -> None:
         assert client.create_table_view(pulsar_topic, schema=Reading).get("o") == Reading("Oslo", 1.0)
 
 
-def test_a_field_with_a_default_may_be_added(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_field_with_a_default_may_be_added(pulsar_client, pulsar_topic):
     @dataclass
     class Later:
         station: str
@@ -79,7 +79,7 @@ def test_a_field_with_a_default_may_be_added(pulsar_client: Any, pulsar_topic: s
         assert [reader.read_next(30_000).value() for _ in expected] == expected
 
 
-def test_a_field_without_a_default_may_not(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_field_without_a_default_may_not(pulsar_client, pulsar_topic):
     @dataclass
     class Reading:
         station: str
@@ -90,7 +90,7 @@ def test_a_field_without_a_default_may_not(pulsar_client: Any, pulsar_topic: str
         pulsar_client.create_producer(pulsar_topic, schema=schema.AvroSchema(Reading))
 
 
-def test_an_argument_that_is_not_a_schema_is_refused(pulsar_client: Any) -> None:
+def test_an_argument_that_is_not_a_schema_is_refused(pulsar_client):
     for wrong in (int, "Reading", schema.JsonSchema, Reading("x")):
         with pytest.raises(ValueError, match="schema"):
             pulsar_client.create_producer("t", schema=wrong)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from insides import group_of, queue_of
+from published import receive
 from waiting import eventually, never
 
 import geminga
@@ -40,11 +41,7 @@ def publish(client: Any, topic: str, count: int) -> list[bytes]:
     return values
 
 
-def receive(consumer: Any, count: int) -> list[Any]:
-    return [consumer.receive(30_000) for _ in range(count)]
-
-
-def test_all_partitions(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_all_partitions(pulsar_broker, pulsar_client, pulsar_topic):
     partition(pulsar_broker, pulsar_topic, 4)
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     assert consumer.topic() == pulsar_topic
@@ -79,7 +76,7 @@ def test_all_partitions(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: st
     consumer.unsubscribe()
 
 
-def test_cumulative_within_each_partition(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_cumulative_within_each_partition(pulsar_broker, pulsar_client, pulsar_topic):
     partition(pulsar_broker, pulsar_topic, 2)
     consumer = pulsar_client.subscribe(pulsar_topic, "s", geminga.ConsumerType.Failover)
     publish(pulsar_client, pulsar_topic, 20)
@@ -93,7 +90,7 @@ def test_cumulative_within_each_partition(pulsar_broker: Any, pulsar_client: Any
         again.receive(200)
 
 
-def test_the_queue_is_shared_out(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_the_queue_is_shared_out(pulsar_broker, pulsar_client, pulsar_topic):
     partition(pulsar_broker, pulsar_topic, 3)
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", receiver_queue_size=100, max_total_receiver_queue_size_across_partitions=60
@@ -103,8 +100,8 @@ def test_the_queue_is_shared_out(pulsar_broker: Any, pulsar_client: Any, pulsar_
 
 
 def test_new_partitions_are_read_from_their_beginning(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic, monkeypatch
+):
     partition(pulsar_broker, pulsar_topic, 1)
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     admin(pulsar_broker.admin_url, "POST", pulsar_topic.replace("://", "/") + "/partitions", 3)
@@ -115,32 +112,14 @@ def test_new_partitions_are_read_from_their_beginning(
     assert multi_consumer.logger.name == "geminga"
 
 
-def test_a_list_of_topics(pulsar_client: Any, pulsar_topic: str) -> None:
-    topics = [f"{pulsar_topic}-{letter}" for letter in "abc"]
-    consumer = pulsar_client.subscribe(topics, "s")
-    assert consumer.topic() == ", ".join(topics)
-    values = [value for topic in topics for value in publish(pulsar_client, topic, 5)]
-    messages = receive(consumer, 15)
-    assert sorted(m.data() for m in messages) == sorted(values)
-    for message in messages:
-        consumer.acknowledge(message)
-    foreign = pulsar_client.subscribe(f"{pulsar_topic}-d", "s")
-    publish(pulsar_client, f"{pulsar_topic}-d", 1)
-    stranger = foreign.receive(30_000)
-    with pytest.raises(OperationNotSupported):
-        consumer.seek(stranger.message_id())
-
-
-def test_one_topic_that_cannot_be_opened_opens_none(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_one_topic_that_cannot_be_opened_opens_none(pulsar_broker, pulsar_client, pulsar_topic):
     with pytest.raises(TopicNotFound):
         pulsar_client.subscribe([pulsar_topic, "public/no-such-namespace/x"], "s")
     # Nothing of the first attempt is left: an exclusive consumer fits in.
     pulsar_client.subscribe(pulsar_topic, "s").close()
 
 
-def test_patterns(pulsar_broker: Any, pulsar_client: Any) -> None:
+def test_patterns(pulsar_broker, pulsar_client):
     prefix = f"p{uuid.uuid4().hex[:8]}"
     plain, other = f"{prefix}-plain", f"other-{prefix}"
     partitioned = f"persistent://public/default/{prefix}-parts"
@@ -163,7 +142,7 @@ def test_patterns(pulsar_broker: Any, pulsar_client: Any) -> None:
     consumer.close()
 
 
-def test_a_pattern_that_matches_nothing_yet(pulsar_client: Any) -> None:
+def test_a_pattern_that_matches_nothing_yet(pulsar_client):
     prefix = f"q{uuid.uuid4().hex[:8]}"
     consumer = pulsar_client.subscribe(re.compile(f"{prefix}.*"), "s", pattern_auto_discovery_period=0.1)
     assert not consumer.is_connected()
@@ -171,9 +150,7 @@ def test_a_pattern_that_matches_nothing_yet(pulsar_client: Any) -> None:
     assert [m.data() for m in receive(consumer, 2)] == values
 
 
-def test_ids_of_a_deleted_topic_acknowledge_nothing_of_another(
-    pulsar_broker: Any, pulsar_client: Any
-) -> None:
+def test_ids_of_a_deleted_topic_acknowledge_nothing_of_another(pulsar_broker, pulsar_client):
     """Positions of different topics may be compared, without a meaning."""
     prefix = f"persistent://public/default/{uuid.uuid4().hex[:8]}"
     left, gone = f"{prefix}-left", f"{prefix}-gone"
@@ -195,9 +172,7 @@ def test_ids_of_a_deleted_topic_acknowledge_nothing_of_another(
         assert [message.data() for message in receive(consumer, 3)] == [b"0", b"1", b"2"]
 
 
-def test_a_new_topic_that_refuses_does_not_block_other_new_topics(
-    pulsar_broker: Any, pulsar_client: Any
-) -> None:
+def test_a_new_topic_that_refuses_does_not_block_other_new_topics(pulsar_broker, pulsar_client):
     """They were closed again with it, and opened once more a period later: each message came again and again,
     and what was acknowledged meanwhile was lost."""
     prefix = f"persistent://public/default/r{uuid.uuid4().hex[:8]}"
@@ -224,9 +199,7 @@ def test_a_new_topic_that_refuses_does_not_block_other_new_topics(
     assert not any(backlog(pulsar_broker, topic) for topic in topics)
 
 
-def test_a_new_topic_is_acknowledged_while_another_one_attaches(
-    pulsar_broker: Any, pulsar_client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_topic_is_acknowledged_while_another_one_attaches(pulsar_broker, pulsar_client, monkeypatch):
     prefix = f"persistent://public/default/w{uuid.uuid4().hex[:8]}"
     held: list[Any] = []
     start = multi_consumer.ConsumerHandle.attach
@@ -262,7 +235,7 @@ def test_a_new_topic_is_acknowledged_while_another_one_attaches(
     consumer.close()
 
 
-def test_topics_that_come_and_go_are_not_remembered(pulsar_client: Any) -> None:
+def test_topics_that_come_and_go_are_not_remembered(pulsar_client):
     consumer = pulsar_client.subscribe(re.compile("no-topic-is-like-this.*"), "s")
     held = vars(group_of(consumer))
     assert [name for name, value in held.items() if isinstance(value, (set, list, dict))] == ["handles"]
@@ -271,8 +244,8 @@ def test_topics_that_come_and_go_are_not_remembered(pulsar_client: Any) -> None:
 
 @pytest.mark.parametrize("how", ["rows", "cumulative", "table"])
 def test_messages_that_another_subscription_received_say_what_they_are_and_no_more(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, how: str
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic, how
+):
     """Acknowledgements within a batch are tracked per subscription: once, those of the other subscription
     acknowledged messages here that this one had not processed."""
     ours = pulsar_client.subscribe(pulsar_topic, "ours")
@@ -312,9 +285,7 @@ def test_messages_that_another_subscription_received_say_what_they_are_and_no_mo
         assert rest == ([b"9"] if how == "rows" else [b"%d" % each for each in range(4, 10)])
 
 
-def test_a_message_alone_may_be_acknowledged_by_another_consumer(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_a_message_alone_may_be_acknowledged_by_another_consumer(pulsar_broker, pulsar_client, pulsar_topic):
     ours = pulsar_client.subscribe(pulsar_topic, "s", consumer_type=geminga.ConsumerType.Shared)
     with pulsar_client.create_producer(
         pulsar_topic, chunking_enabled=True, batching_enabled=False
@@ -327,9 +298,7 @@ def test_a_message_alone_may_be_acknowledged_by_another_consumer(
         eventually(lambda: not backlog(pulsar_broker, pulsar_topic))
 
 
-def test_flushes_grow_in_proportion_to_the_topics(
-    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flushes_grow_in_proportion_to_the_topics(pulsar_client, pulsar_topic, monkeypatch):
     flush, flushed = ConsumerHandle.flush, [0]
 
     def counted(handle: ConsumerHandle) -> None:
@@ -355,9 +324,7 @@ def test_flushes_grow_in_proportion_to_the_topics(
     assert counts[1] < 12 * counts[0]
 
 
-def test_a_seek_asks_two_requests_for_each_topic(
-    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_seek_asks_two_requests_for_each_topic(pulsar_client, pulsar_topic, monkeypatch):
     """SEEK and SUBSCRIBE: the broker that moved the subscription serves the topic, and is not looked up."""
     ask, asked = BrokerConnection.ask, [0]
 
@@ -375,7 +342,7 @@ def test_a_seek_asks_two_requests_for_each_topic(
             assert asked[0] - before == 2 * size
 
 
-def test_a_receipt_sends_what_a_table_has_acknowledged(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_receipt_sends_what_a_table_has_acknowledged(pulsar_client, pulsar_topic):
     topics = [f"{pulsar_topic}-{number}" for number in range(3)]
     consumer = pulsar_client.subscribe(topics, "s", ack_receipt_enabled=True, ack_grouping_time_ms=60_000)
     for topic in topics[:2]:
@@ -395,4 +362,4 @@ def test_a_receipt_sends_what_a_table_has_acknowledged(pulsar_client: Any, pulsa
     )
     for core in group_of(consumer).cores():
         assert not core.acks.pending_count
-        assert not core.acks.unanswered_count
+        assert not core.acks.receipts

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import json
-import threading
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from token_issuer import token_issuer
 
 import geminga
 from geminga import errors
@@ -53,7 +51,7 @@ class Issuer:
         )
 
 
-def test_a_token_request_has_the_fields_of_the_client_credentials_grant() -> None:
+def test_a_token_request_has_the_fields_of_the_client_credentials_grant():
     issuer = Issuer()
     given = issuer.client(audience="urn:pulsar", scope="produce consume").credentials()
     assert (given.method, given.data) == ("token", b"t1")
@@ -72,7 +70,7 @@ def test_a_token_request_has_the_fields_of_the_client_credentials_grant() -> Non
 
 
 @pytest.mark.parametrize(("lifetime", "kept"), [(3600, 3590), (100, 90), (10, 9), (None, 10**9)])
-def test_a_token_is_kept_until_it_nearly_expires(lifetime: int | None, kept: float) -> None:
+def test_a_token_is_kept_until_it_nearly_expires(lifetime, kept):
     issuer = Issuer()
     issuer.lifetime = lifetime
     client = issuer.client()
@@ -85,7 +83,7 @@ def test_a_token_is_kept_until_it_nearly_expires(lifetime: int | None, kept: flo
         assert len(issuer.asked) == 3  # the endpoint is fetched once
 
 
-def test_a_challenge_of_the_broker_fetches_a_new_token() -> None:
+def test_a_challenge_of_the_broker_fetches_a_new_token():
     client = Issuer().client()
     assert client.credentials().data == b"t1"
     assert client.credentials(b"PulsarAuthRefresh").data == b"t2"
@@ -102,7 +100,7 @@ def test_a_challenge_of_the_broker_fetches_a_new_token() -> None:
         ((200, b"{}"), False, "names no token endpoint"),
     ],
 )
-def test_issuers_that_do_not_answer_as_they_should(answer: Any, retriable: bool, said: str) -> None:
+def test_issuers_that_do_not_answer_as_they_should(answer, retriable, said):
     issuer = Issuer()
     issuer.answer = answer
     with pytest.raises(errors.AuthenticationError, match=said) as caught:
@@ -119,7 +117,7 @@ def test_issuers_that_do_not_answer_as_they_should(answer: Any, retriable: bool,
         (400, b"<html>"),
     ],
 )
-def test_a_refused_token(answer: Any) -> None:
+def test_a_refused_token(answer):
     issuer = Issuer()
     client = issuer.client()
     client.credentials()
@@ -150,7 +148,7 @@ def test_a_refused_token(answer: Any) -> None:
         {"client_id": "a", "client_secret": "b", "audience": 5},
     ],
 )
-def test_wrong_parameters(parameters: Any) -> None:
+def test_wrong_parameters(parameters):
     if isinstance(parameters, dict):
         parameters = json.dumps({"issuer_url": ISSUER, **parameters})
     with pytest.raises(ValueError) as caught:
@@ -158,9 +156,7 @@ def test_wrong_parameters(parameters: Any) -> None:
     assert "issuer.example" not in str(caught.value)
 
 
-def test_the_private_key_may_be_a_path_a_file_url_data_or_json(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_private_key_may_be_a_path_a_file_url_data_or_json(tmp_path, monkeypatch):
     issuer = Issuer()
     monkeypatch.setattr(oauth2, "_fetch", issuer.fetch)
 
@@ -196,40 +192,19 @@ def test_the_private_key_may_be_a_path_a_file_url_data_or_json(
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[str, list[str]]]:
+def served():
     """A real issuer on a port of this machine."""
     asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer({"token_endpoint": f"{url}/token"})
+    def grant(form: dict[str, str]) -> dict[str, object] | None:
+        asked.append(form["client_secret"])
+        return {"access_token": "abc", "expires_in": 60} if form["client_secret"] == CANARY else None
 
-        def do_POST(self) -> None:
-            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            asked.append(form["client_secret"][0])
-            if form["client_secret"] != [CANARY]:
-                self._answer({"error": "access_denied"}, 401)
-            else:
-                self._answer({"access_token": "abc", "token_type": "Bearer", "expires_in": 60})
-
-        def _answer(self, content: Any, status: int = 200) -> None:
-            body = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield url, asked
-    server.shutdown()
-    server.server_close()
+    with token_issuer(grant) as url:
+        yield url, asked
 
 
-def test_a_client_connects_with_a_token_of_the_issuer(served: Any, pulsar_broker: Any) -> None:
+def test_a_client_connects_with_a_token_of_the_issuer(served, pulsar_broker):
     url, asked = served
     authentication = geminga.AuthenticationOauth2(json.dumps({"issuer_url": url, **json.loads(KEY)}))
     with geminga.Client(pulsar_broker.service_url, authentication=authentication) as client:
@@ -237,7 +212,7 @@ def test_a_client_connects_with_a_token_of_the_issuer(served: Any, pulsar_broker
     assert asked == [CANARY]
 
 
-def test_a_wrong_secret_is_raised_at_once(served: Any, pulsar_broker: Any) -> None:
+def test_a_wrong_secret_is_raised_at_once(served, pulsar_broker):
     url, asked = served
     wrong = {"issuer_url": url, "client_id": "me", "client_secret": "wrong"}
     authentication = geminga.AuthenticationOauth2(json.dumps(wrong))

@@ -29,11 +29,11 @@ class Log:
 
 
 @pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> Log:
+def log(caplog):
     return Log(caplog)
 
 
-def test_an_outage_is_one_line_and_its_end_another(log: Log) -> None:
+def test_an_outage_is_one_line_and_its_end_another(log):
     for handle in range(21):
         log.outages.lost(handle, PEER)
     for _ in range(8):
@@ -51,7 +51,7 @@ def test_an_outage_is_one_line_and_its_end_another(log: Log) -> None:
     assert len(log.lines()) == 1, "the next outage has a line again"
 
 
-def test_a_connection_that_comes_back_at_once_is_one_line(log: Log) -> None:
+def test_a_connection_that_comes_back_at_once_is_one_line(log):
     for handle in range(3):
         log.outages.lost(handle, PEER)
     for handle in range(3):
@@ -59,12 +59,12 @@ def test_a_connection_that_comes_back_at_once_is_one_line(log: Log) -> None:
     assert log.lines() == [f"INFO reconnected to {PEER} after 0.0 s: 3 producers and consumers"]
 
 
-def test_a_handle_that_the_broker_moves_has_no_line(log: Log) -> None:
+def test_a_handle_that_the_broker_moves_has_no_line(log):
     log.outages.ended(0, "t", PEER)
     assert log.lines() == []
 
 
-def test_a_refusal_of_one_handle_has_its_own_lines(log: Log) -> None:
+def test_a_refusal_of_one_handle_has_its_own_lines(log):
     log.outages.lost(0, PEER)
     log.outages.lost(1, PEER)
     missing = TopicNotFound("no topic t0")
@@ -77,7 +77,7 @@ def test_a_refusal_of_one_handle_has_its_own_lines(log: Log) -> None:
     assert [line.split(" ", 3)[1] for line in log.lines()] == ["reconnecting", "reconnected", "reconnected"]
 
 
-def test_a_closed_handle_is_not_waited_for(log: Log) -> None:
+def test_a_closed_handle_is_not_waited_for(log):
     log.outages.lost(0, PEER)
     log.outages.lost(1, PEER)
     log.outages.forget(1)
@@ -85,7 +85,7 @@ def test_a_closed_handle_is_not_waited_for(log: Log) -> None:
     assert log.lines() == [f"INFO reconnected to {PEER} after 0.0 s: 2 producers and consumers"]
 
 
-def test_a_cut_connection_of_many_handles_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cut_connection_of_many_handles_is_logged_once(caplog):
     caplog.set_level(logging.INFO, "geminga")
     with (
         geminga.embedded() as broker,

@@ -54,7 +54,7 @@ class Line:
             self.line.answer(question)
 
 
-def test_a_send_with_a_permit_is_accepted() -> None:
+def test_a_send_with_a_permit_is_accepted():
     line, question = Line(a=1), Question("1", "a")
     line.ask(question)
     assert question.answered
@@ -62,14 +62,14 @@ def test_a_send_with_a_permit_is_accepted() -> None:
     assert line.taken == ["1"]
 
 
-def test_a_send_that_does_not_wait_is_refused() -> None:
+def test_a_send_that_does_not_wait_is_refused():
     line, question = Line(a=0), Question("1", "a", waits=False)
     line.ask(question)
     assert isinstance(question.error, ProducerQueueIsFull)
     assert len(line.line) == 0
 
 
-def test_waiting_sends_are_accepted_in_order_and_do_not_block_others() -> None:
+def test_waiting_sends_are_accepted_in_order_and_do_not_block_others():
     line = Line(a=0, b=0)
     line.ask(*(Question(name, name[0]) for name in ("a1", "a2", "b1", "a3", "b2")))
     assert len(line.line) == 5
@@ -82,7 +82,7 @@ def test_waiting_sends_are_accepted_in_order_and_do_not_block_others() -> None:
     assert len(line.line) == 0
 
 
-def test_a_new_send_queues_behind_those_for_the_same_partition() -> None:
+def test_a_new_send_queues_behind_those_for_the_same_partition():
     line = Line(a=0, b=1)
     line.ask(Question("a1", "a"))
     line.permits["a"] = 1
@@ -92,7 +92,7 @@ def test_a_new_send_queues_behind_those_for_the_same_partition() -> None:
     assert line.taken == ["b1", "a1"]
 
 
-def test_a_sender_that_left_is_skipped() -> None:
+def test_a_sender_that_left_is_skipped():
     line, gone = Line(a=0), Question("gone", "a")
     line.ask(gone, Question("there", "a"))
     gone.gone = True
@@ -104,7 +104,7 @@ def test_a_sender_that_left_is_skipped() -> None:
     assert line.taken == ["there"]
 
 
-def test_a_send_that_lacks_bytes_blocks_all_later_sends() -> None:
+def test_a_send_that_lacks_bytes_blocks_all_later_sends():
     line = Line(a=5, b=5)
     line.bytes = 10
     line.ask(Question("large", "a", size=20), Question("small", "a", size=5))
@@ -117,7 +117,7 @@ def test_a_send_that_lacks_bytes_blocks_all_later_sends() -> None:
     assert not line.line.wants_bytes
 
 
-def test_an_operation_that_waits_for_bytes_does_so_until_it_has_them() -> None:
+def test_an_operation_that_waits_for_bytes_does_so_until_it_has_them():
     refusal: list[Exception] = [MemoryBufferIsFull("bytes")]
     may_wait, outcome = [True], []
 
@@ -136,7 +136,7 @@ def test_an_operation_that_waits_for_bytes_does_so_until_it_has_them() -> None:
     assert not line
 
 
-def test_an_accepted_message_without_a_permit_waits_and_fails_at_the_end() -> None:
+def test_an_accepted_message_without_a_permit_waits_and_fails_at_the_end():
     line = Line(a=1)
     for name in ("first", "second"):
         line.line.answer(QueuedSend(b"x", name, None, "a"))  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def test_an_accepted_message_without_a_permit_waits_and_fails_at_the_end() -> No
     assert not line.line.accepted()
 
 
-def test_the_end_of_the_producer_fails_all_waiting_sends() -> None:
+def test_the_end_of_the_producer_fails_all_waiting_sends():
     line = Line(a=0, b=0)
     questions = [Question("1", "a"), Question("2", "a"), Question("3", "b")]
     line.ask(*questions)

@@ -1,7 +1,9 @@
 import asyncio
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
+from scripted_broker import UNSOLICITED, ScriptedBroker
 from waiting import eventually_async, loop_turns, never_async
 
 from geminga.client.pool import ConnectionPool
@@ -13,24 +15,20 @@ from geminga.wire.frames import encode_command, encode_message, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
-UNSOLICITED = (1 << 64) - 1
 
 
-def run(scripted, body, **settings):
-    """Run ``body(broker, pool, address)`` with a scripted broker on one loop."""
-
-    async def main():
-        broker = scripted()
-        await broker.start()
-        settings.setdefault("connection_timeout_seconds", 5.0)
-        pool = ConnectionPool(ClientSettings(service_url=broker.url, **settings), asyncio.get_running_loop())
-        try:
-            return await asyncio.wait_for(body(broker, pool, Address("127.0.0.1", broker.port)), 60)
-        finally:
-            pool.close()
-            await broker.stop()
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def pooled(**settings):
+    """A scripted broker, a pool of connections, and the broker's address."""
+    broker = ScriptedBroker()
+    await broker.start()
+    settings.setdefault("connection_timeout_seconds", 5.0)
+    pool = ConnectionPool(ClientSettings(service_url=broker.url, **settings), asyncio.get_running_loop())
+    try:
+        yield broker, pool, Address("127.0.0.1", broker.port)
+    finally:
+        pool.close()
+        await broker.stop()
 
 
 class Recorder:
@@ -55,8 +53,8 @@ def producer_command(connection):
     return command
 
 
-def test_one_connection_is_shared(scripted):
-    async def body(broker, pool, address):
+async def test_one_connection_is_shared():
+    async with pooled() as (broker, pool, address):
         first, second = await asyncio.gather(pool.get(address), pool.get(address))
         assert first is second
         assert first.server_version == "scripted"
@@ -67,40 +65,32 @@ def test_one_connection_is_shared(scripted):
         assert broker.peers[1].connect.proxy_to_broker_url == "b:1"
         assert len(pool.connections) == 2
 
-    run(scripted, body)
 
-
-def test_several_connections_per_broker(scripted):
-    async def body(broker, pool, address):
+async def test_several_connections_per_broker():
+    async with pooled(connections_per_broker=3) as (_broker, pool, address):
         connections = {await pool.get(address) for _ in range(9)}
         assert len(connections) == 3
 
-    run(scripted, body, connections_per_broker=3)
 
-
-def test_a_lost_connection_is_replaced(scripted):
-    async def body(broker, pool, address):
+async def test_a_lost_connection_is_replaced():
+    async with pooled() as (broker, pool, address):
         first = await pool.get(address)
         broker.peers[0].drop()
         await eventually_async(lambda: first.closed)
         second = await pool.get(address)
         assert second is not first
 
-    run(scripted, body)
 
-
-def test_requests_and_answers(scripted):
-    async def body(broker, pool, address):
+async def test_requests_and_answers():
+    async with pooled() as (_broker, pool, address):
         connection = await pool.get(address)
         command = producer_command(connection)
         answer = await connection.request(command, command.producer.request_id, 5.0)
         assert answer.producer_success.producer_name == "scripted-0"
 
-    run(scripted, body)
 
-
-def test_a_request_times_out(scripted):
-    async def body(broker, pool, address):
+async def test_a_request_times_out():
+    async with pooled() as (broker, pool, address):
         broker.answers[Type.PRODUCER] = lambda peer, frame: None
         connection = await pool.get(address)
         command = producer_command(connection)
@@ -108,11 +98,9 @@ def test_a_request_times_out(scripted):
             await connection.request(command, command.producer.request_id, 0.02)
         assert not connection.closed
 
-    run(scripted, body)
 
-
-def test_a_lost_connection_fails_its_requests_and_detaches_handles(scripted):
-    async def body(broker, pool, address):
+async def test_a_lost_connection_fails_its_requests_and_detaches_handles():
+    async with pooled() as (broker, pool, address):
         broker.answers[Type.PRODUCER] = lambda peer, frame: peer.drop()
         connection = await pool.get(address)
         handle = Recorder()
@@ -129,11 +117,9 @@ def test_a_lost_connection_fails_its_requests_and_detaches_handles(scripted):
         with pytest.raises(ConnectError):
             await connection.drain()
 
-    run(scripted, body)
 
-
-def test_frames_reach_their_handle_until_it_is_closed(scripted):
-    async def body(broker, pool, address):
+async def test_frames_reach_their_handle_until_it_is_closed():
+    async with pooled() as (broker, pool, address):
         connection = await pool.get(address)
         handle = Recorder()
         connection.add_consumer(4, handle)
@@ -154,11 +140,9 @@ def test_frames_reach_their_handle_until_it_is_closed(scripted):
         assert [frame.message.consumer_id for frame in handle.frames] == [4, 4]
         assert handle.detached == [(None, Address("next", 6650))]
 
-    run(scripted, body)
 
-
-def test_writes_of_one_turn_leave_together(scripted):
-    async def body(broker, pool, address):
+async def test_writes_of_one_turn_leave_together():
+    async with pooled() as (broker, pool, address):
         connection = await pool.get(address)
         pings = 0
 
@@ -172,13 +156,11 @@ def test_writes_of_one_turn_leave_together(scripted):
         connection.write_many([ping, ping])
         await eventually_async(lambda: pings >= 3)
 
-    run(scripted, body)
 
-
-def test_what_is_written_after_the_connection_is_lost_is_dropped(scripted):
+async def test_what_is_written_after_the_connection_is_lost_is_dropped():
     """uvloop's transport raises then, until it has said that it is lost."""
 
-    async def body(broker, pool, address):
+    async with pooled() as (_broker, pool, address):
         connection = await pool.get(address)
         raised = []
 
@@ -195,11 +177,9 @@ def test_what_is_written_after_the_connection_is_lost_is_dropped(scripted):
         connection._transport = transport
         assert not raised
 
-    run(scripted, body)
 
-
-def test_back_pressure(scripted):
-    async def body(broker, pool, address):
+async def test_back_pressure():
+    async with pooled() as (broker, pool, address):
         connection = await pool.get(address)
         broker.peers[0].transport.pause_reading()
         entry = bytes(1024 * 1024)
@@ -213,22 +193,18 @@ def test_back_pressure(scripted):
         await asyncio.wait_for(connection.drain(), 60)
         assert connection.writable
 
-    run(scripted, body)
 
-
-def test_a_broker_that_breaks_the_protocol_loses_its_connection(scripted):
-    async def body(broker, pool, address):
+async def test_a_broker_that_breaks_the_protocol_loses_its_connection():
+    async with pooled() as (broker, pool, address):
         connection = await pool.get(address)
         broker.peers[0].transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
         await eventually_async(lambda: connection.closed)
         with pytest.raises(ConnectError):
             await connection.drain()
 
-    run(scripted, body)
 
-
-def test_bad_bytes_right_behind_a_good_frame_end_the_connection_at_once(scripted):
-    async def body(broker, pool, address):
+async def test_bad_bytes_right_behind_a_good_frame_end_the_connection_at_once():
+    async with pooled() as (broker, pool, address):
         connection = await pool.get(address)
         ping = encode_command(pb.BaseCommand(type=Type.PING, ping=pb.CommandPing()))
         broker.peers[0].transport.write(ping + b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -237,11 +213,10 @@ def test_bad_bytes_right_behind_a_good_frame_end_the_connection_at_once(scripted
         with pytest.raises(ConnectError, match=rf"{address.port}: an HTTP answer came in"):
             await connection.drain()
 
-    run(scripted, body)
 
+async def test_a_refusal_without_words_names_the_topic_and_what_to_do():
+    async with pooled() as (broker, pool, address):
 
-def test_a_refusal_without_words_names_the_topic_and_what_to_do(scripted):
-    async def body(broker, pool, address):
         def refuse(peer, frame):
             broker.refuse(peer, frame.command.producer.request_id, pb.TopicNotFound, "")
 
@@ -254,11 +229,10 @@ def test_a_refusal_without_words_names_the_topic_and_what_to_do(scripted):
         ):
             await connection.request(command, command.producer.request_id, 5)
 
-    run(scripted, body)
 
+async def test_a_refused_handshake_raises_the_brokers_error():
+    async with pooled() as (broker, pool, address):
 
-def test_a_refused_handshake_raises_the_brokers_error(scripted):
-    async def body(broker, pool, address):
         def refuse(peer, frame):
             broker.refuse(peer, UNSOLICITED, pb.AuthenticationError, "bad token")
 
@@ -266,22 +240,18 @@ def test_a_refused_handshake_raises_the_brokers_error(scripted):
         with pytest.raises(AuthenticationError, match="bad token"):
             await pool.get(address)
 
-    run(scripted, body)
 
-
-def test_a_silent_listener_is_given_up(scripted):
-    async def body(broker, pool, address):
+async def test_a_silent_listener_is_given_up():
+    async with pooled(connection_timeout_seconds=0.5) as (broker, pool, address):
         broker.answers[Type.CONNECT] = lambda peer, frame: None
         with pytest.raises((Timeout, ConnectError), match=r"handshake|did not accept"):
             await pool.get(address)
 
-    run(scripted, body, connection_timeout_seconds=0.5)
 
-
-def test_closing_the_pool_ends_the_wait_for_a_connection_with_an_error(scripted):
+async def test_closing_the_pool_ends_the_wait_for_a_connection_with_an_error():
     """A `CancelledError` would look as if the caller itself had been cancelled."""
 
-    async def body(broker, pool, address):
+    async with pooled() as (broker, pool, address):
         broker.answers[Type.CONNECT] = lambda peer, frame: None
         waiting = [asyncio.ensure_future(pool.get(address)) for _ in range(2)]
         await eventually_async(lambda: broker.peers)
@@ -290,30 +260,23 @@ def test_closing_the_pool_ends_the_wait_for_a_connection_with_an_error(scripted)
             with pytest.raises(AlreadyClosed, match="client is closed"):
                 await waiter
 
-    run(scripted, body)
+
+async def test_nothing_listens():
+    settings = ClientSettings(service_url="pulsar://127.0.0.1:1")
+    pool = ConnectionPool(settings, asyncio.get_running_loop())
+    with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1 refused the connection.*is the broker running"):
+        await pool.get(Address("127.0.0.1", 1))
+    with pytest.raises(ConnectError, match=r"'no-such-host\.invalid'"):
+        await pool.get(Address("no-such-host.invalid", 6650))
+    pool.close()
+    with pytest.raises(ConnectError, match="client is closed"):
+        await pool.get(Address("127.0.0.1", 1))
 
 
-def test_nothing_listens():
-    async def main():
-        settings = ClientSettings(service_url="pulsar://127.0.0.1:1")
-        pool = ConnectionPool(settings, asyncio.get_running_loop())
-        with pytest.raises(
-            ConnectError, match=r"127\.0\.0\.1:1 refused the connection.*is the broker running"
-        ):
-            await pool.get(Address("127.0.0.1", 1))
-        with pytest.raises(ConnectError, match=r"'no-such-host\.invalid'"):
-            await pool.get(Address("no-such-host.invalid", 6650))
-        pool.close()
-        with pytest.raises(ConnectError, match="client is closed"):
-            await pool.get(Address("127.0.0.1", 1))
-
-    asyncio.run(main())
-
-
-def test_credentials_are_refreshed_from_the_supplier(scripted):
+async def test_credentials_are_refreshed_from_the_supplier():
     tokens = iter(["first", "second"])
 
-    async def body(broker, pool, address):
+    async with pooled(credentials=TokenCredentials(lambda: next(tokens))) as (broker, pool, address):
         answered = asyncio.get_running_loop().create_future()
         broker.answers[Type.AUTH_RESPONSE] = lambda peer, frame: answered.set_result(
             frame.command.authResponse.response.auth_data
@@ -327,10 +290,8 @@ def test_credentials_are_refreshed_from_the_supplier(scripted):
         assert await answered == b"second"
         assert not connection.closed
 
-    run(scripted, body, credentials=TokenCredentials(lambda: next(tokens)))
 
-
-def test_a_request_that_cannot_wait_for_access_keeps_its_time_limit(scripted):
+async def test_a_request_that_cannot_wait_for_access_keeps_its_time_limit():
     def let_wait(peer, frame):
         answer = pb.BaseCommand(type=Type.PRODUCER_SUCCESS)
         answer.producer_success.request_id = frame.command.producer.request_id
@@ -338,7 +299,7 @@ def test_a_request_that_cannot_wait_for_access_keeps_its_time_limit(scripted):
         answer.producer_success.producer_ready = False
         peer.send(answer)
 
-    async def body(broker, pool, address):
+    async with pooled() as (broker, pool, address):
         connection = await pool.get(address)
         broker.answers[Type.PRODUCER] = let_wait
         command = producer_command(connection)
@@ -346,35 +307,29 @@ def test_a_request_that_cannot_wait_for_access_keeps_its_time_limit(scripted):
             await asyncio.wait_for(connection.request(command, command.producer.request_id, 1), 60)
         assert connection.closed
 
-    run(scripted, body)
 
-
-def test_keepalive_closes_a_dead_connection(scripted):
-    async def body(broker, pool, address):
+async def test_keepalive_closes_a_dead_connection():
+    async with pooled(keepalive_interval_seconds=0.05) as (broker, pool, address):
         broker.answers[Type.PING] = lambda peer, frame: None
         connection = await pool.get(address)
         await eventually_async(lambda: connection.closed)
         with pytest.raises(ConnectError, match="sent nothing"):
             await connection.drain()
 
-    run(scripted, body, keepalive_interval_seconds=0.05)
 
-
-def test_a_live_connection_stays(scripted):
-    async def body(broker, pool, address):
+async def test_a_live_connection_stays():
+    async with pooled(keepalive_interval_seconds=0.2) as (broker, pool, address):
         connection = await pool.get(address)
         await eventually_async(lambda: broker.count(Type.PING) >= 3)
         assert not connection.closed
 
-    run(scripted, body, keepalive_interval_seconds=0.2)
 
-
-def test_a_failing_handle_costs_its_connection_only(scripted, caplog):
+async def test_a_failing_handle_costs_its_connection_only(caplog):
     class Broken(Recorder):
         def on_frame(self, frame):
             raise KeyError("bug")
 
-    async def body(broker, pool, address):
+    async with pooled() as (broker, pool, address):
         connection = await pool.get(address)
         handle = Broken()
         connection.add_consumer(4, handle)
@@ -383,6 +338,4 @@ def test_a_failing_handle_costs_its_connection_only(scripted, caplog):
         await eventually_async(lambda: handle.detached)
         assert connection.closed
         assert not (await pool.get(address)).closed
-
-    run(scripted, body)
     assert "unexpected error" in caplog.text

@@ -3,10 +3,8 @@
 import asyncio
 import logging
 import random
-import threading
 import time
 from collections import Counter
-from datetime import timedelta
 
 import pytest
 from insides import publisher_of
@@ -76,56 +74,10 @@ def test_an_async_producer_takes_a_latency_budget(pulsar_broker, topic):
     assert len(set(asyncio.run(main()))) == 100
 
 
-def test_names_and_ids(client, topic):
-    producer = client.create_producer(topic, producer_name="mine")
-    assert producer.topic() == topic
-    assert producer.producer_name() == "mine"
-    assert producer.last_sequence_id() == -1
-    assert producer.is_connected()
-    first, second = producer.send(b"1"), producer.send(b"2")
-    assert first < second
-    assert (first.partition, first.batch_index) == (-1, -1)
-    assert producer.last_sequence_id() == 1
-    producer.close()
-    assert not producer.is_connected()
-    with pytest.raises(errors.AlreadyClosed):
-        producer.send(b"3")
-
-
 def test_a_generated_name(client, topic):
     with client.create_producer(topic) as producer:
         assert producer.producer_name()
         assert repr(producer) == f"<Producer {producer.producer_name()!r} on {topic}>"
-
-
-def test_every_field_arrives(client, topic):
-    with client.create_producer(topic) as producer:
-        producer.send(
-            b"v", properties={"a": "b", "c": ""}, partition_key="k", ordering_key="o", sequence_id=9,
-            event_timestamp=1_700_000_000_123,
-        )  # fmt: skip
-    (message,) = read(client, topic, 1)
-    assert message.data() == b"v"
-    assert message.properties() == {"a": "b", "c": ""}
-    assert message.partition_key() == "k"
-    assert message.ordering_key() in ("o", b"o")
-    assert message.event_timestamp() == 1_700_000_000_123
-
-
-@pytest.mark.parametrize("compression", list(geminga.CompressionType))
-@pytest.mark.parametrize("batching", [True, False])
-def test_batches_in_every_compression(client, topic, compression, batching):
-    producer = client.create_producer(topic, compression_type=compression, batching_enabled=batching)
-    payloads = [b"%d " % n * 20 for n in range(50)]
-    got = []
-    for payload in payloads:
-        producer.send_async(payload, lambda r, m: got.append((r, m)))
-    producer.flush()
-    assert [r for r, _ in got] == [Result.Ok] * 50
-    assert [m for _, m in got] == sorted(m for _, m in got)
-    assert [m.data() for m in read(client, topic, 50)] == payloads
-    fill = producer.statistics().batch_fill
-    assert fill > 1 if batching else fill == 1
 
 
 @pytest.mark.parametrize("kind", [geminga.CompressionType.ZSTD, geminga.CompressionType.ZLib])
@@ -153,17 +105,6 @@ def _stored(broker, topic):
     return admin(broker.admin_url, "GET", f"{topic_path(TopicName.parse(topic))}/stats")["bytesInCounter"]
 
 
-def test_ids_of_batches_name_what_is_read(client, topic):
-    producer = client.create_producer(topic)
-    ids = {}
-    for number in range(30):
-        payload = b"%d" % number
-        producer.send_async(payload, lambda r, m, payload=payload: ids.setdefault(payload, m))
-    producer.flush()
-    for message in read(client, topic, 30):
-        assert message.message_id() == ids[message.data()]
-
-
 def test_wrong_arguments_are_raised_and_harm_nothing(client, topic):
     producer = client.create_producer(topic)
     with pytest.raises(TypeError):
@@ -182,29 +123,6 @@ def test_wrong_arguments_are_raised_and_harm_nothing(client, topic):
     producer.send(b"fine")
 
 
-def test_delayed_messages_are_sent_alone_and_in_order(client, topic):
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    got = []
-    producer.send_async(b"1", lambda r, m: got.append(m))
-    producer.send_async(b"2", lambda r, m: got.append(m))
-    producer.send_async(b"3", lambda r, m: got.append(m), deliver_after=timedelta(milliseconds=1))
-    producer.flush()
-    assert [m.batch_index for m in got] == [0, 1, -1]
-    assert [m.data() for m in read(client, topic, 3)] == [b"1", b"2", b"3"]
-
-
-def test_chunks(client, topic):
-    producer = client.create_producer(
-        topic, batching_enabled=False, chunking_enabled=True, chunk_max_message_size=10_000,
-        compression_type=geminga.CompressionType.LZ4,
-    )  # fmt: skip
-    payload = random.Random(3).randbytes(50_000)
-    message_id = producer.send(payload)
-    assert message_id.first_chunk < message_id
-    (message,) = read(client, topic, 1)
-    assert message.data() == payload
-
-
 def test_chunks_are_never_batched(client, topic):
     producer = client.create_producer(topic, chunking_enabled=True, chunk_max_message_size=10_000)
     first, second = [], []
@@ -216,19 +134,6 @@ def test_chunks_are_never_batched(client, topic):
     assert [message.data() for message in read(client, topic, 2)] == [b"small", bytes(25_000)]
     with pytest.raises(geminga.InvalidConfiguration, match="chunking_enabled"):
         client.create_producer(topic, chunking_enabled=True, batching_enabled=True)
-
-
-def test_key_based_batches(client, topic):
-    producer = client.create_producer(
-        topic, batching_enabled=True, batching_type=geminga.BatchingType.KeyBased
-    )
-    for number in range(60):
-        producer.send_async(b"%d" % number, None, partition_key=str(number % 3))
-    producer.flush()
-    by_key = {}
-    for message in read(client, topic, 60):
-        by_key.setdefault(message.partition_key(), []).append(int(message.data()))
-    assert by_key == {str(k): list(range(k, 60, 3)) for k in range(3)}
 
 
 # --- partitions -------------------------------------------------------------------------------------
@@ -288,23 +193,6 @@ def test_added_partitions_are_found(pulsar_broker, client, topic):
     assert seen == [(topic, 3)]
 
 
-def test_a_custom_router_sees_message_and_states(pulsar_broker, client, topic):
-    partitioned(pulsar_broker, topic, 3)
-    calls = []
-
-    def route(message, count, states):
-        calls.append((message.data(), count, [s.state.value for s in states]))
-        return int(message.properties()["to"])
-
-    producer = client.create_producer(topic, message_router=route)
-    assert [producer.send(b"x", properties={"to": str(n)}).partition for n in (2, 0, 1)] == [2, 0, 1]
-    assert calls[0] == (b"x", 3, ["ready"] * 3)
-    with pytest.raises(errors.InvalidMessage, match="message_router returned 7"):
-        producer.send(b"x", properties={"to": "7"})
-    # As in the Java client, a custom router decides about keys too.
-    assert {producer.send(b"x", {"to": "1"}, partition_key=str(n)).partition for n in range(9)} == {1}
-
-
 def test_the_different_key_routing_of_java_is_logged_once(pulsar_broker, client, topic, caplog, monkeypatch):
     partitioned(pulsar_broker, topic, 2)
     monkeypatch.setattr(message_building, "_logged", set())
@@ -340,37 +228,6 @@ def test_interceptors_change_messages_and_see_outcomes(client, topic):
     assert seen == [(b"1", got[0], None), (b"2", message_id, None), "closed"]
 
 
-def test_exclusive_access(client, topic):
-    first = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive)
-    with pytest.raises(errors.ProducerFenced):
-        client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive)
-    with pytest.raises(errors.ProducerBusy):
-        client.create_producer(topic)
-    waiting = {}
-
-    def wait():
-        waiting["producer"] = client.create_producer(
-            topic, access_mode=geminga.ProducerAccessMode.WaitForExclusive
-        )
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    thread.join(0.1)
-    assert thread.is_alive()
-    first.close()
-    thread.join(60)
-    waiting["producer"].send(b"mine now")
-
-
-def test_a_fenced_producer_gets_its_error(client, topic):
-    fenced = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive)
-    fenced.send(b"mine")
-    fencing = client.create_producer(topic, access_mode=geminga.ProducerAccessMode.ExclusiveWithFencing)
-    fencing.send(b"and now mine")
-    with pytest.raises(errors.ProducerFenced):
-        fenced.send(b"no more")
-
-
 def test_an_exclusive_mode_that_the_broker_does_not_know_is_refused(client, topic, monkeypatch):
     """As Apache Pulsar 2.10, which takes ExclusiveWithFencing for a shared producer."""
     answer = answers.producer_success
@@ -386,65 +243,47 @@ def test_an_exclusive_mode_that_the_broker_does_not_know_is_refused(client, topi
     )
 
 
-def test_initial_and_explicit_sequence_ids(client, topic):
-    producer = client.create_producer(topic, initial_sequence_id=100)
-    assert producer.last_sequence_id() == 100
-    producer.send(b"1")
-    assert producer.last_sequence_id() == 101
-    producer.send(b"2", sequence_id=500)
-    assert producer.last_sequence_id() == 500
-
-
 # --- asyncio ----------------------------------------------------------------------------------------
 
 
-def test_tasks_that_send_together_share_a_batch(pulsar_broker, topic):
-    async def scene():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(topic, batching_enabled=True)
-            ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
-            assert ids == sorted(ids)
-            assert producer.statistics().sent_batches == 1
-            await producer.send(b"alone", partition_key="k", properties={"a": "b"})
-            got = []
-            producer.send_async(b"later", lambda r, m: got.append(r))
-            await producer.flush()
-            assert got == [Result.Ok]
-            with pytest.raises(errors.InvalidMessage):
-                await producer.send(b"", event_timestamp=-1)
-            await producer.close()
-            with pytest.raises(errors.AlreadyClosed):
-                await producer.send(b"x")
-
-    asyncio.run(scene())
+async def test_tasks_that_send_together_share_a_batch(pulsar_broker, topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(topic, batching_enabled=True)
+        ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
+        assert ids == sorted(ids)
+        assert producer.statistics().sent_batches == 1
+        await producer.send(b"alone", partition_key="k", properties={"a": "b"})
+        got = []
+        producer.send_async(b"later", lambda r, m: got.append(r))
+        await producer.flush()
+        assert got == [Result.Ok]
+        with pytest.raises(errors.InvalidMessage):
+            await producer.send(b"", event_timestamp=-1)
+        await producer.close()
+        with pytest.raises(errors.AlreadyClosed):
+            await producer.send(b"x")
 
 
-def test_a_full_queue_makes_tasks_wait_without_blocking_the_loop(pulsar_broker, topic):
-    async def scene():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(topic, max_pending_messages=5, block_if_queue_full=True)
-            ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(300)))
-            assert len(set(map(str, ids))) == 300
-            refusing = await client.create_producer(topic, max_pending_messages=5)
-            results = await asyncio.gather(*(refusing.send(b"x") for _ in range(20)), return_exceptions=True)
-            kinds = Counter(type(r) for r in results)
-            assert kinds[errors.ProducerQueueIsFull] >= 1
-
-    asyncio.run(scene())
+async def test_a_full_queue_makes_tasks_wait_without_blocking_the_loop(pulsar_broker, topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(topic, max_pending_messages=5, block_if_queue_full=True)
+        ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(300)))
+        assert len(set(map(str, ids))) == 300
+        refusing = await client.create_producer(topic, max_pending_messages=5)
+        results = await asyncio.gather(*(refusing.send(b"x") for _ in range(20)), return_exceptions=True)
+        kinds = Counter(type(r) for r in results)
+        assert kinds[errors.ProducerQueueIsFull] >= 1
 
 
-def test_cancelled_sends_do_not_block_later_waiting_sends(pulsar_broker, topic):
-    async def scene():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(topic, max_pending_messages=1, block_if_queue_full=True)
-            tasks = [asyncio.ensure_future(producer.send(b"%d" % n)) for n in range(20)]
-            await loop_turns()
-            for task in tasks[3:17]:
-                task.cancel()
-            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
-            assert sum(isinstance(r, geminga.MessageId) for r in results) == 6
-
-    asyncio.run(scene())
+async def test_cancelled_sends_do_not_block_later_waiting_sends(pulsar_broker, topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(topic, max_pending_messages=1, block_if_queue_full=True)
+        tasks = [asyncio.ensure_future(producer.send(b"%d" % n)) for n in range(20)]
+        await loop_turns()
+        for task in tasks[3:17]:
+            task.cancel()
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
+        assert sum(isinstance(r, geminga.MessageId) for r in results) == 6
 
 
 @pytest.mark.parametrize("partitions", [0, 3])

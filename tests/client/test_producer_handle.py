@@ -55,37 +55,34 @@ def test_a_creation_without_an_answer_is_closed_at_the_broker(broker):
 
 @pytest.mark.parametrize("cancels", [1, 3])
 @pytest.mark.parametrize("partitions", [0, 3])
-def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripted, partitions, cancels):
+async def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripted, partitions, cancels):
     """Cancel while some partitions have their answer and others wait for it; ``cancels`` times."""
 
-    async def run():
-        broker = scripted()
-        broker.partitions = {"persistent://public/default/t": partitions}
-        asked = asyncio.Event()
+    broker = scripted()
+    broker.partitions = {"persistent://public/default/t": partitions}
+    asked = asyncio.Event()
 
-        def on_producer(peer, frame):
-            if frame.command.producer.producer_id % 2 == 1:
-                broker.on_producer(peer, frame)
-            if broker.count(Type.PRODUCER) == max(1, partitions):
-                asked.set()
+    def on_producer(peer, frame):
+        if frame.command.producer.producer_id % 2 == 1:
+            broker.on_producer(peer, frame)
+        if broker.count(Type.PRODUCER) == max(1, partitions):
+            asked.set()
 
-        broker.answers[Type.PRODUCER] = on_producer
-        await broker.start()
-        client = geminga.asyncio.Client(broker.url)
-        creating = asyncio.create_task(client.create_producer("t"))
-        await asked.wait()
-        await asyncio.sleep(0.05)
-        for _ in range(cancels):
-            creating.cancel()
-            await loop_turns()
-        with pytest.raises(asyncio.CancelledError):
-            await creating
-        async with asyncio.timeout(60):
-            await eventually_async(lambda: broker.count(Type.CLOSE_PRODUCER) >= max(1, partitions))
-        await client.close()
-        await broker.stop()
-
-    asyncio.run(run())
+    broker.answers[Type.PRODUCER] = on_producer
+    await broker.start()
+    client = geminga.asyncio.Client(broker.url)
+    creating = asyncio.create_task(client.create_producer("t"))
+    await asked.wait()
+    await asyncio.sleep(0.05)
+    for _ in range(cancels):
+        creating.cancel()
+        await loop_turns()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    async with asyncio.timeout(60):
+        await eventually_async(lambda: broker.count(Type.CLOSE_PRODUCER) >= max(1, partitions))
+    await client.close()
+    await broker.stop()
 
 
 def test_a_retriable_refusal_is_tried_again(broker, client):

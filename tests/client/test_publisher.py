@@ -1,7 +1,6 @@
 """The engine against a scripted broker: wake-ups, timers, blocking, forks, lost connections, closing."""
 
 import asyncio
-import os
 import random
 import signal
 import threading
@@ -279,24 +278,21 @@ def sizes_sent(held):
     return [round(len(frame.entry), -2) for _, frame in held._held]
 
 
-def test_a_small_message_does_not_pass_a_large_one_that_waits_for_bytes(broker):
-    async def scene():
-        async with geminga.asyncio.Client(broker.url, memory_limit_bytes=10_000) as client:
-            producer = await client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
-            first = asyncio.ensure_future(producer.send(b"x" * 6000))
-            await asyncio.to_thread(eventually, lambda: held.count() == 1)
-            rest = [asyncio.ensure_future(producer.send(b"x" * size)) for size in (7000, 1000, 500)]
-            await never_async(lambda: held.count() != 1, 0.05)
-            with pytest.raises(errors.MemoryBufferIsFull):  # nor may one that cannot wait
-                producer.send_async(b"x" * 500)
-            held.release()
-            await asyncio.to_thread(eventually, lambda: held.count() == 3)
-            assert sizes_sent(held) == [7000, 1000, 500]
-            held.stop()
-            await asyncio.gather(first, *rest)
-
+async def test_a_small_message_does_not_pass_a_large_one_that_waits_for_bytes(broker):
     held = Held(broker)
-    asyncio.run(scene())
+    async with geminga.asyncio.Client(broker.url, memory_limit_bytes=10_000) as client:
+        producer = await client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
+        first = asyncio.ensure_future(producer.send(b"x" * 6000))
+        await asyncio.to_thread(eventually, lambda: held.count() == 1)
+        rest = [asyncio.ensure_future(producer.send(b"x" * size)) for size in (7000, 1000, 500)]
+        await never_async(lambda: held.count() != 1, 0.05)
+        with pytest.raises(errors.MemoryBufferIsFull):  # nor may one that cannot wait
+            producer.send_async(b"x" * 500)
+        held.release()
+        await asyncio.to_thread(eventually, lambda: held.count() == 3)
+        assert sizes_sent(held) == [7000, 1000, 500]
+        held.stop()
+        await asyncio.gather(first, *rest)
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -334,20 +330,17 @@ def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, k
         assert got == [Result.Ok] * 3
 
 
-def test_twenty_thousand_waiting_sends_are_served_in_order(broker):
-    async def scene():
-        async with geminga.asyncio.Client(broker.url) as client:
-            producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=100)
-            tasks = [asyncio.ensure_future(producer.send(b"%d" % number)) for number in range(20_000)]
-            for task in tasks[5000:10_000]:
-                await loop_turns() if task is tasks[5000] else None
-                task.cancel()
-            ids = await asyncio.gather(*tasks, return_exceptions=True)
-            ids = [each for each in ids if not isinstance(each, asyncio.CancelledError)]
-            assert len(ids) >= 15_000
-            assert ids == sorted(ids)
-
-    asyncio.run(asyncio.wait_for(scene(), 120))
+async def test_twenty_thousand_waiting_sends_are_served_in_order(broker):
+    async with geminga.asyncio.Client(broker.url) as client:
+        producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=100)
+        tasks = [asyncio.ensure_future(producer.send(b"%d" % number)) for number in range(20_000)]
+        for task in tasks[5000:10_000]:
+            await loop_turns() if task is tasks[5000] else None
+            task.cancel()
+        ids = await asyncio.gather(*tasks, return_exceptions=True)
+        ids = [each for each in ids if not isinstance(each, asyncio.CancelledError)]
+        assert len(ids) >= 15_000
+        assert ids == sorted(ids)
 
 
 def test_a_callback_may_send_and_must_not_wait(broker, client):
@@ -430,27 +423,6 @@ def test_the_delay_closes_batches_without_a_waiting_sender(broker, client):
     producer.send_async(b"x", lambda r, m: done.set())
     assert done.wait(60)
     assert 0.025 < time.monotonic() - started < 30
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_refused_at_once(broker, client):
-    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    producer.send_async(b"x", None)  # leaves an open batch that would take more
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            producer.send_async(b"y", None)
-        except errors.ForkedProcessError:
-            try:
-                producer.send(b"z")
-            except errors.ForkedProcessError:
-                code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    producer.flush()
 
 
 def test_a_lost_connection_is_replaced_and_everything_sent_again(broker, client):

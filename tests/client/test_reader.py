@@ -9,21 +9,13 @@ import threading
 from typing import Any
 
 import pytest
+from published import publish
 from waiting import moment_between
 
 import geminga.asyncio
 from geminga import MessageId
 from geminga.client.admin import admin
-from geminga.errors import AlreadyClosed, ConnectError, InvalidConfiguration, Timeout
-
-
-def publish(client: Any, topic: str, count: int, *, batched: bool = True, start: int = 0) -> list[bytes]:
-    values = [b"%d" % number for number in range(start, start + count)]
-    with client.create_producer(topic, batching_enabled=batched) as producer:
-        for value in values:
-            producer.send_async(value, None)
-        producer.flush()
-    return values
+from geminga.errors import AlreadyClosed, ConnectError, InvalidConfiguration
 
 
 def read_all(reader: Any) -> list[bytes]:
@@ -38,24 +30,9 @@ def subscriptions(broker: Any, topic: str) -> list[str]:
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_from_the_beginning_to_the_end(pulsar_client: Any, pulsar_topic: str, batched: bool) -> None:
-    values = publish(pulsar_client, pulsar_topic, 20, batched=batched)
-    with pulsar_client.create_reader(pulsar_topic, MessageId.earliest) as reader:
-        assert reader.topic() == pulsar_topic
-        assert reader.is_connected()
-        assert read_all(reader) == values
-        with pytest.raises(Timeout):
-            reader.read_next(50)
-        publish(pulsar_client, pulsar_topic, 2, start=50)
-        assert read_all(reader) == [b"50", b"51"]
-
-
-@pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("inclusive", [True, False])
 @pytest.mark.parametrize("position", [0, 7, 19])
-def test_from_a_message(
-    pulsar_client: Any, pulsar_topic: str, batched: bool, inclusive: bool, position: int
-) -> None:
+def test_from_a_message(pulsar_client, pulsar_topic, batched, inclusive, position):
     values = publish(pulsar_client, pulsar_topic, 20, batched=batched)
     with pulsar_client.create_reader(pulsar_topic, MessageId.earliest) as reader:
         ids = [reader.read_next(30_000).message_id() for _ in values]
@@ -67,20 +44,7 @@ def test_from_a_message(
     reader.close()
 
 
-def test_from_the_end(pulsar_client: Any, pulsar_topic: str) -> None:
-    publish(pulsar_client, pulsar_topic, 5)
-    latest = pulsar_client.create_reader(pulsar_topic, MessageId.latest)
-    inclusive = pulsar_client.create_reader(pulsar_topic, MessageId.latest, start_message_id_inclusive=True)
-    assert not latest.has_message_available()
-    assert inclusive.has_message_available()
-    assert inclusive.read_next(30_000).data() == b"4"
-    publish(pulsar_client, pulsar_topic, 1, start=9)
-    assert latest.has_message_available()
-    assert latest.read_next(30_000).data() == b"9"
-    assert not latest.has_message_available()
-
-
-def test_an_empty_topic(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_an_empty_topic(pulsar_client, pulsar_topic):
     for start in (MessageId.earliest, MessageId.latest):
         for inclusive in (False, True):
             reader = pulsar_client.create_reader(pulsar_topic, start, start_message_id_inclusive=inclusive)
@@ -89,22 +53,7 @@ def test_an_empty_topic(pulsar_client: Any, pulsar_topic: str) -> None:
             reader.close()
 
 
-def test_seek_by_time(pulsar_client: Any, pulsar_topic: str) -> None:
-    publish(pulsar_client, pulsar_topic, 3)
-    moment = moment_between()
-    publish(pulsar_client, pulsar_topic, 3, start=3)
-    reader = pulsar_client.create_reader(pulsar_topic, MessageId.latest)
-    reader.seek(moment)
-    assert read_all(reader) == [b"3", b"4", b"5"]
-    reader.seek(0)
-    assert len(read_all(reader)) == 6
-    reader.seek(MessageId.earliest)
-    assert len(read_all(reader)) == 6
-    reader.seek(MessageId.latest)
-    assert read_all(reader) == []
-
-
-def test_nothing_stays_on_the_broker(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_nothing_stays_on_the_broker(pulsar_broker, pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 5)
     reader = pulsar_client.create_reader(
         pulsar_topic, MessageId.earliest, reader_name="me", subscription_role_prefix="role"
@@ -119,7 +68,7 @@ def test_nothing_stays_on_the_broker(pulsar_broker: Any, pulsar_client: Any, pul
     assert list(reader) == []
 
 
-def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client, pulsar_topic):
     values = publish(pulsar_client, pulsar_topic, 30) + publish(
         pulsar_client, pulsar_topic, 30, batched=False, start=30
     )
@@ -137,8 +86,8 @@ def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client: Any, pulsar_
 
 @pytest.mark.parametrize("published_before", [0, 3])
 def test_a_reader_of_the_end_gets_what_an_outage_brings(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, published_before: int
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic, published_before
+):
     if published_before:
         publish(pulsar_client, pulsar_topic, published_before)
     with pulsar_broker.client() as other:
@@ -150,9 +99,7 @@ def test_a_reader_of_the_end_gets_what_an_outage_brings(
         assert reader.read_next(30_000).data() == b"during the outage"
 
 
-def test_partitioned_topics(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_partitioned_topics(pulsar_broker, pulsar_client, pulsar_topic, caplog):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for number in range(30):
@@ -164,7 +111,7 @@ def test_partitioned_topics(
     assert "in every partition, by ledger and entry" in caplog.text
 
 
-def test_listener(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_listener(pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 3)
     seen: list[bytes] = []
     done = threading.Event()
@@ -182,27 +129,6 @@ def test_listener(pulsar_client: Any, pulsar_topic: str) -> None:
     assert seen == [b"0", b"1", b"2"]
 
 
-def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    values = publish(pulsar_client, pulsar_topic, 10)
-
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            async with await client.create_reader(pulsar_topic, MessageId.earliest) as reader:
-                seen = []
-                async for message in reader:
-                    seen.append(message.data())
-                    if not await reader.has_message_available():
-                        break
-                assert seen == values
-                await reader.seek(message.message_id())
-                with pytest.raises(Timeout):
-                    await reader.read_next(100)
-            with pytest.raises(AlreadyClosed):
-                await reader.read_next()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-
-
 # --- from a time, several topics, tables ----------------------------------------------------------------
 
 
@@ -216,7 +142,7 @@ def moments(client: Any, topic: str, count: int = 6) -> list[int]:
         return [reader.read_next(30_000).publish_timestamp() for _ in range(count)]
 
 
-def test_from_a_time(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_from_a_time(pulsar_client, pulsar_topic):
     published = moments(pulsar_client, pulsar_topic)
     moment = dt.datetime.fromtimestamp(published[3] / 1000, dt.UTC)
     for start in (published[3], moment, moment.astimezone(dt.timezone(dt.timedelta(hours=5)))):
@@ -229,9 +155,7 @@ def test_from_a_time(pulsar_client: Any, pulsar_topic: str) -> None:
         assert not reader.has_message_available()
 
 
-def test_a_connection_lost_before_the_first_message_keeps_the_time(
-    pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_a_connection_lost_before_the_first_message_keeps_the_time(pulsar_client, pulsar_topic):
     published = moments(pulsar_client, pulsar_topic)
     for read in (
         lambda reader: [reader.read_next(30_000).data() for _ in range(3)],
@@ -258,12 +182,12 @@ async def drop_connections(context: Any) -> None:
         ({}, "start_message_id"),
     ],
 )
-def test_starts_that_are_refused(pulsar_client: Any, given: dict[str, Any], said: str) -> None:
+def test_starts_that_are_refused(pulsar_client, given, said):
     with pytest.raises(InvalidConfiguration, match=said):
         pulsar_client.create_reader("t", **given)
 
 
-def test_several_topics_are_read_as_one(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_several_topics_are_read_as_one(pulsar_client, pulsar_topic):
     topics = [f"{pulsar_topic}-{name}" for name in "abc"]
     for topic in topics:
         publish(pulsar_client, topic, 3)
@@ -280,7 +204,7 @@ def test_several_topics_are_read_as_one(pulsar_client: Any, pulsar_topic: str) -
         assert len(read_all(reader)) == 9
 
 
-def test_tables(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_tables(pulsar_client, pulsar_topic):
     values = publish(pulsar_client, pulsar_topic, 900)
     with pulsar_client.create_reader(pulsar_topic, MessageId.earliest, receiver_queue_size=500) as reader:
         assert reader.read_next(30_000).data() == b"0"
@@ -294,9 +218,7 @@ def test_tables(pulsar_client: Any, pulsar_topic: str) -> None:
         assert next(following)["value"].to_pylist()[0] == b"9000"
 
 
-def test_asyncio_reads_from_a_time_and_by_tables(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_asyncio_reads_from_a_time_and_by_tables(pulsar_broker, pulsar_client, pulsar_topic):
     published = moments(pulsar_client, pulsar_topic)
 
     async def main() -> list[Any]:
@@ -308,7 +230,7 @@ def test_asyncio_reads_from_a_time_and_by_tables(
     assert asyncio.run(main()) == [b"4", [b"5"]]
 
 
-def test_record_batches(pulsar_client: Any, pulsar_topic: str, pulsar_admin: Any) -> None:
+def test_record_batches(pulsar_client, pulsar_topic, pulsar_admin):
     import pyarrow.compute as pc
 
     values = [b"%d" % number for number in range(1000)]
@@ -329,7 +251,7 @@ def test_record_batches(pulsar_client: Any, pulsar_topic: str, pulsar_admin: Any
     assert pulsar_admin.subscriptions.list(pulsar_topic) == []
 
 
-def test_record_batches_become_a_frame_of_pandas(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_record_batches_become_a_frame_of_pandas(pulsar_client, pulsar_topic):
     pytest.importorskip("pandas")
     pulsar_client.create_producer(pulsar_topic).send(b"a", partition_key="k")
     with pulsar_client.create_reader(pulsar_topic, geminga.MessageId.earliest) as reader:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 from waiting import eventually_async, loop_turns
@@ -15,127 +14,107 @@ from geminga.consumer.queue import ReceiveQueue
 ENTRY = ReceivedEntry(ConsumerOrigin("t", -1), 1, 0, None)
 
 
-def run(test: Any) -> None:
-    async def main() -> None:
-        queue = ReceiveQueue()
-        await test(queue, ReceiveWaiters(queue, asyncio.get_running_loop()))
-
-    asyncio.run(main())
+def made() -> tuple[ReceiveQueue, ReceiveWaiters]:
+    queue = ReceiveQueue()
+    return queue, ReceiveWaiters(queue, asyncio.get_running_loop())
 
 
 async def turns(count: int = 5) -> None:
     await loop_turns(count)
 
 
-def test_as_many_are_woken_as_there_are_items() -> None:
-    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
-        tasks = [asyncio.create_task(receive_waiters.wait(None)) for _ in range(3)]
-        await turns()
-        queue.add(ENTRY, range(2))
-        await turns()
-        assert [task.done() for task in tasks] == [True, True, False]
-        receive_waiters.wake_all()
-        await turns()
-        assert all(task.done() for task in tasks)
-        assert len(receive_waiters) == 0
-
-    run(test)
+async def test_as_many_are_woken_as_there_are_items():
+    queue, receive_waiters = made()
+    tasks = [asyncio.create_task(receive_waiters.wait(None)) for _ in range(3)]
+    await turns()
+    queue.add(ENTRY, range(2))
+    await turns()
+    assert [task.done() for task in tasks] == [True, True, False]
+    receive_waiters.wake_all()
+    await turns()
+    assert all(task.done() for task in tasks)
+    assert len(receive_waiters) == 0
 
 
-def test_a_receiver_that_is_woken_and_then_cancelled_passes_the_wake_on() -> None:
-    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
-        first, second = (asyncio.create_task(receive_waiters.wait(None)) for _ in range(2))
-        await turns()
-        queue.add(ENTRY, ALONE)
-        await loop_turns()  # the wake-up is on its way: the first is woken and has not run
-        first.cancel()
-        await turns()
-        assert first.cancelled()
-        assert second.done()
-
-    run(test)
+async def test_a_receiver_that_is_woken_and_then_cancelled_passes_the_wake_on():
+    queue, receive_waiters = made()
+    first, second = (asyncio.create_task(receive_waiters.wait(None)) for _ in range(2))
+    await turns()
+    queue.add(ENTRY, ALONE)
+    await loop_turns()  # the wake-up is on its way: the first is woken and has not run
+    first.cancel()
+    await turns()
+    assert first.cancelled()
+    assert second.done()
 
 
-def test_a_receiver_whose_time_ends_as_it_is_woken_passes_the_wake_on() -> None:
-    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
-        first = asyncio.create_task(receive_waiters.wait(0))
-        second = asyncio.create_task(receive_waiters.wait(None))
-        await loop_turns()
-        queue.add(ENTRY, ALONE)
-        await turns()
-        assert first.done()
-        assert first.result() or second.done()
-
-    run(test)
+async def test_a_receiver_whose_time_ends_as_it_is_woken_passes_the_wake_on():
+    queue, receive_waiters = made()
+    first = asyncio.create_task(receive_waiters.wait(0))
+    second = asyncio.create_task(receive_waiters.wait(None))
+    await loop_turns()
+    queue.add(ENTRY, ALONE)
+    await turns()
+    assert first.done()
+    assert first.result() or second.done()
 
 
-def test_a_wait_returns_false_at_its_timeout() -> None:
-    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
-        assert not await receive_waiters.wait(0.001)
-        assert len(receive_waiters) == 0
-
-    run(test)
+async def test_a_wait_returns_false_at_its_timeout():
+    _queue, receive_waiters = made()
+    assert not await receive_waiters.wait(0.001)
+    assert len(receive_waiters) == 0
 
 
-def test_threads_and_tasks_share_one_wait_queue() -> None:
-    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
-        results: list[bool] = []
-        thread = threading.Thread(target=lambda: results.append(receive_waiters.wait_here(10, lambda: None)))
-        thread.start()
-        await eventually_async(lambda: len(receive_waiters))
-        task = asyncio.create_task(receive_waiters.wait(None))
-        await turns()
-        queue.add(ENTRY, ALONE)
-        await asyncio.get_running_loop().run_in_executor(None, thread.join, 10)
-        assert results == [True]
-        assert not task.done()
-        task.cancel()
-
-    run(test)
+async def test_threads_and_tasks_share_one_wait_queue():
+    queue, receive_waiters = made()
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(receive_waiters.wait_here(10, lambda: None)))
+    thread.start()
+    await eventually_async(lambda: len(receive_waiters))
+    task = asyncio.create_task(receive_waiters.wait(None))
+    await turns()
+    queue.add(ENTRY, ALONE)
+    await asyncio.get_running_loop().run_in_executor(None, thread.join, 10)
+    assert results == [True]
+    assert not task.done()
+    task.cancel()
 
 
-def test_a_thread_that_finds_something_does_not_sleep() -> None:
-    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
-        queue.add(ENTRY, ALONE)
-        assert receive_waiters.wait_here(None, lambda: pytest.fail("there is something"))
-        assert len(receive_waiters) == 0
-
-    run(test)
+async def test_a_thread_that_finds_something_does_not_sleep():
+    queue, receive_waiters = made()
+    queue.add(ENTRY, ALONE)
+    assert receive_waiters.wait_here(None, lambda: pytest.fail("there is something"))
+    assert len(receive_waiters) == 0
 
 
-def test_an_error_of_the_check_leaves_no_receiver_waiting() -> None:
-    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
-        def check() -> None:
-            raise ValueError("the end")
+async def test_an_error_of_the_check_leaves_no_receiver_waiting():
+    _queue, receive_waiters = made()
 
-        with pytest.raises(ValueError, match="the end"):
-            receive_waiters.wait_here(None, check)
-        assert len(receive_waiters) == 0
+    def check() -> None:
+        raise ValueError("the end")
 
-    run(test)
+    with pytest.raises(ValueError, match="the end"):
+        receive_waiters.wait_here(None, check)
+    assert len(receive_waiters) == 0
 
 
-def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(monkeypatch):
     """The handler raises when the thread was woken and has not looked."""
 
-    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
-        other = asyncio.get_running_loop().create_future()
+    queue, receive_waiters = made()
+    other = asyncio.get_running_loop().create_future()
 
-        def interrupted(waiter: Waiter, timeout: float | None = None) -> bool:
-            receive_waiters._wake_ready()  # it had to wait: now something comes, and it is woken
-            receive_waiters._waiting.append(other)
-            raise KeyboardInterrupt
+    def interrupted(waiter: Waiter, timeout: float | None = None) -> bool:
+        receive_waiters._wake_ready()  # it had to wait: now something comes, and it is woken
+        receive_waiters._waiting.append(other)
+        raise KeyboardInterrupt
 
-        monkeypatch.setattr(Waiter, "wait", interrupted)
+    monkeypatch.setattr(Waiter, "wait", interrupted)
 
-        def check() -> None:
-            queue.lots.append((ENTRY, iter(ALONE)))
+    def check() -> None:
+        queue.lots.append((ENTRY, iter(ALONE)))
 
-        with pytest.raises(KeyboardInterrupt):
-            receive_waiters.wait_here(None, check)
-        await turns()
-        assert other.done()
-
-    run(test)
+    with pytest.raises(KeyboardInterrupt):
+        receive_waiters.wait_here(None, check)
+    await turns()
+    assert other.done()

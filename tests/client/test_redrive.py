@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ ORDERS = "persistent://public/default/orders"
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[geminga.EmbeddedBroker]:
+def broker(monkeypatch):
     monkeypatch.setattr(module, "SILENCE_MILLIS", 300)
     with geminga.embedded() as broker:
         yield broker
@@ -67,7 +67,7 @@ def values(broker: geminga.EmbeddedBroker, topic: str) -> list[str]:
         return found
 
 
-def test_copies_have_everything_but_the_count_of_retries(broker: geminga.EmbeddedBroker) -> None:
+def test_copies_have_everything_but_the_count_of_retries(broker):
     fill(broker, 1)
     result = with_redrive(broker, Redrive.run)
     assert (dict(result.sent), result.found, result.left) == ({ORDERS: 1}, 0, 0)
@@ -81,7 +81,7 @@ def test_copies_have_everything_but_the_count_of_retries(broker: geminga.Embedde
     }  # fmt: skip
 
 
-def test_what_the_filter_leaves_is_sent_by_a_later_run(broker: geminga.EmbeddedBroker) -> None:
+def test_what_the_filter_leaves_is_sent_by_a_later_run(broker):
     fill(broker)
     only = RedriveFilter(key="key 1", properties={"n": "3"})
     assert (with_redrive(broker, Redrive.preview, only=only)).sent.total() == 1
@@ -94,7 +94,7 @@ def test_what_the_filter_leaves_is_sent_by_a_later_run(broker: geminga.EmbeddedB
     assert values(broker, ORDERS) == [f"order {n}" for n in (3, 0, 1, 2, 4, 5, 6, 7, 8, 9)]
 
 
-def test_times_and_texts_choose_dead_letters(broker: geminga.EmbeddedBroker) -> None:
+def test_times_and_texts_choose_dead_letters(broker):
     fill(broker, 3)
     an_hour = dt.timedelta(hours=1)
     now = dt.datetime.now(dt.UTC)
@@ -106,9 +106,7 @@ def test_times_and_texts_choose_dead_letters(broker: geminga.EmbeddedBroker) -> 
         assert (with_redrive(broker, Redrive.preview, only=only)).sent.total() == count
 
 
-def test_an_interrupted_run_sends_nothing_twice(
-    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_sends_nothing_twice(broker, monkeypatch):
     fill(broker)
     publish = DeadLetterPublisher.publish
 
@@ -135,7 +133,7 @@ def test_an_interrupted_run_sends_nothing_twice(
     assert (with_redrive(broker, Redrive.run)).found == 0
 
 
-def test_the_schema_travels(broker: geminga.EmbeddedBroker) -> None:
+def test_the_schema_travels(broker):
     order = make_dataclass("Order", [("total", int)])
     schema = JsonSchema(order)
     with broker.client() as client:
@@ -145,7 +143,7 @@ def test_the_schema_travels(broker: geminga.EmbeddedBroker) -> None:
         assert reader.read_next(5000).value().total == 7
 
 
-def test_a_missing_dead_letter_topic_is_named_and_not_created(broker: geminga.EmbeddedBroker) -> None:
+def test_a_missing_dead_letter_topic_is_named_and_not_created(broker):
     for work in (Redrive.preview, Redrive.run):
         with pytest.raises(geminga.TopicNotFound, match=f"no dead-letter topic {DEAD}"):
             with_redrive(broker, work)
@@ -153,7 +151,7 @@ def test_a_missing_dead_letter_topic_is_named_and_not_created(broker: geminga.Em
         assert admin.topics.list("public/default") == []
 
 
-def test_two_runs_at_once_are_refused(broker: geminga.EmbeddedBroker) -> None:
+def test_two_runs_at_once_are_refused(broker):
     fill(broker, 1)
     with broker.client() as client:
         client.subscribe(DEAD, module.SUBSCRIPTION)
@@ -161,7 +159,7 @@ def test_two_runs_at_once_are_refused(broker: geminga.EmbeddedBroker) -> None:
             with_redrive(broker, Redrive.run)
 
 
-def test_the_command_asks_shows_and_sends(broker: geminga.EmbeddedBroker) -> None:
+def test_the_command_asks_shows_and_sends(broker):
     fill(broker, 3)
     addresses = ["--url", broker.service_url, "--admin-url", broker.admin_url]
     arguments = ["subscriptions", "redrive", "orders", "bank", *addresses]
@@ -196,9 +194,7 @@ def interrupt(broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, *
 
 
 @pytest.mark.parametrize("only", [RedriveFilter(key="key 1"), RedriveFilter(contains=b"none")])
-def test_a_filter_after_an_interruption_leaves_nothing_to_be_sent_twice(
-    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, only: RedriveFilter
-) -> None:
+def test_a_filter_after_an_interruption_leaves_nothing_to_be_sent_twice(broker, monkeypatch, only):
     fill(broker)
     interrupt(broker, monkeypatch)
     assert (with_redrive(broker, Redrive.run, only=only)).found == 10
@@ -206,9 +202,7 @@ def test_a_filter_after_an_interruption_leaves_nothing_to_be_sent_twice(
     assert len(values(broker, ORDERS)) == 10
 
 
-def test_another_target_after_interruptions_gets_no_message_again(
-    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_target_after_interruptions_gets_no_message_again(broker, monkeypatch):
     fill(broker, 3)
     interrupt(broker, monkeypatch, to="other")
     fill(broker, 2)
@@ -218,9 +212,7 @@ def test_another_target_after_interruptions_gets_no_message_again(
     assert [len(values(broker, topic)) for topic in ("other", ORDERS)] == [3, 2]
 
 
-def test_encrypted_dead_letters_stay_and_are_counted(
-    broker: geminga.EmbeddedBroker,
-) -> None:
+def test_encrypted_dead_letters_stay_and_are_counted(broker):
     keys = geminga.CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
     fill(broker, 2)
     with (
@@ -236,18 +228,14 @@ def test_encrypted_dead_letters_stay_and_are_counted(
     assert b"secret" not in [each.encode() for each in values(broker, ORDERS)]
 
 
-def test_a_dead_letter_with_a_bad_origin_is_named_and_can_be_sent_elsewhere(
-    broker: geminga.EmbeddedBroker,
-) -> None:
+def test_a_dead_letter_with_a_bad_origin_is_named_and_can_be_sent_elsewhere(broker):
     fill(broker, 1, "::bad//")
     with pytest.raises(geminga.InvalidTopicName, match=f"dead letter {DEAD}@.*REAL_TOPIC"):
         with_redrive(broker, Redrive.run)
     assert (with_redrive(broker, Redrive.run, to="elsewhere")).sent.total() == 1
 
 
-def test_a_broker_that_forgets_acknowledgements_within_batches_gets_no_copy_twice(
-    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_forgets_acknowledgements_within_batches_gets_no_copy_twice(broker, monkeypatch):
     with (
         broker.client() as client,
         client.create_producer(DEAD, batching_enabled=True, batching_max_publish_delay_ms=1000) as producer,
@@ -266,9 +254,7 @@ def test_a_broker_that_forgets_acknowledgements_within_batches_gets_no_copy_twic
     assert len(values(broker, ORDERS)) == 4
 
 
-def test_runs_of_one_object_look_for_copies_each(
-    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_one_object_look_for_copies_each(broker, monkeypatch):
     async def never(consumer: Any, waiting: Any) -> None:
         await asyncio.gather(*(sending for _, sending in waiting))
         raise geminga.Timeout("killed")
@@ -287,9 +273,7 @@ def test_runs_of_one_object_look_for_copies_each(
     assert len(values(broker, ORDERS)) == 3
 
 
-def test_a_run_stops_when_its_record_is_deleted_and_the_next_sends_nothing_twice(
-    broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stops_when_its_record_is_deleted_and_the_next_sends_nothing_twice(broker, monkeypatch):
     fill(broker)
     with_redrive(broker, Redrive.run, only=RedriveFilter(count_max=2))  # complete: its start is not recorded
     publish, deleted = DeadLetterPublisher.publish, []
@@ -311,7 +295,7 @@ def test_a_run_stops_when_its_record_is_deleted_and_the_next_sends_nothing_twice
     assert (with_redrive(broker, Redrive.run)).sent.total() == 0
 
 
-def test_the_record_is_looked_at_once_for_all_messages_that_are_delivered_again() -> None:
+def test_the_record_is_looked_at_once_for_all_messages_that_are_delivered_again():
     """A filter may have left any number of them."""
     ids = [geminga.MessageId(-1, 1, entry, -1) for entry in range(100)]
 

@@ -4,13 +4,13 @@ import gc
 import os
 import selectors
 import signal
-import subprocess
 import sys
 import threading
 import time
 import warnings
 
 import pytest
+from interpreter import run_python
 from waiting import loop_turns
 
 from geminga.client.runtime import LoopThread, _Loop
@@ -123,7 +123,7 @@ def test_the_interpreter_ends_with_an_open_runtime():
         "r.post(lambda: r.loop.create_task(asyncio.sleep(1000)))\n"
         "print('end')\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = run_python(program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
@@ -197,22 +197,6 @@ def test_dropping_a_closed_runtime_warns_of_nothing(recwarn):
     assert [w for w in recwarn if w.category is ResourceWarning] == []
 
 
-def test_the_farewell_runs_when_the_interpreter_exits():
-    program = (
-        "from geminga.client.runtime import LoopThread\n"
-        "import asyncio\n"
-        "async def farewell():\n"
-        "    await asyncio.sleep(0.01)\n"
-        "    print('farewell', flush=True)\n"
-        "r = LoopThread()\n"
-        "r.at_end('r', farewell)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "farewell\n", "")
-
-
 @pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
 def test_a_runtime_that_is_dropped_while_its_thread_begins():
     for _ in range(300):
@@ -224,7 +208,7 @@ def test_a_runtime_that_is_dropped_while_its_thread_begins():
 
 
 @pytest.mark.parametrize("locked", [True, False])
-def test_an_interpreter_without_its_lock_is_warned_of(monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
+def test_an_interpreter_without_its_lock_is_warned_of(monkeypatch, locked):
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: locked, raising=False)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -324,7 +308,5 @@ def test_the_farewell_of_a_dropped_runtime_runs_before_the_interpreter_exits():
         "r.at_end('the client', farewell)\n"
         "del r\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120
-    )
+    done = run_python(program, options=("-W", "ignore"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "sent\n", "")

@@ -47,70 +47,59 @@ class Message:
         return self.version
 
 
-def run(test):
-    async def main():
-        context = Core()
-        return await test(context, SchemaVersions(context))
-
-    return asyncio.run(main())
+def made():
+    context = Core()
+    return context, SchemaVersions(context)
 
 
-def test_each_version_is_asked_for_once():
-    async def test(context, versions):
-        context.release = asyncio.Event()
-        together = [asyncio.ensure_future(versions.get("t", ONE)) for _ in range(5)]
-        await loop_turns()
-        together.pop().cancel()  # one that gives up does not take the others along
-        context.release.set()
-        infos = await asyncio.gather(*together)
-        assert all(info is infos[0] for info in infos)
-        assert (infos[0].type, infos[0].data, infos[0].properties) == (4, b"data", (("k", "v"),))
-        assert await versions.get("t", ONE) is versions.known("t", ONE) is infos[0]
-        assert context.asked == [("t", b"\x00" * 7 + b"\x01")]
-        assert await versions.get("missing", ONE) is None
-        assert versions.known("missing", ONE) is None
-
-    run(test)
+async def test_each_version_is_asked_for_once():
+    context, versions = made()
+    context.release = asyncio.Event()
+    together = [asyncio.ensure_future(versions.get("t", ONE)) for _ in range(5)]
+    await loop_turns()
+    together.pop().cancel()  # one that gives up does not take the others along
+    context.release.set()
+    infos = await asyncio.gather(*together)
+    assert all(info is infos[0] for info in infos)
+    assert (infos[0].type, infos[0].data, infos[0].properties) == (4, b"data", (("k", "v"),))
+    assert await versions.get("t", ONE) is versions.known("t", ONE) is infos[0]
+    assert context.asked == [("t", b"\x00" * 7 + b"\x01")]
+    assert await versions.get("missing", ONE) is None
+    assert versions.known("missing", ONE) is None
 
 
-def test_prepared_messages_decode_without_waiting():
-    async def test(context, versions):
-        await versions.prepare(Message(version=""))
-        assert context.asked == []
-        await versions.prepare(Message())
-        await versions.prepare(Message())
-        assert len(context.asked) == 1
-        assert versions.schema_of_message("t", ONE).data == b"data"
-        assert versions.schema_of_message("other", ONE) is None
-        context.error = Timeout("not now")
-        await versions.prepare(Message("other"))
-        with pytest.raises(Timeout, match="not now"):
-            versions.schema_of_message("other", ONE)
-        context.error = None
-        await versions.prepare(Message("other"))
-        assert versions.schema_of_message("other", ONE).data == b"data"
-
-    run(test)
+async def test_prepared_messages_decode_without_waiting():
+    context, versions = made()
+    await versions.prepare(Message(version=""))
+    assert context.asked == []
+    await versions.prepare(Message())
+    await versions.prepare(Message())
+    assert len(context.asked) == 1
+    assert versions.schema_of_message("t", ONE).data == b"data"
+    assert versions.schema_of_message("other", ONE) is None
+    context.error = Timeout("not now")
+    await versions.prepare(Message("other"))
+    with pytest.raises(Timeout, match="not now"):
+        versions.schema_of_message("other", ONE)
+    context.error = None
+    await versions.prepare(Message("other"))
+    assert versions.schema_of_message("other", ONE).data == b"data"
 
 
-def test_memory_is_bounded(monkeypatch):
+async def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(schema_versions, "VERSIONS_KEPT", 3)
 
-    async def test(context, versions):
-        for number in range(10):
-            await versions.prepare(Message(f"t{number}"))
-        known = [number for number in range(10) if versions.known(f"t{number}", ONE) is not None]
-        assert known == [7, 8, 9]
-
-    run(test)
+    _context, versions = made()
+    for number in range(10):
+        await versions.prepare(Message(f"t{number}"))
+    known = [number for number in range(10) if versions.known(f"t{number}", ONE) is not None]
+    assert known == [7, 8, 9]
 
 
-def test_the_schema_of_a_topic_for_a_producer():
-    async def test(context, versions):
-        plain = StringSchema()
-        assert await versions.for_topic("t", plain) is plain
-        assert context.asked == []
-        assert isinstance(await versions.for_topic("missing", AutoProduceBytesSchema()), BytesSchema)
-        assert context.asked == [("missing", None)]
-
-    run(test)
+async def test_the_schema_of_a_topic_for_a_producer():
+    context, versions = made()
+    plain = StringSchema()
+    assert await versions.for_topic("t", plain) is plain
+    assert context.asked == []
+    assert isinstance(await versions.for_topic("missing", AutoProduceBytesSchema()), BytesSchema)
+    assert context.asked == [("missing", None)]

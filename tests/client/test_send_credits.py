@@ -30,7 +30,7 @@ def add(state: PartitionedProducer, count: int, size: int = 1) -> None:
         state.add(b"x" * size, None, None, 0.0)
 
 
-def test_a_single_partition_has_its_free_permits() -> None:
+def test_a_single_partition_has_its_free_permits():
     state, room = made(max_pending_messages=10, batching_max_messages=4)
     assert room.numbers(1, 0, 0)[0] == 10
     add(state, 1)
@@ -40,34 +40,34 @@ def test_a_single_partition_has_its_free_permits() -> None:
     assert room.numbers(1, 0, 0)[0] == 0
 
 
-def test_free_permits_of_skippable_partitions_are_summed() -> None:
+def test_free_permits_of_skippable_partitions_are_summed():
     state, room = made(3, max_pending_messages=10, max_pending_messages_across_partitions=100)
     assert room.numbers(1, 0, 0)[0] == 30
     add(state, 12)
     assert room.numbers(1, 0, 0)[0] == 18
 
 
-def test_credits_do_not_exceed_the_limit_over_all_partitions() -> None:
+def test_credits_do_not_exceed_the_limit_over_all_partitions():
     state, room = made(4, max_pending_messages=10, max_pending_messages_across_partitions=8)
     assert room.numbers(1, 0, 0)[0] == 8
     add(state, 3)
     assert room.numbers(1, 0, 0)[0] == 5
 
 
-def test_without_step_over_the_fullest_partition_limits_the_credits() -> None:
+def test_without_step_over_the_fullest_partition_limits_the_credits():
     state, room = made(3, max_pending_messages=10, step_over_blocked_partitions=False)
     add(state, 4)
     assert room.numbers(1, 0, 0)[0] == 6
 
 
-def test_a_closed_producer_has_no_send_credits() -> None:
+def test_a_closed_producer_has_no_send_credits():
     state, room = made()
     state.partitions[0].close(0.0)
     state.partitions[0].closed(0.0)
     assert room.numbers(1, 0, 0)[0] == 0
 
 
-def test_bytes_are_shared_by_the_producers_of_a_client() -> None:
+def test_bytes_are_shared_by_the_producers_of_a_client():
     _, room = made(memory=100 * PLAIN_SIZE_MIN)
     assert room.numbers(1, 0, 0)[:2] == (100, PLAIN_SIZE_MIN)
     assert room.numbers(4, 0, 0)[:2] == (25, PLAIN_SIZE_MIN)
@@ -83,11 +83,11 @@ def test_bytes_are_shared_by_the_producers_of_a_client() -> None:
         ({"batching_enabled": False, "chunking_enabled": True, "chunk_max_message_size": 1000}, 500),
     ],
 )
-def test_the_size_limit_of_credits_follows_the_settings(options: dict[str, Any], size_max: int) -> None:
+def test_the_size_limit_of_credits_follows_the_settings(options, size_max):
     assert made(**options)[1].numbers(1, 0, 0)[1] == size_max
 
 
-def test_the_loop_is_woken_when_the_open_batch_is_full() -> None:
+def test_the_loop_is_woken_when_the_open_batch_is_full():
     state, room = made(batching_max_messages=10)
     assert room.numbers(1, 0, 0)[2:] == (1, 1)
     add(state, 3)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -51,31 +52,28 @@ class Rest:
         writer.close()
 
 
-def run(
-    body: Callable[[Rest, ClientContext], Awaitable[Any]],
-    url: str = "http://127.0.0.1:{port}",
-    **options: Any,
-) -> Any:
-    async def main() -> Any:
-        async with Rest() as rest:
-            settings = ClientSettings(
-                service_url=url.format(port=rest.port),
-                operation_timeout_seconds=5,
-                backoff_initial_seconds=0.001,
-                connection_timeout_seconds=1,
-                **options,
-            )
-            context = ClientContext(settings, random=random.Random(1))
-            try:
-                return await asyncio.wait_for(body(rest, context), 60)
-            finally:
-                await context.close()
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def looking_up(
+    url: str = "http://127.0.0.1:{port}", **options: Any
+) -> AsyncIterator[tuple[Rest, ClientContext]]:
+    """REST of a broker, and a client's context that looks up there."""
+    async with Rest() as rest:
+        settings = ClientSettings(
+            service_url=url.format(port=rest.port),
+            operation_timeout_seconds=5,
+            backoff_initial_seconds=0.001,
+            connection_timeout_seconds=1,
+            **options,
+        )
+        context = ClientContext(settings, random=random.Random(1))
+        try:
+            yield rest, context
+        finally:
+            await context.close()
 
 
-def test_lookup_partitions_and_topics_are_requested_over_http() -> None:
-    async def body(rest: Rest, context: ClientContext) -> None:
+async def test_lookup_partitions_and_topics_are_requested_over_http():
+    async with looking_up(credentials=BasicCredentials("u", "p")) as (rest, context):
         rest.answers = {
             "/lookup/": lambda: (200, {"brokerUrl": "pulsar://b:6650"}, ""),
             "/partitions": lambda: (200, {"partitions": 2}, ""),
@@ -88,11 +86,9 @@ def test_lookup_partitions_and_topics_are_requested_over_http() -> None:
         with pytest.raises(errors.OperationNotSupported):
             await context.service_connection()
 
-    run(body, credentials=BasicCredentials("u", "p"))
 
-
-def test_servers_faults_are_retried() -> None:
-    async def body(rest: Rest, context: ClientContext) -> None:
+async def test_servers_faults_are_retried():
+    async with looking_up() as (rest, context):
         rest.answers["/lookup/"] = lambda: (
             (503, {"reason": "loading"}, "")
             if len(rest.asked) < 4
@@ -101,20 +97,16 @@ def test_servers_faults_are_retried() -> None:
         await context.lookup(TOPIC)
         assert len(rest.asked) == 4
 
-    run(body)
 
-
-def test_refusals_are_raised_at_once() -> None:
-    async def body(rest: Rest, context: ClientContext) -> None:
+async def test_refusals_are_raised_at_once():
+    async with looking_up(url="http://127.0.0.1:{port},127.0.0.1:{port}") as (rest, context):
         with pytest.raises(errors.TopicNotFound, match="nothing here"):
             await context.lookup(TOPIC)
         assert len(rest.asked) == 1
 
-    run(body, url="http://127.0.0.1:{port},127.0.0.1:{port}")
 
-
-def test_redirects_are_followed_to_their_end() -> None:
-    async def body(rest: Rest, context: ClientContext) -> None:
+async def test_redirects_are_followed_to_their_end():
+    async with looking_up() as (rest, context):
         there = f"Location: http://127.0.0.1:{rest.port}"
         rest.answers["/lookup/"] = lambda: (307, "", f"{there}/elsewhere\r\n")
         rest.answers["/elsewhere"] = lambda: (200, {"brokerUrl": "pulsar://b:1"}, "")
@@ -125,28 +117,23 @@ def test_redirects_are_followed_to_their_end() -> None:
             await context.service.place(TOPIC, 60)  # one attempt, however long it takes
         assert rest.asked.count("/elsewhere") == context.settings.lookup_redirects_max
 
-    run(body)
 
-
-def test_hosts_are_tried_in_turn() -> None:
-    async def body(rest: Rest, context: ClientContext) -> None:
+async def test_hosts_are_tried_in_turn():
+    async with looking_up(url="http://127.0.0.1:1,127.0.0.1:{port}") as (rest, context):
         rest.answers["/partitions"] = lambda: (200, {"partitions": 0}, "")
         for _ in range(3):
             assert await context.partitions(TOPIC) == 0
 
-    run(body, url="http://127.0.0.1:1,127.0.0.1:{port}")
 
-
-def test_no_host_answers() -> None:
-    async def body(rest: Rest, context: ClientContext) -> None:
+async def test_no_host_answers():
+    async with looking_up(url="http://127.0.0.1:1") as (_rest, context):
         with pytest.raises((ServiceUnreachable, errors.Timeout), match="refused the connection"):
             await context.lookup(TOPIC, timeout=0.2)
 
-    run(body, url="http://127.0.0.1:1")
 
+async def test_a_binary_port_is_named_in_the_error():
+    async with looking_up() as (_rest, _context):
 
-def test_a_binary_port_is_named_in_the_error() -> None:
-    async def body(rest: Rest, context: ClientContext) -> None:
         async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(1)
             writer.write(b"\x00\x00\x00\x09\x00\x00\x00\x05")
@@ -161,5 +148,3 @@ def test_a_binary_port_is_named_in_the_error() -> None:
             await other.lookup(TOPIC, timeout=0.2)
         await other.close()
         server.close()
-
-    run(body)

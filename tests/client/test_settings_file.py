@@ -17,7 +17,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     settings = FileSettings(
         client={"memory_limit_bytes": 64 << 20},
         producer={
@@ -31,7 +31,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert geminga.load_settings(written(tmp_path, text)) == settings
 
 
-def test_a_producer_is_made_from_a_file(tmp_path: Path) -> None:
+def test_a_producer_is_made_from_a_file(tmp_path):
     path = written(tmp_path, '[client]\nmemory_limit_bytes = 1000000\n[producer]\ncompression_type = "LZ4"\n')
     tuned = geminga.load_settings(path)
     with geminga.embedded() as broker, geminga.Client(broker.service_url, **tuned.client) as client:
@@ -52,17 +52,17 @@ def test_a_producer_is_made_from_a_file(tmp_path: Path) -> None:
         ('[producer]\ntopic = "x"\n', "no setting 'topic'"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+def test_what_is_wrong_is_named(tmp_path, text, sentence):
     with pytest.raises(InvalidConfiguration, match=sentence):
         geminga.load_settings(written(tmp_path, text))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InvalidConfiguration, match=r"nothing\.toml cannot be read: No such file"):
         geminga.load_settings(tmp_path / "nothing.toml")
 
 
-def test_sparks_sink_takes_the_file_and_its_own_options_first(tmp_path: Path) -> None:
+def test_sparks_sink_takes_the_file_and_its_own_options_first(tmp_path):
     from geminga.spark.options import write_options
 
     path = written(
@@ -80,7 +80,7 @@ def test_sparks_sink_takes_the_file_and_its_own_options_first(tmp_path: Path) ->
         write_options({**options, "settingsFile": "/nowhere.toml"})
 
 
-def test_a_latency_budget_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_a_latency_budget_may_stand_in_a_file(tmp_path):
     path = tmp_path / "tunes-itself.toml"
     path.write_text("[producer]\nlatency_budget_ms = 20\n")
     assert geminga.load_settings(path).producer == {"latency_budget_ms": 20}

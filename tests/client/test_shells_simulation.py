@@ -398,13 +398,13 @@ told = Remembered(run_seed)
 
 
 @pytest.mark.simulation(30, 15)
-def test_no_message_is_lost_and_no_call_hangs(seeds: range) -> None:
+def test_no_message_is_lost_and_no_call_hangs(seeds):
     for seed in seeds:
         told.play(seed)
     gc.collect()
 
 
-def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
+def test_the_simulation_reaches_what_it_is_meant_to_reach():
     runs = [told.of(seed) for seed in range(15)]
     gave_up: Counter[str] = Counter()
     for run in runs:
@@ -415,7 +415,7 @@ def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
     assert any(run.heard for run in runs)
 
 
-def test_the_same_seed_repeats_the_same_run() -> None:
+def test_the_same_seed_repeats_the_same_run():
     for seed in range(5):
         first, second = told.of(seed), told.play(seed)
         assert first.came == second.came

@@ -26,8 +26,8 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == "geminga.statistics"]
 
 
-def test_each_line_counts_since_the_line_before(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_each_line_counts_since_the_line_before(caplog):
+    with caplog.at_level(logging.INFO, "geminga.statistics"):
         busy, silent = Handle(), object()
         log = StatisticsLog(asyncio.get_running_loop(), 0.01, lambda: [busy, silent])
         log.start()
@@ -40,25 +40,20 @@ def test_each_line_counts_since_the_line_before(caplog: pytest.LogCaptureFixture
                     break
                 await asyncio.sleep(0.01)
         log.stop()
-
-    with caplog.at_level(logging.INFO, "geminga.statistics"):
-        asyncio.run(main())
     assert said(caplog) == [
         "handle in 0.01 s: sent=3, pending=2.5",
         "handle in 0.01 s: sent=7, pending=2.5",
     ]
 
 
-def test_never_with_an_interval_of_zero() -> None:
+def test_never_with_an_interval_of_zero():
     loop: Any = object()  # has no timers
     log = StatisticsLog(loop, 0, list)
     log.start()
     log.stop()
 
 
-def test_producers_consumers_and_readers(
-    pulsar_broker: Any, pulsar_topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_producers_consumers_and_readers(pulsar_broker, pulsar_topic, caplog):
     with (
         caplog.at_level(logging.INFO, "geminga.statistics"),
         geminga.Client(pulsar_broker.service_url, stats_interval_in_seconds=3600) as client,

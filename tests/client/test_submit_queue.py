@@ -26,7 +26,7 @@ def handed(payload: bytes = b"x") -> QueuedSend:
     return QueuedSend(payload, None, None)
 
 
-def test_plain_messages_are_queued_in_order_and_the_loop_is_woken_once() -> None:
+def test_plain_messages_are_queued_in_order_and_the_loop_is_woken_once():
     loop = Loop()
     for number in range(3):
         assert loop.submit_queue.offer(b"%d" % number, number)
@@ -35,7 +35,7 @@ def test_plain_messages_are_queued_in_order_and_the_loop_is_woken_once() -> None
     assert loop.submit_queue.take() == ([b"0", b"1", b"2"], [0, 1, 2])
 
 
-def test_the_loop_is_woken_when_enough_is_queued() -> None:
+def test_the_loop_is_woken_when_enough_is_queued():
     loop = Loop(wake_at=3, rich=2)
     loop.submit_queue.offer(b"", None)
     loop.submit_queue.offer(b"", None)
@@ -44,7 +44,7 @@ def test_the_loop_is_woken_when_enough_is_queued() -> None:
     assert loop.told == 1
 
 
-def test_a_waiting_sender_always_wakes_the_loop() -> None:
+def test_a_waiting_sender_always_wakes_the_loop():
     """A send that was interrupted between saying that it tells, and telling, cannot while this one waits."""
     loop = Loop(wake_at=100)
     loop.submit_queue.offer_urgent(b"", None)
@@ -54,7 +54,7 @@ def test_a_waiting_sender_always_wakes_the_loop() -> None:
     assert not loop.submit_queue.begin()
 
 
-def test_a_full_queue_and_large_payloads_are_refused_by_offer() -> None:
+def test_a_full_queue_and_large_payloads_are_refused_by_offer():
     loop = Loop(room=2, size_max=5)
     assert not loop.submit_queue.offer(b"123456", None)
     assert not loop.submit_queue.has_room(6)
@@ -65,7 +65,7 @@ def test_a_full_queue_and_large_payloads_are_refused_by_offer() -> None:
     assert not loop.submit_queue.offer_urgent(b"", None)
 
 
-def test_taken_messages_use_room_until_the_loop_reopens_the_queue() -> None:
+def test_taken_messages_use_room_until_the_loop_reopens_the_queue():
     loop = Loop(room=3)
     loop.submit_queue.offer(b"", None)
     loop.submit_queue.offer(b"", None)
@@ -76,7 +76,7 @@ def test_taken_messages_use_room_until_the_loop_reopens_the_queue() -> None:
     assert loop.submit_queue.offer(b"", None)
 
 
-def test_submissions_during_an_iteration_are_seen_at_its_end() -> None:
+def test_submissions_during_an_iteration_are_seen_at_its_end():
     loop = Loop(wake_at=5)
     for _ in range(5):
         loop.submit_queue.offer(b"", None)
@@ -89,7 +89,7 @@ def test_submissions_during_an_iteration_are_seen_at_its_end() -> None:
     assert not Loop(wake_at=5).submit_queue.open(10, 100, 5, 5)
 
 
-def test_offer_wakes_the_loop_again_if_the_first_wake_raised() -> None:
+def test_offer_wakes_the_loop_again_if_the_first_wake_raised():
     calls: list[int] = []
 
     def tell() -> None:
@@ -104,7 +104,7 @@ def test_offer_wakes_the_loop_again_if_the_first_wake_raised() -> None:
     assert (len(calls), submit_queue.depth()) == (2, 1)
 
 
-def test_many_threads_hand_over_and_nothing_is_lost_or_out_of_order() -> None:
+def test_many_threads_hand_over_and_nothing_is_lost_or_out_of_order():
     loop = Loop(room=1 << 40)
     each, threads = 5000, 4
     taken: list[Any] = []
@@ -127,7 +127,7 @@ def waiting_send() -> WaitingSend:
     return WaitingSend(b"", None, None, None, urgent=False, waits=True, wake=lambda: None)
 
 
-def test_a_refusal_is_raised_after_the_wait_and_an_acceptance_is_not() -> None:
+def test_a_refusal_is_raised_after_the_wait_and_an_acceptance_is_not():
     refused, accepted = waiting_send(), waiting_send()
     with pytest.raises(ProducerQueueIsFull, match="full"), refused.waiting():
         refused.settle(ProducerQueueIsFull("full"))
@@ -137,14 +137,14 @@ def test_a_refusal_is_raised_after_the_wait_and_an_acceptance_is_not() -> None:
     assert not accepted.gone
 
 
-def test_an_interrupted_wait_marks_the_message_as_gone() -> None:
+def test_an_interrupted_wait_marks_the_message_as_gone():
     send = waiting_send()
     with pytest.raises(asyncio.CancelledError), send.waiting():
         raise asyncio.CancelledError
     assert send.gone
 
 
-def test_a_mark_set_while_the_loop_checks_is_kept() -> None:
+def test_a_mark_set_while_the_loop_checks_is_kept():
     """Without the interpreter lock a thread may set it between any two of the loop's instructions."""
 
     class Marked(SubmitQueue):

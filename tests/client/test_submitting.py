@@ -42,7 +42,7 @@ class Bench:
         return [token for operation in self.partition.pending for token in operation.tokens]
 
 
-def test_a_message_with_a_key_does_not_overtake_a_waiting_one_without_a_key() -> None:
+def test_a_message_with_a_key_does_not_overtake_a_waiting_one_without_a_key():
     bench = Bench(max_pending_messages=1)
     bench.take(b"x", "first", b"x", "second")
     bench.partition.take_output(0.0, 0)
@@ -52,7 +52,7 @@ def test_a_message_with_a_key_does_not_overtake_a_waiting_one_without_a_key() ->
     assert bench.pending == ["second"]
 
 
-def test_a_message_sent_by_a_callback_follows_those_submitted_before() -> None:
+def test_a_message_sent_by_a_callback_follows_those_submitted_before():
     bench = Bench(max_pending_messages=2)
 
     def callback() -> None:

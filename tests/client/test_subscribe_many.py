@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from waiting import loop_turns
@@ -14,7 +13,7 @@ from geminga.errors import ConsumerBusy, InvalidConfiguration, InvalidTopicName
 from geminga.schema import StringSchema
 
 
-def test_each_has_its_own_arguments(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_each_has_its_own_arguments(pulsar_client, pulsar_topic):
     heard: list[str] = []
     consumers = pulsar_client.subscribe_many(
         [
@@ -37,7 +36,7 @@ def test_each_has_its_own_arguments(pulsar_client: Any, pulsar_topic: str) -> No
     assert pulsar_client.subscribe_many([]) == []
 
 
-def test_all_or_none(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_all_or_none(pulsar_client, pulsar_topic):
     with pulsar_client.subscribe(pulsar_topic, "taken"):
         asked = [{"topic": pulsar_topic, "subscription_name": name} for name in ("a", "taken", "b")]
         with pytest.raises(ConsumerBusy):
@@ -46,7 +45,7 @@ def test_all_or_none(pulsar_client: Any, pulsar_topic: str) -> None:
             pulsar_client.subscribe(pulsar_topic, name).close()  # no consumer is attached
 
 
-def test_a_hundred_at_once(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_hundred_at_once(pulsar_client, pulsar_topic):
     asked = [
         {
             "topic": pulsar_topic,
@@ -79,26 +78,23 @@ def test_a_hundred_at_once(pulsar_client: Any, pulsar_topic: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_for(pulsar_client: Any, asked: Any, error: type[Exception], text: str) -> None:
+def test_what_cannot_be_asked_for(pulsar_client, asked, error, text):
     with pytest.raises(error, match=text):
         pulsar_client.subscribe_many(asked)
 
 
-def test_as_tasks_and_cancelled(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def run() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            asked = [{"topic": pulsar_topic, "subscription_name": name} for name in ("a", "b")]
-            for turns in range(30):
-                task = asyncio.create_task(client.subscribe_many(asked))
-                await loop_turns(turns)
-                task.cancel()
-                try:
-                    await asyncio.gather(*(consumer.close() for consumer in await task))
-                except asyncio.CancelledError:
-                    pass
-            first, second = await client.subscribe_many(asked)
-            producer = await client.create_producer(pulsar_topic)
-            await producer.send(b"1")
-            assert (await first.receive(60_000)).data() == (await second.receive(60_000)).data() == b"1"
-
-    asyncio.run(run())
+async def test_as_tasks_and_cancelled(pulsar_broker, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        asked = [{"topic": pulsar_topic, "subscription_name": name} for name in ("a", "b")]
+        for turns in range(30):
+            task = asyncio.create_task(client.subscribe_many(asked))
+            await loop_turns(turns)
+            task.cancel()
+            try:
+                await asyncio.gather(*(consumer.close() for consumer in await task))
+            except asyncio.CancelledError:
+                pass
+        first, second = await client.subscribe_many(asked)
+        producer = await client.create_producer(pulsar_topic)
+        await producer.send(b"1")
+        assert (await first.receive(60_000)).data() == (await second.receive(60_000)).data() == b"1"

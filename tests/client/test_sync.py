@@ -1,7 +1,6 @@
 """The sync client against a scripted broker: errors, time-outs, closing, forking, threads."""
 
 import logging
-import os
 import threading
 import time
 import warnings
@@ -15,7 +14,6 @@ from geminga.errors import (
     AlreadyClosed,
     AuthorizationError,
     ConnectError,
-    ForkedProcessError,
     InvalidConfiguration,
     InvalidTopicName,
     InvalidUrl,
@@ -32,15 +30,6 @@ Type = pb.BaseCommand
 def client(broker):
     with geminga.Client(broker.url, operation_timeout_seconds=5) as client:
         yield client
-
-
-def test_produce(client, broker):
-    producer = client.create_producer("t")
-    message_id = producer.send(b"hello")
-    assert isinstance(message_id, geminga.MessageId)
-    assert producer.topic() == "persistent://public/default/t"
-    producer.close()
-    assert broker.count(Type.CLOSE_PRODUCER) == 1
 
 
 def test_close_closes_producers_and_connections(broker):
@@ -129,15 +118,6 @@ def test_errors_of_the_broker_are_raised_with_its_message(client, broker):
     broker.answers[Type.LOOKUP] = deny
     with pytest.raises(AuthorizationError, match="denied"):
         client.create_producer("t")
-
-
-def test_partitions(client, broker):
-    broker.partitions["persistent://public/default/p"] = 2
-    assert client.get_topic_partitions("p") == [
-        "persistent://public/default/p-partition-0",
-        "persistent://public/default/p-partition-1",
-    ]
-    assert client.get_topic_partitions("t") == ["persistent://public/default/t"]
 
 
 @pytest.mark.parametrize("url", ["localhost:6650", "http://localhost:8080/x", "", "pulsar://h:0"])
@@ -239,33 +219,6 @@ def test_service_info(client, broker):
     info = client.get_service_info()
     assert info.service_url == broker.url
     assert not info.use_tls
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_calls_in_a_forked_child_raise(client):
-    producer = client.create_producer("t")
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            for call in (
-                lambda: client.create_producer("u"),
-                lambda: producer.send(b"x"),
-                lambda: producer.send_async(b"x", None),
-            ):
-                try:
-                    call()
-                except ForkedProcessError:
-                    code = 0
-                else:
-                    code = 2
-                    break
-            client.close()
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
-    producer.send(b"still here")
 
 
 def test_a_token_is_in_no_log_line_or_repr(broker, caplog):

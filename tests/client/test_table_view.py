@@ -41,7 +41,7 @@ class Listener:
             self._inside.release()
 
 
-def test_a_change_waits_until_the_content_is_delivered(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_change_waits_until_the_content_is_delivered(pulsar_client, pulsar_topic):
     """Both keys change while the listener hears of the first: it hears the old values before the new."""
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for key in ("a", "b"):
@@ -62,8 +62,8 @@ def test_a_change_waits_until_the_content_is_delivered(pulsar_client: Any, pulsa
 
 
 def test_a_listener_of_several_partitions_is_called_once_at_a_time(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic
+):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 4)
     keys = [f"key-{number}" for number in range(40)]
     with (
@@ -86,9 +86,7 @@ def test_a_listener_of_several_partitions_is_called_once_at_a_time(
     ("kind", "value", "removed"),
     [(schema.BytesSchema(), b"x", b""), (schema.StringSchema(), "x", ""), (schema.FloatSchema(), 1.0, None)],
 )
-def test_a_removed_key_is_reported(
-    pulsar_client: Any, pulsar_topic: str, kind: Any, value: Any, removed: Any
-) -> None:
+def test_a_removed_key_is_reported(pulsar_client, pulsar_topic, kind, value, removed):
     heard: queue.Queue[tuple[str, Any]] = queue.Queue()
     with (
         pulsar_client.create_producer(pulsar_topic, schema=kind) as producer,
@@ -102,7 +100,7 @@ def test_a_removed_key_is_reported(
         assert len(view) == 0
 
 
-def test_a_listener_that_raises_at_first_is_not_called_again(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_a_listener_that_raises_at_first_is_not_called_again(pulsar_client, pulsar_topic):
     heard: queue.Queue[tuple[str, Any]] = queue.Queue()
     calls: list[str] = []
 
@@ -121,9 +119,7 @@ def test_a_listener_that_raises_at_first_is_not_called_again(pulsar_client: Any,
     assert calls == ["a"]
 
 
-def test_a_slow_listener_holds_the_reading_up_and_loses_nothing(
-    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_listener_holds_the_reading_up_and_loses_nothing(pulsar_client, pulsar_topic, monkeypatch):
     monkeypatch.setattr("geminga.client.table_view.CHANGES_MAX", 3)
     go = threading.Event()
     heard: list[bytes] = []
@@ -149,63 +145,57 @@ def test_a_slow_listener_holds_the_reading_up_and_loses_nothing(
 # --- for asyncio ------------------------------------------------------------------------------------------
 
 
-def test_an_asyncio_view(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(pulsar_topic, schema=schema.StringSchema())
-            for key, value in (("a", "1"), ("b", "2"), ("a", "3")):
-                await producer.send(value, partition_key=key)
-            async with await client.create_table_view(pulsar_topic, schema=schema.StringSchema()) as view:
-                assert (len(view), "a" in view, sorted(view)) == (2, True, ["a", "b"])
-                assert (view.get("a"), view.get("b"), view.get("c")) == ("3", "2", None)
-                assert str(view) == f"TableView(topic={pulsar_topic})"
-                seen: dict[str, Any] = {}
-                await view.for_each(lambda key, value: seen.update({key: value}))
-                assert seen == {"a": "3", "b": "2"}
-                heard: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+async def test_an_asyncio_view(pulsar_broker, pulsar_client, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(pulsar_topic, schema=schema.StringSchema())
+        for key, value in (("a", "1"), ("b", "2"), ("a", "3")):
+            await producer.send(value, partition_key=key)
+        async with await client.create_table_view(pulsar_topic, schema=schema.StringSchema()) as view:
+            assert (len(view), "a" in view, sorted(view)) == (2, True, ["a", "b"])
+            assert (view.get("a"), view.get("b"), view.get("c")) == ("3", "2", None)
+            assert str(view) == f"TableView(topic={pulsar_topic})"
+            seen: dict[str, Any] = {}
+            await view.for_each(lambda key, value: seen.update({key: value}))
+            assert seen == {"a": "3", "b": "2"}
+            heard: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
-                async def listen(key: str, value: Any) -> None:
-                    await heard.put((key, value))
+            async def listen(key: str, value: Any) -> None:
+                await heard.put((key, value))
 
-                await view.for_each_and_listen(listen)
-                assert {heard.get_nowait(), heard.get_nowait()} == {("a", "3"), ("b", "2")}
-                await producer.send("4", partition_key="c")
-                await producer.send(None, partition_key="a")
-                assert await asyncio.wait_for(heard.get(), 60) == ("c", "4")
-                assert await asyncio.wait_for(heard.get(), 60) == ("a", "")
-                assert "a" not in view
-
-    asyncio.run(main())
+            await view.for_each_and_listen(listen)
+            assert {heard.get_nowait(), heard.get_nowait()} == {("a", "3"), ("b", "2")}
+            await producer.send("4", partition_key="c")
+            await producer.send(None, partition_key="a")
+            assert await asyncio.wait_for(heard.get(), 60) == ("c", "4")
+            assert await asyncio.wait_for(heard.get(), 60) == ("a", "")
+            assert "a" not in view
 
 
-def test_an_asyncio_listener_that_raises_is_not_called_again(pulsar_broker: Any, pulsar_topic: str) -> None:
-    async def main() -> None:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(pulsar_topic)
-            await producer.send(b"1", partition_key="a")
-            view = await client.create_table_view(pulsar_topic)
-            told = []
+async def test_an_asyncio_listener_that_raises_is_not_called_again(pulsar_broker, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(pulsar_topic)
+        await producer.send(b"1", partition_key="a")
+        view = await client.create_table_view(pulsar_topic)
+        told = []
 
-            def fail(key: str, value: Any) -> None:
-                told.append(value)
-                raise RuntimeError("a bad listener")
+        def fail(key: str, value: Any) -> None:
+            told.append(value)
+            raise RuntimeError("a bad listener")
 
-            with pytest.raises(RuntimeError, match="a bad listener"):
-                await view.for_each_and_listen(fail)
-            heard: asyncio.Queue[Any] = asyncio.Queue()
-            await view.for_each_and_listen(lambda key, value: heard.put_nowait(value))
-            await producer.send(b"2", partition_key="a")
-            assert [await asyncio.wait_for(heard.get(), 60) for _ in range(2)] == [b"1", b"2"]
-            assert told == [b"1"]
-            await view.close()
-
-    asyncio.run(main())
+        with pytest.raises(RuntimeError, match="a bad listener"):
+            await view.for_each_and_listen(fail)
+        heard: asyncio.Queue[Any] = asyncio.Queue()
+        await view.for_each_and_listen(lambda key, value: heard.put_nowait(value))
+        await producer.send(b"2", partition_key="a")
+        assert [await asyncio.wait_for(heard.get(), 60) for _ in range(2)] == [b"1", b"2"]
+        assert told == [b"1"]
+        await view.close()
 
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_schema_version_that_cannot_be_fetched_is_fetched_again(
-    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch, is_open: bool
-) -> None:
+    pulsar_client, pulsar_topic, monkeypatch, is_open
+):
     pytest.importorskip("fastavro")
 
     class Item(schema.Record):
@@ -234,7 +224,7 @@ def test_a_schema_version_that_cannot_be_fetched_is_fetched_again(
         assert view.get("a").x == 1
 
 
-def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker: Any, pulsar_topic: str) -> None:
+def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker, pulsar_topic):
     """Decoding on the loop cannot ask the broker: versions are there before values are."""
     pytest.importorskip("fastavro")
 
@@ -258,9 +248,7 @@ def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker: Any, pulsar_
     assert asyncio.run(main()) == ["none", "none"]
 
 
-def test_partitions_that_are_added_are_followed(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_partitions_that_are_added_are_followed(pulsar_broker, pulsar_client, pulsar_topic):
     path = pulsar_topic.replace("://", "/") + "/partitions"
     admin(pulsar_broker.admin_url, "PUT", path, 1)
     with pulsar_client.create_table_view(pulsar_topic) as view:
@@ -276,8 +264,8 @@ def test_partitions_that_are_added_are_followed(
 
 
 def test_a_partition_that_fails_is_read_again_and_the_others_are_followed_meanwhile(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic, monkeypatch
+):
     readers = []
 
     async def create(*arguments: Any) -> Any:
@@ -300,8 +288,8 @@ def test_a_partition_that_fails_is_read_again_and_the_others_are_followed_meanwh
 
 
 def test_the_last_published_value_of_a_key_in_several_partitions_counts(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic
+):
     """A key moves to another partition when some are added; what it was before stays where it was."""
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     producers = [

@@ -1,10 +1,7 @@
 """Spans and trace context, seen through OpenTelemetry's in-memory exporter."""
 
-import asyncio
-import subprocess
-import sys
-
 import pytest
+from interpreter import run_python
 
 import geminga
 import geminga.asyncio
@@ -150,18 +147,15 @@ def test_a_refused_message_ends_its_span_with_the_error(pulsar_client, pulsar_to
     assert "messaging.message.id" not in span.attributes
 
 
-def test_asyncio_refusals_are_recorded_and_raised(pulsar_broker, pulsar_topic, provider, exporter):
-    async def run():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(
-                pulsar_topic, interceptors=[ProducerTracing(tracer_provider=provider)]
-            )
-            await producer.send(b"fine")
-            await producer.close()
-            with pytest.raises(geminga.AlreadyClosed):
-                await producer.send(b"")
-
-    asyncio.run(run())
+async def test_asyncio_refusals_are_recorded_and_raised(pulsar_broker, pulsar_topic, provider, exporter):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(
+            pulsar_topic, interceptors=[ProducerTracing(tracer_provider=provider)]
+        )
+        await producer.send(b"fine")
+        await producer.close()
+        with pytest.raises(geminga.AlreadyClosed):
+            await producer.send(b"")
     fine, refused = exporter.get_finished_spans()
     assert fine.status.status_code is StatusCode.UNSET
     assert refused.status.status_code is StatusCode.ERROR
@@ -244,7 +238,7 @@ def test_nothing_is_loaded_when_unused():
         "import geminga.client.producer, geminga.client.consumer;"
         "print([m for m in sys.modules if m.startswith('opentelemetry')])"
     )
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    output = run_python(program)
     assert output.stdout.strip() == "[]"
 
 
@@ -254,5 +248,5 @@ def test_a_missing_extra_is_named():
         "try:\n    import geminga.client.telemetry\n"
         "except ImportError as error: print(error)"
     )
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    output = run_python(program)
     assert "geminga[telemetry]" in output.stdout

@@ -519,27 +519,19 @@ told = Remembered(run_seed)
 
 
 @pytest.mark.simulation(20, 10)
-def test_threads_lose_no_message_and_no_call_hangs(seeds: range) -> None:
-    run_seeds(seeds, told.play)
+def test_threads_lose_no_message_and_no_call_hangs(seeds):
+    for seed in seeds:
+        told.play(seed)
 
 
 @pytest.mark.skipif(not STOPS, reason="needs stops between instructions")
 @pytest.mark.simulation(10, 5)
-def test_threads_without_the_interpreter_lock_lose_no_message_and_no_call_hangs(seeds: range) -> None:
-    run_seeds(seeds, lambda seed: run_seed(seed, unlocked=True))
+def test_threads_without_the_interpreter_lock_lose_no_message_and_no_call_hangs(seeds):
+    for seed in seeds:
+        run_seed(seed, unlocked=True)
 
 
-def run_seeds(seeds: range, run: Callable[[int], Told]) -> None:
-    gc.collect()
-    gc.freeze()  # only what the runs make is looked through after each
-    try:
-        for seed in seeds:
-            run(seed)
-    finally:
-        gc.unfreeze()
-
-
-def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
+def test_the_simulation_reaches_what_it_is_meant_to_reach():
     runs = [told.of(seed) for seed in range(12)]
     assert sum(run.stops for run in runs) > 100 or not STOPS
     assert sum(run.receipted for run in runs) > 100
@@ -547,7 +539,7 @@ def test_the_simulation_reaches_what_it_is_meant_to_reach() -> None:
     assert sum(run.heard for run in runs) > 10
 
 
-def test_the_same_seed_repeats_the_same_run() -> None:
+def test_the_same_seed_repeats_the_same_run():
     for seed in (2, 3, 5):
         first, second = told.of(seed), told.play(seed)
         assert first.came == second.came

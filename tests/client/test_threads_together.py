@@ -38,7 +38,7 @@ def join(threads: list[threading.Thread]) -> None:
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("batched", [True, False])
-def test_every_message_is_receipted_and_received_once(pulsar_broker: Any, batched: bool) -> None:
+def test_every_message_is_receipted_and_received_once(pulsar_broker, batched):
     receipts: list[Any] = []
     came: list[list[bytes]] = [[] for _ in range(RECEIVERS)]
 

@@ -128,23 +128,18 @@ def test_a_client_certificate_is_shown(scripted, certificate, version):
     assert credentials_sent(broker) == []
 
 
-def test_a_plain_port_is_named_in_the_error(scripted):
-    async def main():
-        broker = scripted()
-        await broker.start()
-        context = ClientContext(
-            ClientSettings(
-                service_url=f"pulsar+ssl://localhost:{broker.port}", connection_timeout_seconds=2.0
-            )
-        )
-        try:
-            with pytest.raises(ConnectError, match="does that port speak TLS"):
-                await context.service_connection()
-        finally:
-            context.shutdown()
-            await broker.stop()
-
-    asyncio.run(main())
+async def test_a_plain_port_is_named_in_the_error(scripted):
+    broker = scripted()
+    await broker.start()
+    context = ClientContext(
+        ClientSettings(service_url=f"pulsar+ssl://localhost:{broker.port}", connection_timeout_seconds=2.0)
+    )
+    try:
+        with pytest.raises(ConnectError, match="does that port speak TLS"):
+            await context.service_connection()
+    finally:
+        context.shutdown()
+        await broker.stop()
 
 
 def test_defaults():

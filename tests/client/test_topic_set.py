@@ -22,7 +22,7 @@ from geminga.ids import TopicName
         ("acme/web/.*", "acme/web", "anything", ""),
     ],
 )
-def test_pattern_texts(pattern: str, namespace: str, matching: str, not_matching: str) -> None:
+def test_pattern_texts(pattern, namespace, matching, not_matching):
     parsed = TopicPattern.parse(re.compile(pattern))
     assert parsed.namespace == namespace
     assert parsed.matches(TopicName.parse(f"{namespace}/{matching}"))
@@ -32,7 +32,7 @@ def test_pattern_texts(pattern: str, namespace: str, matching: str, not_matching
 
 
 @pytest.mark.parametrize("pattern", ["public/default", "pub.*lic/(x|y)/a", "public/*/a"])
-def test_patterns_need_one_namespace(pattern: str) -> None:
+def test_patterns_need_one_namespace(pattern):
     with pytest.raises(InvalidTopicName):
         TopicPattern.parse(re.compile(pattern))
 
@@ -65,7 +65,7 @@ def run(coroutine: Any) -> Any:
     return asyncio.run(coroutine)
 
 
-def test_topics_and_their_partitions() -> None:
+def test_topics_and_their_partitions():
     context = Core()
     context.counts[full("b")] = 2
     topics = TopicSet(context, ["a", "b", "a", "c-partition-4"])  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def test_topics_and_their_partitions() -> None:
     assert plain.text == full("a")
 
 
-def test_topics_of_a_pattern() -> None:
+def test_topics_of_a_pattern():
     context = Core()
     context.topics = [full(name) for name in ("x2", "x1-partition-0", "__change_events", "y")]
     topics = TopicSet(context, re.compile(r"[x_].*"))  # type: ignore[arg-type]

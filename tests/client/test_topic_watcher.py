@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from typing import Any
 
 from geminga import InitialPosition
 from geminga.client.topic_set import TopicPattern
 from geminga.client.topic_watcher import TopicWatcher
 
 
-def test_new_topics_are_found_at_once(pulsar_client: Any) -> None:
+def test_new_topics_are_found_at_once(pulsar_client):
     prefix = f"w{uuid.uuid4().hex[:6]}"
     consumer = pulsar_client.subscribe(
         re.compile(f"{prefix}.*"), "s", initial_position=InitialPosition.Earliest
@@ -26,7 +25,7 @@ def test_new_topics_are_found_at_once(pulsar_client: Any) -> None:
     consumer.close()
 
 
-def test_a_long_pattern_is_not_watched(pulsar_client: Any) -> None:
+def test_a_long_pattern_is_not_watched(pulsar_client):
     async def main() -> tuple[bool, bool]:
         active = []
         for local in ("x" * 10, "x" * 60):

@@ -9,13 +9,13 @@ import pytest
 from geminga.client.waiter import Waiter
 
 
-def test_a_wake_before_the_wait_is_not_lost() -> None:
+def test_a_wake_before_the_wait_is_not_lost():
     waiter = Waiter()
     waiter.wake()
     assert waiter.wait(0)
 
 
-def test_a_thread_is_woken() -> None:
+def test_a_thread_is_woken():
     waiter = Waiter()
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(waiter.wait(60)))
@@ -25,12 +25,12 @@ def test_a_thread_is_woken() -> None:
     assert results == [True]
 
 
-def test_a_wait_returns_false_at_its_timeout() -> None:
+def test_a_wait_returns_false_at_its_timeout():
     assert not Waiter().wait(0)
     assert not Waiter().wait(-1.0)
 
 
-def test_a_signal_that_reached_another_thread_ends_the_wait() -> None:
+def test_a_signal_that_reached_another_thread_ends_the_wait():
     thread = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
     begin = time.monotonic()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -27,13 +26,13 @@ def port_of(url: str) -> int:
 
 
 @pytest.fixture
-def brokers() -> Iterator[tuple[EmbeddedBroker, EmbeddedBroker]]:
+def brokers():
     with geminga.embedded() as one, geminga.embedded() as other:
         yield one, other
 
 
 @pytest.fixture
-def without_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_ids(monkeypatch):
     """Brokers send no instance id and no web addresses, as Apache Pulsar's do."""
     monkeypatch.setattr(server, "uuid4", lambda: SimpleNamespace(hex=""))
 
@@ -44,9 +43,7 @@ def take_as_default(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, web
     monkeypatch.setattr(web_address, "DEFAULT_PORTS", ports)
 
 
-def test_geminga_sends_its_web_address_over_the_binary_protocol(
-    brokers: tuple[EmbeddedBroker, EmbeddedBroker],
-) -> None:
+def test_geminga_sends_its_web_address_over_the_binary_protocol(brokers):
     for broker in brokers:
         cluster = Cluster(service_url=broker.service_url)
         assert cluster.find_admin_url() == broker.admin_url
@@ -55,7 +52,7 @@ def test_geminga_sends_its_web_address_over_the_binary_protocol(
             assert len(admin.topics.list("public/default")) == 1
 
 
-def test_a_given_address_is_taken_without_a_question() -> None:
+def test_a_given_address_is_taken_without_a_question():
     assert (
         Cluster(service_url="pulsar://nowhere.invalid", admin_url="http://a:1").find_admin_url()
         == "http://a:1"
@@ -73,9 +70,7 @@ def announce(monkeypatch: pytest.MonkeyPatch, http_url: str) -> None:
     monkeypatch.setattr(answers, "connected", lambda version, _, *more: make(version, settings, *more))
 
 
-def test_the_web_port_of_another_broker_is_refused(
-    brokers: tuple[EmbeddedBroker, EmbeddedBroker], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_web_port_of_another_broker_is_refused(brokers, monkeypatch):
     one, other = brokers
     take_as_default(monkeypatch, one, other)
     announce(monkeypatch, other.admin_url)
@@ -83,18 +78,14 @@ def test_the_web_port_of_another_broker_is_refused(
         Cluster(service_url=one.service_url).find_admin_url()
 
 
-def test_the_default_web_port_is_used_if_the_announced_one_is_not_reached(
-    brokers: tuple[EmbeddedBroker, EmbeddedBroker], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_web_port_is_used_if_the_announced_one_is_not_reached(brokers, monkeypatch):
     one, other = brokers
     take_as_default(monkeypatch, one, one)
     announce(monkeypatch, other.admin_url)
     assert Cluster(service_url=one.service_url).find_admin_url() == one.admin_url
 
 
-def test_no_credentials_are_sent_to_an_address_that_is_not_confirmed(
-    brokers: tuple[EmbeddedBroker, EmbeddedBroker], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_credentials_are_sent_to_an_address_that_is_not_confirmed(brokers, monkeypatch):
     received: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -116,7 +107,7 @@ def test_no_credentials_are_sent_to_an_address_that_is_not_confirmed(
 
 
 @pytest.mark.usefixtures("without_ids")
-def test_the_default_ports_of_one_broker_belong_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_ports_of_one_broker_belong_together(monkeypatch):
     with geminga.embedded() as one, geminga.embedded() as other:
         take_as_default(monkeypatch, one, one)
         assert Cluster(service_url=one.service_url).find_admin_url() == one.admin_url
@@ -127,7 +118,7 @@ def test_the_default_ports_of_one_broker_belong_together(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("without_ids")
-def test_default_ports_of_two_brokers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_ports_of_two_brokers_are_refused(monkeypatch):
     with geminga.embedded() as one, geminga.embedded() as other:
         take_as_default(monkeypatch, one, other)
         with pytest.raises(InvalidConfiguration, match="belongs to another broker, pulsar://"):
@@ -138,7 +129,7 @@ def test_default_ports_of_two_brokers_are_refused(monkeypatch: pytest.MonkeyPatc
             Cluster(service_url=one.service_url).find_admin_url()
 
 
-def test_find_admin_url_of_a_broker_without_a_web_port_is_refused() -> None:
+def test_find_admin_url_of_a_broker_without_a_web_port_is_refused():
     with (
         geminga.embedded(web_port=None) as broker,
         pytest.raises(InvalidConfiguration, match="has no web port"),
@@ -146,7 +137,7 @@ def test_find_admin_url_of_a_broker_without_a_web_port_is_refused() -> None:
         Cluster(service_url=broker.service_url).find_admin_url()
 
 
-def test_a_mirror_learns_both_web_addresses(brokers: tuple[EmbeddedBroker, EmbeddedBroker]) -> None:
+def test_a_mirror_learns_both_web_addresses(brokers):
     one, other = brokers
     with geminga.Client(one.service_url) as client:
         client.create_producer("t").send(b"a")

@@ -3,7 +3,6 @@ happens. A wrong argument is refused by its name, takes no permit with it, and h
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterator
@@ -33,7 +32,7 @@ MARK = b"what was sent on purpose"
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Any]:
+def broker():
     with geminga.embedded(web_port=None) as running:
         yield running
 
@@ -96,7 +95,7 @@ def on_messages(consumer: Any, message: Any) -> list[tuple[Callable[..., Any], d
 
 
 @pytest.fixture(autouse=True)
-def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def silent(monkeypatch):
     monkeypatch.setattr(logging.getLogger("geminga"), "disabled", True)
 
 
@@ -109,7 +108,7 @@ def holds_nothing(producer: Any) -> None:
         0,
         0,
     )
-    assert [partition.backlog.own.used for partition in publisher.state.partitions] == [0]
+    assert [partition.limits.own.used for partition in publisher.state.partitions] == [0]
     assert (publisher.state.shared.used, publisher.memory.used) == (0, 0)
 
 
@@ -118,7 +117,7 @@ def limits(batched: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_sends(broker: Any, batched: bool) -> None:
+def test_sends(broker, batched):
     calls, topic = Calls(), f"sends-{batched}"
     with broker.client() as client:
         consumer = client.subscribe(topic, "s")
@@ -137,27 +136,24 @@ def test_sends(broker: Any, batched: bool) -> None:
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_sends_of_asyncio(broker: Any, batched: bool) -> None:
+async def test_sends_of_asyncio(broker, batched):
     calls, topic = Calls(), f"asyncio-sends-{batched}"
 
-    async def program() -> None:
-        async with geminga.asyncio.Client(broker.service_url) as client:
-            consumer = await client.subscribe(topic, "s")
-            producer = await client.create_producer(topic, **limits(batched))
-            await calls.all_awaited(sends(producer))
-            await producer.flush()
-            await producer.send(MARK)
-            holds_nothing(producer)
-            count = producer.statistics().acknowledged_messages
-            received = [(await consumer.receive(60_000)).data() for _ in range(count)]
-            assert received[-1] == MARK
-
-    asyncio.run(program())
+    async with geminga.asyncio.Client(broker.service_url) as client:
+        consumer = await client.subscribe(topic, "s")
+        producer = await client.create_producer(topic, **limits(batched))
+        await calls.all_awaited(sends(producer))
+        await producer.flush()
+        await producer.send(MARK)
+        holds_nothing(producer)
+        count = producer.statistics().acknowledged_messages
+        received = [(await consumer.receive(60_000)).data() for _ in range(count)]
+        assert received[-1] == MARK
     assert calls.faults == []
 
 
 @pytest.mark.parametrize("wrong", [3, 1 << 32, "print", [], True, 0.5])
-def test_what_cannot_be_called_is_refused_before_it_is_sent(broker: Any, wrong: Any) -> None:
+def test_what_cannot_be_called_is_refused_before_it_is_sent(broker, wrong):
     with broker.client() as client:
         producer = client.create_producer("callbacks")
         for options in ({}, {"partition_key": "k"}, {"properties": {"a": "b"}}):
@@ -175,7 +171,7 @@ def test_what_cannot_be_called_is_refused_before_it_is_sent(broker: Any, wrong: 
 QUEUE = 20
 
 
-def test_acknowledgements(broker: Any) -> None:
+def test_acknowledgements(broker):
     """Nothing is acknowledged by a wrong call, and none costs a permit."""
     calls = Calls()
     with broker.client() as client:
@@ -203,42 +199,39 @@ def test_acknowledgements(broker: Any) -> None:
     assert calls.faults == []
 
 
-def test_acknowledgements_of_asyncio(broker: Any) -> None:
+async def test_acknowledgements_of_asyncio(broker):
     calls = Calls()
 
-    async def program() -> None:
-        async with geminga.asyncio.Client(broker.service_url) as client:
-            topic = "asyncio-acknowledgements"
-            producer = await client.create_producer(topic)
-            consumer = await client.subscribe(
-                topic, "s", geminga.ConsumerType.Shared, receiver_queue_size=QUEUE,
-                broker_consumer_stats_cache_time_ms=0,
-            )  # fmt: skip
-            for _ in range(5):
-                await producer.send(MARK)
-            messages = [await consumer.receive(60_000) for _ in range(5)]
-            await calls.all_awaited(on_messages(consumer, messages[0]))
-            consumer.redeliver_unacknowledged_messages()
-            again = [await consumer.receive(60_000) for _ in range(5)]
-            await consumer.acknowledge(again)
+    async with geminga.asyncio.Client(broker.service_url) as client:
+        topic = "asyncio-acknowledgements"
+        producer = await client.create_producer(topic)
+        consumer = await client.subscribe(
+            topic, "s", geminga.ConsumerType.Shared, receiver_queue_size=QUEUE,
+            broker_consumer_stats_cache_time_ms=0,
+        )  # fmt: skip
+        for _ in range(5):
+            await producer.send(MARK)
+        messages = [await consumer.receive(60_000) for _ in range(5)]
+        await calls.all_awaited(on_messages(consumer, messages[0]))
+        consumer.redeliver_unacknowledged_messages()
+        again = [await consumer.receive(60_000) for _ in range(5)]
+        await consumer.acknowledge(again)
 
-            async def all_acknowledged() -> bool:
-                return not (await consumer.stats()).unacknowledged_messages
+        async def all_acknowledged() -> bool:
+            return not (await consumer.stats()).unacknowledged_messages
 
-            await eventually_awaited(all_acknowledged)
-
-    asyncio.run(program())
+        await eventually_awaited(all_acknowledged)
     assert calls.faults == []
 
 
 @pytest.fixture(scope="module")
-def brokers() -> Iterator[tuple[Any, Any]]:
+def brokers():
     with geminga.embedded(web_port=None) as one, geminga.embedded(web_port=None) as other:
         yield one, other
 
 
 @pytest.fixture
-def two(brokers: tuple[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
+def two(brokers):
     """A consumer; a message of it that is not done; a consumer of another topic and another cluster, that has
     a message with the same id."""
     with brokers[0].client() as client, brokers[1].client() as others:
@@ -252,7 +245,7 @@ def two(brokers: tuple[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
 
 
 @pytest.mark.parametrize("way", ["message", "list", "id", "nack", "table"])
-def test_a_message_of_another_topic_acknowledges_nothing_here(two: tuple[Any, Any, Any], way: str) -> None:
+def test_a_message_of_another_topic_acknowledges_nothing_here(two, way):
     """Ids mean something in their own topic alone."""
     consumer, message, other = two
     if way == "table":
@@ -273,7 +266,7 @@ def test_a_message_of_another_topic_acknowledges_nothing_here(two: tuple[Any, An
     assert consumer.stats().unacknowledged_messages == 1
 
 
-def test_ids_beyond_the_wire_fields_are_refused() -> None:
+def test_ids_beyond_the_wire_fields_are_refused():
     for arguments, name in (
         ((1 << 31, 0, 0), "partition"),
         ((-1, 1 << 63, 0), "ledger_id"),
@@ -302,7 +295,7 @@ def test_ids_beyond_the_wire_fields_are_refused() -> None:
         ({"batch_size": ["many"]}, "batch_size"),
     ],
 )
-def test_columns_that_cannot_be_what_was_received(broker: Any, columns: dict[str, Any], name: str) -> None:
+def test_columns_that_cannot_be_what_was_received(broker, columns, name):
     with broker.client() as client:
         consumer = client.subscribe("columns", "s")
         client.create_producer("columns").send(MARK)
@@ -319,7 +312,7 @@ def test_columns_that_cannot_be_what_was_received(broker: Any, columns: dict[str
 
 
 @pytest.mark.parametrize("wrong", ["x", 1.5, 10**30, True, [], float("nan")])
-def test_how_long_to_wait(broker: Any, wrong: Any) -> None:
+def test_how_long_to_wait(broker, wrong):
     with broker.client() as client:
         consumer = client.subscribe("waits", "s")
         for receive in (consumer.receive, consumer.receive_table):

@@ -35,7 +35,7 @@ _SHELLS = (
     "client.acknowledging", "client.async_consumer", "client.consumer", "client.submit_queue",
     "client.submitting", "client.listener", "client.many", "client.permit_wait_queue", "client.producer",
     "client.publisher", "client.reader", "client.receive_waiters", "client.runtime", "client.sync_base",
-    "client.sync_handles", "client.table_view", "client.completions", "client.waiter", "consumer.inbox",
+    "client.delegation", "client.table_view", "client.completions", "client.waiter", "consumer.inbox",
     "consumer.queue",
 )  # fmt: skip
 """Modules whose objects threads share: a thread may be stopped between instructions of their code."""

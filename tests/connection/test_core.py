@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from scripted_broker import UNSOLICITED, command
 
 from geminga.connection import core as connection_core
 from geminga.connection.addresses import Address
@@ -43,22 +44,12 @@ from geminga.wire.frames import (
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 NOW = 1000.0
-UNSOLICITED = (1 << 64) - 1
 
 
 def make(**arguments) -> ClientConnection:
     arguments.setdefault("now", NOW)
     arguments.setdefault("peer", "pulsar://broker:6650")
     return ClientConnection(Credentials("token", b"secret"), **arguments)
-
-
-def command(type_: int, field: str, **values) -> pb.BaseCommand:
-    result = pb.BaseCommand(type=type_)
-    body = getattr(result, field)
-    body.SetInParent()
-    for name, value in values.items():
-        setattr(body, name, value)
-    return result
 
 
 def connected(**values) -> bytes:

@@ -12,7 +12,7 @@ def choice(clusters: int = 3, failover: int = 1, back: int = 1) -> ClusterChoice
     return ClusterChoice(clusters, failover_threshold=failover, switch_back_threshold=back)
 
 
-def test_consecutive_failures_cause_a_failover() -> None:
+def test_consecutive_failures_cause_a_failover():
     one = choice(failover=3)
     assert one.wanted() == (PRIMARY,)
     for reachable in (False, False, True, False, False):
@@ -21,7 +21,7 @@ def test_consecutive_failures_cause_a_failover() -> None:
     assert one.probed([False]) == [1, 2]  # none of them answered: the next probe tries again
 
 
-def test_the_primary_is_used_again_after_enough_good_probes() -> None:
+def test_the_primary_is_used_again_after_enough_good_probes():
     one = choice(back=2)
     one.moved(1)
     assert one.wanted() == (PRIMARY, 1)
@@ -33,7 +33,7 @@ def test_the_primary_is_used_again_after_enough_good_probes() -> None:
     assert one.probed([True]) == ()
 
 
-def test_a_failing_secondary_causes_another_failover() -> None:
+def test_a_failing_secondary_causes_another_failover():
     one = choice(failover=2)
     one.moved(1)
     assert one.probed([False, False]) == ()
@@ -41,9 +41,7 @@ def test_a_failing_secondary_causes_another_failover() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=50), st.integers(1, 4), st.integers(1, 4))
-def test_a_move_needs_the_threshold_and_another_cluster(
-    outcomes: list[tuple[bool, bool]], failover: int, back: int
-) -> None:
+def test_a_move_needs_the_threshold_and_another_cluster(outcomes, failover, back):
     one = choice(failover=failover, back=back)
     bad = good = 0
     for primary, current in outcomes:

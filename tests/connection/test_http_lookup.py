@@ -28,7 +28,7 @@ def read(body: Any, status: str = "200 OK", *headers: str) -> http_lookup.HttpAn
     return http_lookup.read_answer(HOST, answer(json.dumps(body).encode(), status, *headers))
 
 
-def test_requests_have_their_paths_and_headers() -> None:
+def test_requests_have_their_paths_and_headers():
     topic = TopicName.parse("persistent://t/n/a topic/x".replace("/x", "%x"))
     assert http_lookup.place_path(str(topic), None) == "/lookup/v2/topic/persistent/t/n/a%20topic%25x"
     assert http_lookup.place_path("t", "inner one").endswith("/public/default/t?listenerName=inner+one")
@@ -44,7 +44,7 @@ def test_requests_have_their_paths_and_headers() -> None:
     assert said[-2:] == ["", ""]
 
 
-def test_credentials_cannot_write_headers() -> None:
+def test_credentials_cannot_write_headers():
     with pytest.raises(errors.AuthenticationError, match="line break"):
         http_lookup.request(HOST, "/", (("Authorization", "Bearer a\r\nX-Admin: yes"),))
 
@@ -61,7 +61,7 @@ def test_credentials_cannot_write_headers() -> None:
         ({"brokerUrlSsl": "pulsar+ssl://b:6651", "brokerUrlTls": ""}, True, Address("b", 6651, True)),
     ],
 )
-def test_a_lookup_returns_the_topics_broker(content: dict[str, str], tls: bool, place: Address) -> None:
+def test_a_lookup_returns_the_topics_broker(content, tls, place):
     found = http_lookup.place_of(http_lookup.content_of(read(content), "lookup"), "t", tls=tls)
     assert found == BrokerLocation(place)
 
@@ -77,12 +77,12 @@ def test_a_lookup_returns_the_topics_broker(content: dict[str, str], tls: bool, 
         ({"brokerUrl": 5}, False, errors.LookupError, "no address"),
     ],
 )
-def test_unusable_addresses_are_refused(content: Any, tls: bool, kind: type[Exception], said: str) -> None:
+def test_unusable_addresses_are_refused(content, tls, kind, said):
     with pytest.raises(kind, match=said):
         http_lookup.place_of(content, "t", tls=tls)
 
 
-def test_partitions_and_topics_are_decoded() -> None:
+def test_partitions_and_topics_are_decoded():
     assert http_lookup.partitions_of({"partitions": 3}, "t") == 3
     for wrong in (
         {},
@@ -113,9 +113,7 @@ def test_partitions_and_topics_are_decoded() -> None:
         ("503 Service Unavailable", errors.ServiceUnitNotReady, True),
     ],
 )
-def test_error_answers_become_exceptions(
-    status: str, kind: type[errors.PulsarException], retriable: bool
-) -> None:
+def test_error_answers_become_exceptions(status, kind, retriable):
     with pytest.raises(kind, match=f"asking: HTTP {status[:3]}: because") as caught:
         http_lookup.content_of(read({"reason": "because"}, status), "asking")
     assert isinstance(caught.value, errors.ConnectError)  # what pulsar-client calls them all
@@ -124,7 +122,7 @@ def test_error_answers_become_exceptions(
         assert caught.value.error().name == kind.__name__
 
 
-def test_an_error_answer_without_json_is_reported() -> None:
+def test_an_error_answer_without_json_is_reported():
     data = answer(b"<html>go away</html>", "400 Bad Request")
     with pytest.raises(errors.ConnectError, match="<html>go away</html>"):
         http_lookup.content_of(http_lookup.read_answer(HOST, data), "asking")
@@ -132,18 +130,18 @@ def test_an_error_answer_without_json_is_reported() -> None:
         http_lookup.content_of(http_lookup.read_answer(HOST, answer(b"<html>")), "asking")
 
 
-def test_a_chunked_answer_is_decoded() -> None:
+def test_a_chunked_answer_is_decoded():
     data = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n["a",\r\n5\r\n "b"]\r\n0\r\n\r\n'
     assert http_lookup.content_of(http_lookup.read_answer(HOST, data), "asking") == ["a", "b"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x00\x00\x05", answer(b"{}")[:-1], b"HTTP/1.1 2"])
-def test_incomplete_answers_are_refused(data: bytes) -> None:
+def test_incomplete_answers_are_refused(data):
     with pytest.raises(errors.ConnectError, match=r"h:8080 sent no complete HTTP answer"):
         http_lookup.read_answer(HOST, data)
 
 
-def test_redirects_are_recognised() -> None:
+def test_redirects_are_recognised():
     assert read("", "307 Temporary Redirect", "Location: http://other:8081/lookup/v2/x?a=b").redirected
     assert not read("", "307 Temporary Redirect").redirected
     assert not read("", "200 OK", "Location: http://other:8081/lookup/v2/x?a=b").redirected
@@ -160,7 +158,7 @@ def test_redirects_are_recognised() -> None:
         ([], None),
     ],
 )
-def test_ack_holes_are_read_from_the_stats(content: Any, holes: int | None) -> None:
+def test_ack_holes_are_read_from_the_stats(content, holes):
     assert http_lookup.ack_holes_of(content, "s") == holes
     path = http_lookup.stats_path(TopicName.parse("t-partition-0"))
     assert path == "/admin/v2/persistent/public/default/t-partition-0/stats"

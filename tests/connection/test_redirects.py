@@ -1,7 +1,5 @@
 """Redirects of the REST API that are followed, with credentials, and those that are refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.connection.addresses import Address
@@ -29,9 +27,7 @@ PATH = "/admin/v2/persistent/public/default/t/stats?x=1"
         (302, "http://broker-1", HOST, Address("broker-1", 80), "/"),
     ],
 )
-def test_redirects_within_the_cluster_are_followed(
-    status: int, location: str, asked: Address, address: Address, target: str
-) -> None:
+def test_redirects_within_the_cluster_are_followed(status, location, asked, address, target):
     assert followed(status, location, asked, PATH) == (address, target)
 
 
@@ -64,6 +60,6 @@ def test_redirects_within_the_cluster_are_followed(
         (307, "/admin/v2/\udc80", HOST, "not an HTTP address"),
     ],
 )
-def test_other_redirects_are_refused(status: int, location: str, asked: Address, why: str) -> None:
+def test_other_redirects_are_refused(status, location, asked, why):
     with pytest.raises(LookupError, match=why):
         followed(status, location, asked, PATH)

@@ -140,7 +140,7 @@ class Served:
 
 
 @pytest.fixture
-def make_served() -> Iterator[Callable[..., Served]]:
+def make_served():
     made: list[Served] = []
 
     def make(**settings: Any) -> Served:
@@ -153,17 +153,17 @@ def make_served() -> Iterator[Callable[..., Served]]:
 
 
 @pytest.fixture
-def served(make_served: Callable[..., Served]) -> Served:
+def served(make_served):
     return make_served()
 
 
 @pytest.fixture
-def create(served: Served) -> Callable[..., None]:
+def create(served):
     return served.create
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Path:
+def chromium():
     """The folder of the browser, fetched if it is not here; what is checked before landing needs it."""
     fetch = module_at("fetch_chromium", ROOT / "tools/fetch_chromium.py")
     if not (fetch.HOME / "chromium").exists():
@@ -193,7 +193,7 @@ def launched(playwright: Playwright, chromium: Path) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Browser]:
+def browser(chromium):
     """Not for the whole session: while it is there this thread counts as one that runs an event loop."""
     with sync_playwright() as playwright, launched(playwright, chromium) as started:
         expect.set_options(timeout=WAIT_MS)
@@ -201,7 +201,7 @@ def browser(chromium: Path) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def make_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+def make_page(browser):
     contexts, wrong = [], []
 
     def make(width: int = 1360, height: int = 860, scheme: str = "light", **options: Any) -> Page:
@@ -225,5 +225,5 @@ def make_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 
 
 @pytest.fixture
-def page(make_page: Callable[..., Page]) -> Page:
+def page(make_page):
     return make_page()

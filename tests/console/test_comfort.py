@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,7 +29,7 @@ ENDLESS = "document.getAnimations().filter((each) => each.effect.getTiming().ite
 
 
 @pytest.fixture(scope="session")
-def axe(chromium: Path) -> str:
+def axe(chromium):
     """Return axe-core's script."""
     fetch = module_at("fetch_axe", ROOT / "tools/fetch_chromium.py")
     if not fetch.AXE.exists() and "CI" not in os.environ and (why := fetch.missing()):
@@ -39,7 +38,7 @@ def axe(chromium: Path) -> str:
 
 
 @pytest.fixture
-def scene(served: Any) -> Any:
+def scene(served):
     """Return the console with the scene of the documentation's pictures, and a partitioned topic."""
     draw = module_at("draw_console", ROOT / "tools/draw_console.py")
     drawn = draw.Scene(served, module_at("console_entries", ROOT / "tests/broker/conftest.py").entry_bytes)
@@ -81,9 +80,7 @@ def pictured(page: Page, name: str) -> None:
 @pytest.mark.rotating(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 1024, 390])
-def test_axe_finds_nothing_and_nothing_moves_at_load(
-    scene: Any, make_page: Callable[..., Page], axe: str, width: int, scheme: str
-) -> None:
+def test_axe_finds_nothing_and_nothing_moves_at_load(scene, make_page, axe, width, scheme):
     """Contrast, names, roles, headings, scrollable regions, in both themes and three widths."""
     found, shifts = {}, {}
     for name, address in PAGES.items():
@@ -105,7 +102,7 @@ def test_axe_finds_nothing_and_nothing_moves_at_load(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_marks_stand_out_from_their_ground(scene: Any, make_page: Callable[..., Page], scheme: str) -> None:
+def test_marks_stand_out_from_their_ground(scene, make_page, scheme):
     """Dots, lines, borders of fields and the colours of the map have a contrast of 3 or more."""
     page = make_page(scheme=scheme)
     opened(page, scene, "")
@@ -130,13 +127,13 @@ def test_marks_stand_out_from_their_ground(scene: Any, make_page: Callable[..., 
     assert {name: value for name, value in contrasts.items() if value < 3} == {}
 
 
-def test_nothing_moves_without_end(scene: Any, page: Page) -> None:
+def test_nothing_moves_without_end(scene, page):
     for address in PAGES.values():
         opened(page, scene, address)
         assert page.evaluate(ENDLESS) == 0, address
 
 
-def test_escape_keeps_the_search_and_back_the_position(scene: Any, make_page: Callable[..., Page]) -> None:
+def test_escape_keeps_the_search_and_back_the_position(scene, make_page):
     page = make_page(width=1360, height=400)
     opened(page, scene, "#/?search=default")
     page.get_by_label("Search topics").focus()

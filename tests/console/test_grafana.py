@@ -6,7 +6,6 @@ import json
 import re
 import urllib.request
 from collections import defaultdict
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -26,7 +25,7 @@ QUERIES = [(panel["title"], target) for panel in PANELS for target in panel["tar
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+def told(tmp_path_factory):
     """Each metric that a broker with some traffic tells, with the labels that all its samples have."""
     with (
         geminga.embedded(tmp_path_factory.mktemp("store")) as broker,
@@ -56,9 +55,7 @@ def asked(expression: str) -> list[tuple[str, set[str]]]:
 
 
 @pytest.mark.parametrize(("title", "target"), QUERIES, ids=[f"{title} {t['refId']}" for title, t in QUERIES])
-def test_the_broker_exports_the_metrics_of_each_panel(
-    told: dict[str, set[str]], title: str, target: dict[str, Any]
-) -> None:
+def test_the_broker_exports_the_metrics_of_each_panel(told, title, target):
     expression, legend = target["expr"], target["legendFormat"]
     shown = set(re.findall(r"\{\{(\w+)\}\}", legend))
     grouped = {name for names in re.findall(r"by \(([^)]*)\)", expression) for name in names.split(", ")}
@@ -74,7 +71,7 @@ def test_the_broker_exports_the_metrics_of_each_panel(
     assert shown <= grouped or not grouped
 
 
-def test_metrics_and_labels_are_found_in_queries(told: dict[str, set[str]]) -> None:
+def test_metrics_and_labels_are_found_in_queries(told):
     assert asked('topk(20, a_total{x="1",y=~"$z"}) / (b > 0) or sum by (q) (rate(c_total{}[5m]))') == [
         ("a_total", {"x", "y"}),
         ("b", set()),
@@ -84,7 +81,7 @@ def test_metrics_and_labels_are_found_in_queries(told: dict[str, set[str]]) -> N
 
 
 @pytest.mark.parametrize(("name", "query"), VARIABLES)
-def test_variables_list_existing_values(told: dict[str, set[str]], name: str, query: str) -> None:
+def test_variables_list_existing_values(told, name, query):
     inside = re.fullmatch(r"label_values\((.*), (\w+)\)", query)
     assert inside is not None
     ((metric, chosen),) = asked(inside[1])
@@ -92,7 +89,7 @@ def test_variables_list_existing_values(told: dict[str, set[str]], name: str, qu
     assert inside[2] == name
 
 
-def test_the_dashboard_has_grafanas_form() -> None:
+def test_the_dashboard_has_grafanas_form():
     found = DASHBOARD
     assert found["uid"]
     assert found["schemaVersion"] >= 36
@@ -110,7 +107,7 @@ def test_the_dashboard_has_grafanas_form() -> None:
             assert used <= names | {"__rate_interval"}
 
 
-def test_panels_do_not_overlap() -> None:
+def test_panels_do_not_overlap():
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Any
 
 from playwright.sync_api import Page, expect
 
@@ -25,7 +24,7 @@ def shown_command(page: Page) -> str:
     return shlex.join(["geminga", *words])
 
 
-def test_tenants_and_namespaces_are_created_changed_and_deleted(create: Any, served: Any, page: Page) -> None:
+def test_tenants_and_namespaces_are_created_changed_and_deleted(create, served, page):
     page.goto(served.url)
     page.get_by_role("link", name="Namespaces", exact=True).click()
     expect(page.locator("h1")).to_have_text("Namespaces")
@@ -78,7 +77,7 @@ def test_tenants_and_namespaces_are_created_changed_and_deleted(create: Any, ser
     expect(row).to_have_count(0)
 
 
-def test_functions_and_mirrors_show_their_state_and_lag(create: Any, served: Any, page: Page) -> None:
+def test_functions_and_mirrors_show_their_state_and_lag(create, served, page):
     page.goto(f"{served.url}/#/running")
     expect(page.locator("main")).to_contain_text("None. Start one: geminga function run")
 
@@ -115,7 +114,7 @@ def test_functions_and_mirrors_show_their_state_and_lag(create: Any, served: Any
     expect(page.locator("h1")).to_have_text("geminga-mirror.east")
 
 
-def test_a_page_that_is_no_name_of_one_is_the_first_page(served: Any, page: Page) -> None:
+def test_a_page_that_is_no_name_of_one_is_the_first_page(served, page):
     for name in ("constructor", "none", "topics/x"):
         page.goto(f"{served.url}/#/{name}")
         expect(page.locator("h1")).to_have_text("No subscriptions yet.")

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 from google.protobuf import descriptor_pb2, json_format
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from geminga.broker.rules.tokens import make_token
 from geminga.ids import TopicName
@@ -87,7 +87,7 @@ class Story:
 
     @property
     def found(self) -> tuple[Any, Any]:
-        return self.harness.actions.found(NAME, "s")  # type: ignore[no-any-return]
+        return self.harness.actions.cursors.found(NAME, "s")  # type: ignore[no-any-return]
 
 
 def _entry(payload: bytes, **fields: Any) -> bytes:
@@ -95,7 +95,7 @@ def _entry(payload: bytes, **fields: Any) -> bytes:
 
 
 @pytest.fixture
-def story(served: Any) -> Story:
+def story(served):
     return Story(served)
 
 
@@ -147,9 +147,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("tell", "kind", "sentence", "level"), CASES, ids=[case[0].__name__ for case in CASES]
 )
-def test_a_stuck_subscription_is_explained(
-    story: Story, page: Page, tell: Callable[[Story], None], kind: str, sentence: str, level: str
-) -> None:
+def test_a_stuck_subscription_is_explained(story, page, tell, kind, sentence, level):
     """One click leads from the first page to the cause and its advice."""
     tell(story)
     page.goto(story.served.url)
@@ -164,7 +162,7 @@ def test_a_stuck_subscription_is_explained(
 # --- hostile names and payloads ---
 
 
-def test_hostile_names_and_payloads_are_shown_as_text(story: Story, page: Page) -> None:
+def test_hostile_names_and_payloads_are_shown_as_text(story, page):
     """Markup in a topic's name or in a message is shown as text and never executed."""
     story.create(HOSTILE_TOPIC, HOSTILE_SUBSCRIPTION)
 
@@ -193,7 +191,7 @@ def test_hostile_names_and_payloads_are_shown_as_text(story: Story, page: Page) 
     assert page.locator("main img, main script, main b > b, main i > i").count() == 0
 
 
-def test_an_invalid_address_leads_to_the_first_page(served: Any, page: Page) -> None:
+def test_an_invalid_address_leads_to_the_first_page(served, page):
     for rubbish in ("#/s/%E0%A4%A", "#/javascript:alert(1)", "#/t/", "#//evil", "#/s/a/b/c/d"):
         page.goto(f"{served.url}/{rubbish}")
         page.reload()
@@ -201,7 +199,7 @@ def test_an_invalid_address_leads_to_the_first_page(served: Any, page: Page) -> 
 
 
 @pytest.mark.parametrize("name", ["..", "."])
-def test_names_with_dot_segments_are_never_requested(story: Story, page: Page, name: str) -> None:
+def test_names_with_dot_segments_are_never_requested(story, page, name):
     """Browsers resolve such a name as a path step: an action would affect another resource."""
     story.create(TOPIC, name)
     page.goto(story.served.url)
@@ -217,7 +215,7 @@ def test_names_with_dot_segments_are_never_requested(story: Story, page: Page, n
 # --- doing something about it ---
 
 
-def test_an_action_previews_its_effect_and_has_it(story: Story, page: Page) -> None:
+def test_an_action_previews_its_effect_and_has_it(story, page):
     story.create()
     story.publish(9)
     page.goto(subscription_url(story.served))
@@ -237,7 +235,7 @@ def test_an_action_previews_its_effect_and_has_it(story: Story, page: Page) -> N
     assert story.do(lambda: story.found[1].backlog) == 5
 
 
-def test_a_subscription_is_reset_and_messages_are_redelivered(story: Story, page: Page) -> None:
+def test_a_subscription_is_reset_and_messages_are_redelivered(story, page):
     peer = story.subscribe(consumer_name="c")
     story.publish(4)
     story.do(lambda: peer.ack((0, 0), (0, 1)))
@@ -258,7 +256,7 @@ def test_a_subscription_is_reset_and_messages_are_redelivered(story: Story, page
     assert story.do(lambda: story.found[1].backlog) == 4
 
 
-def test_a_reset_goes_to_the_previewed_position(story: Story, page: Page) -> None:
+def test_a_reset_goes_to_the_previewed_position(story, page):
     """ "An hour ago" means a later time after the preview was read."""
     story.subscribe(consumer_name="c")
     story.publish(1)
@@ -278,12 +276,23 @@ def test_a_reset_goes_to_the_previewed_position(story: Story, page: Page) -> Non
     assert done.value.url.endswith(f"/resetcursor/{said[1]}")
 
 
+def test_what_a_hidden_field_of_a_dialog_holds_does_not_matter(story, page):
+    story.subscribe(consumer_name="c")
+    page.goto(subscription_url(story.served))
+    page.locator("[data-action=reset]").click()
+    dialog = page.locator("dialog")
+    dialog.get_by_label("How long", exact=True).fill("")
+    expect(dialog.get_by_role("button", name="Reset")).to_be_disabled()
+    dialog.get_by_label("Where to").select_option("latest")
+    expect(dialog.get_by_role("button", name="Reset")).to_be_enabled()
+
+
 def _is_two_hours_ago(url: str) -> bool:
     said = re.search(r"/preview/reset.*timestamp=(\d+)", url)
     return said is not None and time.time() - int(said[1]) / 1000 > 1.5 * 3600
 
 
-def test_the_map_of_ack_holes_leads_to_a_single_message(story: Story, page: Page) -> None:
+def test_the_map_of_ack_holes_leads_to_a_single_message(story, page):
     peer = story.subscribe()
     story.publish(600)
     story.do(lambda: peer.ack(*((0, entry) for entry in range(600) if entry not in (3, 300))))
@@ -313,7 +322,7 @@ def test_the_map_of_ack_holes_leads_to_a_single_message(story: Story, page: Page
 # --- topics and the broker ---
 
 
-def test_the_tail_follows_filters_and_decodes(story: Story, page: Page) -> None:
+def test_the_tail_follows_filters_and_decodes(story, page):
     story.create()
     story.publish(1, b"the first")
     page.goto(topic_url(story.served))
@@ -335,7 +344,7 @@ def test_the_tail_follows_filters_and_decodes(story: Story, page: Page) -> None:
     expect(values).to_have_count(2)
 
 
-def test_values_are_read_by_their_schema(story: Story, page: Page) -> None:
+def test_values_are_read_by_their_schema(story, page):
     story.create()
     definition = (
         '{"type":"record","name":"Flight","fields":[{"name":"plane","type":["null","string"]},'
@@ -356,7 +365,7 @@ def test_values_are_read_by_their_schema(story: Story, page: Page) -> None:
 
 
 @pytest.mark.parametrize("spoil", [False, True])
-def test_protobuf_is_read_by_its_descriptors(served: Any, page: Page, spoil: bool) -> None:
+def test_protobuf_is_read_by_its_descriptors(served, page, spoil):
     """A message encoded by Google's library is shown as that library prints it."""
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     asked = command.subscribe
@@ -404,7 +413,7 @@ def _as_text(value: Any) -> Any:
     return str(value)
 
 
-def test_producers_show_batch_fill_and_advice(story: Story, page: Page) -> None:
+def test_producers_show_batch_fill_and_advice(story, page):
     story.create()
     for _ in range(4):
         story.publish(500)
@@ -414,7 +423,7 @@ def test_producers_show_batch_fill_and_advice(story: Story, page: Page) -> None:
     expect(page.locator(".sentence").filter(has_text="an entry holds 1 message".capitalize())).to_be_visible()
 
 
-def test_the_broker_page_lists_automatic_actions(story: Story, page: Page) -> None:
+def test_the_broker_page_lists_automatic_actions(story, page):
     story.create()
     story.policy("message_ttl_in_seconds", 10)
     story.publish(3)
@@ -430,7 +439,7 @@ def test_the_broker_page_lists_automatic_actions(story: Story, page: Page) -> No
 # --- the first page as a page ---
 
 
-def test_every_control_works_by_keyboard(story: Story, page: Page) -> None:
+def test_every_control_works_by_keyboard(story, page):
     for name in ("alpha", "beta", "gamma"):
         story.create(f"persistent://public/default/{name}", "s")
     page.goto(story.served.url)
@@ -454,9 +463,7 @@ def test_every_control_works_by_keyboard(story: Story, page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_needs_no_sideways_scrolling(
-    story: Story, make_page: Callable[..., Page], scheme: str
-) -> None:
+def test_a_phone_needs_no_sideways_scrolling(story, make_page, scheme):
     story.subscribe(consumer_name="a-consumer-with-quite-a-long-name-that-goes-on")
     story.publish(30)
     page = make_page(width=375, height=740, scheme=scheme)
@@ -474,7 +481,7 @@ def test_a_phone_needs_no_sideways_scrolling(
     assert (dark == "rgb(17, 16, 22)") == (scheme == "dark")
 
 
-def test_many_subscriptions_are_shown_in_pages(story: Story, page: Page) -> None:
+def test_many_subscriptions_are_shown_in_pages(story, page):
     for number in range(60):
         story.create(f"persistent://public/default/t-{number:03}", "s")
     page.goto(story.served.url)
@@ -487,7 +494,7 @@ def test_many_subscriptions_are_shown_in_pages(story: Story, page: Page) -> None
     expect(page.locator("th[aria-sort]")).to_have_text("Subscription")
 
 
-def test_a_hidden_page_sends_no_requests(story: Story, page: Page) -> None:
+def test_a_hidden_page_sends_no_requests(story, page):
     story.create()
     page.clock.install()
     page.goto(story.served.url)
@@ -502,7 +509,7 @@ def test_a_hidden_page_sends_no_requests(story: Story, page: Page) -> None:
     assert len(story.served.requests) <= before + 1, "one may have been under way"
 
 
-def test_a_stopped_broker_is_reported_until_it_answers_again(story: Story, page: Page) -> None:
+def test_a_stopped_broker_is_reported_until_it_answers_again(story, page):
     story.create()
     page.clock.install()
     page.goto(story.served.url)
@@ -519,7 +526,7 @@ def test_a_stopped_broker_is_reported_until_it_answers_again(story: Story, page:
 
 
 @pytest.mark.parametrize("kind", ["topic", "subscription"])
-def test_a_page_of_a_missing_topic_shows_only_the_error(served: Any, page: Page, kind: str) -> None:
+def test_a_page_of_a_missing_topic_shows_only_the_error(served, page, kind):
     page.goto(topic_url(served) if kind == "topic" else subscription_url(served))
     expect(page.get_by_role("alert")).to_contain_text("not found")
     expect(page.locator(".facts, .panel").filter(visible=True)).to_have_count(0)
@@ -528,9 +535,7 @@ def test_a_page_of_a_missing_topic_shows_only_the_error(served: Any, page: Page,
 # --- who may look ---
 
 
-def test_a_role_without_the_right_sees_the_refusal_and_no_panels(
-    make_served: Callable[..., Any], page: Page
-) -> None:
+def test_a_role_without_the_right_sees_the_refusal_and_no_panels(make_served, page):
     key = os.urandom(32)
     served = make_served(token_secret_key="data:;base64," + base64.b64encode(key).decode())
     page.goto(f"{served.url}/#/broker")
@@ -540,7 +545,7 @@ def test_a_role_without_the_right_sees_the_refusal_and_no_panels(
     expect(page.get_by_text("no message expired")).to_be_hidden()
 
 
-def test_a_token_is_requested_and_not_stored(make_served: Callable[..., Any], page: Page) -> None:
+def test_a_token_is_requested_and_not_stored(make_served, page):
     key = os.urandom(32)
     secret = "data:;base64," + base64.b64encode(key).decode()
     served = make_served(token_secret_key=secret, super_user_roles=("admin",))
@@ -572,7 +577,7 @@ def test_a_token_is_requested_and_not_stored(make_served: Callable[..., Any], pa
 # --- brokers elsewhere ---
 
 
-def test_an_apache_pulsar_is_shown_with_its_statistics(page: Page) -> None:
+def test_an_apache_pulsar_is_shown_with_its_statistics(page):
     """The same pages over what is derived: nothing that Apache Pulsar does not tell leaves a hole in them."""
     remote = importlib.import_module("console_remote")
     apache = remote.Port(remote.Apache().application)

@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -81,7 +80,7 @@ class Visitor:
 
 
 @pytest.fixture
-def served_day(make_served: Callable[..., Any]) -> Any:
+def served_day(make_served):
     """Return a console with a working day, half an hour of history and 5,000 more topics."""
     served = make_served()
     draw = module_at("draw_console", ROOT / "tools/draw_console.py")
@@ -115,9 +114,7 @@ def served_day(make_served: Callable[..., Any]) -> Any:
     return served
 
 
-def test_twelve_questions_are_answered_from_the_first_page(
-    served_day: Any, make_page: Callable[..., Page]
-) -> None:
+def test_twelve_questions_are_answered_from_the_first_page(served_day, make_page):
     page = make_page()
     person = Visitor(page, served_day.url)
 

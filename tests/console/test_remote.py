@@ -7,7 +7,7 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,7 +56,7 @@ class Port:
 
 
 @pytest.fixture
-def open_port() -> Iterator[Callable[..., Port]]:
+def open_port():
     ports: list[Port] = []
 
     def make(application: Callable[[], web.Application]) -> Port:
@@ -161,12 +161,12 @@ def _telling(found: Any) -> Any:
 
 
 @pytest.fixture
-def console(open_port: Callable[..., Port]) -> str:
+def console(open_port):
     apache = open_port(Apache().application)
     return open_port(lambda: elsewhere(apache.url)).url
 
 
-def test_the_overview_is_computed_from_apache_pulsars_stats(console: str) -> None:
+def test_the_overview_is_computed_from_apache_pulsars_stats(console):
     status, found = ask(console, "/admin/v2/geminga/subscriptions")
     assert status == 200
     assert [(row["subscription"], row["trouble"]) for row in found["rows"]] == [("stuck", 5), ("alone", 5)]
@@ -178,7 +178,7 @@ def test_the_overview_is_computed_from_apache_pulsars_stats(console: str) -> Non
     assert ask(console, "/admin/v2/geminga/happenings") == (200, [])
 
 
-def test_topics_are_listed_from_apache_pulsars_stats(console: str) -> None:
+def test_topics_are_listed_from_apache_pulsars_stats(console):
     status, found = ask(console, "/admin/v2/geminga/topics?search=DEFAULT/T")
     (row,) = found["rows"]
     assert status == 200
@@ -187,7 +187,7 @@ def test_topics_are_listed_from_apache_pulsars_stats(console: str) -> None:
     assert ask(console, "/admin/v2/geminga/topics?search=another")[1]["matching"] == 0
 
 
-def test_messages_are_browsed_entry_by_entry(console: str) -> None:
+def test_messages_are_browsed_entry_by_entry(console):
     base = "/admin/v2/persistent/public/default/t"
     found = ask(console, f"{base}/messages?from=earliest")[1]
     assert len(found["messages"]) == 20, "ten batches of two"
@@ -202,7 +202,7 @@ def test_messages_are_browsed_entry_by_entry(console: str) -> None:
     assert ask(console, f"{base}/message/{place}?batch=7")[0] == 404
 
 
-def test_a_subscription_is_explained_from_apache_pulsars_stats(console: str) -> None:
+def test_a_subscription_is_explained_from_apache_pulsars_stats(console):
     base = "/admin/v2/persistent/public/default/t"
     (found,) = ask(console, f"{base}/subscription/stuck/explain")[1]
     assert found["findings"][0]["kind"] == "paused"
@@ -229,14 +229,14 @@ def test_a_subscription_is_explained_from_apache_pulsars_stats(console: str) -> 
     assert ask(console, f"{base}/tail?from={found['next']}")[1]["messages"] == []
 
 
-def test_other_requests_are_forwarded(console: str) -> None:
+def test_other_requests_are_forwarded(console):
     assert ask(console, "/admin/v2/brokers/version") == (200, "4.0.4")
     assert ask(console, "/admin/v2/nothing/here")[0] == 404
     assert ask(console, "/metrics")[0] == 404, "admin REST alone"
     assert ask(console, "/console/api/advice?rate=0&fill=1")[1]["verdict"] == "quiet"
 
 
-def test_tokens_are_forwarded_and_cached_rows_are_kept_apart(open_port: Callable[..., Port]) -> None:
+def test_tokens_are_forwarded_and_cached_rows_are_kept_apart(open_port):
     apache = open_port(Apache("secret").application)
     plain = open_port(lambda: elsewhere(apache.url)).url
     board = "/admin/v2/geminga/subscriptions"
@@ -253,19 +253,19 @@ def test_tokens_are_forwarded_and_cached_rows_are_kept_apart(open_port: Callable
     assert ask(given, board)[0] == 200
 
 
-def test_requests_with_a_foreign_host_or_origin_are_refused(console: str) -> None:
+def test_requests_with_a_foreign_host_or_origin_are_refused(console):
     assert ask(console, "/admin/v2/clusters", Host="attacker.example.com")[0] == 421
     assert ask(console, "/admin/v2/clusters", Origin="http://attacker.example.com")[0] == 403
 
 
-def test_an_unreachable_broker_is_reported(open_port: Callable[..., Port]) -> None:
+def test_an_unreachable_broker_is_reported(open_port):
     url = open_port(lambda: elsewhere("http://127.0.0.1:9")).url
     status, found = ask(url, "/admin/v2/geminga/subscriptions")
     assert status == 502
     assert "does not answer" in found["reason"]
 
 
-def test_reports_of_a_geminga_broker_are_forwarded(open_port: Callable[..., Port]) -> None:
+def test_reports_of_a_geminga_broker_are_forwarded(open_port):
     import geminga
 
     with geminga.embedded() as running, running.client() as client:
@@ -283,12 +283,12 @@ def test_reports_of_a_geminga_broker_are_forwarded(open_port: Callable[..., Port
 @pytest.mark.parametrize(
     "url", ["localhost:8080", "ftp://x", "http://", "http://x?y", "http://a,b", "http://a:b"]
 )
-def test_an_invalid_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url):
     with pytest.raises(InvalidConfiguration, match="admin_url="):
         Remote(Cluster(admin_url=url))
 
 
-def test_cookies_of_the_broker_are_not_sent_with_other_requests(open_port: Callable[..., Port]) -> None:
+def test_cookies_of_the_broker_are_not_sent_with_other_requests(open_port):
     """A cookie, as gateways before a Pulsar give one to who brought a token."""
     brought: list[str] = []
 
@@ -307,7 +307,7 @@ def test_cookies_of_the_broker_are_not_sent_with_other_requests(open_port: Calla
     assert brought == ["", ""]
 
 
-def test_a_long_answer_is_forwarded_whole(open_port: Callable[..., Port]) -> None:
+def test_a_long_answer_is_forwarded_whole(open_port):
     async def long(_request: web.Request) -> web.Response:
         return web.json_response(list(range(1_000_000)))
 
@@ -354,9 +354,7 @@ PERMISSIONS = "/admin/v2/persistent/public/default/t/permissions/role?x=%2F"
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
 @pytest.mark.parametrize("status", [307, 308])
-def test_redirects_to_another_broker_keep_method_body_and_credentials(
-    open_port: Callable[..., Port], method: str, status: int
-) -> None:
+def test_redirects_to_another_broker_keep_method_body_and_credentials(open_port, method, status):
     """To another host's name: with method, body and the credentials of who asks."""
     cluster = TwoBrokers(open_port, status)
     console = open_port(lambda: elsewhere(cluster.first.url)).url
@@ -373,7 +371,7 @@ def test_redirects_to_another_broker_keep_method_body_and_credentials(
     assert kind == "application/json"
 
 
-def test_redirects_keep_the_consoles_credentials(open_port: Callable[..., Port]) -> None:
+def test_redirects_keep_the_consoles_credentials(open_port):
     cluster = TwoBrokers(open_port, 307)
     shown = {"auth_plugin": "token", "auth_params": "token:own"}
     console = open_port(lambda: elsewhere(cluster.first.url, **shown)).url
@@ -393,9 +391,7 @@ def test_redirects_keep_the_consoles_credentials(open_port: Callable[..., Port])
         (307, "GET", {"location": "http://localhost:1{path}"}, "does not answer"),
     ],
 )
-def test_redirects_out_of_the_cluster_are_refused(
-    open_port: Callable[..., Port], status: int, method: str, led: dict[str, str], why: str
-) -> None:
+def test_redirects_out_of_the_cluster_are_refused(open_port, status, method, led, why):
     cluster = TwoBrokers(open_port, status, **led)
     console = open_port(lambda: elsewhere(cluster.first.url)).url
     refused, found = ask(console, PERMISSIONS, method, Authorization="Bearer secret")
@@ -404,7 +400,7 @@ def test_redirects_out_of_the_cluster_are_refused(
     assert cluster.told == []
 
 
-def test_a_302_within_the_host_is_followed_for_get(open_port: Callable[..., Port]) -> None:
+def test_a_302_within_the_host_is_followed_for_get(open_port):
     cluster = TwoBrokers(open_port, 302, name="127.0.0.1")
     console = open_port(lambda: elsewhere(cluster.first.url)).url
     assert ask(console, PERMISSIONS)[0] == 200

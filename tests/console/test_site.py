@@ -12,8 +12,6 @@ import ssl
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -31,7 +29,7 @@ SETTINGS = BrokerSettings(memory=True, port=0, web_port=0)
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     running = EmbeddedBroker(SETTINGS, site=attach)
     yield running
     running.close()
@@ -48,7 +46,7 @@ def ask(broker: EmbeddedBroker, path: str, **headers: str) -> tuple[int, http.cl
         connection.close()
 
 
-def test_every_file_is_served_with_its_type(broker: EmbeddedBroker) -> None:
+def test_every_file_is_served_with_its_type(broker):
     for path in sorted(STATIC.rglob("*.*")):
         status, headers, body = ask(broker, f"/console/{path.relative_to(STATIC)}")
         assert (status, body) == (200, path.read_bytes()), path
@@ -69,11 +67,11 @@ def test_every_file_is_served_with_its_type(broker: EmbeddedBroker) -> None:
         "/console/index.html%00.js", "/console/missing.js", "/console/" + "x" * 4000 + ".js",
     ],
 )  # fmt: skip
-def test_other_paths_are_not_found(broker: EmbeddedBroker, path: str) -> None:
+def test_other_paths_are_not_found(broker, path):
     assert ask(broker, path)[0] in (400, 404)
 
 
-def test_requests_with_a_foreign_host_or_origin_are_refused(broker: EmbeddedBroker) -> None:
+def test_requests_with_a_foreign_host_or_origin_are_refused(broker):
     """The console gives a page on the same port a reason to exist; foreign ones get no further for that."""
     assert ask(broker, "/", Origin="http://attacker.example.com")[0] == 403
     assert ask(broker, "/", Sec_Fetch_Site="cross-site")[0] == 403
@@ -84,7 +82,7 @@ def test_requests_with_a_foreign_host_or_origin_are_refused(broker: EmbeddedBrok
     assert ask(broker, board, Origin=broker.admin_url, Sec_Fetch_Site="same-origin")[0] == 200
 
 
-def test_a_broker_can_run_without_the_console() -> None:
+def test_a_broker_can_run_without_the_console():
     plain = EmbeddedBroker(SETTINGS)
     try:
         assert ask(plain, "/")[0] == 404
@@ -93,7 +91,7 @@ def test_a_broker_can_run_without_the_console() -> None:
         plain.close()
 
 
-def test_files_need_no_credentials_but_data_does() -> None:
+def test_files_need_no_credentials_but_data_does():
     assert PERMISSIONS["GET", "/"] is RequiredPermission.NOTHING
     assert PERMISSIONS["GET", "/console/api/advice"] is RequiredPermission.CREDENTIALS
     guarded = EmbeddedBroker(
@@ -135,14 +133,12 @@ def post(
         ({"topic": "jobs", "subscription": "s", "contains": "\ud800"}, 404, "there is no dead-letter topic"),
     ],
 )
-def test_a_redrive_refuses_what_is_no_text(
-    broker: EmbeddedBroker, body: object, status: int, reason: str
-) -> None:
+def test_a_redrive_refuses_what_is_no_text(broker, body, status, reason):
     found, said = post(broker.admin_url, body)
     assert (found, str(said)[: len(reason)]) == (status, reason)
 
 
-def test_dead_letters_are_sent_back_with_a_token_under_any_spelling_of_its_scheme() -> None:
+def test_dead_letters_are_sent_back_with_a_token_under_any_spelling_of_its_scheme():
     key = bytes(32)
     secret = f"data:;base64,{base64.b64encode(key).decode()}"
     settings = dataclasses.replace(SETTINGS, token_secret_key=secret, super_user_roles=("ada",))
@@ -158,9 +154,7 @@ def test_dead_letters_are_sent_back_with_a_token_under_any_spelling_of_its_schem
         guarded.close()
 
 
-def test_dead_letters_are_sent_back_without_a_folder_for_temporary_files(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_dead_letters_are_sent_back_without_a_folder_for_temporary_files(broker, monkeypatch, tmp_path):
     """Containers may have a file system that is read only."""
     with geminga.Client(broker.service_url) as client:
         client.create_producer("jobs-nightly-DLQ").send(b"1")
@@ -169,7 +163,7 @@ def test_dead_letters_are_sent_back_without_a_folder_for_temporary_files(
     assert (found, "jobs': 1" in str(said)) == (200, True), said
 
 
-def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_path: Path) -> None:
+def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_path):
     certificate, key = Authority(tmp_path).sign("broker")
     settings = dataclasses.replace(SETTINGS, tls_certificate=str(certificate), tls_key=str(key))
     running = EmbeddedBroker(settings, site=attach)
@@ -187,7 +181,7 @@ def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_p
         running.close()
 
 
-def test_dead_letters_are_not_sent_back_for_a_client_certificate(tmp_path: Path) -> None:
+def test_dead_letters_are_not_sent_back_for_a_client_certificate(tmp_path):
     """The broker has not the key of the one that asked, and sends nothing under another name."""
     authority = Authority(tmp_path)
     (certificate, key), ada = (authority.sign(name) for name in ("broker", "ada"))
@@ -206,7 +200,7 @@ def test_dead_letters_are_not_sent_back_for_a_client_certificate(tmp_path: Path)
         running.close()
 
 
-def test_scripts_and_styles_are_external_files_of_this_origin() -> None:
+def test_scripts_and_styles_are_external_files_of_this_origin():
     page = (STATIC / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|\sstyle=", page)
     for path in STATIC.glob("*.*"):
@@ -214,7 +208,7 @@ def test_scripts_and_styles_are_external_files_of_this_origin() -> None:
             assert address in ("http://www.w3.org/2000/svg",), f"{path.name} names {address}"
 
 
-def test_no_script_makes_markup_from_text() -> None:
+def test_no_script_makes_markup_from_text():
     for path in STATIC.glob("*.js"):
         found = re.findall(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", path.read_text()
@@ -222,7 +216,7 @@ def test_no_script_makes_markup_from_text() -> None:
         assert not found, f"{path.name}: {found}"
 
 
-def test_all_scripts_together_are_small() -> None:
+def test_all_scripts_together_are_small():
     """Compressed, as a proxy sends them: the console has no library."""
     size = sum(len(gzip.compress(path.read_bytes(), mtime=0)) for path in STATIC.rglob("*.js"))
     assert size < SCRIPT_BYTES_MAX

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -34,7 +33,7 @@ def topic_url(served: Any, name: str) -> str:
 
 
 @pytest.fixture
-def publish(served: Any) -> Callable[..., None]:
+def publish(served):
     def publish(name: str, *payloads: bytes, **fields: Any) -> None:
         def send() -> None:
             peer = served.harness.peer(client="Pulsar-Java-v4.0.4")
@@ -51,7 +50,7 @@ def publish(served: Any) -> Callable[..., None]:
 # --- the list ---
 
 
-def test_a_topic_without_subscriptions_is_found(create: Any, served: Any, page: Page) -> None:
+def test_a_topic_without_subscriptions_is_found(create, served, page):
     create("lonely")
     create("busy", "s")
     page.goto(served.url)
@@ -67,7 +66,7 @@ def test_a_topic_without_subscriptions_is_found(create: Any, served: Any, page: 
     expect(page.locator("h1")).to_have_text("2 topics")
 
 
-def test_topics_are_found_by_part_of_their_name_and_namespace(create: Any, served: Any, page: Page) -> None:
+def test_topics_are_found_by_part_of_their_name_and_namespace(create, served, page):
     for number in range(60):
         create(f"orders-{number:02}")
     for path in ("namespaces/public/other", "persistent/public/other/elsewhere"):
@@ -82,7 +81,7 @@ def test_topics_are_found_by_part_of_their_name_and_namespace(create: Any, serve
     expect(page.locator("tbody tr a.row")).to_have_text(["public/default/orders-07"])
 
 
-def test_a_topic_is_created_with_partitions(served: Any, page: Page) -> None:
+def test_a_topic_is_created_with_partitions(served, page):
     page.goto(f"{served.url}/#/topics")
     page.get_by_role("button", name="Create a topic").click()
     page.get_by_label("Tenant, namespace and name").fill("public/default/new")
@@ -95,7 +94,7 @@ def test_a_topic_is_created_with_partitions(served: Any, page: Page) -> None:
     assert served.do(lambda: served.harness.actions.partitions(TopicName.parse(BASE + "new"))) == 3
 
 
-def test_marks_name_dead_letters_and_schemas(create: Any, served: Any, page: Page) -> None:
+def test_marks_name_dead_letters_and_schemas(create, served, page):
     create("orders-audit-DLQ")
     page.goto(f"{served.url}/#/topics")
     answer = page.request.post(
@@ -108,7 +107,7 @@ def test_marks_name_dead_letters_and_schemas(create: Any, served: Any, page: Pag
     expect(row.locator("td.schema")).to_have_text(re.compile("string", re.I))
 
 
-def test_rows_stay_in_place_under_the_pointer(create: Any, publish: Any, served: Any, page: Page) -> None:
+def test_rows_stay_in_place_under_the_pointer(create, publish, served, page):
     for name in ("a", "b", "c"):
         create(name, "s")
     publish("a", b"x")
@@ -125,7 +124,7 @@ def test_rows_stay_in_place_under_the_pointer(create: Any, publish: Any, served:
 # --- a partitioned topic is one topic ---
 
 
-def test_a_partitioned_topic_is_one_topic(create: Any, publish: Any, served: Any, page: Page) -> None:
+def test_a_partitioned_topic_is_one_topic(create, publish, served, page):
     create("sensors", partitions=6)
 
     def consume() -> None:
@@ -159,7 +158,7 @@ def test_a_partitioned_topic_is_one_topic(create: Any, publish: Any, served: Any
 # --- messages ---
 
 
-def test_messages_are_browsed_from_either_end(create: Any, publish: Any, served: Any, page: Page) -> None:
+def test_messages_are_browsed_from_either_end(create, publish, served, page):
     create("t")
     publish("t", *[b"m%d" % number for number in range(120)])
     page.goto(topic_url(served, "t"))
@@ -177,7 +176,7 @@ def test_messages_are_browsed_from_either_end(create: Any, publish: Any, served:
     expect(values.nth(99)).to_have_text("m99")
 
 
-def test_the_filter_is_in_the_address(create: Any, publish: Any, served: Any, page: Page) -> None:
+def test_the_filter_is_in_the_address(create, publish, served, page):
     create("t")
     for number in range(6):
         publish("t", b"m%d" % number, partition_key="ab"[number % 2])
@@ -192,7 +191,7 @@ def test_the_filter_is_in_the_address(create: Any, publish: Any, served: Any, pa
     expect(page.get_by_label("Key", exact=True)).to_have_value("b")
 
 
-def test_messages_between_two_times(create: Any, publish: Any, served: Any, page: Page) -> None:
+def test_messages_between_two_times(create, publish, served, page):
     create("t")
     start = 1_790_000_000_000  # 2026-09-21 14:13:20 UTC
     for number in range(6):
@@ -206,9 +205,7 @@ def test_messages_between_two_times(create: Any, publish: Any, served: Any, page
     expect(page.locator("#messages .value")).to_have_text(["m1", "m3"])
 
 
-def test_messages_are_chosen_by_the_fields_of_their_values(
-    create: Any, publish: Any, served: Any, page: Page
-) -> None:
+def test_messages_are_chosen_by_the_fields_of_their_values(create, publish, served, page):
     create("t")
     for number in range(120):
         publish(
@@ -234,7 +231,7 @@ def test_messages_are_chosen_by_the_fields_of_their_values(
     expect(page.locator("#messages .value")).to_have_text('{"order": {"city": "New York"}, "amount": 7}')
 
 
-def test_a_long_search_shows_progress_and_stops(create: Any, publish: Any, served: Any, page: Page) -> None:
+def test_a_long_search_shows_progress_and_stops(create, publish, served, page):
     create("t")
     publish("t", *[b"x"] * 10)
     left = 5_000
@@ -254,7 +251,7 @@ def test_a_long_search_shows_progress_and_stops(create: Any, publish: Any, serve
     expect(page.get_by_role("button", name="Search")).to_be_visible()
 
 
-def test_a_message_opens_in_three_forms(create: Any, publish: Any, served: Any, page: Page) -> None:
+def test_a_message_opens_in_three_forms(create, publish, served, page):
     create("t")
     publish("t", b'{"plane": "N14228"}')
     page.goto(topic_url(served, "t"))
@@ -270,7 +267,7 @@ def test_a_message_opens_in_three_forms(create: Any, publish: Any, served: Any, 
     assert download.value.path().read_bytes() == b'{"plane": "N14228"}'
 
 
-def test_a_message_is_published(create: Any, served: Any, page: Page) -> None:
+def test_a_message_is_published(create, served, page):
     create("t", "s")
     page.goto(topic_url(served, "t"))
     page.get_by_role("button", name="Publish a message").click()
@@ -292,10 +289,23 @@ def test_a_message_is_published(create: Any, served: Any, page: Page) -> None:
     expect(page.locator("dialog .refused")).to_have_text("“trace” is not NAME=VALUE.")
 
 
+def test_only_text_can_be_published_again(create, publish, served, page):
+    """Other bytes would be stored with replacement characters."""
+    create("t")
+    publish("t", b"\x00\xff\xfe", b"a\r\nb", "caf\xe9".encode())
+    page.goto(topic_url(served, "t"))
+    again = page.get_by_role("button", name="Publish again")
+    for entry, count in ((0, 0), (1, 0), (2, 1)):
+        page.get_by_role("button", name=f"Open 0:{entry}").click()
+        expect(page.get_by_role("button", name="Download")).to_be_visible()
+        expect(again).to_have_count(count)
+        page.get_by_role("button", name="Close").click()
+
+
 # --- policies ---
 
 
-def test_policies_are_in_words_with_where_they_were_set(create: Any, served: Any, page: Page) -> None:
+def test_policies_are_in_words_with_where_they_were_set(create, served, page):
     create("t")
     namespaces = served.harness.broker.namespaces
     retention = {"retentionTimeInMinutes": 7 * 1440, "retentionSizeInMB": -1}
@@ -319,9 +329,7 @@ def test_policies_are_in_words_with_where_they_were_set(create: Any, served: Any
 # --- history and events ---
 
 
-def test_policies_are_changed_with_their_effect_and_command(
-    create: Any, publish: Any, served: Any, page: Page
-) -> None:
+def test_policies_are_changed_with_their_effect_and_command(create, publish, served, page):
     create("orders", "billing")
     publish("orders", b"x", b"y", publish_time=served.harness.now_ms - 120_000)
     create("parted", partitions=2)
@@ -355,7 +363,24 @@ def test_policies_are_changed_with_their_effect_and_command(
     expect(row).not_to_contain_text("2.0 GiB")
 
 
-def test_limits_of_a_topic_alone_and_lists_are_changed(create: Any, served: Any, page: Page) -> None:
+def test_the_dialog_of_a_policy_begins_with_its_value(create, served, page):
+    """Also with 0, which is not "no limit" for retention."""
+    create("orders")
+    zero = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    topic = TopicName.parse(BASE + "orders")
+    namespaces = served.harness.broker.namespaces
+    served.do(lambda: namespaces.set_topic_policy(topic, "retention_policies", zero, done))
+    served.do(served.harness.poll)
+    page.goto(topic_url(served, "orders"))
+    page.get_by_role("button", name="Change: Acknowledged messages are kept").click()
+    none = "none: messages are deleted once all subscriptions acknowledged them"
+    expect(page.locator("dialog .preview")).to_contain_text(f"now: {none}; then: {none}", ignore_case=True)
+    for field in ("Time", "Size"):
+        page.locator("dialog").get_by_label(field, exact=True).fill("")
+    expect(page.locator("dialog .preview")).to_contain_text("then: for ever, any size")
+
+
+def test_limits_of_a_topic_alone_and_lists_are_changed(create, served, page):
     create("orders")
     page.goto(topic_url(served, "orders"))
     row = page.locator("dl.pairs", has_text="Types of subscriptions")
@@ -378,9 +403,7 @@ def test_limits_of_a_topic_alone_and_lists_are_changed(create: Any, served: Any,
     expect(row).to_contain_text("Shared, Key_Sharedset on this topic")
 
 
-def test_a_schema_is_registered_after_a_check_against_its_versions(
-    create: Any, served: Any, page: Page
-) -> None:
+def test_a_schema_is_registered_after_a_check_against_its_versions(create, served, page):
     create("orders")
     box = page.locator("dialog .preview")
 
@@ -405,7 +428,7 @@ def test_a_schema_is_registered_after_a_check_against_its_versions(
     expect(box.locator(".refused")).to_contain_text("The definition is not JSON")
 
 
-def test_properties_of_a_topic_are_set_and_removed(create: Any, served: Any, page: Page) -> None:
+def test_properties_of_a_topic_are_set_and_removed(create, served, page):
     create("orders")
     page.goto(topic_url(served, "orders"))
     page.get_by_role("button", name="Set a property").click()
@@ -423,7 +446,7 @@ def test_properties_of_a_topic_are_set_and_removed(create: Any, served: Any, pag
     expect(page.get_by_role("button", name="Change: owner")).to_have_count(0)
 
 
-def test_permissions_schema_versions_and_deletion(create: Any, served: Any, page: Page) -> None:
+def test_permissions_schema_versions_and_deletion(create, served, page):
     create("orders")
     for name in ("city", "town"):
         schema = json.dumps({"type": "record", "name": "Order", "fields": [
@@ -462,9 +485,7 @@ def test_permissions_schema_versions_and_deletion(create: Any, served: Any, page
     expect(page.locator("h1")).to_have_text("0 topics")
 
 
-def test_rarer_actions_on_topics_show_their_effect_and_command(
-    create: Any, publish: Any, served: Any, page: Page
-) -> None:
+def test_rarer_actions_on_topics_show_their_effect_and_command(create, publish, served, page):
     create("t")
     publish("t", b"x" * 100)
     create("parted", partitions=2)
@@ -508,7 +529,7 @@ def test_rarer_actions_on_topics_show_their_effect_and_command(
     expect(page.locator(".toast")).to_contain_text("offload", ignore_case=True)
 
 
-def test_dead_letters_are_sent_back(page: Page) -> None:
+def test_dead_letters_are_sent_back(page):
     settings = BrokerSettings(memory=True, port=0, web_port=0)
     with EmbeddedBroker(settings, site=attach) as broker, broker.client() as client:
         policy = geminga.ConsumerDeadLetterPolicy(max_redeliver_count=1)
@@ -536,9 +557,7 @@ def test_dead_letters_are_sent_back(page: Page) -> None:
         assert jobs.receive(30_000).data() == b"1"
 
 
-def test_the_last_hour_is_there_when_the_page_opens(
-    create: Any, publish: Any, served: Any, page: Page
-) -> None:
+def test_the_last_hour_is_there_when_the_page_opens(create, publish, served, page):
     create("t", "s")
     publish("t", b"x")
     for _ in range(5):
@@ -551,7 +570,7 @@ def test_the_last_hour_is_there_when_the_page_opens(
     expect(points).to_have_attribute("points", re.compile(r"(\S+ ){5}\S+"))
 
 
-def test_events_name_changes_and_their_author(create: Any, served: Any, page: Page) -> None:
+def test_events_name_changes_and_their_author(create, served, page):
     create("t", "s")
     page.goto(f"{served.url}/#/broker")
     path = f"{served.url}/admin/v2/persistent/public/default/t/subscription/s"
@@ -564,7 +583,7 @@ def test_events_name_changes_and_their_author(create: Any, served: Any, page: Pa
     expect(page.get_by_text("In the last hour: 2 changes")).to_be_visible()
 
 
-def test_the_address_of_a_printed_command_stays_out_of_its_names(page: Page, served: Any) -> None:
+def test_the_address_of_a_printed_command_stays_out_of_its_names(page, served):
     page.goto(served.url)
     pasted = page.evaluate(
         """async (words) => (await import('/console/format.js')).pasted(words, ' --admin-url x')""",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from singles import encode_single_metadata
 
+from geminga.consumer.commands import ConsumerIdentity
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import place_of
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerSettings
-from geminga.wire.batch import encode_single_metadata
 from geminga.wire.compression import compress
 from geminga.wire.frames import FrameDecoder, MessageFrame, encode_message
 from geminga.wire.metadata import build_entry
@@ -94,8 +95,7 @@ class Subscribed:
     def __init__(self, settings: ConsumerSettings, *, attach: bool = True) -> None:
         self.queue = ReceiveQueue()
         self.core = ConsumerCore(
-            settings, topic="persistent://public/default/t", subscription="s", consumer_id=1,
-            consumer_name="c", queue=self.queue,
+            settings, ConsumerIdentity("persistent://public/default/t", "s", 1, "c"), self.queue
         )  # fmt: skip
         self.now = 100.0
         self._request_id = 0
@@ -132,7 +132,7 @@ class Subscribed:
 
 
 @pytest.fixture(scope="session")
-def make() -> SimpleNamespace:
+def make():
     """The functions of this module, for tests that build entries."""
     return SimpleNamespace(
         metadata=metadata_of, body=batch_body, single=single_entry, batch=batch_entry, frame=message_frame,
@@ -141,12 +141,12 @@ def make() -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session")
-def recorded() -> list[tuple[str, MessageFrame, dict[str, Any]]]:
+def recorded():
     return recorded_messages()
 
 
 @pytest.fixture
-def subscribed() -> Callable[..., Subscribed]:
+def subscribed():
     def make(*, attach: bool = True, **settings: Any) -> Subscribed:
         return Subscribed(ConsumerSettings(**settings), attach=attach)
 

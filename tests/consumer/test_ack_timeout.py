@@ -7,13 +7,13 @@ from typing import Any
 from geminga.consumer.unacked_entries import AckTimeout
 
 
-def test_a_timeout_of_zero_tracks_no_entry() -> None:
+def test_a_timeout_of_zero_tracks_no_entry():
     timeout = AckTimeout(0.0, 1.0)
     timeout.taken((1, 1), 0.0)
     assert timeout.next_deadline() == float("inf")
 
 
-def test_expires_between_one_timeout_and_one_tick_more() -> None:
+def test_expires_between_one_timeout_and_one_tick_more():
     timeout = AckTimeout(10.0, 1.0)
     timeout.taken((1, 1), 0.25)
     deadline = timeout.next_deadline()
@@ -24,7 +24,7 @@ def test_expires_between_one_timeout_and_one_tick_more() -> None:
     assert len(timeout) == 0
 
 
-def test_settled_entries_do_not_expire() -> None:
+def test_settled_entries_do_not_expire():
     timeout = AckTimeout(10.0, 1.0)
     for number in range(5):
         timeout.taken((1, number), float(number))
@@ -33,7 +33,7 @@ def test_settled_entries_do_not_expire() -> None:
     assert timeout.take_expired(100.0) == [(1, 3), (1, 4)]
 
 
-def test_taking_another_message_of_the_entry_restarts_its_timeout() -> None:
+def test_taking_another_message_of_the_entry_restarts_its_timeout():
     timeout = AckTimeout(10.0, 1.0)
     timeout.taken((1, 1), 0.0)
     timeout.taken((1, 2), 1.0)
@@ -42,14 +42,14 @@ def test_taking_another_message_of_the_entry_restarts_its_timeout() -> None:
     assert timeout.take_expired(15.0) == [(1, 1)]
 
 
-def test_clear() -> None:
+def test_clear():
     timeout = AckTimeout(10.0, 1.0)
     timeout.taken((1, 1), 0.0)
     timeout.clear()
     assert timeout.take_expired(100.0) == []
 
 
-def test_settling_through_a_position_costs_only_the_settled_entries() -> None:
+def test_settling_through_a_position_costs_only_the_settled_entries():
     class Counted(dict[Any, Any]):
         looked = 0
 
@@ -69,7 +69,7 @@ def test_settling_through_a_position_costs_only_the_settled_entries() -> None:
     assert Counted.looked <= 3 * count
 
 
-def test_settling_through_a_position_includes_entries_taken_out_of_order() -> None:
+def test_settling_through_a_position_includes_entries_taken_out_of_order():
     timeout = AckTimeout(10.0, 1.0)
     for number in (5, 3, 4, 9):
         timeout.taken((1, number), 0.0)

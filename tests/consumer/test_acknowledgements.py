@@ -21,7 +21,7 @@ ORIGIN = ConsumerOrigin("t", -1)
 def entry_of(tracker: AckTracker, entry_id: int, count: int = 1, ledger_id: int = 1) -> ReceivedEntry:
     entry = ReceivedEntry(ORIGIN, ledger_id, entry_id, None, count=count, batched=count > 1)
     if count > 1:
-        entry.acks = tracker.batch_of((ledger_id, entry_id), count)
+        entry.acks = tracker.parts.batch_of((ledger_id, entry_id), count)
     return entry
 
 
@@ -47,7 +47,7 @@ def flushed(
     ]
 
 
-def test_single_messages_are_grouped_until_the_deadline() -> None:
+def test_single_messages_are_grouped_until_the_deadline():
     tracker = AckTracker(1, grouping_seconds=0.1)
     for number in range(3):
         tracker.acknowledge_messages(messages(entry_of(tracker, number)), now=1.0 + number * 0.01)
@@ -59,13 +59,13 @@ def test_single_messages_are_grouped_until_the_deadline() -> None:
     assert flushed(tracker) == []
 
 
-def test_a_full_group_is_due_at_once() -> None:
+def test_a_full_group_is_due_at_once():
     tracker = AckTracker(1, grouping_max=10)
     tracker.acknowledge_entries([entry_of(tracker, number) for number in range(10)], now=0.0)
     assert tracker.due(0.0)
 
 
-def test_a_batch_is_acknowledged_with_its_last_message() -> None:
+def test_a_batch_is_acknowledged_with_its_last_message():
     tracker = AckTracker(1)
     batch = messages(entry_of(tracker, 5, 3))
     assert tracker.acknowledge_messages([batch[2], batch[0]], 0.0) == []
@@ -75,7 +75,7 @@ def test_a_batch_is_acknowledged_with_its_last_message() -> None:
     assert flushed(tracker) == [("individual", [(1, 5, [])])]
 
 
-def test_batch_index_acknowledgement_sends_the_remaining_messages() -> None:
+def test_batch_index_acknowledgement_sends_the_remaining_messages():
     tracker = AckTracker(1, batch_index=True)
     batch = messages(entry_of(tracker, 5, 5))
     tracker.acknowledge_messages([batch[1]], 0.0)
@@ -86,7 +86,7 @@ def test_batch_index_acknowledgement_sends_the_remaining_messages() -> None:
     assert flushed(tracker) == [("individual", [(1, 5, [])])]
 
 
-def test_acknowledging_by_id_completes_batches() -> None:
+def test_acknowledging_by_id_completes_batches():
     tracker = AckTracker(1)
     assert tracker.acknowledge_id(MessageId(-1, 1, 3), 0.0) == [(1, 3)]
     entry_of(tracker, 4, 2)
@@ -99,7 +99,7 @@ def test_acknowledging_by_id_completes_batches() -> None:
     assert flushed(tracker) == [("individual", [(1, n, []) for n in (3, 4, 5, 6)])]
 
 
-def test_a_second_acknowledgement_takes_nothing_back() -> None:
+def test_a_second_acknowledgement_takes_nothing_back():
     """Found by the simulation, seed 374: the id of a batch that was just completed."""
     tracker = AckTracker(1, batch_index=True)
     tracker.acknowledge_messages(messages(entry_of(tracker, 5, 2)), 0.0)
@@ -109,7 +109,7 @@ def test_a_second_acknowledgement_takes_nothing_back() -> None:
     assert flushed(tracker) == [("individual", [(1, 5, [])])]
 
 
-def test_states_of_two_deliveries_are_joined() -> None:
+def test_states_of_two_deliveries_are_joined():
     tracker = AckTracker(1, batch_index=True)
     first = entry_of(AckTracker(1), 5, 3)  # unknown to the tracker, as after it was forgotten
     second = entry_of(tracker, 5, 3)
@@ -118,10 +118,10 @@ def test_states_of_two_deliveries_are_joined() -> None:
     assert flushed(tracker) == [("individual", [(1, 5, [0b010])])]
 
 
-def test_chunked_messages_are_acknowledged_by_all_their_chunks() -> None:
+def test_chunked_messages_are_acknowledged_by_all_their_chunks():
     tracker = AckTracker(1)
-    tracker.chunked((1, 9), [(1, 5), (1, 7), (1, 9)])
-    assert tracker.entries_of((1, 9)) == [(1, 5), (1, 7), (1, 9)]
+    tracker.parts.chunked((1, 9), [(1, 5), (1, 7), (1, 9)])
+    assert tracker.parts.entries_of((1, 9)) == [(1, 5), (1, 7), (1, 9)]
     tracker.acknowledge_id(MessageId(-1, 1, 9), 0.0)
     assert flushed(tracker) == [("individual", [(1, 5, []), (1, 7, []), (1, 9, [])])]
     entry = ReceivedEntry(ORIGIN, 1, 12, None, chunk_ids=[(1, 11), (1, 12)])
@@ -129,7 +129,7 @@ def test_chunked_messages_are_acknowledged_by_all_their_chunks() -> None:
     assert flushed(tracker) == [("individual", [(1, 11, []), (1, 12, [])])]
 
 
-def test_cumulative() -> None:
+def test_cumulative():
     tracker = AckTracker(1)
     tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
     tracker.acknowledge_through((1, 5), -1, None, 0.0)
@@ -140,7 +140,7 @@ def test_cumulative() -> None:
 
 
 @pytest.mark.parametrize("batch_index", [False, True])
-def test_cumulative_inside_a_batch(batch_index: bool) -> None:
+def test_cumulative_inside_a_batch(batch_index):
     tracker = AckTracker(1, batch_index=batch_index)
     entry = entry_of(tracker, 0, 4)
     tracker.acknowledge_through((1, 0), 1, entry.acks, 0.0)
@@ -150,14 +150,14 @@ def test_cumulative_inside_a_batch(batch_index: bool) -> None:
     assert flushed(tracker) == [("cumulative", [(1, 0, [])])]
 
 
-def test_seventy_messages_as_recorded() -> None:
+def test_seventy_messages_as_recorded():
     tracker = AckTracker(1, batch_index=True)
     entry = entry_of(tracker, 0, 70)
     tracker.acknowledge_through((1, 0), 65, entry.acks, 0.0)
     assert flushed(tracker) == [("cumulative", [(1, 0, [0, 60])])]
 
 
-def test_a_cumulative_acknowledgement_by_id_ends_before_unfinished_batches() -> None:
+def test_a_cumulative_acknowledgement_by_id_ends_before_unfinished_batches():
     tracker = AckTracker(1)
     assert tracker.acknowledge_id_through(MessageId(-1, 1, 5), 0.0) == (1, 5)
     assert tracker.acknowledge_id_through(MessageId(-1, 1, 8, 1, batch_size=2), 0.0) == (1, 8)
@@ -166,7 +166,7 @@ def test_a_cumulative_acknowledgement_by_id_ends_before_unfinished_batches() -> 
     assert flushed(tracker) == [("cumulative", [(1, 11, [])])]
 
 
-def test_duplicates_of_what_was_not_sent_yet() -> None:
+def test_duplicates_of_what_was_not_sent_yet():
     tracker = AckTracker(1)
     tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
     assert tracker.is_duplicate((1, 2))
@@ -175,7 +175,7 @@ def test_duplicates_of_what_was_not_sent_yet() -> None:
     assert not tracker.is_duplicate((1, 2)), "the broker knows better"
 
 
-def test_an_entry_below_the_cumulative_position_means_that_it_was_lost() -> None:
+def test_an_entry_below_the_cumulative_position_means_that_it_was_lost():
     tracker = AckTracker(1)
     tracker.acknowledge_through((1, 5), -1, None, 0.0)
     flushed(tracker)
@@ -184,7 +184,7 @@ def test_an_entry_below_the_cumulative_position_means_that_it_was_lost() -> None
     assert not tracker.is_duplicate((1, 6))
 
 
-def test_receipts_settle_all_tokens_of_a_flush() -> None:
+def test_receipts_settle_all_tokens_of_a_flush():
     ids = itertools.count(1)
     tracker = AckTracker(1, receipts=True)
     tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
@@ -192,20 +192,20 @@ def test_receipts_settle_all_tokens_of_a_flush() -> None:
     tracker.add_token("token", 3.0)
     assert tracker.next_deadline() == 3.0
     frames, settled = tracker.flush(lambda: next(ids))
-    assert (len(frames), settled, tracker.unanswered_count) == (2, [], 2)
+    assert (len(frames), settled, len(tracker.receipts)) == (2, [], 2)
     assert [ack.request_id for ack in decoded(frames)] == [1, 2]
-    assert tracker.answered(2) == []
-    assert tracker.answered(1) == ["token"]
-    assert tracker.answered(1) == []
+    assert tracker.receipts.answered(2) == []
+    assert tracker.receipts.answered(1) == ["token"]
+    assert tracker.receipts.answered(1) == []
 
 
-def test_tokens_with_nothing_to_send_are_settled() -> None:
+def test_tokens_with_nothing_to_send_are_settled():
     tracker = AckTracker(1, receipts=True)
     tracker.add_token("token", 0.0)
     assert tracker.flush(lambda: 1) == ([], ["token"])
 
 
-def test_what_was_not_receipted_is_sent_again_after_a_reconnect() -> None:
+def test_what_was_not_receipted_is_sent_again_after_a_reconnect():
     ids = itertools.count(1)
     tracker = AckTracker(1, receipts=True)
     tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
@@ -218,11 +218,11 @@ def test_what_was_not_receipted_is_sent_again_after_a_reconnect() -> None:
     assert tracker.next_deadline() < float("inf")
     again, _ = tracker.flush(lambda: next(ids))
     assert [(ack.ack_type, ack.message_id[0].entryId) for ack in decoded(again)] == [(0, 2), (1, 1)]
-    assert tracker.answered(3) == []
-    assert tracker.answered(4) == ["token"]
+    assert tracker.receipts.answered(3) == []
+    assert tracker.receipts.answered(4) == ["token"]
 
 
-def test_forget_returns_all_tokens() -> None:
+def test_forget_returns_all_tokens():
     ids = itertools.count(1)
     tracker = AckTracker(1, receipts=True)
     tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
@@ -235,7 +235,7 @@ def test_forget_returns_all_tokens() -> None:
     assert tracker.flush(lambda: 1) == ([], [])
 
 
-def test_many_ids_leave_in_several_commands() -> None:
+def test_many_ids_leave_in_several_commands():
     tracker = AckTracker(1)
     tracker.acknowledge_keys(((1, n) for n in range(25_000)), 0.0)
     frames, _ = tracker.flush(None)
@@ -261,9 +261,7 @@ steps = st.lists(
 
 @settings(max_examples=300)
 @given(st.booleans(), st.booleans(), steps)
-def test_the_broker_learns_exactly_what_was_acknowledged(
-    batch_index: bool, receipts: bool, script: list[tuple[str, int, int]]
-) -> None:
+def test_the_broker_learns_exactly_what_was_acknowledged(batch_index, receipts, script):
     """A broker that applies the commands never has more than what was acknowledged, and in the end all; but
     of a batch that was not complete at a reconnect, and that it is not told of in parts, nothing counts."""
     ids = itertools.count(1)
@@ -287,7 +285,7 @@ def test_the_broker_learns_exactly_what_was_acknowledged(
                     if not (words and words[0] >> index & 1):
                         stored[entry_id][index] = True
             if receipts:
-                tracker.answered(ack.request_id)
+                tracker.receipts.answered(ack.request_id)
         for number in range(len(SIZES)):
             assert all(known or not told for told, known in zip(stored[number], acked[number], strict=True))
 
@@ -320,7 +318,7 @@ def test_the_broker_learns_exactly_what_was_acknowledged(
             assert stored[number] == acked[number]
 
 
-def test_a_token_waits_for_what_left_before_it() -> None:
+def test_a_token_waits_for_what_left_before_it():
     """Two threads acknowledge: the drain of the one sends what the other is about to wait for."""
     tracker, numbers = AckTracker(1, receipts=True), itertools.count(1)
     tracker.acknowledge_id(MessageId(-1, 1, 1), 0.0)
@@ -330,17 +328,17 @@ def test_a_token_waits_for_what_left_before_it() -> None:
     tracker.acknowledge_id(MessageId(-1, 1, 2), 0.0)
     tracker.add_token("second", 0.0)
     assert tracker.flush(lambda: next(numbers))[1] == []
-    assert tracker.answered(2) == []
+    assert tracker.receipts.answered(2) == []
     tracker.add_token("third", 0.0)
     tracker.disconnected(1.0)
     frames, settled = tracker.flush(lambda: next(numbers))
     assert (len(frames), settled) == (1, [])
-    assert tracker.answered(3) == ["first", "second", "third"]
+    assert tracker.receipts.answered(3) == ["first", "second", "third"]
     tracker.add_token("nothing is under way", 1.0)
     assert tracker.flush(lambda: next(numbers)) == ([], ["nothing is under way"])
 
 
-def test_a_token_fails_if_one_of_its_requests_fails() -> None:
+def test_a_token_fails_if_one_of_its_requests_fails():
     """If only the last request counted, a refused acknowledgement would look like a stored one."""
     for failing in (1, 2):
         tracker, new_request_id = AckTracker(1, receipts=True), iter((1, 2)).__next__
@@ -349,6 +347,6 @@ def test_a_token_fails_if_one_of_its_requests_fails() -> None:
         tracker.add_token("token", 0.0)
         assert len(tracker.flush(new_request_id)[0]) == 2
         if failing == 2:
-            assert tracker.answered(1) == []
-        assert tracker.answered(failing, failed=True) == ["token"]
-        assert tracker.answered(2) == []
+            assert tracker.receipts.answered(1) == []
+        assert tracker.receipts.answered(failing, failed=True) == ["token"]
+        assert tracker.receipts.answered(2) == []

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.consumer import commands
+from geminga.consumer.commands import ConsumerIdentity
 from geminga.consumer.settings import (
     ConsumerKeySharedPolicy,
     ConsumerSettings,
@@ -23,6 +24,9 @@ from geminga.wire.frames import FrameDecoder, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 VECTORS = Path(__file__).parent.parent / "vectors"
+
+
+ME = ConsumerIdentity("t", "s", 1, "c")
 
 
 def recorded(kind: str, case: str = "") -> list[pb.BaseCommand]:
@@ -69,7 +73,7 @@ def settings_of(body: Any) -> ConsumerSettings:
     )
 
 
-def test_subscribe_says_what_the_official_clients_said() -> None:
+def test_subscribe_says_what_the_official_clients_said():
     seen = 0
     for command in recorded("SUBSCRIBE"):
         body = command.subscribe
@@ -79,8 +83,9 @@ def test_subscribe_says_what_the_official_clients_said() -> None:
         if body.HasField("start_message_id"):
             start = MessageId.from_wire(body.start_message_id)
         ours = commands.subscribe(
-            settings_of(body), topic=body.topic, subscription=body.subscription, consumer_id=body.consumer_id,
-            consumer_name=body.consumer_name, request_id=body.request_id, start_message_id=start,
+            settings_of(body),
+            ConsumerIdentity(body.topic, body.subscription, body.consumer_id, body.consumer_name),
+            body.request_id, start_message_id=start,
             first_time=True, epoch=body.consumer_epoch if body.HasField("consumer_epoch") else None,
         ).subscribe  # fmt: skip
         # Compare by meaning: a field at its default may be written or left out.
@@ -98,39 +103,38 @@ def test_subscribe_says_what_the_official_clients_said() -> None:
     assert seen > 20
 
 
-def test_start_position_is_only_for_subscriptions_that_are_not_durable() -> None:
+def test_start_position_is_only_for_subscriptions_that_are_not_durable():
     for durable in (True, False):
         command = commands.subscribe(
-            ConsumerSettings(durable=durable), topic="t", subscription="s", consumer_id=1, consumer_name="c",
-            request_id=2, start_message_id=MessageId.earliest, first_time=True, epoch=None,
+            ConsumerSettings(durable=durable), ME, 2,
+            start_message_id=MessageId.earliest, first_time=True, epoch=None,
         )  # fmt: skip
         assert command.subscribe.HasField("start_message_id") is not durable
 
 
-def test_rollback_is_asked_for_once() -> None:
+def test_rollback_is_asked_for_once():
     settings = ConsumerSettings(start_message_rollback_seconds=60)
     for first in (True, False):
         body = commands.subscribe(
-            settings, topic="t", subscription="s", consumer_id=1, consumer_name="c", request_id=2,
+            settings, ME, 2,
             start_message_id=None, first_time=first, epoch=None,
         ).subscribe  # fmt: skip
         assert body.HasField("start_message_rollback_duration_sec") is first
 
 
-def test_schemas_describe_themselves() -> None:
+def test_schemas_describe_themselves():
     class Described:
         def wire_schema(self) -> pb.Schema:
             return pb.Schema(name="n", schema_data=b"{}", type=pb.Schema.Json)
 
     for schema, present in ((None, False), (object(), False), (Described(), True)):
         body = commands.subscribe(
-            ConsumerSettings(schema=schema), topic="t", subscription="s", consumer_id=1, consumer_name="c",
-            request_id=2, start_message_id=None, first_time=True, epoch=None,
+            ConsumerSettings(schema=schema), ME, 2, start_message_id=None, first_time=True, epoch=None,
         ).subscribe  # fmt: skip
         assert body.HasField("schema") is present
 
 
-def test_acks_are_byte_for_byte_those_of_the_official_clients() -> None:
+def test_acks_are_byte_for_byte_those_of_the_official_clients():
     compared = 0
     for command in recorded("ACK"):
         body = command.ack
@@ -160,13 +164,7 @@ def test_acks_are_byte_for_byte_those_of_the_official_clients() -> None:
     st.none() | st.integers(0, (1 << 63) - 1),
     st.none() | st.integers(0, 4),
 )
-def test_acks_against_protobuf(
-    consumer_id: int,
-    ack_type: int,
-    ids: dict[tuple[int, int], list[int]],
-    request_id: int | None,
-    validation_error: int | None,
-) -> None:
+def test_acks_against_protobuf(consumer_id, ack_type, ids, request_id, validation_error):
     expected = pb.BaseCommand(type=pb.BaseCommand.ACK)
     expected.ack.consumer_id = consumer_id
     expected.ack.ack_type = ack_type  # type: ignore[assignment]
@@ -185,7 +183,7 @@ def test_acks_against_protobuf(
     assert ours == encode_command(expected)
 
 
-def test_redeliver_and_seek_as_recorded() -> None:
+def test_redeliver_and_seek_as_recorded():
     for command in recorded("REDELIVER_UNACKNOWLEDGED_MESSAGES"):
         body = command.redeliverUnacknowledgedMessages
         ours = commands.redeliver(
@@ -202,7 +200,7 @@ def test_redeliver_and_seek_as_recorded() -> None:
         assert commands.seek(body.consumer_id, body.request_id, target, ()) == command
 
 
-def test_close_unsubscribe_and_last_id_as_recorded() -> None:
+def test_close_unsubscribe_and_last_id_as_recorded():
     for command in recorded("CLOSE_CONSUMER", "py."):
         body = command.close_consumer
         if body.request_id < 1 << 62:
@@ -219,7 +217,7 @@ def test_close_unsubscribe_and_last_id_as_recorded() -> None:
 
 
 @pytest.mark.parametrize("position", [MessageId.earliest, MessageId.latest, MessageId(3, 5, 6, 7)])
-def test_positions_are_written_as_unsigned_numbers(position: MessageId) -> None:
+def test_positions_are_written_as_unsigned_numbers(position):
     target = pb.MessageIdData()
     commands.write_position(target, position)
     assert (target.ledgerId, target.entryId) == (
@@ -228,7 +226,7 @@ def test_positions_are_written_as_unsigned_numbers(position: MessageId) -> None:
     assert not target.HasField("batch_index")
 
 
-def test_a_chunked_message_is_at_its_first_chunk() -> None:
+def test_a_chunked_message_is_at_its_first_chunk():
     target = pb.MessageIdData()
     commands.write_position(target, MessageId(-1, 9, 3, first_chunk=MessageId(-1, 9, 1)))
     assert target.entryId == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def data(messages: list[Message]) -> list[bytes]:
 # --- the connection -------------------------------------------------------------------------------
 
 
-def test_subscribe_then_permits(subscribed: Make) -> None:
+def test_subscribe_then_permits(subscribed):
     consumer = subscribed(attach=False, receiver_queue_size=7)
     assert consumer.core.state is ConsumerState.IDLE
     subscribe, flow = consumer.attach()
@@ -46,12 +45,12 @@ def test_subscribe_then_permits(subscribed: Make) -> None:
     assert consumer.core.state is ConsumerState.READY
 
 
-def test_shared_consumers_have_no_epoch(subscribed: Make) -> None:
+def test_shared_consumers_have_no_epoch(subscribed):
     subscribe, _ = subscribed(attach=False, consumer_type=ConsumerType.Shared).attach()
     assert not subscribe.subscribe.HasField("consumer_epoch")
 
 
-def test_refusal_and_another_attempt(subscribed: Make) -> None:
+def test_refusal_and_another_attempt(subscribed):
     consumer = subscribed(attach=False)
     consumer.core.subscribe(1)
     consumer.core.refused()
@@ -60,7 +59,7 @@ def test_refusal_and_another_attempt(subscribed: Make) -> None:
     assert consumer.core.state is ConsumerState.READY
 
 
-def test_messages_reach_the_queue_and_permits_return(subscribed: Make, make: SimpleNamespace) -> None:
+def test_messages_reach_the_queue_and_permits_return(subscribed, make):
     consumer = subscribed(receiver_queue_size=4)
     for number in range(4):
         consumer.receive(make.single(b"%d" % number), number)
@@ -69,7 +68,7 @@ def test_messages_reach_the_queue_and_permits_return(subscribed: Make, make: Sim
     assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2, 2]
 
 
-def test_reconnect_clears_the_queue_and_grants_permits_again(subscribed: Make, make: SimpleNamespace) -> None:
+def test_reconnect_clears_the_queue_and_grants_permits_again(subscribed, make):
     consumer = subscribed(receiver_queue_size=4, batch_index_ack_enabled=False)
     consumer.receive(make.batch([b"a", b"b", b"c"]), 0)
     first = consumer.queue.take()
@@ -90,8 +89,8 @@ def test_reconnect_clears_the_queue_and_grants_permits_again(subscribed: Make, m
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_queued_messages_are_received_without_a_connection_and_only_unacknowledged_ones_again(
-    subscribed: Make, make: SimpleNamespace, durable: bool
-) -> None:
+    subscribed, make, durable
+):
     first = {} if durable else {"durable": False, "start_message_id": MessageId.earliest}
     consumer = subscribed(**first)
     for number in range(5):
@@ -108,9 +107,7 @@ def test_queued_messages_are_received_without_a_connection_and_only_unacknowledg
         assert subscribe.subscribe.start_message_id.entryId == 3
 
 
-def test_redelivery_requested_without_a_connection_removes_unread_messages(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_redelivery_requested_without_a_connection_removes_unread_messages(subscribed, make):
     """A cumulative acknowledgement of a later message would acknowledge the one that is to be redelivered."""
     consumer = subscribed()
     for number in range(3):
@@ -126,9 +123,7 @@ def test_redelivery_requested_without_a_connection_removes_unread_messages(
     assert data(consumer.take()) == [b"0", b"1", b"2"]
 
 
-def test_a_batch_completed_without_a_connection_is_acknowledged(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_batch_completed_without_a_connection_is_acknowledged(subscribed, make):
     consumer = subscribed(batch_index_ack_enabled=False)
     consumer.receive(make.batch([b"a", b"b"]), 4)
     consumer.core.acknowledge_messages([consumer.queue.take()], consumer.now)
@@ -141,8 +136,8 @@ def test_a_batch_completed_without_a_connection_is_acknowledged(
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared, ConsumerType.Failover])
 def test_queued_messages_that_another_consumer_may_have_are_not_received_without_a_connection(
-    subscribed: Make, make: SimpleNamespace, kind: ConsumerType
-) -> None:
+    subscribed, make, kind
+):
     consumer = subscribed(consumer_type=kind)
     consumer.receive(make.single(b"a"), 0)
     consumer.core.disconnected(consumer.now)
@@ -150,9 +145,7 @@ def test_queued_messages_that_another_consumer_may_have_are_not_received_without
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_ids_of_the_old_cluster_are_not_sent_to_the_new_one(
-    subscribed: Make, make: SimpleNamespace, durable: bool
-) -> None:
+def test_ids_of_the_old_cluster_are_not_sent_to_the_new_one(subscribed, make, durable):
     """Ids of the old cluster name other messages in the new one: none of them may leave."""
     first = {} if durable else {"durable": False, "start_message_id": MessageId.earliest}
     consumer = subscribed(ack_receipt_enabled=True, **first)
@@ -187,7 +180,7 @@ def test_ids_of_the_old_cluster_are_not_sent_to_the_new_one(
     assert "ACK" in kinds(consumer.advance(1))
 
 
-def test_unsent_acks_precede_the_permits_after_a_reconnect(subscribed: Make, make: SimpleNamespace) -> None:
+def test_unsent_acks_precede_the_permits_after_a_reconnect(subscribed, make):
     consumer = subscribed()
     consumer.receive(make.single(b"a"), 3)
     consumer.core.acknowledge_messages(consumer.take(), consumer.now)
@@ -198,7 +191,7 @@ def test_unsent_acks_precede_the_permits_after_a_reconnect(subscribed: Make, mak
     assert ack.ack.message_id[0].entryId == 3
 
 
-def test_nothing_is_delivered_while_not_subscribed(subscribed: Make, make: SimpleNamespace) -> None:
+def test_nothing_is_delivered_while_not_subscribed(subscribed, make):
     consumer = subscribed(attach=False)
     consumer.receive(make.single(b"late"))
     assert len(consumer.queue) == 0
@@ -220,9 +213,7 @@ def start_of(consumer: Any) -> tuple[int, int]:
     return (start.ledgerId, start.entryId)
 
 
-def test_a_reconnected_reader_resumes_with_its_first_unread_message(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_reconnected_reader_resumes_with_its_first_unread_message(subscribed, make):
     consumer = reader(subscribed)
     consumer.receive(make.batch([b"a", b"b", b"c"]), 4)
     consumer.receive(make.single(b"d"), 5)
@@ -234,9 +225,7 @@ def test_a_reconnected_reader_resumes_with_its_first_unread_message(
     assert data(consumer.take()) == [b"b", b"c", b"d"]
 
 
-def test_a_reconnected_reader_without_unread_messages_resumes_after_the_last(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_reconnected_reader_without_unread_messages_resumes_after_the_last(subscribed, make):
     consumer = reader(subscribed)
     consumer.receive(make.batch([b"a", b"b"]), 4)
     consumer.take()
@@ -250,15 +239,13 @@ def test_a_reconnected_reader_without_unread_messages_resumes_after_the_last(
     assert start_of(consumer) == (7, 5), "a second loss does not forget the place"
 
 
-def test_a_reader_that_got_nothing_keeps_its_start(subscribed: Make) -> None:
+def test_a_reader_that_got_nothing_keeps_its_start(subscribed):
     consumer = reader(subscribed)
     consumer.core.disconnected(consumer.now)
     assert start_of(consumer) == ((1 << 64) - 1, (1 << 64) - 1)
 
 
-def test_a_reader_of_the_end_skips_nothing_over_a_lost_connection(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_reader_of_the_end_skips_nothing_over_a_lost_connection(subscribed, make):
     consumer = subscribed(durable=False, start_message_id=MessageId.latest)
     consumer.core.pin_start(MessageId(-1, 7, 4))
     consumer.core.disconnected(consumer.now)
@@ -272,14 +259,14 @@ def test_a_reader_of_the_end_skips_nothing_over_a_lost_connection(
     assert data(consumer.take()) == [], "it was read before"
 
 
-def test_on_an_empty_topic_pin_start_moves_latest_to_earliest(subscribed: Make) -> None:
+def test_on_an_empty_topic_pin_start_moves_latest_to_earliest(subscribed):
     consumer = subscribed(durable=False, start_message_id=MessageId.latest)
     consumer.core.pin_start(MessageId.earliest)
     consumer.core.disconnected(consumer.now)
     assert start_of(consumer) == ((1 << 64) - 1, (1 << 64) - 1)
 
 
-def test_pin_start_changes_no_start_other_than_latest(subscribed: Make) -> None:
+def test_pin_start_changes_no_start_other_than_latest(subscribed):
     consumer = reader(subscribed)
     consumer.core.pin_start(MessageId(-1, 7, 4))
     consumer.core.disconnected(consumer.now)
@@ -287,9 +274,7 @@ def test_pin_start_changes_no_start_other_than_latest(subscribed: Make) -> None:
 
 
 @pytest.mark.parametrize(("inclusive", "expected"), [(False, [b"c", b"x"]), (True, [b"b", b"c", b"x"])])
-def test_a_start_inside_a_batch(
-    subscribed: Make, make: SimpleNamespace, inclusive: bool, expected: list[bytes]
-) -> None:
+def test_a_start_inside_a_batch(subscribed, make, inclusive, expected):
     consumer = subscribed(
         durable=False, start_message_id=MessageId(-1, 7, 4, 1), start_message_id_inclusive=inclusive
     )
@@ -298,9 +283,7 @@ def test_a_start_inside_a_batch(
     assert data(consumer.take()) == expected
 
 
-def test_dropped_messages_before_the_start_give_their_permits_back(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_dropped_messages_before_the_start_give_their_permits_back(subscribed, make):
     consumer = subscribed(
         durable=False, start_message_id=MessageId(-1, 7, 4), receiver_queue_size=2
     )  # exclusive: the entry itself is dropped
@@ -311,7 +294,7 @@ def test_dropped_messages_before_the_start_give_their_permits_back(
 # --- what the broker sends --------------------------------------------------------------------------
 
 
-def test_acknowledged_positions_are_skipped_and_not_refilled(subscribed: Make, make: SimpleNamespace) -> None:
+def test_acknowledged_positions_are_skipped_and_not_refilled(subscribed, make):
     consumer = subscribed(receiver_queue_size=2, batch_index_ack_enabled=True)
     consumer.receive(make.batch([b"0", b"1", b"2", b"3", b"4"]), 0, ack_set=[0b10101])
     messages = consumer.take()
@@ -322,7 +305,7 @@ def test_acknowledged_positions_are_skipped_and_not_refilled(subscribed: Make, m
     assert list(ack.ack.message_id[0].ack_set) == [0b10000]
 
 
-def test_corrupt_entries_are_acknowledged_with_the_reason(subscribed: Make, make: SimpleNamespace) -> None:
+def test_corrupt_entries_are_acknowledged_with_the_reason(subscribed, make):
     consumer = subscribed(receiver_queue_size=1)
     broken = bytearray(make.single(b"abc"))
     broken[-1] ^= 0xFF
@@ -337,7 +320,7 @@ def test_corrupt_entries_are_acknowledged_with_the_reason(subscribed: Make, make
     assert len(consumer.queue) == 0
 
 
-def test_undecryptable_entries_stay_with_the_broker(subscribed: Make, make: SimpleNamespace) -> None:
+def test_undecryptable_entries_stay_with_the_broker(subscribed, make):
     from geminga.wire.metadata import build_entry
 
     consumer = subscribed(receiver_queue_size=1)
@@ -351,7 +334,7 @@ def test_undecryptable_entries_stay_with_the_broker(subscribed: Make, make: Simp
     assert isinstance(event.error, CryptoError)
 
 
-def test_a_batch_compacted_out_completely_is_acknowledged(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_batch_compacted_out_completely_is_acknowledged(subscribed, make):
     from geminga.wire.metadata import build_entry
 
     consumer = subscribed()
@@ -367,7 +350,7 @@ def test_a_batch_compacted_out_completely_is_acknowledged(subscribed: Make, make
     assert [m.entryId for m in ack.ack.message_id] == [3, 4]
 
 
-def test_chunked_messages(subscribed: Make, make: SimpleNamespace) -> None:
+def test_chunked_messages(subscribed, make):
     consumer = subscribed(receiver_queue_size=2)
     fields = {"uuid": "u", "num_chunks_from_msg": 3, "total_chunk_msg_size": 6}
     for index in range(3):
@@ -382,7 +365,7 @@ def test_chunked_messages(subscribed: Make, make: SimpleNamespace) -> None:
     assert [m.entryId for m in ack.ack.message_id] == [10, 11, 12]
 
 
-def test_never_finished_chunks_are_acknowledged_in_the_end(subscribed: Make, make: SimpleNamespace) -> None:
+def test_never_finished_chunks_are_acknowledged_in_the_end(subscribed, make):
     consumer = subscribed()
     fields = {"uuid": "u", "num_chunks_from_msg": 3, "total_chunk_msg_size": 6}
     consumer.receive(make.single(b"ab", chunk_id=0, **fields), 10)
@@ -393,9 +376,7 @@ def test_never_finished_chunks_are_acknowledged_in_the_end(subscribed: Make, mak
     assert [m.entryId for m in ack.ack.message_id] == [10]
 
 
-def test_a_chunk_that_comes_late_after_a_redelivery_request_is_not_acknowledged(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_chunk_that_comes_late_after_a_redelivery_request_is_not_acknowledged(subscribed, make):
     """Old as it is, it would count as the rest of a message that is never complete, which would be lost."""
     consumer = subscribed()
     old = {
@@ -410,9 +391,7 @@ def test_a_chunk_that_comes_late_after_a_redelivery_request_is_not_acknowledged(
     assert "ACK" not in kinds([*make.sent(consumer.core), *consumer.advance(0.2)])
 
 
-def test_dropped_chunks_are_requested_again_after_the_ack_timeout(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_dropped_chunks_are_requested_again_after_the_ack_timeout(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
     fields = {"uuid": "u", "num_chunks_from_msg": 3, "total_chunk_msg_size": 6}
     for index in (0, 2):  # chunk 1 is at another consumer, which is about to lose its connection
@@ -425,9 +404,7 @@ def test_dropped_chunks_are_requested_again_after_the_ack_timeout(
     assert data(consumer.take()) == [b"ababab"]
 
 
-def test_chunks_of_an_earlier_attempt_are_requested_again_once_the_later_one_expires(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_chunks_of_an_earlier_attempt_are_requested_again_once_the_later_one_expires(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
     fields = {"uuid": "u", "num_chunks_from_msg": 3, "total_chunk_msg_size": 6}
     consumer.receive(make.single(b"ab", chunk_id=0, **fields), 3)  # its other chunks never come
@@ -440,20 +417,7 @@ def test_chunks_of_an_earlier_attempt_are_requested_again_once_the_later_one_exp
     assert again == [0, 1, 2]
 
 
-def test_all_chunks_of_a_message_are_requested_again_after_the_ack_timeout(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
-    consumer = subscribed(consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
-    fields = {"uuid": "u", "num_chunks_from_msg": 3, "total_chunk_msg_size": 6}
-    for index in range(3):
-        consumer.receive(make.single(b"ab", chunk_id=index, **fields), index)
-    consumer.core.taken(consumer.take(), consumer.now)
-    make.sent(consumer.core)
-    (again,) = consumer.advance(11)
-    assert [m.entryId for m in again.redeliverUnacknowledgedMessages.message_ids] == [0, 1, 2]
-
-
-def test_other_commands(subscribed: Make) -> None:
+def test_other_commands(subscribed):
     consumer = subscribed(consumer_type=ConsumerType.Failover)
     for active in (False, True):
         command = B(type=B.ACTIVE_CONSUMER_CHANGE)
@@ -471,7 +435,7 @@ def test_other_commands(subscribed: Make) -> None:
 # --- acknowledgements in time -----------------------------------------------------------------------
 
 
-def test_grouping_time(subscribed: Make, make: SimpleNamespace) -> None:
+def test_grouping_time(subscribed, make):
     consumer = subscribed(ack_grouping_time_ms=100)
     for number in range(3):
         consumer.receive(make.single(b"x"), number)
@@ -483,7 +447,7 @@ def test_grouping_time(subscribed: Make, make: SimpleNamespace) -> None:
     assert consumer.core.next_deadline() == float("inf")
 
 
-def test_receipts(subscribed: Make, make: SimpleNamespace) -> None:
+def test_receipts(subscribed, make):
     consumer = subscribed(ack_receipt_enabled=True)
     for answer_error in (False, True):
         consumer.receive(make.single(b"x"), 0)
@@ -507,7 +471,7 @@ def test_receipts(subscribed: Make, make: SimpleNamespace) -> None:
 # --- redelivery ---------------------------------------------------------------------------------------
 
 
-def test_negative_acks_after_their_delay(subscribed: Make, make: SimpleNamespace) -> None:
+def test_negative_acks_after_their_delay(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=2000)
     consumer.receive(make.batch([b"a", b"b"]), 5)
     first, second = consumer.take()
@@ -519,7 +483,7 @@ def test_negative_acks_after_their_delay(subscribed: Make, make: SimpleNamespace
     assert consumer.advance(60.0) == []
 
 
-def test_an_acknowledgement_cancels_the_negative_one(subscribed: Make, make: SimpleNamespace) -> None:
+def test_an_acknowledgement_cancels_the_negative_one(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=2000)
     consumer.receive(make.single(b"a"), 5)
     (message,) = consumer.take()
@@ -528,7 +492,7 @@ def test_an_acknowledgement_cancels_the_negative_one(subscribed: Make, make: Sim
     assert kinds(consumer.advance(5.0)) == ["ACK"]
 
 
-def test_negative_acks_with_backoff(subscribed: Make, make: SimpleNamespace) -> None:
+def test_negative_acks_with_backoff(subscribed, make):
     backoff = RedeliveryBackoff(first_seconds=1, max_seconds=100, multiplier=10)
     consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_backoff=backoff)
     consumer.receive(make.single(b"a"), 5, redelivery_count=1)
@@ -537,7 +501,7 @@ def test_negative_acks_with_backoff(subscribed: Make, make: SimpleNamespace) -> 
     assert kinds(consumer.advance(0.2)) == ["REDELIVER_UNACKNOWLEDGED_MESSAGES"]
 
 
-def test_all_chunks_are_redelivered(subscribed: Make, make: SimpleNamespace) -> None:
+def test_all_chunks_are_redelivered(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=0)
     for index in range(2):
         fields = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 4, "chunk_id": index}
@@ -547,9 +511,7 @@ def test_all_chunks_are_redelivered(subscribed: Make, make: SimpleNamespace) -> 
     assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [3, 4]
 
 
-def test_all_chunks_are_redelivered_after_the_acknowledgement_timeout(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_all_chunks_are_redelivered_after_the_acknowledgement_timeout(subscribed, make):
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
     )
@@ -561,7 +523,7 @@ def test_all_chunks_are_redelivered_after_the_acknowledgement_timeout(
     assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [3, 4]
 
 
-def test_exclusive_redelivers_everything_in_a_new_epoch(subscribed: Make, make: SimpleNamespace) -> None:
+def test_exclusive_redelivers_everything_in_a_new_epoch(subscribed, make):
     consumer = subscribed(negative_ack_redelivery_delay_ms=1000, receiver_queue_size=4)
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number, consumer_epoch=0)
@@ -579,7 +541,7 @@ def test_exclusive_redelivers_everything_in_a_new_epoch(subscribed: Make, make: 
     assert consumer.attach()[0].subscribe.consumer_epoch == 1
 
 
-def test_redeliver_all_shared(subscribed: Make, make: SimpleNamespace) -> None:
+def test_redeliver_all_shared(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared)
     consumer.receive(make.single(b"a"), 0)
     consumer.core.redeliver_unacknowledged()
@@ -590,7 +552,7 @@ def test_redeliver_all_shared(subscribed: Make, make: SimpleNamespace) -> None:
     assert make.sent(consumer.core) == [], "a new connection redelivers anyway"
 
 
-def test_ack_timeout(subscribed: Make, make: SimpleNamespace) -> None:
+def test_ack_timeout(subscribed, make):
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
     )
@@ -609,7 +571,7 @@ def test_ack_timeout(subscribed: Make, make: SimpleNamespace) -> None:
     assert consumer.core.counted.timed_out == 1, "one entry was late"
 
 
-def test_queued_messages_of_a_batch_do_not_time_out(subscribed: Make, make: SimpleNamespace) -> None:
+def test_queued_messages_of_a_batch_do_not_time_out(subscribed, make):
     """Messages put back are in the queue: redelivering their entry would deliver them twice."""
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
@@ -625,7 +587,7 @@ def test_queued_messages_of_a_batch_do_not_time_out(subscribed: Make, make: Simp
     assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [1]
 
 
-def test_messages_that_were_put_back_are_not_late(subscribed: Make, make: SimpleNamespace) -> None:
+def test_messages_that_were_put_back_are_not_late(subscribed, make):
     """A call that had taken them was interrupted: they wait in the queue."""
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
@@ -648,7 +610,7 @@ def test_messages_that_were_put_back_are_not_late(subscribed: Make, make: Simple
     assert again.core.next_deadline() == float("inf")
 
 
-def test_many_ids_are_redelivered_in_several_commands(subscribed: Make, make: SimpleNamespace) -> None:
+def test_many_ids_are_redelivered_in_several_commands(subscribed, make):
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=1000, receiver_queue_size=5000
     )
@@ -665,7 +627,7 @@ def test_many_ids_are_redelivered_in_several_commands(subscribed: Make, make: Si
 
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("published", [True, False])
-def test_dead_letters(subscribed: Make, make: SimpleNamespace, published: bool, whole: bool) -> None:
+def test_dead_letters(subscribed, make, published, whole):
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, dead_letter_policy=ConsumerDeadLetterPolicy(2),
         receiver_queue_size=2, negative_ack_redelivery_delay_ms=0,
@@ -689,7 +651,7 @@ def test_dead_letters(subscribed: Make, make: SimpleNamespace, published: bool, 
 # --- seek -------------------------------------------------------------------------------------------------
 
 
-def test_seek_to_a_message(subscribed: Make, make: SimpleNamespace) -> None:
+def test_seek_to_a_message(subscribed, make):
     consumer = subscribed()
     consumer.receive(make.single(b"a"), 0)
     consumer.core.acknowledge_messages(consumer.take(), consumer.now)
@@ -709,9 +671,7 @@ def test_seek_to_a_message(subscribed: Make, make: SimpleNamespace) -> None:
     assert [m.entryId for m in ack.ack.message_id] == [0], "the sought one does not stay unacknowledged"
 
 
-def test_the_position_of_a_seek_counts_once_on_a_durable_subscription(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_the_position_of_a_seek_counts_once_on_a_durable_subscription(subscribed, make):
     consumer = subscribed()
     consumer.core.begin_seek(MessageId(-1, 7, 5), 99)
     consumer.core.disconnected(consumer.now)
@@ -723,7 +683,7 @@ def test_the_position_of_a_seek_counts_once_on_a_durable_subscription(
     assert len(consumer.queue) == 1
 
 
-def test_seek_without_a_disconnect(subscribed: Make, make: SimpleNamespace) -> None:
+def test_seek_without_a_disconnect(subscribed, make):
     consumer = subscribed(start_message_id_inclusive=True)
     consumer.receive(make.single(b"b"), 1)
     consumer.core.begin_seek(MessageId(-1, 7, 0), 99)
@@ -733,7 +693,7 @@ def test_seek_without_a_disconnect(subscribed: Make, make: SimpleNamespace) -> N
     assert data(consumer.take()) == [b"a"]
 
 
-def test_seek_inside_a_batch_sends_the_remaining_positions(subscribed: Make, make: SimpleNamespace) -> None:
+def test_seek_inside_a_batch_sends_the_remaining_positions(subscribed, make):
     consumer = subscribed()
     seek = consumer.core.begin_seek(MessageId(-1, 7, 3, 1, batch_size=4), 99)
     assert list(seek.seek.message_id.ack_set) == [0b1100]
@@ -742,7 +702,7 @@ def test_seek_inside_a_batch_sends_the_remaining_positions(subscribed: Make, mak
     assert data(consumer.take()) == [b"c", b"d"]
 
 
-def test_seek_by_time(subscribed: Make, make: SimpleNamespace) -> None:
+def test_seek_by_time(subscribed, make):
     consumer = reader(subscribed)
     seek = consumer.core.begin_seek(1234, 99)
     assert seek.seek.message_publish_time == 1234
@@ -753,7 +713,7 @@ def test_seek_by_time(subscribed: Make, make: SimpleNamespace) -> None:
     assert data(consumer.take()) == [b"a"]
 
 
-def test_a_failed_seek_loses_nothing(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_failed_seek_loses_nothing(subscribed, make):
     consumer = subscribed()
     consumer.core.begin_seek(MessageId(-1, 7, 0), 99)
     consumer.receive(make.single(b"a"), 4)
@@ -762,7 +722,7 @@ def test_a_failed_seek_loses_nothing(subscribed: Make, make: SimpleNamespace) ->
     assert data(consumer.take()) == [b"a"]
 
 
-def test_seek_forgets_what_was_acknowledged(subscribed: Make, make: SimpleNamespace) -> None:
+def test_seek_forgets_what_was_acknowledged(subscribed, make):
     consumer = subscribed(ack_receipt_enabled=True)
     consumer.receive(make.batch([b"a", b"b"]), 0)
     first, _ = consumer.take()
@@ -776,7 +736,7 @@ def test_seek_forgets_what_was_acknowledged(subscribed: Make, make: SimpleNamesp
     assert data(consumer.take()) == [b"a", b"b"]
 
 
-def test_seek_needs_a_subscription(subscribed: Make) -> None:
+def test_seek_needs_a_subscription(subscribed):
     consumer = subscribed(attach=False)
     with pytest.raises(ConsumerNotInitialized):
         consumer.core.begin_seek(MessageId.earliest, 1)
@@ -785,7 +745,7 @@ def test_seek_needs_a_subscription(subscribed: Make) -> None:
 # --- whole entries ------------------------------------------------------------------------------------------
 
 
-def test_whole_entries(subscribed: Make, make: SimpleNamespace) -> None:
+def test_whole_entries(subscribed, make):
     consumer = subscribed(receiver_queue_size=2)
     consumer.core.opener.whole = True
     consumer.receive(make.batch([b"a", b"b", b"c"]), 0, ack_set=[0b110])
@@ -795,7 +755,7 @@ def test_whole_entries(subscribed: Make, make: SimpleNamespace) -> None:
     assert data([Message(entry, index) for index in consumer.core.explode(entry)]) == [b"b", b"c"]
 
 
-def test_an_unreadable_whole_entry(subscribed: Make, make: SimpleNamespace) -> None:
+def test_an_unreadable_whole_entry(subscribed, make):
     consumer = subscribed(receiver_queue_size=1)
     consumer.core.opener.whole = True
     broken = bytearray(make.single(b"abc"))
@@ -808,9 +768,7 @@ def test_an_unreadable_whole_entry(subscribed: Make, make: SimpleNamespace) -> N
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_what_only_the_codec_refuses_stays_unacknowledged(
-    subscribed: Make, make: SimpleNamespace, whole: bool
-) -> None:
+def test_what_only_the_codec_refuses_stays_unacknowledged(subscribed, make, whole):
     consumer = subscribed(receiver_queue_size=1)
     consumer.core.opener.whole = whole
     metadata = make.metadata(compression=1, uncompressed_size=100).SerializeToString()
@@ -825,7 +783,7 @@ def test_what_only_the_codec_refuses_stays_unacknowledged(
     assert "LZ4 payload" in str(event.error)
 
 
-def test_an_unreadable_whole_entry_is_no_dead_letter(subscribed: Make, make: SimpleNamespace) -> None:
+def test_an_unreadable_whole_entry_is_no_dead_letter(subscribed, make):
     consumer = subscribed(
         consumer_type=ConsumerType.Shared,
         dead_letter_policy=ConsumerDeadLetterPolicy(1),
@@ -845,7 +803,7 @@ def test_an_unreadable_whole_entry_is_no_dead_letter(subscribed: Make, make: Sim
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-def test_close_sends_what_is_pending(subscribed: Make, make: SimpleNamespace) -> None:
+def test_close_sends_what_is_pending(subscribed, make):
     consumer = subscribed()
     consumer.receive(make.single(b"a"), 0)
     consumer.receive(make.single(b"b"), 1)
@@ -859,12 +817,12 @@ def test_close_sends_what_is_pending(subscribed: Make, make: SimpleNamespace) ->
         consumer.core.begin_seek(MessageId.earliest, 1)
 
 
-def test_close_without_a_connection(subscribed: Make) -> None:
+def test_close_without_a_connection(subscribed):
     consumer = subscribed(attach=False)
     assert not consumer.core.begin_close()
 
 
-def test_a_consumer_continues_after_a_rejected_unsubscribe(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_consumer_continues_after_a_rejected_unsubscribe(subscribed, make):
     consumer = subscribed()
     consumer.core.begin_close()
     consumer.core.close_failed()
@@ -872,7 +830,7 @@ def test_a_consumer_continues_after_a_rejected_unsubscribe(subscribed: Make, mak
     assert data(consumer.take()) == [b"a"]
 
 
-def test_a_failed_consumer_keeps_its_error(subscribed: Make) -> None:
+def test_a_failed_consumer_keeps_its_error(subscribed):
     consumer = subscribed()
     error = BrokerMetadataError("x")
     consumer.core.failed(error)
@@ -880,7 +838,7 @@ def test_a_failed_consumer_keeps_its_error(subscribed: Make) -> None:
     assert consumer.core.state is ConsumerState.FAILED
 
 
-def test_recorded_conversation(subscribed: Make, recorded: list[Any]) -> None:
+def test_recorded_conversation(subscribed, recorded):
     """A whole recorded case goes through the core as it arrived."""
     consumer = subscribed(consumer_type=ConsumerType.Shared, receiver_queue_size=100)
     frames = [frame for case, frame, _ in recorded if case == "java.nack_shared"]
@@ -890,9 +848,7 @@ def test_recorded_conversation(subscribed: Make, recorded: list[Any]) -> None:
     assert [message.redelivery_count() for message in messages] == [0, 1]
 
 
-def test_a_reader_whose_seek_fails_with_the_connection_resumes_where_it_was(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_reader_whose_seek_fails_with_the_connection_resumes_where_it_was(subscribed, make):
     consumer = subscribed(durable=False, start_message_id=MessageId.earliest)
     for number in range(5):
         consumer.receive(make.single(b"%d" % number), number)
@@ -907,9 +863,7 @@ def test_a_reader_whose_seek_fails_with_the_connection_resumes_where_it_was(
     assert data(consumer.take()) == [b"5"]
 
 
-def test_a_queue_of_nothing_asks_for_no_more_when_a_part_of_a_batch_came(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_queue_of_nothing_asks_for_no_more_when_a_part_of_a_batch_came(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared, receiver_queue_size=0)
     consumer.core.want_one()
     consumer.receive(make.batch([b"a", b"b", b"c"]), 0)
@@ -926,9 +880,7 @@ def test_a_queue_of_nothing_asks_for_no_more_when_a_part_of_a_batch_came(
 
 
 @pytest.mark.parametrize("asks", ["before the connection breaks", "while it is broken"])
-def test_a_queue_of_nothing_asks_again_after_a_reconnect(
-    subscribed: Make, make: SimpleNamespace, asks: str
-) -> None:
+def test_a_queue_of_nothing_asks_again_after_a_reconnect(subscribed, make, asks):
     consumer = subscribed(consumer_type=ConsumerType.Shared, receiver_queue_size=0)
     if asks == "before the connection breaks":
         consumer.core.want_one()
@@ -940,9 +892,7 @@ def test_a_queue_of_nothing_asks_again_after_a_reconnect(
     assert [flow.flow.messagePermits for flow in flows] == [1]
 
 
-def test_redelivery_takes_what_waits_of_the_entry_out_and_its_permits_back(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_redelivery_takes_what_waits_of_the_entry_out_and_its_permits_back(subscribed, make):
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, receiver_queue_size=6, negative_ack_redelivery_delay_ms=1000
     )
@@ -958,7 +908,7 @@ def test_redelivery_takes_what_waits_of_the_entry_out_and_its_permits_back(
     assert flow.outstanding + flow._earned == 6, "all are granted or about to be"
 
 
-def test_put_back_matches_messages_by_index_not_by_object(subscribed: Make, make: SimpleNamespace) -> None:
+def test_put_back_matches_messages_by_index_not_by_object(subscribed, make):
     consumer = subscribed(
         consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
     )
@@ -969,9 +919,7 @@ def test_put_back_matches_messages_by_index_not_by_object(subscribed: Make, make
     assert consumer.core.next_deadline() == float("inf")
 
 
-def test_a_batch_of_before_a_seek_is_not_done_by_its_second_half(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_batch_of_before_a_seek_is_not_done_by_its_second_half(subscribed, make):
     consumer = subscribed(batch_index_ack_enabled=False)
     consumer.receive(make.batch([b"a", b"b", b"c", b"d"]), 0)
     before = consumer.take()
@@ -983,9 +931,7 @@ def test_a_batch_of_before_a_seek_is_not_done_by_its_second_half(
     assert "ACK" not in kinds(consumer.advance(1.0)), "the broker would keep the first half back, too"
 
 
-def test_a_subscription_that_was_moved_back_delivers_what_was_acknowledged_up_to_a_place(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_subscription_that_was_moved_back_delivers_what_was_acknowledged_up_to_a_place(subscribed, make):
     consumer = subscribed()
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number)
@@ -999,7 +945,7 @@ def test_a_subscription_that_was_moved_back_delivers_what_was_acknowledged_up_to
     assert "ACK" not in kinds(consumer.advance(1.0)), "nobody has acknowledged them"
 
 
-def test_a_damaged_entry_costs_what_was_left_of_it(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_damaged_entry_costs_what_was_left_of_it(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared, receiver_queue_size=10)
     entry = bytearray(make.batch([b"a", b"b", b"c", b"d"]))
     entry[-1] ^= 1
@@ -1010,9 +956,7 @@ def test_a_damaged_entry_costs_what_was_left_of_it(subscribed: Make, make: Simpl
 @pytest.mark.parametrize(
     "settings", [{}, {"consumer_type": ConsumerType.Shared}], ids=["exclusive", "shared"]
 )
-def test_a_partly_acknowledged_batch_is_redelivered_whole_after_a_reconnect(
-    subscribed: Make, make: SimpleNamespace, settings: Any
-) -> None:
+def test_a_partly_acknowledged_batch_is_redelivered_whole_after_a_reconnect(subscribed, make, settings):
     # Whether an administrator has moved the subscription back meanwhile cannot be seen from here.
     consumer = subscribed(**settings, batch_index_ack_enabled=False)
     batch = make.batch([b"a", b"b", b"c", b"d"])
@@ -1031,9 +975,7 @@ def test_a_partly_acknowledged_batch_is_redelivered_whole_after_a_reconnect(
     assert "ACK" in kinds(consumer.advance(1.0))
 
 
-def test_pending_partial_acknowledgement_is_sent_after_a_reconnect(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_pending_partial_acknowledgement_is_sent_after_a_reconnect(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared, batch_index_ack_enabled=True)
     batch = make.batch([b"a", b"b", b"c", b"d"])
     consumer.receive(batch, 0)
@@ -1045,9 +987,7 @@ def test_pending_partial_acknowledgement_is_sent_after_a_reconnect(
     assert data(consumer.take()) == [b"c", b"d"]
 
 
-def test_unsent_partial_acknowledgements_are_forgotten_on_reconnect(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_unsent_partial_acknowledgements_are_forgotten_on_reconnect(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared, batch_index_ack_enabled=True)
     batch = make.batch([b"a", b"b", b"c", b"d"])
     consumer.receive(batch, 0)
@@ -1059,9 +999,7 @@ def test_unsent_partial_acknowledgements_are_forgotten_on_reconnect(
     assert data(consumer.take()) == [b"a", b"b", b"c", b"d"]
 
 
-def test_an_inactive_consumer_forgets_partial_acknowledgements(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_an_inactive_consumer_forgets_partial_acknowledgements(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Failover, batch_index_ack_enabled=False)
     batch = make.batch([b"a", b"b"])
     consumer.receive(batch, 0)
@@ -1074,9 +1012,7 @@ def test_an_inactive_consumer_forgets_partial_acknowledgements(
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover, ConsumerType.Shared])
-def test_a_refusal_in_a_drain_takes_nothing_from_others(
-    subscribed: Any, make: Any, kind: ConsumerType
-) -> None:
+def test_a_refusal_in_a_drain_takes_nothing_from_others(subscribed, make, kind):
     """To have everything delivered again would empty the queue, and what is in work would not count."""
     consumer = subscribed(consumer_type=kind, negative_ack_redelivery_delay_ms=100)
     for number in range(4):

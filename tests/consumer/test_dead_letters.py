@@ -34,7 +34,7 @@ class Received:
         return TOPIC
 
 
-def test_default_and_custom_names_of_retry_and_dead_letter_topics() -> None:
+def test_default_and_custom_names_of_retry_and_dead_letter_topics():
     assert dead_letter_topic(TOPIC, "s", None) == "persistent://public/default/orders-s-DLQ"
     assert retry_topic(TOPIC, "s", None) == "persistent://public/default/orders-s-RETRY"
     # A function's subscription is called after its tenant and namespace.
@@ -46,12 +46,12 @@ def test_default_and_custom_names_of_retry_and_dead_letter_topics() -> None:
 
 
 @pytest.mark.parametrize(("count", "dead"), [(0, False), (3, False), (4, True)])
-def test_delivered_at_the_maximum_and_dead_above(count: int, dead: bool) -> None:
+def test_delivered_at_the_maximum_and_dead_above(count, dead):
     assert is_dead(count, ConsumerDeadLetterPolicy(3)) is dead
     assert not is_dead(count, None)
 
 
-def test_properties_are_those_of_the_java_client() -> None:
+def test_properties_are_those_of_the_java_client():
     properties = origin_properties(Received({"mine": "1"}), "s")
     assert properties == {
         "mine": "1",
@@ -72,13 +72,13 @@ def test_properties_are_those_of_the_java_client() -> None:
     assert recorded - {"o"} <= ours | set(properties), "o is the application's own"
 
 
-def test_the_first_origin_is_kept() -> None:
+def test_the_first_origin_is_kept():
     again = origin_properties(Received({"REAL_TOPIC": "elsewhere", "ORIGIN_MESSAGE_ID": "1:1:1"}), "s")
     assert again["REAL_TOPIC"] == "elsewhere"
     assert again["ORIGIN_MESSAGE_ID"] == "1:1:1"
 
 
-def test_retries_are_counted_and_end_in_the_dead_letter_topic() -> None:
+def test_retries_are_counted_and_end_in_the_dead_letter_topic():
     policy = ConsumerDeadLetterPolicy(2)
     properties: dict[str, str] = {}
     topics = []
@@ -93,13 +93,13 @@ def test_retries_are_counted_and_end_in_the_dead_letter_topic() -> None:
     assert plan.delay_ms == 0
 
 
-def test_a_foreign_retry_count_does_no_harm() -> None:
+def test_a_foreign_retry_count_does_no_harm():
     plan = plan_retry(Received({"RECONSUMETIMES": "many"}), TOPIC, "s", None, 500)
     assert plan.properties["RECONSUMETIMES"] == "1"
     assert (plan.delay_ms, plan.properties["DELAY_TIME"]) == (500, "500")
 
 
-def test_dead_letter_plan() -> None:
+def test_dead_letter_plan():
     plan = plan_dead_letter(Received(), TOPIC, "s", None)
     assert plan.dead
     assert plan.topic.endswith("orders-s-DLQ")

@@ -19,11 +19,11 @@ def flow(queue_size: int, bytes_max: int = BIG) -> FlowControl:
     return control
 
 
-def test_first_grant_is_the_whole_queue() -> None:
+def test_first_grant_is_the_whole_queue():
     assert flow(1000).take_grant() == 1000
 
 
-def test_permits_return_when_half_the_queue_was_taken() -> None:
+def test_permits_return_when_half_the_queue_was_taken():
     control = flow(10)
     control.take_grant()
     releases = [release for _ in range(10) for _, release in control.arrived(1, 100)]
@@ -33,7 +33,7 @@ def test_permits_return_when_half_the_queue_was_taken() -> None:
     assert control.take_grant() == 5
 
 
-def test_a_batch_larger_than_the_queue_releases_inside() -> None:
+def test_a_batch_larger_than_the_queue_releases_inside():
     control = flow(10)
     control.take_grant()
     releases = control.arrived(23, 100)
@@ -41,7 +41,7 @@ def test_a_batch_larger_than_the_queue_releases_inside() -> None:
     assert control.outstanding == -13
 
 
-def test_queue_of_one_returns_each_permit() -> None:
+def test_queue_of_one_returns_each_permit():
     control = flow(1)
     assert control.take_grant() == 1
     ((index, release),) = control.arrived(1, 10)
@@ -50,7 +50,7 @@ def test_queue_of_one_returns_each_permit() -> None:
     assert control.take_grant() == 1
 
 
-def test_dropped_messages_return_their_permits() -> None:
+def test_dropped_messages_return_their_permits():
     control = flow(10)
     control.take_grant()
     control.dropped(4)
@@ -59,7 +59,7 @@ def test_dropped_messages_return_their_permits() -> None:
     assert control.take_grant() == 5
 
 
-def test_releases_of_an_earlier_connection_mean_nothing() -> None:
+def test_releases_of_an_earlier_connection_mean_nothing():
     control = flow(2)
     control.take_grant()
     ((_, release),) = control.arrived(1, 1)
@@ -69,7 +69,7 @@ def test_releases_of_an_earlier_connection_mean_nothing() -> None:
     assert control.take_grant() == 0
 
 
-def test_taking_back_messages_returns_all_their_permits() -> None:
+def test_taking_back_messages_returns_all_their_permits():
     control = flow(10)
     control.take_grant()
     releases = [release for _, release in control.arrived(7, 7)]
@@ -77,7 +77,7 @@ def test_taking_back_messages_returns_all_their_permits() -> None:
     assert control.take_grant() == 7
 
 
-def test_large_messages_shrink_the_window() -> None:
+def test_large_messages_shrink_the_window():
     control = flow(1000, bytes_max=1_000_000)
     control.take_grant()
     for _ in range(100):
@@ -88,7 +88,7 @@ def test_large_messages_shrink_the_window() -> None:
     assert control.take_grant() == 0
 
 
-def test_one_message_larger_than_the_limit_still_gets_through() -> None:
+def test_one_message_larger_than_the_limit_still_gets_through():
     control = flow(1, bytes_max=10)
     assert control.take_grant() == 1
     ((_, release),) = control.arrived(1, 1_000_000)
@@ -96,7 +96,7 @@ def test_one_message_larger_than_the_limit_still_gets_through() -> None:
     assert control.take_grant() == 1
 
 
-def test_queue_size_zero_asks_for_one_at_a_time() -> None:
+def test_queue_size_zero_asks_for_one_at_a_time():
     control = flow(0)
     assert control.take_grant() == 0
     control.want_one()
@@ -109,7 +109,7 @@ def test_queue_size_zero_asks_for_one_at_a_time() -> None:
     assert control.take_grant() == 1
 
 
-def test_queue_size_zero_makes_up_for_a_batch() -> None:
+def test_queue_size_zero_makes_up_for_a_batch():
     control = flow(0)
     control.want_one()
     control.take_grant()
@@ -118,7 +118,7 @@ def test_queue_size_zero_makes_up_for_a_batch() -> None:
     assert control.take_grant() == 5, "the broker's balance is -4"
 
 
-def test_queue_size_zero_asks_again_for_a_dropped_message() -> None:
+def test_queue_size_zero_asks_again_for_a_dropped_message():
     control = flow(0)
     control.want_one()
     control.take_grant()
@@ -126,14 +126,14 @@ def test_queue_size_zero_asks_again_for_a_dropped_message() -> None:
     assert control.take_grant() == 1
 
 
-def test_resize_changes_what_may_be_granted() -> None:
+def test_resize_changes_what_may_be_granted():
     control = flow(10)
     control.take_grant()
     control.resize(30)
     assert control.take_grant() == 20
 
 
-def test_permits_set_aside_return_with_their_release() -> None:
+def test_permits_set_aside_return_with_their_release():
     control = flow(4)
     control.take_grant()
     release = control.set_aside(4)
@@ -147,9 +147,7 @@ def test_permits_set_aside_return_with_their_release() -> None:
     queue_size=st.integers(1, 50),
     steps=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 2000), st.booleans(), st.integers(0, 40))),
 )
-def test_a_broker_that_uses_its_permits_is_never_starved(
-    bytes_max: int, queue_size: int, steps: list[tuple[int, int, bool, int]]
-) -> None:
+def test_a_broker_that_uses_its_permits_is_never_starved(bytes_max, queue_size, steps):
     """For any arrivals, drops and takes: when all messages are taken, the broker has permits."""
     control = flow(queue_size, bytes_max)
     granted = control.take_grant()
@@ -212,9 +210,7 @@ class _Sender:
     queue_size=st.sampled_from([1, 2, 10, 1000, 20_000]),
     lazy=st.integers(0, 5),
 )
-def test_a_reader_that_stops_gets_every_entry_and_none_beyond(
-    wanted: list[int], uniform: bool, read_max: int, queue_size: int, lazy: int
-) -> None:
+def test_a_reader_that_stops_gets_every_entry_and_none_beyond(wanted, uniform, read_max, queue_size, lazy):
     if uniform:
         wanted = [wanted[0]] * len(wanted)
     broker = _Sender([*wanted, *[60] * 300], read_max)
@@ -247,7 +243,7 @@ def test_a_reader_that_stops_gets_every_entry_and_none_beyond(
 # --- permits that are lost ------------------------------------------------------------------------
 
 
-def test_recover_grants_lost_permits_again() -> None:
+def test_recover_grants_lost_permits_again():
     flow = FlowControl(4, 1 << 20)
     flow.reset()
     assert flow.take_grant() == 4
@@ -264,7 +260,7 @@ def test_recover_grants_lost_permits_again() -> None:
     assert flow.take_grant() == 0
 
 
-def test_what_is_set_aside_is_not_lost() -> None:
+def test_what_is_set_aside_is_not_lost():
     flow = FlowControl(4, 1 << 20)
     flow.reset()
     assert flow.take_grant() == 4

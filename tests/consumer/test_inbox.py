@@ -29,7 +29,7 @@ def message() -> Message:
     return Message(ReceivedEntry(ConsumerOrigin("t", -1), 1, 2, None), -1)
 
 
-def test_items_are_taken_in_order_and_arm_the_loop_once() -> None:
+def test_items_are_taken_in_order_and_arm_the_loop_once():
     told = Told()
     one = message()
     items: list[Any] = [TakenByApplication(one), one]
@@ -41,7 +41,7 @@ def test_items_are_taken_in_order_and_arm_the_loop_once() -> None:
     assert told.armed == 2
 
 
-def test_a_full_inbox_is_emptied_at_once() -> None:
+def test_a_full_inbox_is_emptied_at_once():
     told = Told(full_at=3)
     for _ in range(5):
         told.inbox.add(message())
@@ -52,7 +52,7 @@ def test_a_full_inbox_is_emptied_at_once() -> None:
     assert (told.armed, told.hurried) == (2, 2)
 
 
-def test_an_item_added_while_the_inbox_is_emptied_arms_the_loop_again() -> None:
+def test_an_item_added_while_the_inbox_is_emptied_arms_the_loop_again():
     told = Told()
     told.inbox.add(message())
     # Emptying clears the flag before it takes items: an item added in between arms again.
@@ -62,7 +62,7 @@ def test_an_item_added_while_the_inbox_is_emptied_arms_the_loop_again() -> None:
     assert told.armed == 2
 
 
-def test_after_the_end_nothing_is_taken() -> None:
+def test_after_the_end_nothing_is_taken():
     told = Told()
     told.inbox.ended = lambda: AlreadyClosed("it is over")
     with pytest.raises(AlreadyClosed, match="it is over"):
@@ -70,7 +70,7 @@ def test_after_the_end_nothing_is_taken() -> None:
     assert told.inbox.take() == []
 
 
-def test_an_end_during_add_raises_the_error() -> None:
+def test_an_end_during_add_raises_the_error():
     told = Told()
 
     def end() -> None:
@@ -83,7 +83,7 @@ def test_an_end_during_add_raises_the_error() -> None:
         inbox.add(message())
 
 
-def test_add_calls_arm_again_if_it_raised() -> None:
+def test_add_calls_arm_again_if_it_raised():
     """Raise between two steps of `add`, like a signal handler."""
     calls: list[int] = []
 

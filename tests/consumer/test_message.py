@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from geminga.consumer.message import (
     EntryAcks,
     Message,
     ReceivedEntry,
-    ack_set_words,
     indexes_of,
     place_of,
 )
@@ -31,7 +29,7 @@ def open_all(frame: Any, **settings: Any) -> list[Message]:
     return [] if entry is None else [Message(entry, index) for index in indexes_of(entry)]
 
 
-def test_recorded_messages_say_what_the_recording_says(recorded: list[Any]) -> None:
+def test_recorded_messages_say_what_the_recording_says(recorded):
     compared = 0
     for _case, frame, decoded in recorded:
         metadata = decoded["metadata"]
@@ -60,7 +58,7 @@ def test_recorded_messages_say_what_the_recording_says(recorded: list[Any]) -> N
     assert compared > 60
 
 
-def test_everything_about_a_batched_message(make: SimpleNamespace) -> None:
+def test_everything_about_a_batched_message(make):
     body = make.body(
         [b"one", b"two"], partition_key="k", ordering_key=b"\xff", properties={"a": "b"}, event_time=5
     )
@@ -94,7 +92,7 @@ def test_everything_about_a_batched_message(make: SimpleNamespace) -> None:
     assert "(7,9,-1,1)" in repr(second)
 
 
-def test_a_single_message(make: SimpleNamespace) -> None:
+def test_a_single_message(make):
     (message,) = open_all(make.frame(make.single(b"x", sequence_id=12, null_value=True)))
     assert message.message_id() == MessageId(-1, 7, 0, -1)
     assert message.message_id().batch_size == 0
@@ -104,7 +102,7 @@ def test_a_single_message(make: SimpleNamespace) -> None:
     assert message.partition_key() == ""
 
 
-def test_text_that_is_no_text(make: SimpleNamespace) -> None:
+def test_text_that_is_no_text(make):
     entry = make.single(b"x", partition_key="k")
     assert entry.count(b"\x32\x01k") == 1
     from geminga.wire.metadata import build_entry
@@ -114,7 +112,7 @@ def test_text_that_is_no_text(make: SimpleNamespace) -> None:
     assert message.partition_key() == "\ufffd"
 
 
-def test_schemas_decode_the_value(make: SimpleNamespace) -> None:
+def test_schemas_decode_the_value(make):
     class Upper:
         def decode(self, data: bytes) -> str:
             return data.decode().upper()
@@ -130,7 +128,7 @@ def test_schemas_decode_the_value(make: SimpleNamespace) -> None:
         assert Message(entry, indexes_of(entry)[0]).value() == value
 
 
-def test_ids_of_partitions_and_chunks() -> None:
+def test_ids_of_partitions_and_chunks():
     entry = ReceivedEntry(ConsumerOrigin(TOPIC, 3), 5, 9, None, chunk_ids=[(5, 6), (5, 9)])
     assert entry.message_id(-1) == MessageId(3, 5, 9, -1)
     assert entry.message_id(-1).first_chunk == MessageId(3, 5, 6)
@@ -149,7 +147,7 @@ def test_ids_of_partitions_and_chunks() -> None:
         (list(range(5)), 5, []),
     ],
 )
-def test_bit_sets_as_java_writes_them(acked: list[int], size: int, words: list[int]) -> None:
+def test_bit_sets_as_java_writes_them(acked, size, words):
     acks = EntryAcks(1, 1, size)
     for index in acked:
         acks.settle(index)
@@ -157,18 +155,8 @@ def test_bit_sets_as_java_writes_them(acked: list[int], size: int, words: list[i
     assert acks.remaining == size - len(acked)
 
 
-@given(st.integers(1, 200), st.data())
-def test_bit_sets_go_there_and_back(size: int, data: st.DataObject) -> None:
-    kept = data.draw(st.sets(st.integers(0, size - 1)))
-    flags = bytes(index in kept for index in range(size))
-    acks = EntryAcks(1, 1, size)
-    acks.apply_ack_set(ack_set_words(flags))
-    assert acks.flags == flags
-    assert acks.remaining == len(kept)
-
-
 @given(st.integers(1, 70), st.lists(st.tuples(st.booleans(), st.integers(-2, 72)), max_size=40))
-def test_acks_of_a_batch_against_a_set(size: int, steps: list[tuple[bool, int]]) -> None:
+def test_acks_of_a_batch_against_a_set(size, steps):
     acks = EntryAcks(1, 1, size)
     left = set(range(size))
     for through, index in steps:

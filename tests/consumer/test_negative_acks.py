@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import pytest
 
 from geminga.consumer.unacked_entries import NegativeAcks
 
 
-def test_due_after_the_delay_and_not_before() -> None:
+def test_due_after_the_delay_and_not_before():
     acks = NegativeAcks()
     acks.add([(1, 2)], 60.0, now=10.0)
     deadline = acks.next_deadline()
@@ -17,7 +15,7 @@ def test_due_after_the_delay_and_not_before() -> None:
     assert len(acks) == 0
 
 
-def test_a_burst_leaves_together() -> None:
+def test_a_burst_leaves_together():
     acks = NegativeAcks()
     for number in range(100):
         acks.add([(1, number)], 1.0, now=5.0 + number * 0.0005)
@@ -26,7 +24,7 @@ def test_a_burst_leaves_together() -> None:
     assert len(acks.take_due(first + 0.11)) == 100
 
 
-def test_of_several_negative_acks_the_earliest_deadline_counts() -> None:
+def test_of_several_negative_acks_the_earliest_deadline_counts():
     acks = NegativeAcks()
     acks.add([(1, 1)], 10.0, now=0.0)
     acks.add([(1, 1)], 1.0, now=0.0)
@@ -35,7 +33,7 @@ def test_of_several_negative_acks_the_earliest_deadline_counts() -> None:
     assert acks.take_due(100.0) == []
 
 
-def test_cancel_and_clear() -> None:
+def test_cancel_and_clear():
     acks = NegativeAcks()
     acks.add([(1, 1)], 1.0, now=0.0)
     acks.add([(1, 2)], 1.0, now=0.0)
@@ -47,13 +45,13 @@ def test_cancel_and_clear() -> None:
 
 
 @pytest.mark.parametrize("now", [0.0, 1234.5678])
-def test_no_delay_is_due_at_once(now: float) -> None:
+def test_no_delay_is_due_at_once(now):
     acks = NegativeAcks()
     acks.add([(1, 1)], 0.0, now)
     assert acks.take_due(now) == [(1, 1)]
 
 
-def test_entries_are_returned_in_the_order_of_their_deadlines() -> None:
+def test_entries_are_returned_in_the_order_of_their_deadlines():
     acks = NegativeAcks()
     acks.add([(1, 9)], 3.0, now=0.0)
     acks.add([(1, 1)], 5.0, now=0.0)

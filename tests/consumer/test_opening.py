@@ -32,13 +32,13 @@ def values(opened: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("compression", [0, 1, 2, 3, 4])
-def test_batches_of_every_compression(make: SimpleNamespace, compression: int) -> None:
+def test_batches_of_every_compression(make, compression):
     opened = opener_of().open(make.frame(make.batch([b"a" * 50, b"b"], compression)), 0.0, 0)
     assert opened.permits == 2
     assert values(opened) == [b"a" * 50, b"b"]
 
 
-def test_java_zlib_and_every_other_recorded_compression(recorded: list[Any]) -> None:
+def test_java_zlib_and_every_other_recorded_compression(recorded):
     kinds = set()
     for case, frame, decoded in recorded:
         if "chunked" in case or "encrypted" in case:
@@ -49,7 +49,7 @@ def test_java_zlib_and_every_other_recorded_compression(recorded: list[Any]) -> 
     assert len(kinds) >= 2
 
 
-def test_recorded_chunks_become_one_message(recorded: list[Any]) -> None:
+def test_recorded_chunks_become_one_message(recorded):
     for name in ("java.chunked", "py.chunked_NONE"):
         opener = opener_of()
         results = [opener.open(frame, 0.0, 0) for case, frame, _ in recorded if case == name]
@@ -61,7 +61,7 @@ def test_recorded_chunks_become_one_message(recorded: list[Any]) -> None:
         assert len(values(results[-1])[0]) >= 1000
 
 
-def test_a_wrong_checksum(make: SimpleNamespace) -> None:
+def test_a_wrong_checksum(make):
     entry = bytearray(make.batch([b"a", b"b", b"c"]))
     entry[-1] ^= 1
     for whole in (False, True):
@@ -84,7 +84,7 @@ def test_a_wrong_checksum(make: SimpleNamespace) -> None:
     "raw", [b"", b"\x0e\x01", b"\x0e\x01\x00\x00\x00\x00\xff\xff\xff\xff", b"\x00\x00\x00\x02\xff\xff"]
 )
 @pytest.mark.parametrize("whole", [False, True])
-def test_garbage_is_invalid_and_costs_one_permit(make: SimpleNamespace, raw: bytes, whole: bool) -> None:
+def test_garbage_is_invalid_and_costs_one_permit(make, raw, whole):
     opener = opener_of()
     opener.whole = whole
     opened = opener.open(make.frame(raw), 0.0, 0)
@@ -92,7 +92,7 @@ def test_garbage_is_invalid_and_costs_one_permit(make: SimpleNamespace, raw: byt
     assert opened.permits == 1
 
 
-def test_batches_with_a_wrong_count_are_invalid(make: SimpleNamespace) -> None:
+def test_batches_with_a_wrong_count_are_invalid(make):
     body = make.body([b"a", b"b"])
     for count, kind in (
         (3, BATCH_DESERIALIZE_ERROR),
@@ -108,7 +108,7 @@ def test_batches_with_a_wrong_count_are_invalid(make: SimpleNamespace) -> None:
     assert opened.permits == 1
 
 
-def test_wrong_uncompressed_size_is_rejected(make: SimpleNamespace) -> None:
+def test_wrong_uncompressed_size_is_rejected(make):
     metadata = make.metadata(compression=1, uncompressed_size=100).SerializeToString()
     opened = opener_of().open(make.frame(build_entry(metadata, b"\xff\xff")), 0.0, 0)
     assert opened.invalid is not None
@@ -119,7 +119,7 @@ def test_wrong_uncompressed_size_is_rejected(make: SimpleNamespace) -> None:
     assert opened.invalid.validation_error == UNCOMPRESSED_SIZE_CORRUPTION
 
 
-def test_markers_are_acknowledged_unseen(make: SimpleNamespace) -> None:
+def test_markers_are_acknowledged_unseen(make):
     for whole in (False, True):
         opener = opener_of()
         opener.whole = whole
@@ -127,12 +127,12 @@ def test_markers_are_acknowledged_unseen(make: SimpleNamespace) -> None:
         assert (opened.entry, opened.acknowledge, opened.permits) == (None, ((7, 4),), 1)
 
 
-def test_permits_of_a_partly_acknowledged_batch(make: SimpleNamespace) -> None:
+def test_permits_of_a_partly_acknowledged_batch(make):
     opened = opener_of().open(make.frame(make.batch([b"x"] * 5), ack_set=[0b10101]), 0.0, 0)
     assert opened.permits == 3
 
 
-def test_compacted_batches(make: SimpleNamespace) -> None:
+def test_compacted_batches(make):
     body = make.body([b"a"]) + make.body([b""], compacted_out=True)
     metadata = make.metadata(num_messages_in_batch=2).SerializeToString()
     opened = opener_of().open(make.frame(build_entry(metadata, body)), 0.0, 0)
@@ -156,13 +156,13 @@ def scramble(data: bytes) -> bytes:
     return bytes(byte ^ 0x55 for byte in data)
 
 
-def test_decryption_comes_before_everything_else(make: SimpleNamespace) -> None:
+def test_decryption_comes_before_everything_else(make):
     opener = opener_of(decryptor=unscramble)
     entry = encrypted(make, scramble(make.body([b"a", b"b"])), num_messages_in_batch=2)
     assert values(opener.open(make.frame(entry), 0.0, 0)) == [b"a", b"b"]
 
 
-def test_undecryptable_messages(make: SimpleNamespace) -> None:
+def test_undecryptable_messages(make):
     entry = encrypted(make, b"!secret", num_messages_in_batch=2)
     action = ConsumerCryptoFailureAction
     opened = opener_of().open(make.frame(entry), 0.0, 0)
@@ -182,7 +182,7 @@ def test_undecryptable_messages(make: SimpleNamespace) -> None:
     assert opened.permits == 2
 
 
-def test_whole_entries_stay_closed(make: SimpleNamespace) -> None:
+def test_whole_entries_stay_closed(make):
     opener = opener_of()
     opener.whole = True
     raw = make.batch([b"a", b"b"], 3)
@@ -194,7 +194,7 @@ def test_whole_entries_stay_closed(make: SimpleNamespace) -> None:
     assert [Message(entry, index).data() for index in indexes_of(entry)] == [b"a", b"b"]
 
 
-def test_whole_entries_are_rebuilt_after_decryption_and_chunks(make: SimpleNamespace) -> None:
+def test_whole_entries_are_rebuilt_after_decryption_and_chunks(make):
     opener = opener_of(decryptor=unscramble)
     opener.whole = True
     entry = opener.open(make.frame(encrypted(make, scramble(b"plain"))), 0.0, 0).entry

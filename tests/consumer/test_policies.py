@@ -34,7 +34,7 @@ def shown(p: Any) -> list[object]:
     ]  # fmt: skip
 
 
-def test_policies_have_the_attributes_of_pulsar_client() -> None:
+def test_policies_have_the_attributes_of_pulsar_client():
     assert shown(geminga) == shown(pytest.importorskip("pulsar"))
 
 
@@ -53,12 +53,12 @@ REFUSED = [
 
 @pytest.mark.parametrize("library", ["geminga", "pulsar"])
 @pytest.mark.parametrize("make", REFUSED)
-def test_policies_refuse_the_arguments_that_pulsar_client_refuses(library: str, make: Any) -> None:
+def test_policies_refuse_the_arguments_that_pulsar_client_refuses(library, make):
     with pytest.raises(ValueError):
         make(pytest.importorskip(library))
 
 
-def test_a_dead_letter_topic_is_a_topic_name() -> None:
+def test_a_dead_letter_topic_is_a_topic_name():
     with pytest.raises(geminga.InvalidTopicName, match="a/b"):
         geminga.ConsumerDeadLetterPolicy(3, "a/b")
     with pytest.raises(geminga.InvalidTopicName, match="c/d"):

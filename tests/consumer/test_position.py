@@ -14,7 +14,7 @@ def entry(ledger_id: int, entry_id: int) -> ReceivedEntry:
     return ReceivedEntry(ConsumerOrigin("persistent://public/default/t", -1), ledger_id, entry_id, None)
 
 
-def test_a_durable_start_counts_once() -> None:
+def test_a_durable_start_counts_once():
     place = ConsumerPosition(START, inclusive=True, is_durable=True)
     assert place.attach() == START
     assert place.filter is not NO_FILTER
@@ -28,7 +28,7 @@ def test_a_durable_start_counts_once() -> None:
     assert place.attach() is None
 
 
-def test_a_reader_resumes_at_the_position_of_the_application() -> None:
+def test_a_reader_resumes_at_the_position_of_the_application():
     place = ConsumerPosition(START, inclusive=True, is_durable=False)
     place.attach()
     place.last_queued = entry(5, 7), -1
@@ -38,7 +38,7 @@ def test_a_reader_resumes_at_the_position_of_the_application() -> None:
     assert (place.start, place.inclusive) == (MessageId(-1, 5, 6), True)
 
 
-def test_pin_turns_latest_into_a_position_once() -> None:
+def test_pin_turns_latest_into_a_position_once():
     place = ConsumerPosition(MessageId.latest, inclusive=False, is_durable=False)
     assert place.attach() == MessageId.latest
     place.pin(MessageId(-1, 4, 2))

@@ -28,7 +28,7 @@ HERE, ELSEWHERE = ConsumerOrigin("here", -1), ConsumerOrigin("elsewhere", -1)
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["own", "unlocked"])
-def _kind_of_iterator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _kind_of_iterator(request, monkeypatch):
     """Iterators with and without the interpreter lock."""
     if request.param:
         monkeypatch.setattr(module, "_for_each", module.PopIndexes)
@@ -58,7 +58,7 @@ def take_all(queue: ReceiveQueue) -> list[tuple[int, int] | None]:
     return [place(queue.take()) for _ in range(len(queue))]
 
 
-def test_messages_leave_in_order() -> None:
+def test_messages_leave_in_order():
     queue = ReceiveQueue()
     queue.add(entry(1), range(3))
     queue.add(entry(2), ALONE)
@@ -70,7 +70,7 @@ def test_messages_leave_in_order() -> None:
     assert not queue.lots
 
 
-def test_a_used_up_lot_counts_no_messages() -> None:
+def test_a_used_up_lot_counts_no_messages():
     queue = ReceiveQueue()
     queue.add(entry(1), ALONE)
     queue.take()
@@ -84,7 +84,7 @@ def test_a_used_up_lot_counts_no_messages() -> None:
     assert take_all(queue) == [(2, 0), (2, 1)]
 
 
-def test_entries_count_as_one() -> None:
+def test_entries_count_as_one():
     queue = ReceiveQueue()
     queue.add_entry(entry(1))
     queue.add(entry(2), range(10))
@@ -96,7 +96,7 @@ def test_entries_count_as_one() -> None:
     assert [queue.held_by_origin()[origin][0] for origin in (HERE, ELSEWHERE)] == [11, 1]
 
 
-def test_wake_is_called_only_when_somebody_waits() -> None:
+def test_wake_is_called_only_when_somebody_waits():
     queue = ReceiveQueue()
     line: list[str] = []
     woken: list[int] = []
@@ -114,7 +114,7 @@ def test_wake_is_called_only_when_somebody_waits() -> None:
     assert woken == [3, 4, 5, 7]
 
 
-def test_put_back_is_in_front() -> None:
+def test_put_back_is_in_front():
     queue = ReceiveQueue()
     first, second = entry(1), entry(2)
     queue.add(entry(3), range(2))
@@ -124,7 +124,7 @@ def test_put_back_is_in_front() -> None:
     assert take_all(queue) == [(1, 5), (1, 6), (2, -1), (1, 9), (3, 0), (3, 1)]
 
 
-def test_many_are_taken_by_entry() -> None:
+def test_many_are_taken_by_entry():
     queue = ReceiveQueue()
     queue.add(entry(1), range(3))
     queue.add(entry(2), ALONE)
@@ -137,7 +137,7 @@ def test_many_are_taken_by_entry() -> None:
     assert queue.take_many(100) == queue.take_many(0) == []
 
 
-def test_take_back_keeps_the_others_in_order_and_wakes_for_them() -> None:
+def test_take_back_keeps_the_others_in_order_and_wakes_for_them():
     queue = ReceiveQueue()
     woken: list[int] = []
     queue.waiting = ["somebody"]
@@ -158,9 +158,7 @@ def test_take_back_keeps_the_others_in_order_and_wakes_for_them() -> None:
     assert woken == [13]
 
 
-def test_many_consumers_take_back_their_messages_in_proportion_to_their_number(
-    lines_run: Callable[..., int],
-) -> None:
+def test_many_consumers_take_back_their_messages_in_proportion_to_their_number(lines_run):
     def work(count: int) -> Callable[[], object]:
         queue, origins = ReceiveQueue(), [ConsumerOrigin(f"t{number}", -1) for number in range(count)]
         for number in range(5):
@@ -177,7 +175,7 @@ def test_many_consumers_take_back_their_messages_in_proportion_to_their_number(
     assert lines[1] < 12 * lines[0]
 
 
-def test_messages_added_while_others_take_theirs_back_are_taken_back_too() -> None:
+def test_messages_added_while_others_take_theirs_back_are_taken_back_too():
     queue = ReceiveQueue()
     for number in range(3):
         queue.add(entry(number, HERE), range(2))
@@ -193,7 +191,7 @@ def test_messages_added_while_others_take_theirs_back_are_taken_back_too() -> No
 
 
 @pytest.fixture
-def often() -> object:
+def often():
     """Threads take turns as often as CPython allows."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -201,7 +199,7 @@ def often() -> object:
     sys.setswitchinterval(interval)
 
 
-def test_messages_put_back_while_another_consumer_takes_its_own_back_are_taken_back_too() -> None:
+def test_messages_put_back_while_another_consumer_takes_its_own_back_are_taken_back_too():
     """A thread that puts messages back is interrupted before they are in the queue."""
 
     class Interrupted(deque[Any]):
@@ -222,7 +220,7 @@ def test_messages_put_back_while_another_consumer_takes_its_own_back_are_taken_b
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("seed", range(50))
-def test_take_back_against_concurrent_receivers_loses_and_doubles_nothing(seed: int) -> None:
+def test_take_back_against_concurrent_receivers_loses_and_doubles_nothing(seed):
     queue, rng = ReceiveQueue(), random.Random(seed)
     sizes = [rng.choice((1, 2, 7, 100)) for _ in range(60)]
     for number, size in enumerate(sizes):
@@ -254,7 +252,7 @@ def test_take_back_against_concurrent_receivers_loses_and_doubles_nothing(seed: 
     assert sorted(found) == [(number, index) for number, size in enumerate(sizes) for index in range(size)]
 
 
-def test_queued_messages_add_few_objects_to_the_garbage_collector() -> None:
+def test_queued_messages_add_few_objects_to_the_garbage_collector():
     queue = ReceiveQueue()
     gc.collect()
     before = len(gc.get_objects())
@@ -264,7 +262,7 @@ def test_queued_messages_add_few_objects_to_the_garbage_collector() -> None:
     assert len(gc.get_objects()) - before < 1000
 
 
-def test_a_copy_is_retried_if_a_receiver_takes_during_it() -> None:
+def test_a_copy_is_retried_if_a_receiver_takes_during_it():
     """In free-threaded builds a deque may change during its copy, even with the interpreter lock enabled."""
 
     class Restless(deque[Any]):
@@ -286,7 +284,7 @@ def test_a_copy_is_retried_if_a_receiver_takes_during_it() -> None:
     assert len(queue) == 3
 
 
-def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile() -> None:
+def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile():
     class Racing(deque[Any]):
         def index(self, lot: Any, *_: Any) -> int:
             with suppress(ValueError):
@@ -302,7 +300,7 @@ def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile() ->
     assert take_all(queue) == [(0, -1), (2, -1), (3, -1)]
 
 
-def test_take_out_does_not_touch_a_run_whose_messages_with_these_ids_were_taken() -> None:
+def test_take_out_does_not_touch_a_run_whose_messages_with_these_ids_were_taken():
     """While it were replaced, another thread could receive messages behind it."""
     queue = ReceiveQueue()
     queue.add(UnbatchedRun(HERE, 0, 15), rows(3))

@@ -37,9 +37,7 @@ def values(consumer: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("jump", [1, 2, 4, 7])
-def test_redelivery_is_requested_again_for_skipped_entries(
-    subscribed: Make, make: SimpleNamespace, jump: int
-) -> None:
+def test_redelivery_is_requested_again_for_skipped_entries(subscribed, make, jump):
     consumer = subscribed()
     for number in range(4):
         consumer.receive(make.single(b"%d" % number), number)
@@ -59,7 +57,7 @@ def test_redelivery_is_requested_again_for_skipped_entries(
     assert values(consumer) == [b"%d" % number for number in range(1, 8)]
 
 
-def test_an_entry_that_is_gone_is_not_asked_for_without_end(subscribed: Make, make: SimpleNamespace) -> None:
+def test_an_entry_that_is_gone_is_not_asked_for_without_end(subscribed, make):
     consumer = subscribed()
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number)
@@ -75,7 +73,7 @@ def test_an_entry_that_is_gone_is_not_asked_for_without_end(subscribed: Make, ma
     assert values(consumer) == [b"2", b"3"]
 
 
-def test_what_was_acknowledged_late_is_not_waited_for(subscribed: Make, make: SimpleNamespace) -> None:
+def test_what_was_acknowledged_late_is_not_waited_for(subscribed, make):
     consumer = subscribed()
     for number in range(4):
         consumer.receive(make.single(b"%d" % number), number)
@@ -90,9 +88,7 @@ def test_what_was_acknowledged_late_is_not_waited_for(subscribed: Make, make: Si
     assert values(consumer) == [b"2", b"3"]
 
 
-def test_a_refused_message_that_stays_away_is_requested_again(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_refused_message_that_stays_away_is_requested_again(subscribed, make):
     consumer = subscribed(negative_ack_redelivery_delay_ms=100)
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number)
@@ -104,7 +100,7 @@ def test_a_refused_message_that_stays_away_is_requested_again(
     assert asked(make.sent(consumer.core)) == [2]
 
 
-def test_other_epochs_brokers_and_kinds_are_not_compared(subscribed: Make, make: SimpleNamespace) -> None:
+def test_other_epochs_brokers_and_kinds_are_not_compared(subscribed, make):
     for settings, epoch in (({}, -1), ({}, 0), ({"consumer_type": ConsumerType.Shared}, -1)):
         consumer = subscribed(**settings)
         consumer.receive(make.single(b"0"), 0)
@@ -114,7 +110,7 @@ def test_other_epochs_brokers_and_kinds_are_not_compared(subscribed: Make, make:
         assert asked(make.sent(consumer.core)) == []
 
 
-def test_a_new_connection_resets_the_state(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_new_connection_resets_the_state(subscribed, make):
     consumer = subscribed()
     consumer.receive(make.single(b"0"), 0)
     consumer.core.redeliver_unacknowledged()
@@ -124,7 +120,7 @@ def test_a_new_connection_resets_the_state(subscribed: Make, make: SimpleNamespa
     assert values(consumer) == [b"9"]
 
 
-def test_the_entry_after_the_newest_may_lie_in_another_ledger() -> None:
+def test_the_entry_after_the_newest_may_lie_in_another_ledger():
     rewind = Rewind()
     rewind.begin([(1, 4), (1, 5)], (1, 5))
     assert not rewind.skipped((1, 3), 0.0), "acknowledged, and the broker did not know it yet"
@@ -171,9 +167,7 @@ class HonestBroker:
                 self.asked += 1
 
 
-def test_a_message_that_fails_repeatedly_does_not_block_others(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_a_message_that_fails_repeatedly_does_not_block_others(subscribed, make):
     """All behind it is acknowledged: what follows the newest of a redelivery is long done."""
     consumer = subscribed(negative_ack_redelivery_delay_ms=100, ack_grouping_time_ms=0)
     broker = HonestBroker(consumer, make, set())
@@ -196,9 +190,7 @@ def test_a_message_that_fails_repeatedly_does_not_block_others(
 
 
 @pytest.mark.parametrize("end", [2, 3])
-def test_what_brokers_keep_for_themselves_is_not_waited_for_without_end(
-    subscribed: Make, make: SimpleNamespace, end: int
-) -> None:
+def test_what_brokers_keep_for_themselves_is_not_waited_for_without_end(subscribed, make, end):
     """Markers of transactions and what was compacted away never come, and what is unsettled always does."""
     gone = set(range(1, 3000, 3))
     consumer = subscribed(receiver_queue_size=5000)
@@ -210,7 +202,7 @@ def test_what_brokers_keep_for_themselves_is_not_waited_for_without_end(
     assert values(consumer) == [b"%d" % number for number in range(3000) if number not in gone]
 
 
-def test_each_redelivery_request_counts_its_own_tries(subscribed: Make, make: SimpleNamespace) -> None:
+def test_each_redelivery_request_counts_its_own_tries(subscribed, make):
     consumer = subscribed()
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number)
@@ -228,7 +220,7 @@ def test_each_redelivery_request_counts_its_own_tries(subscribed: Make, make: Si
         assert asked(make.sent(consumer.core)) == []
 
 
-def test_a_second_skip_delays_the_redelivery_request(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_second_skip_delays_the_redelivery_request(subscribed, make):
     """Apache Pulsar skips again as long as it has something to read when requested: it gets no permits."""
     consumer = subscribed(receiver_queue_size=8)
     for number in range(8):
@@ -254,7 +246,7 @@ def test_a_second_skip_delays_the_redelivery_request(subscribed: Make, make: Sim
 
 
 @pytest.mark.parametrize("ending", ["wish", "seek", "reconnect", "drain"])
-def test_a_new_request_or_seek_ends_the_delay(subscribed: Make, make: SimpleNamespace, ending: str) -> None:
+def test_a_new_request_or_seek_ends_the_delay(subscribed, make, ending):
     consumer = subscribed(receiver_queue_size=8)
     core = consumer.core
     for number in range(3):
@@ -281,7 +273,7 @@ def test_a_new_request_or_seek_ends_the_delay(subscribed: Make, make: SimpleName
     assert asked(make.sent(core)) == []
 
 
-def test_an_active_consumer_change_settles_awaited_entries(subscribed: Make, make: SimpleNamespace) -> None:
+def test_an_active_consumer_change_settles_awaited_entries(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Failover)
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number)
@@ -297,7 +289,7 @@ def test_an_active_consumer_change_settles_awaited_entries(subscribed: Make, mak
     assert values(consumer) == [b"9"]
 
 
-def test_many_that_are_awaited_are_settled_in_one_pass() -> None:
+def test_many_that_are_awaited_are_settled_in_one_pass():
     """Acknowledge one by one up to an entry: each is checked once."""
     count = 100_000
     rewind = Rewind()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
@@ -76,9 +75,7 @@ def state_of(consumer: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("settings", CONSUMERS, ids=[",".join(each) or "defaults" for each in CONSUMERS])
 @pytest.mark.parametrize("seed", range(10))
-def test_runs_have_the_effect_of_their_frames(
-    settings: dict[str, Any], seed: int, make: SimpleNamespace, subscribed: Callable[..., Any]
-) -> None:
+def test_runs_have_the_effect_of_their_frames(settings, seed, make, subscribed):
     rng = random.Random(seed)
     consumers = subscribed(**settings), subscribed(**settings)
     taken: tuple[list[Any], list[Any]] = ([], [])
@@ -120,9 +117,7 @@ def test_runs_have_the_effect_of_their_frames(
             del each[:-30]
 
 
-def test_a_seek_drops_a_queued_run_and_delivers_what_was_put_aside_if_it_fails(
-    make: SimpleNamespace, subscribed: Callable[..., Any]
-) -> None:
+def test_a_seek_drops_a_queued_run_and_delivers_what_was_put_aside_if_it_fails(make, subscribed):
     consumer = subscribed()
 
     def run(first: int) -> MessageRun:
@@ -148,9 +143,7 @@ def test_a_seek_drops_a_queued_run_and_delivers_what_was_put_aside_if_it_fails(
     assert [message.data() for message in consumer.take()] == [b"0", b"1", b"2"]
 
 
-def test_compressed_and_encrypted_messages_of_a_run_are_opened_together(
-    make: SimpleNamespace, subscribed: Callable[..., Any]
-) -> None:
+def test_compressed_and_encrypted_messages_of_a_run_are_opened_together(make, subscribed):
     consumer = subscribed(decryptor=lambda metadata, payload: payload[::-1])
     metadata = make.metadata(compression=1, uncompressed_size=5)
     metadata.encryption_keys.add(key="k", value=b"v")
@@ -162,7 +155,7 @@ def test_compressed_and_encrypted_messages_of_a_run_are_opened_together(
     assert [message.data() for message in consumer.take()] == [b"value"] * 3
 
 
-def test_a_message_of_a_run_can_be_deep_copied(make: SimpleNamespace, subscribed: Callable[..., Any]) -> None:
+def test_a_message_of_a_run_can_be_deep_copied(make, subscribed):
     consumer = subscribed(receiver_queue_size=2)
     entries = [make.single(b"%d" % number, partition_key="k") for number in range(2)]
     data = b"".join(encode_message(1, 7, n, -1, len(each)) + each for n, each in enumerate(entries))
@@ -172,7 +165,7 @@ def test_a_message_of_a_run_can_be_deep_copied(make: SimpleNamespace, subscribed
         assert described(deepcopy(message)) == described(message)
 
 
-def test_a_taken_message_does_not_keep_its_run(make: SimpleNamespace, subscribed: Callable[..., Any]) -> None:
+def test_a_taken_message_does_not_keep_its_run(make, subscribed):
     consumer = subscribed()
     entries = [make.single(b"%d" % number) for number in range(100)]
     data = b"".join(encode_message(1, 7, n, -1, len(each)) + each for n, each in enumerate(entries))

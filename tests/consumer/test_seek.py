@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from geminga.consumer.seek import ALL_INDEXES, NO_FILTER, is_after, is_end, seek_ack_set, start_filter
@@ -8,7 +6,7 @@ from geminga.ids import MessageId
 EMPTY = MessageId(-1, -1, -1)
 
 
-def test_earliest_and_latest_filter_no_message() -> None:
+def test_earliest_and_latest_filter_no_message():
     for position in (None, MessageId.earliest, MessageId.latest, MessageId(4, -1, -1)):
         assert start_filter(position, inclusive=False, below=True) is NO_FILTER
     assert NO_FILTER.first_wanted((0, 0)) == 0
@@ -25,7 +23,7 @@ def test_earliest_and_latest_filter_no_message() -> None:
         (MessageId(-1, 5, 6, 9, batch_size=10), False, ALL_INDEXES),
     ],
 )
-def test_within_the_entry(position: MessageId, inclusive: bool, first: int) -> None:
+def test_within_the_entry(position, inclusive, first):
     found = start_filter(position, inclusive=inclusive, below=True)
     assert found.first_wanted((5, 6)) == first
     assert found.first_wanted((5, 7)) == 0
@@ -34,7 +32,7 @@ def test_within_the_entry(position: MessageId, inclusive: bool, first: int) -> N
     assert start_filter(position, inclusive=inclusive, below=False).first_wanted((5, 5)) == 0
 
 
-def test_chunked_messages() -> None:
+def test_chunked_messages():
     position = MessageId(-1, 5, 9, first_chunk=MessageId(-1, 5, 6))
     assert start_filter(position, inclusive=True, below=True).key == (5, 6)
     assert start_filter(position, inclusive=False, below=True).first_wanted((5, 9)) == ALL_INDEXES
@@ -57,19 +55,17 @@ def test_chunked_messages() -> None:
         (MessageId(2, 1, 5), MessageId(-1, 1, 6), False, False),
     ],
 )
-def test_a_position_is_compared_with_the_last_id(
-    last: MessageId, position: MessageId, inclusive: bool, expected: bool
-) -> None:
+def test_a_position_is_compared_with_the_last_id(last, position, inclusive, expected):
     assert is_after(last, position, inclusive=inclusive) is expected
 
 
-def test_earliest_and_latest_are_ends() -> None:
+def test_earliest_and_latest_are_ends():
     assert is_end(MessageId.earliest)
     assert is_end(MessageId.latest)
     assert not is_end(MessageId(-1, 0, 0))
 
 
-def test_ack_set_keeps_what_comes_from_the_position_on() -> None:
+def test_ack_set_keeps_what_comes_from_the_position_on():
     assert seek_ack_set(MessageId(-1, 1, 1, 2, batch_size=5), 2) == [0b11100]
     assert seek_ack_set(MessageId(-1, 1, 1, 2), 2) == []
     assert seek_ack_set(MessageId(-1, 1, 1), 0) == []

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from geminga.consumer.settings import (
@@ -18,7 +14,7 @@ from geminga.errors import InvalidConfiguration, InvalidTopicName
 from geminga.ids import MessageId
 
 
-def test_defaults_are_those_of_the_official_client() -> None:
+def test_defaults_are_those_of_the_official_client():
     settings = ConsumerSettings()
     assert settings.consumer_type is ConsumerType.Exclusive
     assert settings.receiver_queue_size == 1000
@@ -50,13 +46,13 @@ def test_defaults_are_those_of_the_official_client() -> None:
         ("message_bytes_max", 0),
     ],
 )
-def test_refusals_name_field_and_value(field: str, value: Any) -> None:
+def test_refusals_name_field_and_value(field, value):
     with pytest.raises(InvalidConfiguration, match=field) as caught:
         ConsumerSettings(**{field: value})
     assert repr(value) in str(caught.value)
 
 
-def test_combinations_that_make_no_sense() -> None:
+def test_combinations_that_make_no_sense():
     with pytest.raises(InvalidConfiguration, match="is_read_compacted"):
         ConsumerSettings(is_read_compacted=True, consumer_type=ConsumerType.Shared)
     with pytest.raises(InvalidConfiguration, match="start_message_id"):
@@ -67,7 +63,7 @@ def test_combinations_that_make_no_sense() -> None:
         ConsumerSettings(properties={"a": 1})  # type: ignore[dict-item]
 
 
-def test_key_shared_policy() -> None:
+def test_key_shared_policy():
     policy = ConsumerKeySharedPolicy(KeySharedMode.Sticky, True, [(40000, 65535), (0, 20000)])
     assert policy.sticky_ranges == [(40000, 65535), (0, 20000)]
     assert policy.allow_out_of_order_delivery
@@ -76,7 +72,7 @@ def test_key_shared_policy() -> None:
             ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=ranges)
 
 
-def test_policies() -> None:
+def test_policies():
     with pytest.raises(InvalidConfiguration, match="max_redeliver_count"):
         ConsumerDeadLetterPolicy(0)
     with pytest.raises(InvalidTopicName):
@@ -87,7 +83,7 @@ def test_policies() -> None:
         ReaderSettings(receiver_queue_size=0)
 
 
-def test_redelivery_backoff() -> None:
+def test_redelivery_backoff():
     backoff = RedeliveryBackoff(first_seconds=1, max_seconds=10, multiplier=2)
     assert [backoff.delay_seconds(count) for count in (0, 1, 2, 3, 4, 10_000)] == [1, 2, 4, 8, 10, 10]
     with pytest.raises(InvalidConfiguration, match="multiplier"):

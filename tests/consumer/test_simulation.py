@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from geminga.consumer.commands import ConsumerIdentity
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import AcksSettled
 from geminga.consumer.message import Message, place_of
@@ -141,9 +142,7 @@ class World:
         )  # fmt: skip
         self.receipts = settings.ack_receipt_enabled
         self.queue = ReceiveQueue()
-        self.core = ConsumerCore(
-            settings, topic="t", subscription="s", consumer_id=1, consumer_name="c", queue=self.queue
-        )
+        self.core = ConsumerCore(settings, ConsumerIdentity("t", "s", 1, "c"), self.queue)
         self.make = make
         self.now = 0.0
         self.request_id = 0
@@ -354,7 +353,7 @@ class World:
 
 
 @pytest.mark.simulation(50, 25)
-def test_promises_hold_over_lost_connections(make: SimpleNamespace, seeds: range) -> None:
+def test_promises_hold_over_lost_connections(make, seeds):
     for seed in seeds:
         try:
             world = World(make, seed)

@@ -1,7 +1,5 @@
 """Every state × every input."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.consumer.state import IGNORED, TRANSITIONS, ConsumerInput, ConsumerState, next_state
@@ -12,7 +10,7 @@ ENDED = (ConsumerState.CLOSING, ConsumerState.CLOSED, ConsumerState.FAILED)
 
 @pytest.mark.parametrize("state", ConsumerState)
 @pytest.mark.parametrize("event", ConsumerInput)
-def test_every_pair_has_one_defined_outcome(state: ConsumerState, event: ConsumerInput) -> None:
+def test_every_pair_has_one_defined_outcome(state, event):
     pair = (state, event)
     assert not (pair in TRANSITIONS and pair in IGNORED)
     if pair in TRANSITIONS:
@@ -39,14 +37,14 @@ def test_every_pair_has_one_defined_outcome(state: ConsumerState, event: Consume
 
 
 @pytest.mark.parametrize("state", ConsumerState)
-def test_every_state_can_end(state: ConsumerState) -> None:
+def test_every_state_can_end(state):
     reached = state
     for event in (ConsumerInput.CLOSE, ConsumerInput.CLOSED):
         reached = next_state(reached, event)
     assert reached is ConsumerState.CLOSED or state is ConsumerState.FAILED
 
 
-def test_closed_is_final() -> None:
+def test_closed_is_final():
     assert all(
         next_state(ConsumerState.CLOSED, e) is ConsumerState.CLOSED
         for e in ConsumerInput

@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 from geminga.consumer.statistics import of_all, of_one
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
-def test_partitions_add_up() -> None:
+def test_partitions_add_up():
     told = pb.CommandConsumerStatsResponse(
         request_id=1, availablePermits=10, unackedMessages=3, msgBacklog=7, msgRateOut=2.5,
         msgThroughputOut=100.0, msgRateRedeliver=0.5, messageAckRate=1.0,

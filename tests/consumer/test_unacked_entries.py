@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +14,10 @@ Make = Callable[..., Any]
 
 
 def in_hand(consumer: Any) -> int:
-    return int(consumer.core.unsettled.messages_in_hand(consumer.core.acks.known_batch))
+    return int(consumer.core.unsettled.messages_in_hand(consumer.core.acks.parts.batches.get))
 
 
-def test_messages_are_in_hand_until_they_are_acknowledged_or_refused(
-    subscribed: Make, make: SimpleNamespace
-) -> None:
+def test_messages_are_in_hand_until_they_are_acknowledged_or_refused(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared)
     consumer.receive(make.batch([b"a", b"b", b"c"]), 0)
     for number in range(1, 4):
@@ -37,7 +34,7 @@ def test_messages_are_in_hand_until_they_are_acknowledged_or_refused(
 
 
 @pytest.mark.parametrize("end", ["through", "disconnected", "redelivered", "late"])
-def test_each_kind_of_end_leaves_nothing_in_hand(subscribed: Make, make: SimpleNamespace, end: str) -> None:
+def test_each_kind_of_end_leaves_nothing_in_hand(subscribed, make, end):
     consumer = subscribed(unacked_messages_timeout_ms=10_000)
     for number in range(4):
         consumer.receive(make.single(b"x"), number)
@@ -56,7 +53,7 @@ def test_each_kind_of_end_leaves_nothing_in_hand(subscribed: Make, make: SimpleN
     assert in_hand(consumer) == 0
 
 
-def test_a_drain_asks_for_nothing_and_drops_what_comes(subscribed: Make, make: SimpleNamespace) -> None:
+def test_a_drain_asks_for_nothing_and_drops_what_comes(subscribed, make):
     consumer = subscribed(receiver_queue_size=2)
     consumer.receive(make.single(b"0"), 0)
     consumer.core.begin_drain()
@@ -68,9 +65,7 @@ def test_a_drain_asks_for_nothing_and_drops_what_comes(subscribed: Make, make: S
     assert len(consumer.attach()) == 1, "no permits after a reconnect either"
 
 
-def test_memory_is_bounded_without_acknowledgements(
-    subscribed: Make, make: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_bounded_without_acknowledgements(subscribed, make, monkeypatch):
     monkeypatch.setattr(unacked_entries, "IN_HAND_MAX", 3)
     consumer = subscribed()
     for number in range(5):

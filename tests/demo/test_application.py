@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +23,7 @@ PROGRESS = {"event": "progress", "query": "flights", "batch": 0, "rows": 7, "dro
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+def driver(monkeypatch, tmp_path):
     """Replace the driver by a program, which can write to ``pipe``."""
 
     def put(program: str) -> None:
@@ -37,7 +35,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], N
     return put
 
 
-def test_the_events_of_a_killed_driver_are_kept(driver: Callable[[str], None], tmp_path: Path) -> None:
+def test_the_events_of_a_killed_driver_are_kept(driver, tmp_path):
     driver(f"""
         print(os.getpid(), flush=True)
         print(json.dumps({ {**PROGRESS, "lag_messages": 5, "lag_bytes": 50}!r}), file=pipe, flush=True)
@@ -51,9 +49,7 @@ def test_the_events_of_a_killed_driver_are_kept(driver: Callable[[str], None], t
         os.kill(int(log.read_text()), 0)
 
 
-def test_a_failing_driver_reports_its_error_and_other_output_is_logged(
-    driver: Callable[[str], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_driver_reports_its_error_and_other_output_is_logged(driver, tmp_path, capfd):
     driver("""
         print("WARNING: Using incubator modules", file=sys.stderr)
         print(json.dumps(dict(event='failed', kind='StreamingQueryException', error='no disk')), file=pipe)
@@ -66,9 +62,7 @@ def test_a_failing_driver_reports_its_error_and_other_output_is_logged(
 
 
 @pytest.mark.parametrize("is_killed_later", [True, False])
-def test_a_driver_that_ends_by_itself_is_an_error(
-    driver: Callable[[str], None], tmp_path: Path, is_killed_later: bool
-) -> None:
+def test_a_driver_that_ends_by_itself_is_an_error(driver, tmp_path, is_killed_later):
     """Also in the middle of a line, and also when it was done before it could be killed."""
     last = '{"event": "done"}\\n' if is_killed_later else '{"event": "do'
     driver(f"pipe.write('{last}'); pipe.flush(); os._exit(9)")
@@ -77,7 +71,7 @@ def test_a_driver_that_ends_by_itself_is_an_error(
         follow(JOB, tmp_path / "log", DriverProgress(), lambda told: None, kill_when=kill_when)
 
 
-def test_the_driver_is_killed_if_a_listener_fails(driver: Callable[[str], None], tmp_path: Path) -> None:
+def test_the_driver_is_killed_if_a_listener_fails(driver, tmp_path):
     driver("""
         print(os.getpid(), flush=True)
         print(json.dumps({"event": "caught up", "seconds": 1.0}), file=pipe, flush=True)
@@ -111,9 +105,7 @@ class Query:
     [(["Python worker failed to connect back."], ""), (["no disk"], "no disk"),
      (["Python worker failed to connect back."] * 2, "connect back")],
 )  # fmt: skip
-def test_a_query_without_a_python_worker_is_started_again_once(
-    monkeypatch: pytest.MonkeyPatch, errors: list[str], fails: str
-) -> None:
+def test_a_query_without_a_python_worker_is_started_again_once(monkeypatch, errors, fails):
     left = {name: list(errors) if name == "flights" else [] for name in driver_module.pipeline.QUERIES}
 
     def start(_spark: object, name: str, *_: object, **__: object) -> Query:
@@ -129,7 +121,7 @@ def test_a_query_without_a_python_worker_is_started_again_once(
     assert told.restarted == ([] if fails == "no disk" else ["flights"])
 
 
-def test_a_driver_ends_with_the_demo() -> None:
+def test_a_driver_ends_with_the_demo():
     """However the demo ends, the driver's standard input ends with it."""
     program = "from geminga.demo.driver import _end_with_parent; _end_with_parent(); print('still here')"
     ended = subprocess.run(

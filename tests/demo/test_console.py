@@ -1,19 +1,13 @@
 """Output of the demo without a terminal."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
-
-import pytest
 
 from geminga.demo import console
 from geminga.demo.console import Console
 
 
-def test_progress_without_a_terminal_is_sparse_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_without_a_terminal_is_sparse_lines(monkeypatch, capsys):
     clock = iter(range(100))
     monkeypatch.setattr(console, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: next(clock)}))
     shown = Console()
@@ -25,19 +19,19 @@ def test_progress_without_a_terminal_is_sparse_lines(
     assert "flights 100% (lag 0 messages), delays 0% of 1,000" in lines[-1]
 
 
-def test_a_bar_never_goes_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_never_goes_back(capsys):
     with Console().many(("flights",), 1000) as update:
         for done in (700, 300, 1200, 0):
             update("flights", done, "")
     assert "flights 100% of 1,000" in capsys.readouterr().out
 
 
-def test_long_lines_are_not_broken_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_lines_are_not_broken_without_a_terminal(capsys):
     Console().line("x" * 200)
     assert "x" * 200 in capsys.readouterr().out
 
 
-def test_with_json_nothing_else_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_json_nothing_else_goes_to_standard_output(capsys):
     shown = Console(as_json=True)
     shown.step("working")
     shown.summary({"events": 1})

@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import json
 
 from geminga.demo import flights
 
 
-def test_events_are_the_flights_in_order_of_departure() -> None:
+def test_events_are_the_flights_in_order_of_departure():
     table = flights.events()
     assert table.num_rows == 336_776
     times = table.column("event_time").to_pylist()
@@ -16,13 +14,13 @@ def test_events_are_the_flights_in_order_of_departure() -> None:
     assert table.column("key").null_count == 2512
 
 
-def test_values_are_json_with_nulls_for_what_is_unknown() -> None:
+def test_values_are_json_with_nulls_for_what_is_unknown():
     values = [json.loads(v) for v in flights.events(2_000).column("value").to_pylist()]
     assert any(v["departure_delay"] is None for v in values)
     assert all(isinstance(v["distance"], int) for v in values)
 
 
-def test_the_checksum_ignores_order_and_detects_a_duplicate() -> None:
+def test_the_checksum_ignores_order_and_detects_a_duplicate():
     values = flights.events(500).column("value").to_pylist()
     whole = flights.Checksum.of(values)
     assert whole == flights.Checksum.of(values[::-1])
@@ -30,6 +28,6 @@ def test_the_checksum_ignores_order_and_detects_a_duplicate() -> None:
     assert whole != flights.Checksum.of([*values[:-1], values[0]])
 
 
-def test_the_dimension_tables_have_rows() -> None:
+def test_the_dimension_tables_have_rows():
     rows = {name: len(flights.dimension(name)) for name in flights.DIMENSIONS}
     assert rows == {"planes": 3322, "airlines": 16, "airports": 1458, "weather": 26115}

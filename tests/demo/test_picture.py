@@ -1,14 +1,11 @@
-from __future__ import annotations
-
 from datetime import date
-from pathlib import Path
 
 from geminga.demo import picture
 
 WINDOW = {"airline": "JetBlue Airways", "on_time_share": 0.5, "origin": "JFK"}
 
 
-def test_delays_by_week_count_flights_not_days(tmp_path: Path) -> None:
+def test_delays_by_week_count_flights_not_days(tmp_path):
     windows = [
         {**WINDOW, "day": "2013-01-01", "flights": 3, "cancelled": 0, "mean_departure_delay": 10.0},
         {**WINDOW, "day": "2013-01-06", "flights": 2, "cancelled": 1, "mean_departure_delay": 30.0},

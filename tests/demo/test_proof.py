@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-import geminga
 from geminga.demo import proof
 from geminga.demo.flights import Checksum
 from geminga.demo.pipeline import Lake
@@ -37,7 +36,7 @@ def as_message(one: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_the_same_windows_are_equal_in_any_order() -> None:
+def test_the_same_windows_are_equal_in_any_order():
     messages = [as_message(one) for one in reversed(WINDOWS)]
     found = proof.account(PUBLISHED, PUBLISHED, WINDOWS, messages)
     assert found["is_equal"]
@@ -55,20 +54,20 @@ def test_the_same_windows_are_equal_in_any_order() -> None:
     ],
     ids=["lost", "doubled", "one for another", "changed in a column without a sum"],
 )
-def test_a_wrong_rollup_is_detected(messages: list[dict[str, Any]]) -> None:
+def test_a_wrong_rollup_is_detected(messages):
     found = proof.account(PUBLISHED, PUBLISHED, WINDOWS, messages)
     assert not found["is_equal"]
     assert not found["rollup"]["is_equal"]
 
 
-def test_a_wrong_lake_is_detected() -> None:
+def test_a_wrong_lake_is_detected():
     for rows, windows in ((Checksum(5, 1011), WINDOWS), (PUBLISHED, WINDOWS[:1])):
         found = proof.account(PUBLISHED, rows, windows, windows)
         assert not found["is_equal"]
         assert found["rollup"]["is_equal"]
 
 
-def test_the_tables_are_read_from_their_files(tmp_path: Path) -> None:
+def test_the_tables_are_read_from_their_files(tmp_path):
     import datetime
 
     lake = Lake(folder=tmp_path)
@@ -82,14 +81,14 @@ def test_the_tables_are_read_from_their_files(tmp_path: Path) -> None:
     assert proof.as_multiset(proof.windows(lake)) == proof.as_multiset(WINDOWS)
 
 
-def test_every_message_is_read_back(pulsar_client: geminga.Client, pulsar_topic: str) -> None:
+def test_every_message_is_read_back(pulsar_client, pulsar_topic):
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for one in (*WINDOWS, WINDOWS[0]):
             producer.send(json.dumps(one).encode())
     assert proof.messages(pulsar_client, pulsar_topic) == [*WINDOWS, WINDOWS[0]]
 
 
-def test_micro_batches_of_a_killed_driver_are_read(tmp_path: Path) -> None:
+def test_micro_batches_of_a_killed_driver_are_read(tmp_path):
     assert proof.micro_batches(str(tmp_path)) == (-1, -1)
     for log, batches in (("offsets", ("9", "10", ".10.crc")), ("commits", ("9", ".9.crc"))):
         (tmp_path / log).mkdir()
@@ -98,7 +97,7 @@ def test_micro_batches_of_a_killed_driver_are_read(tmp_path: Path) -> None:
     assert proof.micro_batches(str(tmp_path)) == (10, 9)
 
 
-def test_airlines_are_sorted_by_punctuality() -> None:
+def test_airlines_are_sorted_by_punctuality():
     late = window(carrier="EV", airline="ExpressJet", flights=2, cancelled=0, on_time_share=0.5)
     found = proof.airlines([*WINDOWS, late])
     assert [each["airline"] for each in found] == ["JetBlue Airways", "ExpressJet"]

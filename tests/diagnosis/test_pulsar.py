@@ -35,7 +35,7 @@ def concluded(
     return diagnose(facts_from_stats(TOPIC, "s", stats, inside, NOW))
 
 
-def test_a_consumer_that_acknowledges_is_slow_and_not_paused() -> None:
+def test_a_consumer_that_acknowledges_is_slow_and_not_paused():
     found = concluded(
         consumer(lastAckedTimestamp=NOW - 102, messageAckRate=5.0, unackedMessages=555), rate=15.0
     )
@@ -46,14 +46,14 @@ def test_a_consumer_that_acknowledges_is_slow_and_not_paused() -> None:
     )
 
 
-def test_a_consumer_that_neither_receives_nor_acknowledges_is_paused() -> None:
+def test_a_consumer_that_neither_receives_nor_acknowledges_is_paused():
     found = concluded(consumer())
     assert (found.level, found.kind) == (Trouble.STOPPED, "paused")
     assert "worker" in found.sentence
     assert concluded(consumer(), rate=1.0).level == Trouble.GROWING
 
 
-def test_a_consumer_that_never_acknowledges_shows_while_it_is_being_served() -> None:
+def test_a_consumer_that_never_acknowledges_shows_while_it_is_being_served():
     busy = {
         "availablePermits": 500,
         "lastConsumedTimestamp": NOW,
@@ -66,17 +66,17 @@ def test_a_consumer_that_never_acknowledges_shows_while_it_is_being_served() -> 
     assert "'worker' at /1.2.3.4:5 holds 12,555 messages, and has acknowledged none since" in found.sentence
 
 
-def test_idle_subscriptions_are_not_stopped() -> None:
+def test_idle_subscriptions_are_not_stopped():
     assert concluded().level == Trouble.IDLE
     assert concluded(rate=2.0).level == Trouble.GROWING
 
 
-def test_delivered_messages_are_not_waiting() -> None:
+def test_delivered_messages_are_not_waiting():
     found = concluded(consumer(availablePermits=100, lastConsumedTimestamp=NOW - 1_000), cursor=CAUGHT_UP)
     assert (found.level, found.kind) == (Trouble.MOVING, "")
 
 
-def test_messages_that_no_consumer_gets_for_an_unknown_cause() -> None:
+def test_messages_that_no_consumer_gets_for_an_unknown_cause():
     found = concluded(consumer(availablePermits=100))
     assert (found.level, found.kind) == (Trouble.STOPPED, "undelivered")
     assert (
@@ -88,7 +88,7 @@ def test_messages_that_no_consumer_gets_for_an_unknown_cause() -> None:
     ("other", "then"),
     [(100, "and producers continue"), (9_500, "but subscription 'other' exceeds the quota")],
 )
-def test_advice_for_a_quota_looks_at_the_other_subscriptions(other: int, then: str) -> None:
+def test_advice_for_a_quota_looks_at_the_other_subscriptions(other, then):
     found = concluded(quota=other)
     finding = next(each for each in found.findings if each.kind == "quota")
     assert "9,800 bytes, 9,000 are allowed" in finding.text
@@ -96,14 +96,14 @@ def test_advice_for_a_quota_looks_at_the_other_subscriptions(other: int, then: s
     assert finding.mend.endswith(f"geminga subscriptions clear {TOPIC} s")
 
 
-def test_commands_that_apache_pulsar_does_not_have_are_not_advised() -> None:
+def test_commands_that_apache_pulsar_does_not_have_are_not_advised():
     found = concluded(consumer(), nonContiguousDeletedMessagesRanges=3, msgDelayed=2)
     text = " ".join(each.mend for each in found.findings)
     assert "expire" in text
     assert not any(f" {each} " in text for each in ("redeliver-unacked", "subscriptions skip", "policy"))
 
 
-def test_a_reader_of_the_explanation_finds_plain_json() -> None:
+def test_a_reader_of_the_explanation_finds_plain_json():
     stats = {"subscriptions": {"s": {"msgBacklog": 0}}}
     found = explanation(facts_from_stats(TOPIC, "s", stats, {}, NOW))
     assert (found["summary"], found["trouble"]) == ("everything is acknowledged", 0)
@@ -111,7 +111,7 @@ def test_a_reader_of_the_explanation_finds_plain_json() -> None:
         facts_from_stats(TOPIC, "none", stats, {}, NOW)
 
 
-def test_fields_without_a_value_are_unknown() -> None:
+def test_fields_without_a_value_are_unknown():
     nothing = dict.fromkeys(("lastAckedTimestamp", "messageAckRate", "address"))
     found = concluded(
         consumer(**nothing, msgRateOut="NaN"), type="Failover", activeConsumerName=None, msgDelayed=None
@@ -119,7 +119,7 @@ def test_fields_without_a_value_are_unknown() -> None:
     assert (found.level, found.kind) == (Trouble.STOPPED, "paused"), "the consumer is not taken for a standby"
 
 
-def test_expired_messages_without_a_time_of_expiry_are_not_dated() -> None:
+def test_expired_messages_without_a_time_of_expiry_are_not_dated():
     """Brokers may give a count alone."""
     found = concluded(cursor=CAUGHT_UP, msgBacklog=0, totalMsgExpired=7)
     assert found.sentence == "everything is acknowledged"

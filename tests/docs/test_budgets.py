@@ -18,13 +18,13 @@ def tool(name: str) -> ModuleType:
     return sys.modules[name]
 
 
-def test_no_figure_exceeds_its_budget() -> None:
+def test_no_figure_exceeds_its_budget():
     budgets = tool("budgets")
     above = budgets.exceeded(budgets.measured(), budgets.budgets())
     assert not above, "\n".join([*above, "Show what a figure counts: python tools/budgets.py --list NAME"])
 
 
-def test_a_new_package_may_have_no_flagged_prose() -> None:
+def test_a_new_package_may_have_no_flagged_prose():
     exceeded = tool("budgets").exceeded({"flagged_prose": {"src/geminga/new": 1}}, {"flagged_prose": {}})
     assert exceeded == ["flagged_prose.src/geminga/new is 1; the budget is 0"]
 
@@ -37,7 +37,5 @@ def test_a_new_package_may_have_no_flagged_prose() -> None:
         ({"counts": {"cycles": 0}}, {"counts": {"cycles": 1}}, []),
     ],
 )
-def test_a_figure_above_its_budget_is_reported(
-    figures: dict[str, dict[str, int]], limits: dict[str, dict[str, int]], expected: list[str]
-) -> None:
+def test_a_figure_above_its_budget_is_reported(figures, limits, expected):
     assert tool("budgets").exceeded(figures, limits) == expected

@@ -41,7 +41,7 @@ def run_of(name: str, **replaced: str) -> list[str]:
     return [*COMMAND, *(replaced.get(each, each) for each in arguments)]
 
 
-def test_the_unit_starts_reloads_backs_up_and_stops(tmp_path: Path) -> None:
+def test_the_unit_starts_reloads_backs_up_and_stops(tmp_path):
     key, data, backups = tmp_path / "secret.key", tmp_path / "data", tmp_path / "backups"
     key.write_bytes(b"0123456789" * 4)
     port, web_port, health_port = free_ports(3)
@@ -95,7 +95,7 @@ def test_the_unit_starts_reloads_backs_up_and_stops(tmp_path: Path) -> None:
     assert len(list(backups.glob("2*"))) == 1
 
 
-def test_a_unit_is_not_restarted_after_a_wrong_setting(tmp_path: Path) -> None:
+def test_a_unit_is_not_restarted_after_a_wrong_setting(tmp_path):
     config = tmp_path / "geminga.toml"
     config.write_text("no_such_setting = 1\n")
     command = run_of("geminga.service", **{"/etc/geminga/geminga.toml": str(config)})
@@ -104,7 +104,7 @@ def test_a_unit_is_not_restarted_after_a_wrong_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path):
     for path in SYSTEMD.glob("geminga*.*"):
         if path.suffix in (".service", ".timer"):
             (tmp_path / path.name).write_text(
@@ -124,7 +124,7 @@ def instructions(word: str) -> list[str]:
     return [line.removeprefix(f"{word} ") for line in text.splitlines() if line.startswith(f"{word} ")]
 
 
-def test_the_container_needs_authentication_and_its_health_check_succeeds(tmp_path: Path) -> None:
+def test_the_container_needs_authentication_and_its_health_check_succeeds(tmp_path):
     variables = dict(line.split("=", 1) for line in instructions("ENV"))
     assert {name.removeprefix("GEMINGA_").lower() for name in variables} - {"path"} <= set(FIELDS)
     port, web_port, health_port = free_ports(3)
@@ -159,13 +159,13 @@ def test_the_container_needs_authentication_and_its_health_check_succeeds(tmp_pa
         process.communicate()
 
 
-def test_the_container_installs_extras_that_there_are() -> None:
+def test_the_container_installs_extras_that_there_are():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (named,) = re.findall(r'pip install .*"/src\[(.*)\]"', (CONTAINER / "Dockerfile").read_text())
     assert set(named.split(",")) <= set(extras)
 
 
-def test_the_variables_of_the_kubernetes_recipe_are_settings() -> None:
+def test_the_variables_of_the_kubernetes_recipe_are_settings():
     names = re.findall(r"name: GEMINGA_(\w+)", (CONTAINER / "kubernetes.yaml").read_text())
     assert names
     assert {name.lower() for name in names} <= set(FIELDS)

@@ -27,7 +27,7 @@ LINES_MAX = 700
 sys.path.insert(0, str(ROOT / "tools"))
 
 
-def test_the_generated_pages_are_fresh() -> None:
+def test_the_generated_pages_are_fresh():
     generate_docs = importlib.import_module("generate_docs")
     for path, text in generate_docs.pages().items():
         assert path.exists(), f"{path.name} is missing: run `make docs`"
@@ -48,7 +48,7 @@ def anchors_of(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.M | re.S)
     for path, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)", text):
         if "://" in path:
@@ -59,13 +59,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors_of(target), f"{page.name} links to {path}#{anchor}, which is no heading"
 
 
-def test_readme_commands_exist() -> None:
+def test_readme_commands_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^\s*make ([a-z]+)", (ROOT / "README.md").read_text(), re.M):
         assert re.search(rf"^{target}:", makefile, re.M), f"README names `make {target}`"
 
 
-def test_every_public_name_has_a_docstring() -> None:
+def test_every_public_name_has_a_docstring():
     assert geminga.__all__
     for name in geminga.__all__:
         value = getattr(geminga, name)
@@ -73,13 +73,13 @@ def test_every_public_name_has_a_docstring() -> None:
             assert inspect.getdoc(value), f"geminga.{name} has no docstring"
 
 
-def test_the_error_tree_is_described() -> None:
+def test_the_error_tree_is_described():
     for name, value in vars(errors).items():
         if inspect.isclass(value) and issubclass(value, errors.PulsarException):
             assert value.__doc__ or value.code or name == "UnknownError", name
 
 
-def test_every_command_and_option_has_words() -> None:
+def test_every_command_and_option_has_words():
     import click
 
     from geminga.cli.main import command
@@ -110,14 +110,14 @@ def test_every_command_and_option_has_words() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_modules_say_what_they_are_and_stay_small(module: Path) -> None:
+def test_modules_say_what_they_are_and_stay_small(module):
     text = module.read_text()
     assert ast.get_docstring(ast.parse(text)), f"{module} has no docstring"
     lines = text.count("\n")
     assert lines <= LINES_MAX, f"{module} has {lines} lines: split it by its ideas"
 
 
-def test_locks_hold_hashes_and_no_addresses() -> None:
+def test_locks_hold_hashes_and_no_addresses():
     for lock in (ROOT / "requirements").glob("*.lock"):
         text = lock.read_text()
         assert "://" not in text, f"{lock.name} holds an address"
@@ -127,7 +127,7 @@ def test_locks_hold_hashes_and_no_addresses() -> None:
         )
 
 
-def test_every_row_on_behaviour_has_its_test() -> None:
+def test_every_row_on_behaviour_has_its_test():
     table = importlib.import_module("client_differences").BEHAVIOUR
     assert table
     for row in table:

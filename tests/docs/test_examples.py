@@ -13,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -50,7 +49,7 @@ SCRIPTS = [page for page in PAGES if any(block[1] == "bash" for block in blocks_
 pytestmark = pytest.mark.timeout(180)
 
 
-def test_pages_that_are_left_out_are_there_and_have_their_tests() -> None:
+def test_pages_that_are_left_out_are_there_and_have_their_tests():
     assert set(ELSEWHERE) <= set(PAGES)
     for page, where in ELSEWHERE.items():
         for path in re.findall(r"(?:tests|tools)/[\w/.]+", where):
@@ -58,7 +57,7 @@ def test_pages_that_are_left_out_are_there_and_have_their_tests() -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in {*ELSEWHERE, *SCRIPTS}])
-def test_examples_run(page: str, pulsar_broker: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_examples_run(page, pulsar_broker, tmp_path, monkeypatch, capsys):
     example = ModuleType("example")  # as the classes of a program have one
     names = vars(example)
     monkeypatch.setitem(sys.modules, "example", example)
@@ -85,7 +84,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
-def test_a_page_that_needs_an_extra_starts_with_it(page: str) -> None:
+def test_a_page_that_needs_an_extra_starts_with_it(page):
     text = (DOCS / page).read_text()
     first = " ".join(re.findall(r"pip install [^`\n]+", text[:1500]))
     programs = "".join(block[2] for block in blocks_of(DOCS / page))
@@ -106,7 +105,7 @@ def script_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", [page for page in SCRIPTS if page not in ELSEWHERE])
-def test_commands_run(page: str, tmp_path: Path) -> None:
+def test_commands_run(page, tmp_path):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", script_of(DOCS / page)],

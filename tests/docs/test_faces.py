@@ -34,12 +34,12 @@ CLIENTS = pytest.mark.parametrize(
 URL = "pulsar://localhost:6650"
 
 
-def test_the_face_for_threads_is_fresh() -> None:
+def test_the_face_for_threads_is_fresh():
     for path, text in generate_sync.files().items():
         assert path.read_text() == text, f"client/{path.name} is stale: run `make docs`"
 
 
-def test_an_option_is_written_once(monkeypatch: Any) -> None:
+def test_an_option_is_written_once(monkeypatch):
     """A new field of the settings is an argument with its kind and default; one that changes changes it."""
     fields = signatures.fields_of
 
@@ -57,7 +57,7 @@ def test_an_option_is_written_once(monkeypatch: Any) -> None:
     assert "patience: Patience | None=None,) -> AsyncConsumer" in drawn
 
 
-def test_fields_that_are_no_arguments_are_named_with_a_reason(monkeypatch: Any) -> None:
+def test_fields_that_are_no_arguments_are_named_with_a_reason(monkeypatch):
     options = signatures.METHODS["create_reader"]
     assert all(options.none.values())
     for none in ({}, {**options.none, "no_such_field": "x"}, {**options.none, "reader_name": "x"}):
@@ -77,7 +77,7 @@ def made(text: str) -> str:
     return str(ast.unparse(generate_sync.method(given)))
 
 
-def test_a_coroutine_becomes_a_call() -> None:
+def test_a_coroutine_becomes_a_call():
     assert made(
         "async def get(self, topic: str, schema: Schema | None = None, *, more: int = 1) -> AsyncReader:\n"
         "    return await self._open(await self._ask(topic), [await x for x in schema])"
@@ -87,7 +87,7 @@ def test_a_coroutine_becomes_a_call() -> None:
     )
 
 
-def test_arguments_of_one_face_alone() -> None:
+def test_arguments_of_one_face_alone():
     found = made(
         "async def subscribe(self, topic, consumer_type=1, receiver_queue_size=2, initial_position=3, "
         "is_pattern_topic=False, *, pattern_auto_discovery_period=60):\n"
@@ -103,12 +103,12 @@ def test_arguments_of_one_face_alone() -> None:
     ]
 
 
-def test_a_missing_sentence_is_reported() -> None:
+def test_a_missing_sentence_is_reported():
     with pytest.raises(SystemExit, match=r"not said in aio\.py any more"):
         made("async def create_table_view(self, topic):\n    '''Another text.'''")
 
 
-def test_every_difference_between_the_faces_has_its_reason() -> None:
+def test_every_difference_between_the_faces_has_its_reason():
     found = {(d.where, d.theirs, d.ours) for d in compare_clients.between_faces()}
     explained = {(row.where, row.theirs, row.ours) for row in client_differences.FACES}
     assert found == explained, "tools/client_differences.py"
@@ -122,7 +122,7 @@ def given(method: Any) -> dict[str, Any]:
 
 
 @CLIENTS
-def test_defaults_are_those_of_the_settings(client: Any) -> None:
+def test_defaults_are_those_of_the_settings(client):
     """Each option has one default, whether it is given by argument or by settings."""
     plain = BytesSchema()
     made = arguments.client_settings(given(client.__init__), ServiceInfo(URL))
@@ -167,14 +167,14 @@ TRANSLATED = {
         ("create_reader", ReaderSettings),
     ],
 )
-def test_no_argument_gets_lost(client: Any, name: str, settings: type) -> None:
+def test_no_argument_gets_lost(client, name, settings):
     """An argument is a field of the settings, or one of the few that are translated. A new one that is
     neither would be accepted without effect."""
     fields = {field.name for field in dataclasses.fields(settings)}
     assert set(given(getattr(client, name))) - fields <= TRANSLATED[name]
 
 
-def test_arguments_arrive_in_the_settings() -> None:
+def test_arguments_arrive_in_the_settings():
     """One value of each kind, by both ways: the same name, and a translated one."""
     chosen = given(geminga.Client.create_producer) | {
         "batching_enabled": True, "batching_max_messages": 7, "batching_max_publish_delay_ms": 2.5,

@@ -37,16 +37,14 @@ def program(page: str) -> dict[str, Any]:
     return names
 
 
-def test_fastapi(pulsar_broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fastapi(pulsar_broker, monkeypatch):
     pytest.importorskip("fastapi")
     pytest.importorskip("httpx2")
     names = program("fastapi.md")
     names["test_an_order_is_shipped"](pulsar_broker, monkeypatch)
 
 
-def test_fastapi_s_worker_survives_what_it_cannot_do(
-    pulsar_broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fastapi_s_worker_survives_what_it_cannot_do(pulsar_broker, monkeypatch):
     pytest.importorskip("fastapi")
     pytest.importorskip("httpx2")
     testclient = pytest.importorskip("fastapi.testclient")
@@ -68,7 +66,7 @@ def test_fastapi_s_worker_survives_what_it_cannot_do(
     assert tried[0] == 7
 
 
-def test_the_page_on_testing(tmp_path: Path) -> None:
+def test_the_page_on_testing(tmp_path):
     first, second, third = blocks("testing.md")
     (tmp_path / "test_orders.py").write_text(f"{first}\n\n{second}\n\n{third}")
     run = subprocess.run(
@@ -79,7 +77,7 @@ def test_the_page_on_testing(tmp_path: Path) -> None:
     assert "3 passed" in run.stdout
 
 
-def test_dagster(pulsar_broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dagster(pulsar_broker, monkeypatch):
     dagster = pytest.importorskip("dagster")
     monkeypatch.setenv("PULSAR_SERVICE_URL", pulsar_broker.service_url)
     names = program("dagster.md")
@@ -103,7 +101,7 @@ def test_dagster(pulsar_broker: geminga.EmbeddedBroker, monkeypatch: pytest.Monk
     assert names["import_job"].execute_in_process(run_config=request.run_config).success
 
 
-def test_airflow(pulsar_broker: geminga.EmbeddedBroker, tmp_path: Path, monkeypatch: Any) -> None:
+def test_airflow(pulsar_broker, tmp_path, monkeypatch):
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     pytest.importorskip("airflow")
     names = program("airflow.md")
@@ -140,7 +138,7 @@ def test_airflow(pulsar_broker: geminga.EmbeddedBroker, tmp_path: Path, monkeypa
         assert not sensor.poke({}).is_done
 
 
-def test_faststream(pulsar_broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_faststream(pulsar_broker, monkeypatch):
     pytest.importorskip("faststream.nats")
     from faststream import TestApp
     from faststream.nats import TestNatsBroker
@@ -148,16 +146,13 @@ def test_faststream(pulsar_broker: geminga.EmbeddedBroker, monkeypatch: pytest.M
     monkeypatch.setenv("PULSAR_SERVICE_URL", pulsar_broker.service_url)
     names = program("faststream.md")
 
-    async def run() -> None:
-        async with (
-            TestNatsBroker(names["broker"]) as nats,
-            TestApp(names["app"]),
-            geminga.asyncio.Client(pulsar_broker.service_url) as client,
-        ):
-            await nats.publish({"number": 1, "item": "by NATS"}, "orders")
-            producer = await client.create_producer("orders", schema=names["Order"])
-            await producer.send(names["Order"](number=2, item="by Pulsar"))
-            await eventually_async(lambda: len(names["shipped"]) >= 2)
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    async with (
+        TestNatsBroker(names["broker"]) as nats,
+        TestApp(names["app"]),
+        geminga.asyncio.Client(pulsar_broker.service_url) as client,
+    ):
+        await nats.publish({"number": 1, "item": "by NATS"}, "orders")
+        producer = await client.create_producer("orders", schema=names["Order"])
+        await producer.send(names["Order"](number=2, item="by Pulsar"))
+        await eventually_async(lambda: len(names["shipped"]) >= 2)
     assert sorted(names["shipped"]) == [1, 2]

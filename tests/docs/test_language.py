@@ -3,8 +3,6 @@
 How many findings each package may have is a budget: see ``test_budgets.py``.
 """
 
-from pathlib import Path
-
 import pytest
 
 from tests.docs.test_budgets import tool
@@ -24,7 +22,7 @@ prose = tool("prose")
         ("test", "test_who_comes_late_is_refused"),
     ],
 )
-def test_a_piece_that_stops_a_reader_is_found(kind: str, text: str) -> None:
+def test_a_piece_that_stops_a_reader_is_found(kind, text):
     assert prose.problem(prose.Piece(1, kind, text)) is not None
 
 
@@ -38,11 +36,11 @@ def test_a_piece_that_stops_a_reader_is_found(kind: str, text: str) -> None:
         ("test", "test_ack_after_seek_is_ignored"),
     ],
 )
-def test_plain_words_pass(kind: str, text: str) -> None:
+def test_plain_words_pass(kind, text):
     assert prose.problem(prose.Piece(1, kind, text)) is None
 
 
-def test_every_kind_of_prose_is_read(tmp_path: Path) -> None:
+def test_every_kind_of_prose_is_read(tmp_path):
     python = tmp_path / "module.py"
     python.write_text(
         '"""Module."""\nimport logging\nLIMIT = 1\n"""Limit in bytes."""\n'

@@ -18,7 +18,7 @@ import click
 from geminga.broker.admin.web import all_routes
 from geminga.cli.main import command
 from geminga.client.admin.aio.admin import Admin as AsyncAdmin
-from geminga.client.admin.sync.admin import Admin
+from geminga.client.admin.sync import Admin
 
 SURFACE = Path(__file__).parent.parent / "vectors/public_surface.txt"
 URL = "http://localhost:1"
@@ -64,7 +64,7 @@ def surface() -> list[str]:
     )
 
 
-def test_routes_commands_and_admin_methods_are_those_of_the_list() -> None:
+def test_routes_commands_and_admin_methods_are_those_of_the_list():
     assert surface() == SURFACE.read_text().splitlines()
 
 

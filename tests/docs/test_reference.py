@@ -43,7 +43,7 @@ def cells(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda p: p.name)
-def test_no_row_is_empty(page: Path) -> None:
+def test_no_row_is_empty(page):
     head: list[str] = []
     for number, line in enumerate(page.read_text().splitlines(), 1):
         if not line.startswith("|"):
@@ -61,7 +61,7 @@ def text_of(name: str) -> str:
     return (DOCS / "reference" / name).read_text()
 
 
-def test_every_public_name_has_its_place() -> None:
+def test_every_public_name_has_its_place():
     shown = "".join(text_of(name) for name in reference_api.PAGES)
     found = [name for _, name, _ in reference_api.public()]
     assert len(found) > 120
@@ -72,7 +72,7 @@ def test_every_public_name_has_its_place() -> None:
     }
 
 
-def test_a_new_public_name_without_a_place_ends_the_drawing(monkeypatch: Any) -> None:
+def test_a_new_public_name_without_a_place_ends_the_drawing(monkeypatch):
     def unplaced() -> None:
         """It has words."""
 
@@ -82,13 +82,13 @@ def test_a_new_public_name_without_a_place_ends_the_drawing(monkeypatch: Any) ->
         reference_api.pages()
 
 
-def test_a_method_without_words_ends_the_drawing(monkeypatch: Any) -> None:
+def test_a_method_without_words_ends_the_drawing(monkeypatch):
     monkeypatch.setattr(geminga.TopicName.parse, "__doc__", None)
     with pytest.raises(SystemExit, match=r"geminga\.TopicName\.parse has no words"):
         reference_api.pages()
 
 
-def test_an_option_without_words_or_names_ends_the_drawing(monkeypatch: Any) -> None:
+def test_an_option_without_words_or_names_ends_the_drawing(monkeypatch):
     monkeypatch.setitem(option_names.WORDS["create_table_view"], "topic", " ")
     with pytest.raises(SystemExit, match=r"create_table_view\(topic=\.\.\.\) has no words"):
         reference_api.pages()
@@ -98,7 +98,7 @@ def test_an_option_without_words_or_names_ends_the_drawing(monkeypatch: Any) -> 
 
 
 @pytest.mark.parametrize("method", option_names.JAVA)
-def test_names_of_options_are_those_there_are(method: str) -> None:
+def test_names_of_options_are_those_there_are(method):
     given: set[str] = set()
     for client in (geminga.Client, geminga.asyncio.Client):
         call = client.__init__ if method == "Client" else getattr(client, method)
@@ -107,25 +107,25 @@ def test_names_of_options_are_those_there_are(method: str) -> None:
     assert set(option_names.WORDS[method]) <= given
 
 
-def test_every_setting_of_the_broker_has_its_other_name() -> None:
+def test_every_setting_of_the_broker_has_its_other_name():
     assert set(option_names.BROKER_CONF) == {field.name for field in dataclasses.fields(BrokerSettings)}
 
 
-def test_names_inside_the_package_are_there() -> None:
+def test_names_inside_the_package_are_there():
     """Every omission from the reference is listed by name."""
     for path in reference_api.INSIDE:
         module, cls, member = path.rsplit(".", 2)
         assert hasattr(getattr(importlib.import_module(module), cls), member), path
 
 
-def test_both_admins_have_the_same_calls() -> None:
+def test_both_admins_have_the_same_calls():
     for name, ours in reference_api.groups().items():
         waiting = getattr(geminga.asyncio.Admin("http://127.0.0.1:1"), name)
         own = {member for member in dir(ours) if not member.startswith("_")}
         assert {member for member in dir(type(waiting)) if not member.startswith("_")} == own, name
 
 
-def test_every_error_is_documented() -> None:
+def test_every_error_is_documented():
     page = text_of("errors.md")
     classes = reference_broker.error_classes()
     assert len(classes) > 60
@@ -133,20 +133,20 @@ def test_every_error_is_documented() -> None:
         assert f"| `{cls.__name__}` |" in page, cls
 
 
-def test_every_metric_is_documented() -> None:
+def test_every_metric_is_documented():
     page = text_of("metrics.md")
     for name in METRICS:
         assert f"| `{name}` |" in page, name
 
 
-def test_every_route_is_documented() -> None:
+def test_every_route_is_documented():
     page = text_of("rest.md")
     for method, path in (route.key for route in all_routes(MagicMock())):
         rows = [line for line in page.splitlines() if f"| `{path}` |" in line]
         assert any(method in line.split("|")[1].split() for line in rows), f"{method} {path}"
 
 
-def test_a_route_without_words_ends_the_drawing(monkeypatch: Any) -> None:
+def test_a_route_without_words_ends_the_drawing(monkeypatch):
     from geminga.broker.admin.tenants import TenantsResource
 
     monkeypatch.setattr(TenantsResource.names, "__doc__", None)
@@ -154,7 +154,7 @@ def test_a_route_without_words_ends_the_drawing(monkeypatch: Any) -> None:
         reference_broker.rest_page()
 
 
-def test_what_is_not_served_has_its_reason(monkeypatch: Any) -> None:
+def test_what_is_not_served_has_its_reason(monkeypatch):
     listed = apache_routes.listed()
     assert len(listed) > 600
     found = reference_broker.not_served()

@@ -1,7 +1,5 @@
 """The commands of docs/security.md work, one after the other, as they stand there."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -16,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs/security.md"
 
 
 @pytest.mark.timeout(120)
-def test_the_page_works(tmp_path: Path) -> None:
+def test_the_page_works(tmp_path):
     lines = ["set -euo pipefail", "trap 'kill $(jobs -p); wait' EXIT"]
     for language, block in re.findall(r"^```(bash|python)\n(.*?)^```", PAGE.read_text(), re.M | re.S):
         if language == "python":

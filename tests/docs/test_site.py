@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +27,7 @@ def linked(docname: str) -> list[str]:
     return [str(folder / path) for path in re.findall(r"<(.+)>$", text, re.M)]
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation():
     found = ["index", *linked("index")]
     for docname in found:
         if docname.endswith("/README"):
@@ -40,7 +39,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert len(found) > 70
 
 
-def test_lists_become_sections_of_the_navigation() -> None:
+def test_lists_become_sections_of_the_navigation():
     text = "# T\n\n[no](no.md)\n\n## How to\n\n* [`A`](a.md): [b](b.md)\n* [C](d/c.md)\n\n## Empty\n\nno\n"
     assert conf.navigation("index", text) == (
         "```{toctree}\n:hidden:\n:caption: How to\n\nA <a>\nb <b>\nC <d/c>\n```"
@@ -49,7 +48,7 @@ def test_lists_become_sections_of_the_navigation() -> None:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: Any) -> Path:
+def site(tmp_path_factory):
     """The built site; links, anchors and pictures are checked by Sphinx, and a warning is an error."""
     built: Path = tmp_path_factory.mktemp("site")
     command = [
@@ -73,7 +72,7 @@ def site(tmp_path_factory: Any) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+def test_nothing_is_loaded_from_elsewhere(site):
     files = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert len(files) > 70
     for file in files:
@@ -84,7 +83,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_it_can_be_searched_and_has_both_themes(site: Path) -> None:
+def test_it_can_be_searched_and_has_both_themes(site):
     index = (site / "searchindex.js").read_text()
     assert "tutorials/first-message" in index
     assert "dead_letter_polici" in index or "dead_letter_policy" in index

@@ -1,23 +1,19 @@
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from tests.functions.place import Place
 
 
 @pytest.fixture(scope="module")
-def pulsar_settings() -> dict[str, Any]:
+def pulsar_settings():
     return {"deduplication": True}
 
 
 @pytest.fixture
-def place(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> Place:
+def place(pulsar_broker, pulsar_client, pulsar_topic):
     return Place(pulsar_broker, pulsar_client, pulsar_topic)
 
 
 @pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+def _quiet(caplog):
     caplog.set_level("CRITICAL", "geminga.function")
     caplog.set_level("CRITICAL", "geminga.functions")

@@ -45,7 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
+def kind(request):
     if request.param == "tables":
         pytest.importorskip("pyarrow")
     return KINDS[request.param]
@@ -83,9 +83,7 @@ def away(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, times: int) 
 
 
 @pytest.mark.parametrize("method", ["create_producer", "get_topic_partitions"])
-def test_an_unavailable_output_is_waited_for(
-    place: Place, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any], method: str
-) -> None:
+def test_an_unavailable_output_is_waited_for(place, monkeypatch, kind, method):
     asked = away(monkeypatch, method, "-out", 3)
     with FunctionRunner(settings_of(place, **kind)) as runner:
         place.send("a", "b")
@@ -96,9 +94,7 @@ def test_an_unavailable_output_is_waited_for(
 
 
 @pytest.mark.parametrize("is_short", [True, False])
-def test_an_unavailable_topic_chosen_by_a_call_is_waited_for(
-    place: Place, monkeypatch: pytest.MonkeyPatch, is_short: bool
-) -> None:
+def test_an_unavailable_topic_chosen_by_a_call_is_waited_for(place, monkeypatch, is_short):
     away(monkeypatch, "create_producer", "-chosen", 4)
     topic = place.topic + "-chosen"
     name = topic.rpartition("/")[2] if is_short else topic
@@ -112,9 +108,7 @@ def test_an_unavailable_topic_chosen_by_a_call_is_waited_for(
 
 
 @pytest.mark.parametrize("method", ["subscribe", "create_producer", "create_reader"])
-def test_unavailable_state_topics_are_awaited(
-    place: Place, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
+def test_unavailable_state_topics_are_awaited(place, monkeypatch, method):
     away(monkeypatch, method, "-state", 4)
     settings = settings_of(place, counted)
     with FunctionRunner(settings) as runner:
@@ -127,27 +121,24 @@ def test_unavailable_state_topics_are_awaited(
     assert names == [f"{settings.full_name}-state-0"]  # none is left of what failed
 
 
-def test_permanent_errors_are_not_waited_for() -> None:
-    async def main() -> None:
-        shared: Any = SimpleNamespace(
-            settings=SimpleNamespace(guarantee="ATLEAST_ONCE"), metrics=Metrics({}), failed=None
-        )
-        settling = PendingResults(shared, None)
+async def test_permanent_errors_are_not_waited_for():
+    shared: Any = SimpleNamespace(
+        settings=SimpleNamespace(guarantee="ATLEAST_ONCE"), metrics=Metrics({}), failed=None
+    )
+    settling = PendingResults(shared, None)
 
-        async def ask() -> None:
-            raise geminga.Timeout("away")
+    async def ask() -> None:
+        raise geminga.Timeout("away")
 
-        waiting = asyncio.ensure_future(settling.patiently("it", ask))
-        await never_async(waiting.done, 0.4)
-        settling.end(ValueError("the state"))
-        with pytest.raises(ValueError, match="the state"):
-            await asyncio.wait_for(waiting, 30)
-        assert shared.metrics.system_exceptions > 1
-
-    asyncio.run(main())
+    waiting = asyncio.ensure_future(settling.patiently("it", ask))
+    await never_async(waiting.done, 0.4)
+    settling.end(ValueError("the state"))
+    with pytest.raises(ValueError, match="the state"):
+        await asyncio.wait_for(waiting, 30)
+    assert shared.metrics.system_exceptions > 1
 
 
-def test_a_deleted_output_sends_no_message_to_the_dead_letters(place: Place, kind: dict[str, Any]) -> None:
+def test_a_deleted_output_sends_no_message_to_the_dead_letters(place, kind):
     settings = settings_of(place, **kind)
     runner = FunctionRunner(settings).start()
     place.send("a")
@@ -159,9 +150,7 @@ def test_a_deleted_output_sends_no_message_to_the_dead_letters(place: Place, kin
     assert place.backlog(settings.subscription_name) == 5
 
 
-def test_an_output_that_requires_encryption_ends_the_function(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_that_requires_encryption_ends_the_function(place, monkeypatch):
     """Brokers say so with the code of a passing trouble."""
     arguments = Cluster.client_arguments
     monkeypatch.setattr(
@@ -178,9 +167,7 @@ def test_an_output_that_requires_encryption_ends_the_function(
 
 
 @pytest.mark.parametrize("kind", [each for each in KINDS if each != "once"], indirect=True)
-def test_a_backlog_quota_of_the_output_sends_no_message_to_the_dead_letters(
-    place: Place, kind: dict[str, Any]
-) -> None:
+def test_a_backlog_quota_of_the_output_sends_no_message_to_the_dead_letters(place, kind):
     base, name = place.broker.admin_url, place.topic.rpartition("/")[2]
     admin(base, "PUT", f"namespaces/public/{name}")
     quota = f"namespaces/public/{name}/backlogQuota?backlogQuotaType=destination_storage"
@@ -201,7 +188,7 @@ def test_a_backlog_quota_of_the_output_sends_no_message_to_the_dead_letters(
 
 
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
-def test_losing_the_permission_to_publish_ends_the_function(kind: dict[str, Any]) -> None:
+def test_losing_the_permission_to_publish_ends_the_function(kind):
     with (
         geminga.embedded(token_secret_key=SECRET, super_user_roles=("super",), deduplication=True) as broker,
         geminga.Client(

@@ -9,7 +9,6 @@ import pytest
 import geminga
 from geminga.functions import FunctionRunner
 from geminga.functions.loading import schema
-from tests.functions.place import Place
 
 pulsar = pytest.importorskip("pulsar")
 theirs = pytest.importorskip("pulsar.schema")
@@ -26,7 +25,7 @@ OURS = type(
 
 
 @pytest.mark.parametrize("kind", ["AvroSchema", "JsonSchema"])
-def test_a_function_receives_records_of_its_class(place: Place, kind: str) -> None:
+def test_a_function_receives_records_of_its_class(place, kind):
     pytest.importorskip("fastavro")
 
     def more(thing: Any) -> Any:
@@ -47,14 +46,14 @@ def test_a_function_receives_records_of_its_class(place: Place, kind: str) -> No
     assert runner.metrics.user_exceptions == 0
 
 
-def test_schemas_are_given_by_class_or_by_name() -> None:
+def test_schemas_are_given_by_class_or_by_name():
     assert schema("s", Thing).schema_info() == geminga.schema.JsonSchema(OURS).schema_info()
     assert schema("s", "tests.functions.test_borrowed_schemas:Thing").decode(b'{"number": 3}').number == 3
     assert schema("s", theirs.StringSchema).decode(b"x") == "x"
     assert schema("s", theirs.BytesSchema()).schema_info() == geminga.schema.BytesSchema().schema_info()
 
 
-def test_messages_of_older_avro_versions_are_read(place: Place) -> None:
+def test_messages_of_older_avro_versions_are_read(place):
     pytest.importorskip("fastavro")
     before = type("Thing", (geminga.schema.Record,), {"number": geminga.schema.Integer()})
     producer = place.client.create_producer(place.topic, schema=geminga.schema.AvroSchema(before))
@@ -70,7 +69,7 @@ def test_messages_of_older_avro_versions_are_read(place: Place) -> None:
         assert place.values(1) == ["5 None"]
 
 
-def test_compression_accepts_pulsar_clients_names(place: Place) -> None:
+def test_compression_accepts_pulsar_clients_names(place):
     def aside(value: str, context: Any) -> None:
         context.publish(place.topic + "-aside", value, compression_type=pulsar.CompressionType.ZLib)
 

@@ -11,7 +11,7 @@ from waiting import loop_turns
 
 import geminga
 from geminga.functions import FunctionRunner, Output
-from tests.functions.place import BOTH, Place
+from tests.functions.place import BOTH
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -54,7 +54,7 @@ async def _raises_async(value: str) -> Any:
 
 @BOTH
 @pytest.mark.parametrize("function", [_raises, _raises_async])
-def test_any_exception_fails_only_its_call(place: Place, guarantee: str, function: Any) -> None:
+def test_any_exception_fails_only_its_call(place, guarantee, function):
     bad = [*RAISED, "library", "midway"]
     if function is _raises_async:
         bad.append("cancels itself")
@@ -72,7 +72,7 @@ def test_any_exception_fails_only_its_call(place: Place, guarantee: str, functio
     assert place.backlog(settings.subscription_name) == 0
 
 
-def test_a_call_that_cancels_itself_and_returns_has_succeeded(place: Place) -> None:
+def test_a_call_that_cancels_itself_and_returns_has_succeeded(place):
     async def cancels(value: str) -> str:
         task = asyncio.current_task()
         assert task is not None
@@ -109,7 +109,7 @@ def _cannot_be_sent(value: str, context: Any) -> Any:
 
 
 @BOTH
-def test_a_result_that_cannot_be_encoded_fails_its_call(place: Place, guarantee: str) -> None:
+def test_a_result_that_cannot_be_encoded_fails_its_call(place, guarantee):
     """Effectively once it has to be found before the first of a call's results is sent."""
     bad = ["topic", "namespace", "key", "properties", "time", "value", "option", "context's topic",
            "context's properties", "state"]  # fmt: skip
@@ -124,7 +124,7 @@ def test_a_result_that_cannot_be_encoded_fails_its_call(place: Place, guarantee:
     assert place.backlog(settings.subscription_name) == 0
 
 
-def test_an_exception_of_a_schema_fails_one_call(place: Place) -> None:
+def test_an_exception_of_a_schema_fails_one_call(place):
     class Strange(geminga.schema.StringSchema):
         def encode(self, obj: Any) -> bytes:
             if obj == "7":

@@ -1,7 +1,5 @@
 """Every call of a context is there to be implemented, with pulsar-client's arguments."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from geminga.functions.context import Context
 
 
-def test_methods_have_the_signatures_of_pulsar_client() -> None:
+def test_methods_have_the_signatures_of_pulsar_client():
     theirs = pytest.importorskip("pulsar").Context
     names = [name for name in vars(theirs) if not name.startswith("_")]
     assert len(names) > 25

@@ -18,9 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.mark.parametrize("known", [-1, 5])
-def test_a_broker_that_forgot_a_producers_ids_is_handled(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, known: int
-) -> None:
+def test_a_broker_that_forgot_a_producers_ids_is_handled(place, monkeypatch, caplog, known):
     """Brokers forget producers after hours of absence: this does not mean that deduplication is off."""
     caplog.set_level(logging.WARNING, "geminga.functions")
     monkeypatch.setattr(effectively_once, "IDLE_SECONDS", 0.05)

@@ -24,7 +24,7 @@ class Worker(Context):
         self.published.append((topic_name, message))
 
 
-def test_a_function_can_be_tested_with_a_custom_context() -> None:
+def test_a_function_can_be_tested_with_a_custom_context():
     worker, codec = Worker(), IdentitySerDe()
     result = Exclaim().process(codec.deserialize(b"hello"), worker)
     assert codec.serialize(result) == b"hello!"

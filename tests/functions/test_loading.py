@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def _optional(value: Any, extra: int = 3) -> Any:
         (lambda value, context: value, True, False, ""),
     ],
 )
-def test_callables_are_inspected(function: Any, takes_context: bool, is_async: bool, takes: str) -> None:
+def test_callables_are_inspected(function, takes_context, is_async, takes):
     call = resolve(function)
     assert (call.takes_context, call.is_async, call.takes) == (takes_context, is_async, takes)
 
@@ -53,12 +52,12 @@ def test_callables_are_inspected(function: Any, takes_context: bool, is_async: b
         (3, "a callable"),
     ],
 )
-def test_unsuitable_callables_are_refused(function: Any, said: str) -> None:
+def test_unsuitable_callables_are_refused(function, said):
     with pytest.raises(InvalidConfiguration, match=said):
         resolve(function)
 
 
-def test_a_file_can_import_modules_of_its_folder(tmp_path: Path) -> None:
+def test_a_file_can_import_modules_of_its_folder(tmp_path):
     (tmp_path / "neighbour_of_it.py").write_text("MARK = '?'")
     (tmp_path / "asked_in_a_file.py").write_text(
         "import neighbour_of_it\ndef ask(value): return value + neighbour_of_it.MARK"
@@ -66,7 +65,7 @@ def test_a_file_can_import_modules_of_its_folder(tmp_path: Path) -> None:
     assert resolve(f"{tmp_path}/asked_in_a_file.py:ask").function("so") == "so?"
 
 
-def test_serdes_accept_the_names_of_function_workers() -> None:
+def test_serdes_accept_the_names_of_function_workers():
     assert serde("input_serde", "serde.PickleSerDe").deserialize(b"I1\n.") == 1
     assert type(serde("input_serde", None)).__name__ == "IdentitySerDe"
     with pytest.raises(InvalidConfiguration, match="serialize"):
@@ -74,7 +73,7 @@ def test_serdes_accept_the_names_of_function_workers() -> None:
     assert find("os:path.join")("a", "b") == "a/b"
 
 
-def test_an_invalid_schema_is_refused_with_the_name_of_the_setting() -> None:
+def test_an_invalid_schema_is_refused_with_the_name_of_the_setting():
     for wrong in (relayed.shout, 3, "tests.functions.relayed:shout"):
         with pytest.raises(InvalidConfiguration, match=r"^output_schema=.*allowed: a schema"):
             schema("output_schema", wrong)

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from waiting import eventually
@@ -50,8 +49,8 @@ def _instance(settings: FunctionSettings) -> subprocess.Popen[bytes]:
     ],
 )
 def test_killed_processes_keep_their_guarantee(
-    guarantee: str, function: str, each: int, pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+    guarantee, function, each, pulsar_broker, pulsar_client, pulsar_topic
+):
     chance = random.Random(f"{guarantee}{function}")
     settings = FunctionSettings(
         function=f"tests.functions.relayed:{function}", inputs=(pulsar_topic,), output=pulsar_topic + "-out",
@@ -112,9 +111,7 @@ def test_killed_processes_keep_their_guarantee(
         assert max(seen.values()) == 1
 
 
-def test_a_process_that_dies_is_started_again(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_a_process_that_dies_is_started_again(pulsar_broker, pulsar_client, pulsar_topic):
     settings = FunctionSettings(
         function="tests.functions.relayed:shout", inputs=(pulsar_topic,), output=pulsar_topic + "-out",
         service_url=pulsar_broker.service_url, parallelism=2,
@@ -148,9 +145,7 @@ def test_a_process_that_dies_is_started_again(
     assert not _children()
 
 
-def test_the_second_signal_ends_all_processes_at_once(
-    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
-) -> None:
+def test_the_second_signal_ends_all_processes_at_once(pulsar_broker, pulsar_client, pulsar_topic):
     psutil = pytest.importorskip("psutil")
     settings = FunctionSettings(
         function="tests.functions.relayed:hangs", inputs=(pulsar_topic,), parallelism=2,
@@ -183,7 +178,7 @@ def test_the_second_signal_ends_all_processes_at_once(
     assert psutil.wait_procs(instances, 30)[1] == []
 
 
-def test_a_process_that_cannot_start_is_not_restarted(pulsar_broker: Any, capfd: Any) -> None:
+def test_a_process_that_cannot_start_is_not_restarted(pulsar_broker, capfd):
     settings = FunctionSettings(
         function="tests.functions.relayed:nothing", inputs=("a",), parallelism=2,
         service_url=pulsar_broker.service_url,
@@ -194,9 +189,7 @@ def test_a_process_that_cannot_start_is_not_restarted(pulsar_broker: Any, capfd:
     assert "has no 'nothing'" in capfd.readouterr().err
 
 
-def test_a_closed_standard_error_does_not_end_the_supervision(
-    pulsar_broker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_standard_error_does_not_end_the_supervision(pulsar_broker, monkeypatch):
     settings = FunctionSettings(
         function="tests.functions.relayed:nothing", inputs=("a",), service_url=pulsar_broker.service_url
     )

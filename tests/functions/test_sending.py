@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,6 @@ from waiting import eventually, eventually_async
 
 from geminga.functions import FunctionRunner, Output, sending
 from geminga.functions.sending import AtLeastOnce, PendingResults
-from tests.functions.place import Place
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -24,36 +22,33 @@ def _settling(flows: list[Any], max_pending: int = 1000) -> PendingResults:
     return PendingResults(SimpleNamespace(settings=settings), consumer)  # type: ignore[arg-type]
 
 
-def test_larger_messages_lower_the_number_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_larger_messages_lower_the_number_in_flight(monkeypatch):
     monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
 
-    async def main() -> None:
-        one, other = (SimpleNamespace(received_messages=0, received_bytes=0) for _ in range(2))
-        settling = _settling([one, other])
-        assert settling.most == 1000
-        one.received_messages, one.received_bytes = 10, 100
-        assert settling.most == 1000
-        other.received_messages, other.received_bytes = 100, 4_000_000
-        first = settling.most
-        assert 1_000_000 / 40_000 < first < 1000
-        for _ in range(50):
-            other.received_messages += 1
-            other.received_bytes += 100_000
-            assert settling.most <= first
-        assert settling.most == 10
-        for _ in range(50):
-            settling.note_results(2, 200_000)
-        assert settling.most == 5
-        settling.note_results(1, 50_000_000)
-        assert settling.most == 1  # never none
-        one.received_messages = one.received_bytes = 0  # a topic is no more read, or opened again
-        assert settling.most == 1
-
-    asyncio.run(main())
+    one, other = (SimpleNamespace(received_messages=0, received_bytes=0) for _ in range(2))
+    settling = _settling([one, other])
+    assert settling.most == 1000
+    one.received_messages, one.received_bytes = 10, 100
+    assert settling.most == 1000
+    other.received_messages, other.received_bytes = 100, 4_000_000
+    first = settling.most
+    assert 1_000_000 / 40_000 < first < 1000
+    for _ in range(50):
+        other.received_messages += 1
+        other.received_bytes += 100_000
+        assert settling.most <= first
+    assert settling.most == 10
+    for _ in range(50):
+        settling.note_results(2, 200_000)
+    assert settling.most == 5
+    settling.note_results(1, 50_000_000)
+    assert settling.most == 1  # never none
+    one.received_messages = one.received_bytes = 0  # a topic is no more read, or opened again
+    assert settling.most == 1
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_large_messages_wait_for_memory(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_messages_wait_for_memory(place, kind, monkeypatch):
     monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
     leave = threading.Event()
 
@@ -74,7 +69,7 @@ def test_large_messages_wait_for_memory(place: Place, kind: str, monkeypatch: py
         assert place.values(60) == [f"{n:05}" for n in range(60)]
 
 
-def test_open_producers_of_chosen_topics_are_limited(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_producers_of_chosen_topics_are_limited(place, monkeypatch):
     monkeypatch.setattr(sending, "PRODUCERS_MAX", 3)
     counts: list[int] = []
 
@@ -96,9 +91,7 @@ def test_open_producers_of_chosen_topics_are_limited(place: Place, monkeypatch: 
 
 
 @pytest.mark.parametrize("queue", [7, 1000])
-def test_results_with_options_keep_their_order(
-    place: Place, monkeypatch: pytest.MonkeyPatch, queue: int
-) -> None:
+def test_results_with_options_keep_their_order(place, monkeypatch, queue):
     def mixed(value: str) -> Any:
         return Output(value, properties={"a": "b"}) if int(value) % 3 == 0 else value
 

@@ -1,7 +1,5 @@
 """Serdes, beside pulsar-client's."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.functions import serde
@@ -10,7 +8,7 @@ VALUES = [0, -5, 1.5, 2 + 3j, "text", "7", "", "grüß", b"raw", b"\xff\xfe", fl
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_identity_serde_equals_that_of_pulsar_client(value: object) -> None:
+def test_identity_serde_equals_that_of_pulsar_client(value):
     ours, theirs = serde.IdentitySerDe(), pytest.importorskip("pulsar").IdentitySerDe()
     payload = ours.serialize(value)
     assert payload == theirs.serialize(value)
@@ -19,11 +17,11 @@ def test_identity_serde_equals_that_of_pulsar_client(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, True], ids=repr)
-def test_identity_serde_refuses_other_types(value: object) -> None:
+def test_identity_serde_refuses_other_types(value):
     with pytest.raises(TypeError, match=type(value).__name__):
         serde.IdentitySerDe().serialize(value)
 
 
-def test_pickle_serde_decodes_what_it_encodes() -> None:
+def test_pickle_serde_decodes_what_it_encodes():
     value = {"a": [1, 2.5, None], "b": {"c"}}
     assert serde.PickleSerDe().deserialize(serde.PickleSerDe().serialize(value)) == value

@@ -1,10 +1,5 @@
 """Settings check themselves; `pulsar-admin`'s files are understood, and what is not understood is said."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from geminga.errors import InvalidConfiguration
@@ -33,7 +28,7 @@ resources: {cpu: 1}
 """
 
 
-def test_files_with_pulsar_admins_names_are_read(tmp_path: Path) -> None:
+def test_files_with_pulsar_admins_names_are_read(tmp_path):
     file = tmp_path / "function.yaml"
     file.write_text(YAML)
     settings = from_config(read_config(file), parallelism=4)
@@ -50,7 +45,7 @@ def test_files_with_pulsar_admins_names_are_read(tmp_path: Path) -> None:
     assert FunctionSettings.from_json(settings.to_json()) == settings
 
 
-def test_schemas_accept_pulsars_names() -> None:
+def test_schemas_accept_pulsars_names():
     specs = {"a": {"schemaType": "STRING", "schemaProperties": {}, "serdeClassName": ""}}
     settings = from_config({"className": "a.B", "inputSpecs": specs, "outputSchemaType": "string"})
     assert settings.input_schema == settings.output_schema == "geminga.schema:StringSchema"
@@ -59,7 +54,7 @@ def test_schemas_accept_pulsars_names() -> None:
     )
 
 
-def test_a_class_name_is_resolved_in_the_given_file(tmp_path: Path) -> None:
+def test_a_class_name_is_resolved_in_the_given_file(tmp_path):
     settings = from_config({"py": "code.py", "className": "code.Shout", "inputs": ["a"], "autoAck": False})
     assert (settings.function, settings.guarantee, settings.name) == ("code.py:Shout", "MANUAL", "Shout")
 
@@ -83,12 +78,12 @@ def test_a_class_name_is_resolved_in_the_given_file(tmp_path: Path) -> None:
         ({"className": "a.B", "inputs": {"a": 1}, "name": "x/y"}, "name='x/y'"),
     ],
 )
-def test_invalid_settings_are_named(config: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_named(config, said):
     with pytest.raises(InvalidConfiguration, match=said):
         from_config(config)
 
 
-def test_callables_are_passed_to_other_processes_by_name() -> None:
+def test_callables_are_passed_to_other_processes_by_name():
     settings = FunctionSettings(function=relayed.shout, inputs=("a",))
     assert FunctionSettings.from_json(settings.to_json()).function == "tests.functions.relayed:shout"
     with pytest.raises(InvalidConfiguration, match="module:name"):

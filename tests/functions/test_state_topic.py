@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from tests.functions.place import Place
 
 
 @pytest.fixture
-def small_ledgers(pulsar_topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def small_ledgers(pulsar_topic, monkeypatch):
     """A broker that closes ledgers after ten entries and trims them every 0.1 s; functions trim as often."""
     monkeypatch.setattr(state_topic, "TRIM_SECONDS", 0.05)
     monkeypatch.setattr(topic_maintenance, "ROUND_SECONDS", 0.1)
@@ -30,7 +29,7 @@ def keep(value: str, context: Any) -> str:
     return f"{value} {context.get_counter('n')}"
 
 
-def test_state_messages_that_compaction_covers_are_trimmed_and_the_state_stays(small_ledgers: Place) -> None:
+def test_state_messages_that_compaction_covers_are_trimmed_and_the_state_stays(small_ledgers):
     place = small_ledgers
     settings = place.settings(keep, connection={"admin_url": place.broker.admin_url})
     topic = f"{settings.tenant}/{settings.namespace}/{settings.name}-state"
@@ -56,7 +55,7 @@ def _messages(admin: geminga.Admin, topic: str) -> int:
         return 0
 
 
-def test_existing_policies_of_a_state_topic_are_kept(small_ledgers: Place) -> None:
+def test_existing_policies_of_a_state_topic_are_kept(small_ledgers):
     place = small_ledgers
     settings = place.settings(keep, connection={"admin_url": place.broker.admin_url})
     topic = f"{settings.tenant}/{settings.namespace}/{settings.name}-state"
@@ -72,9 +71,7 @@ def test_existing_policies_of_a_state_topic_are_kept(small_ledgers: Place) -> No
         assert admin.topic_policies.compaction_threshold.get(topic) == 0
 
 
-def test_a_state_topic_that_cannot_be_trimmed_is_named_in_the_log(
-    small_ledgers: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_state_topic_that_cannot_be_trimmed_is_named_in_the_log(small_ledgers, caplog):
     caplog.set_level("WARNING", "geminga.functions")
     settings = small_ledgers.settings(keep, connection={"admin_url": "http://127.0.0.1:1"})
     with FunctionRunner(settings):
@@ -84,7 +81,7 @@ def test_a_state_topic_that_cannot_be_trimmed_is_named_in_the_log(
         eventually(lambda: text in caplog.text)
 
 
-def test_the_web_address_for_trimming_is_learned_from_the_broker(small_ledgers: Place) -> None:
+def test_the_web_address_for_trimming_is_learned_from_the_broker(small_ledgers):
     settings = small_ledgers.settings(keep)
     topic = f"{settings.tenant}/{settings.namespace}/{settings.name}-state"
     with geminga.Admin(small_ledgers.broker.admin_url) as admin, FunctionRunner(settings):

@@ -10,7 +10,6 @@ from waiting import eventually, loop_turns
 
 import geminga
 from geminga.functions import FunctionRunner
-from tests.functions.place import Place
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
@@ -83,7 +82,7 @@ def _too_big(table: Any) -> Any:
     "function",
     [_raises, _panics, _cancels_itself, _exits, _no_table, _no_value, _numbers, _strange_keys, _too_big],
 )
-def test_a_failing_row_does_not_fail_other_rows(place: Place, function: Any) -> None:
+def test_a_failing_row_does_not_fail_other_rows(place, function):
     settings = place.settings(
         function,
         arrow=True,
@@ -99,7 +98,7 @@ def test_a_failing_row_does_not_fail_other_rows(place: Place, function: Any) -> 
     assert place.backlog(settings.subscription_name) == 0
 
 
-def test_if_every_call_fails_calls_are_limited_and_all_rows_are_redelivered(place: Place) -> None:
+def test_if_every_call_fails_calls_are_limited_and_all_rows_are_redelivered(place):
     works = False
 
     def waits(table: Any) -> Any:
@@ -116,7 +115,7 @@ def test_if_every_call_fails_calls_are_limited_and_all_rows_are_redelivered(plac
         assert sorted(place.values(500), key=int) == [str(n) for n in range(500)]
 
 
-def test_a_deleted_output_of_tables_ends_the_function(place: Place) -> None:
+def test_a_deleted_output_of_tables_ends_the_function(place):
     settings = place.settings(_raises, arrow=True, retry_delay_ms=10)
     runner = FunctionRunner(settings).start()
     place.send(1)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from singles import encode_single_metadata
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import message_id_of
@@ -39,7 +40,7 @@ from geminga.records import decode as decode_record
 from geminga.schema import ProtobufNativeSchema
 from geminga.schema.generic import schema_of
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.wire.batch import decode_batch, encode_single_metadata
+from geminga.wire.batch import decode_batch
 from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.columnar import ChunkCarry, decode_entries

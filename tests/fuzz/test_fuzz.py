@@ -1,7 +1,5 @@
 """Mutated inputs of every decoder of foreign bytes: each is decoded, or refused by an error named for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fuzz.__main__ import FOUND, failure, fuzz
@@ -12,18 +10,18 @@ SEED = 739_948
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_valid_inputs_are_decoded(name: str) -> None:
+def test_valid_inputs_are_decoded(name):
     for data in TARGETS[name].seeds():
         TARGETS[name].decode(data)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=f"{name}-seed-{SEED}") for name in TARGETS])
-def test_mutated_inputs_are_decoded_or_refused(name: str) -> None:
+def test_mutated_inputs_are_decoded_or_refused(name):
     assert fuzz(name, 1500, SEED) == 0
 
 
 @pytest.mark.parametrize(
     "path", sorted(FOUND.rglob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
 )
-def test_inputs_that_once_failed_are_decoded_or_refused(path) -> None:  # type: ignore[no-untyped-def]
+def test_inputs_that_once_failed_are_decoded_or_refused(path):  # type: ignore[no-untyped-def]
     assert failure(TARGETS[path.parent.name], path.read_bytes()) == ""

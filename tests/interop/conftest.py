@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -69,13 +68,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 @pytest.fixture(scope="session")
-def told(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
+def told(pytestconfig):
     """An object with a title and a text that are printed at the end of the run, from any worker."""
     return lambda title, text: pytestconfig.stash[_TOLD].append((title, text))
 
 
 @pytest.fixture(scope="session")
-def pulsar_home() -> Path:
+def pulsar_home():
     home = Path(os.environ.get("PULSAR_HOME", CACHED))
     if not (home / "bin/pulsar").exists():
         pytest.fail(f"no Apache Pulsar in {home}: run `make interop`, which fetches it")
@@ -83,7 +82,7 @@ def pulsar_home() -> Path:
 
 
 @pytest.fixture(scope="session")
-def apache_pulsar(pulsar_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApachePulsar]:
+def apache_pulsar(pulsar_home, tmp_path_factory):
     """Apache Pulsar in standalone mode. Batch-index acknowledgement is on, so that tests cover both kinds.
 
     Tenants and namespaces may be deleted with their contents, as Geminga's may without a setting. Inactive
@@ -101,6 +100,6 @@ def apache_pulsar(pulsar_home: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def topic() -> Callable[[str], str]:
+def topic():
     """A fresh topic name for each call."""
     return lambda name: f"persistent://public/default/{name}-{uuid4().hex[:10]}"

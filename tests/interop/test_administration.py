@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import geminga
-from geminga.testing.apache_pulsar import ApachePulsar
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "suites"))
 suite: Any = importlib.import_module("administration")
@@ -20,13 +18,11 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def admin(apache_pulsar: ApachePulsar) -> Iterator[geminga.Admin]:
+def admin(apache_pulsar):
     with geminga.Admin(apache_pulsar.admin_url, operation_timeout_seconds=60) as one:
         yield one
 
 
 @pytest.mark.parametrize("check", suite.CHECKS)
-def test_each_administration_check_passes_on_apache_pulsar(
-    admin: geminga.Admin, apache_pulsar: ApachePulsar, check: str
-) -> None:
+def test_each_administration_check_passes_on_apache_pulsar(admin, apache_pulsar, check):
     suite.CHECKS[check](admin, apache_pulsar)

@@ -83,11 +83,11 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 """For each alert, the series with which it fires, and those with which it is silent; a value a minute."""
 
 
-def test_every_alert_has_series_for_both_outcomes() -> None:
+def test_every_alert_has_series_for_both_outcomes():
     assert list(CASES) == [each["alert"] for each in json.loads(RULES)["groups"][0]["rules"]]
 
 
-def test_prometheus_fires_each_alert_when_it_should_and_no_other_time(tmp_path: Path, promtool: str) -> None:
+def test_prometheus_fires_each_alert_when_it_should_and_no_other_time(tmp_path, promtool):
     (tmp_path / "alerts.json").write_text(RULES)
     found = []
     for name, outcomes in CASES.items():
@@ -113,7 +113,7 @@ def test_prometheus_fires_each_alert_when_it_should_and_no_other_time(tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_prometheus_accepts_the_configuration_of_the_page(tmp_path: Path, promtool: str) -> None:
+def test_prometheus_accepts_the_configuration_of_the_page(tmp_path, promtool):
     page = (Path(__file__).parents[2] / "docs/how-to/run-in-production.md").read_text()
     [configuration] = re.findall(r"cat > prometheus\.yml <<'END'\n(.*?)^END", page, re.M | re.S)
     (tmp_path / "prometheus.yml").write_text(configuration)
@@ -128,7 +128,7 @@ def test_prometheus_accepts_the_configuration_of_the_page(tmp_path: Path, promto
 
 
 @pytest.fixture
-def promtool() -> str:
+def promtool():
     """Path of Prometheus' rule checker; without one, in continuous integration too, the test is skipped."""
     fetched = Path(__file__).parents[2] / ".cache/prometheus/usr/bin/promtool"
     found = str(fetched) if fetched.exists() else shutil.which("promtool")

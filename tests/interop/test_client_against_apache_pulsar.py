@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pulsar
@@ -15,7 +15,6 @@ import geminga
 from geminga.client import web_address
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
-from geminga.testing.apache_pulsar import ApachePulsar
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -26,13 +25,13 @@ WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
-def ours(apache_pulsar: ApachePulsar) -> Iterator[geminga.Client]:
+def ours(apache_pulsar):
     with geminga.Client(apache_pulsar.service_url) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def witness(apache_pulsar: ApachePulsar) -> Iterator[Any]:
+def witness(apache_pulsar):
     client = pulsar.Client(apache_pulsar.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
     yield client
     client.close()
@@ -48,9 +47,7 @@ def _receive(consumer: Any, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_we_read_what_pulsar_client_publishes(
-    ours: geminga.Client, witness: Any, topic: Topic, compression: str
-) -> None:
+def test_we_read_what_pulsar_client_publishes(ours, witness, topic, compression):
     name = topic("receive")
     consumer = ours.subscribe(name, "ours", initial_position=geminga.InitialPosition.Earliest)
     producer = witness.create_producer(
@@ -70,7 +67,7 @@ def test_we_read_what_pulsar_client_publishes(
     producer.close()
 
 
-def test_messages_are_received_as_columns(ours: geminga.Client, witness: Any, topic: Topic) -> None:
+def test_messages_are_received_as_columns(ours, witness, topic):
     import pyarrow as pa
 
     name = topic("columns")
@@ -109,7 +106,7 @@ class _Parts:
         self.heard.append(False)
 
 
-def test_failover_follows_priority_and_notifies_listeners(ours: geminga.Client, topic: Topic) -> None:
+def test_failover_follows_priority_and_notifies_listeners(ours, topic):
     """The consumer with the smallest priority number is active, in any order of arrival."""
     name, low, high = topic("failover"), _Parts(), _Parts()
     options: Any = {"initial_position": geminga.InitialPosition.Earliest}
@@ -133,7 +130,7 @@ def test_failover_follows_priority_and_notifies_listeners(ours: geminga.Client, 
     second.close()
 
 
-def test_statistics_of_a_consumer_show_its_permits(ours: geminga.Client, topic: Topic) -> None:
+def test_statistics_of_a_consumer_show_its_permits(ours, topic):
     consumer = ours.subscribe(
         topic("statistics"), "s", geminga.ConsumerType.Shared, receiver_queue_size=10,
         broker_consumer_stats_cache_time_ms=0,
@@ -152,7 +149,7 @@ def test_statistics_of_a_consumer_show_its_permits(ours: geminga.Client, topic: 
 
 
 @pytest.mark.parametrize("over", ["pulsar", "http"])
-def test_ack_holes_are_reported_by_rest(apache_pulsar: ApachePulsar, topic: Topic, over: str) -> None:
+def test_ack_holes_are_reported_by_rest(apache_pulsar, topic, over):
     name = topic("holes")
     with geminga.Client(apache_pulsar.service_url if over == "pulsar" else apache_pulsar.admin_url) as client:
         consumer = client.subscribe(
@@ -171,7 +168,7 @@ def test_ack_holes_are_reported_by_rest(apache_pulsar: ApachePulsar, topic: Topi
             eventually(lambda: consumer.stats().ack_holes == 0)
 
 
-def test_shared_consumers_of_a_higher_priority_come_first(ours: geminga.Client, topic: Topic) -> None:
+def test_shared_consumers_of_a_higher_priority_come_first(ours, topic):
     name = topic("priority")
     high, low = (
         ours.subscribe(
@@ -193,7 +190,7 @@ def test_shared_consumers_of_a_higher_priority_come_first(ours: geminga.Client, 
     low.close()
 
 
-def test_messages_in_flight_at_a_redelivery_request_are_dropped(ours: geminga.Client, topic: Topic) -> None:
+def test_messages_in_flight_at_a_redelivery_request_are_dropped(ours, topic):
     """Epochs: messages in flight at a request for redelivery are dropped, and none is skipped.
 
     While a read is in flight Apache Pulsar 4.0.4 skips messages or rewinds twice: `geminga.consumer.rewind`.
@@ -220,9 +217,7 @@ def test_messages_in_flight_at_a_redelivery_request_are_dropped(ours: geminga.Cl
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["whole", "by index"])
-def test_a_reset_by_an_administrator_redelivers_partly_acknowledged_batches(
-    apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic, told: bool
-) -> None:
+def test_a_reset_by_an_administrator_redelivers_partly_acknowledged_batches(apache_pulsar, ours, topic, told):
     name = topic("half")
     consumer = ours.subscribe(
         name, "s", geminga.ConsumerType.Shared, batch_index_ack_enabled=told, ack_receipt_enabled=True
@@ -241,9 +236,7 @@ def test_a_reset_by_an_administrator_redelivers_partly_acknowledged_batches(
     consumer.close()
 
 
-def test_the_web_address_is_confirmed_by_lookups(
-    apache_pulsar: ApachePulsar, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_web_address_is_confirmed_by_lookups(apache_pulsar, monkeypatch):
     cluster = Cluster(service_url=apache_pulsar.service_url)
     with pytest.raises(InvalidConfiguration, match="--admin-url"):
         cluster.find_admin_url()  # no default port, and Apache Pulsar does not send its web address

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pulsar
@@ -16,7 +15,7 @@ from waiting import eventually
 import geminga
 from geminga.broker.serving.embedded import embedded
 from geminga.spark.datasource import PulsarDataSource, PulsarReader
-from geminga.testing.apache_pulsar import ApachePulsar, run_tool
+from geminga.testing.apache_pulsar import run_tool
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -56,7 +55,7 @@ class Admin:
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def ours(tmp_path_factory):
     with embedded(data_dir=tmp_path_factory.mktemp("store")) as broker:
         yield broker
 
@@ -151,9 +150,7 @@ def history(service_url: str, admin: Admin, topic: str) -> list[list[Given]]:
         client.close()
 
 
-def test_readers_of_a_compacted_topic_get_the_same_from_both_brokers(
-    apache_pulsar: ApachePulsar, ours: Any, topic: Topic
-) -> None:
+def test_readers_of_a_compacted_topic_get_the_same_from_both_brokers(apache_pulsar, ours, topic):
     name = topic("compacted")
     theirs = history(apache_pulsar.service_url, Admin(apache_pulsar.admin_url), name)
     assert history(ours.service_url, Admin(ours.admin_url), name) == theirs
@@ -161,9 +158,7 @@ def test_readers_of_a_compacted_topic_get_the_same_from_both_brokers(
 
 
 @pytest.mark.parametrize("batching", [False, True])
-def test_compaction_removes_deletions_of_our_client(
-    apache_pulsar: ApachePulsar, ours: Any, topic: Topic, batching: bool
-) -> None:
+def test_compaction_removes_deletions_of_our_client(apache_pulsar, ours, topic, batching):
     name = topic("deletions")
     for broker in (apache_pulsar, ours):
         with geminga.Client(broker.service_url) as client:
@@ -177,9 +172,7 @@ def test_compaction_removes_deletions_of_our_client(
             assert not reader.has_message_available()
 
 
-def test_both_brokers_give_the_same_answers_about_compaction(
-    apache_pulsar: ApachePulsar, ours: Any, topic: Topic
-) -> None:
+def test_both_brokers_give_the_same_answers_about_compaction(apache_pulsar, ours, topic):
     plain, parts = topic("plain"), topic("parts")
     answers = []
     for broker in (apache_pulsar, ours):
@@ -205,7 +198,7 @@ def test_both_brokers_give_the_same_answers_about_compaction(
     assert answers[1] == answers[0]
 
 
-def test_pulsar_admin_compacts_a_topic_of_geminga(pulsar_home: Path, ours: Any, topic: Topic) -> None:
+def test_pulsar_admin_compacts_a_topic_of_geminga(pulsar_home, ours, topic):
     """``pulsar-admin topics compact`` and ``compaction-status`` on our broker."""
     name = topic("java")
 

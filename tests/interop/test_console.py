@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -17,7 +17,6 @@ from waiting import eventually
 import geminga
 from geminga import ConsumerType
 from geminga.ids import TopicName
-from geminga.testing.apache_pulsar import ApachePulsar
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 WAIT_SECONDS = 90
@@ -71,15 +70,13 @@ class Console:
 
 
 @pytest.fixture(scope="module")
-def console(apache_pulsar: ApachePulsar) -> Iterator[Console]:
+def console(apache_pulsar):
     running = Console(apache_pulsar.admin_url)
     yield running
     assert running.close() == 0
 
 
-def test_the_console_shows_a_stuck_subscription_of_apache_pulsar(
-    apache_pulsar: ApachePulsar, console: Console, topic: Callable[[str], str]
-) -> None:
+def test_the_console_shows_a_stuck_subscription_of_apache_pulsar(apache_pulsar, console, topic):
     name = topic("console")
     path = "/".join(quote(part, safe="") for part in ("persistent", *_parts(name)))
     with geminga.Client(apache_pulsar.service_url) as client:
@@ -122,7 +119,7 @@ def test_the_console_shows_a_stuck_subscription_of_apache_pulsar(
         producer.close()
 
 
-def test_the_console_shows_the_version_of_apache_pulsar(console: Console) -> None:
+def test_the_console_shows_the_version_of_apache_pulsar(console):
     assert console.get("/admin/v2/geminga/overview")["version"].startswith("Apache Pulsar 4.")
     assert console.get("/admin/v2/geminga/happenings") == []
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import pytest
 import geminga
 from geminga import schema
 from geminga.client.crypto import CryptoKeyReader
-from geminga.testing.apache_pulsar import ApachePulsar
 
 pytest.importorskip("cryptography")
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
@@ -47,12 +45,12 @@ class Published:
 
 
 @pytest.fixture(scope="module")
-def prefix() -> str:
+def prefix():
     return f"persistent://public/default/combination-{uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="module")
-def published(apache_pulsar: ApachePulsar, prefix: str) -> Iterator[list[Published]]:
+def published(apache_pulsar, prefix):
     chance = random.Random(1)
     reader = CryptoKeyReader(str(PUBLIC), str(PRIVATE))
     everything = []
@@ -80,9 +78,7 @@ def published(apache_pulsar: ApachePulsar, prefix: str) -> Iterator[list[Publish
         yield everything
 
 
-def test_the_java_client_reads_all_variants(
-    apache_pulsar: ApachePulsar, published: list[Published], prefix: str
-) -> None:
+def test_the_java_client_reads_all_variants(apache_pulsar, published, prefix):
     output = apache_pulsar.tool(
         "pulsar-client", "consume", f"{prefix}-.*", "--regex", "-s", "java", "-p", "Earliest",
         "-n", str(len(published) * MESSAGES), "-ekv", PRIVATE.as_uri(),
@@ -93,7 +89,7 @@ def test_the_java_client_reads_all_variants(
     assert sorted(seen) == sorted(content for one in published for content in one.contents)
 
 
-def test_pulsar_client_reads_all_variants(apache_pulsar: ApachePulsar, published: list[Published]) -> None:
+def test_pulsar_client_reads_all_variants(apache_pulsar, published):
     client = pulsar.Client(apache_pulsar.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     reader = pulsar.CryptoKeyReader(str(PUBLIC), str(PRIVATE))
     for one in published:

@@ -9,9 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,9 +20,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_function_written_for_pulsar_client_runs(
-    apache_pulsar: Any, topic: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_a_function_written_for_pulsar_client_runs(apache_pulsar, topic, tmp_path):
     pytest.importorskip("pulsar")
     (tmp_path / "for_pulsar_client.py").write_text(
         "from pulsar import Function\n\n\n"
@@ -52,9 +48,7 @@ def test_a_function_written_for_pulsar_client_runs(
                 assert aside.receive(60_000).properties() == {"p": "q"}
 
 
-def test_a_killed_function_with_deduplication_writes_each_result_once(
-    apache_pulsar: Any, topic: Callable[[str], str]
-) -> None:
+def test_a_killed_function_with_deduplication_writes_each_result_once(apache_pulsar, topic):
     where, count, chance = topic("function-killed"), 20_000, random.Random(3)
     settings = FunctionSettings(
         function="tests.functions.relayed:shout", inputs=(where,), output=where + "-out",

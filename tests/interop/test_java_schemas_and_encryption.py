@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,19 +30,19 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def broker(tmp_path_factory):
     with geminga.embedded(tmp_path_factory.mktemp("store")) as running:
         yield running
 
 
 @pytest.fixture
-def client(broker: Any) -> Iterator[geminga.Client]:
+def client(broker):
     with broker.client() as client:
         yield client
 
 
 @pytest.fixture
-def tool(broker: Any, pulsar_home: Path) -> Tool:
+def tool(broker, pulsar_home):
     def run(*arguments: str) -> str:
         done = run_tool(
             pulsar_home,
@@ -59,7 +58,7 @@ def tool(broker: Any, pulsar_home: Path) -> Tool:
 
 
 @pytest.fixture
-def as_file(tmp_path: Path) -> Callable[[bytes], str]:
+def as_file(tmp_path):
     """The tool takes a comma on its command line for the end of a message, in a file it does not."""
 
     def write(content: bytes) -> str:
@@ -71,9 +70,7 @@ def as_file(tmp_path: Path) -> Callable[[bytes], str]:
 
 
 @pytest.mark.parametrize("kind", sorted(FILES))
-def test_messages_encrypted_by_java_are_decrypted(
-    client: geminga.Client, tool: Tool, topic: Topic, kind: str
-) -> None:
+def test_messages_encrypted_by_java_are_decrypted(client, tool, topic, kind):
     name, (public, private) = topic("encrypted"), FILES[kind]
     consumer = client.subscribe(name, "s", crypto_key_reader=CryptoKeyReader("", str(private)))
     tool("produce", name, "-m", "a secret", "-n", "3", "-ekn", "orders", "-ekv", public.as_uri())
@@ -86,9 +83,7 @@ def test_messages_encrypted_by_java_are_decrypted(
 
 
 @pytest.mark.parametrize("kind", sorted(FILES))
-def test_messages_encrypted_by_us_are_decrypted_by_java(
-    client: geminga.Client, tool: Tool, topic: Topic, kind: str
-) -> None:
+def test_messages_encrypted_by_us_are_decrypted_by_java(client, tool, topic, kind):
     name, (public, private) = topic("encrypted"), FILES[kind]
     client.subscribe(name, "java", initial_position=Earliest).close()
     reader = CryptoKeyReader(str(public), "")
@@ -119,9 +114,7 @@ class Reading(schema.Record):
 
 
 @pytest.mark.parametrize("kind", ["avro", "json"])
-def test_records_written_by_java_are_read(
-    client: geminga.Client, tool: Tool, topic: Topic, as_file: Callable[[bytes], str], kind: str
-) -> None:
+def test_records_written_by_java_are_read(client, tool, topic, as_file, kind):
     name = topic(kind)
     content = b'{"x": 5, "text": "t"}'
     if kind == "avro":  # the tool takes encoded records, and checks that it can read them
@@ -135,7 +128,7 @@ def test_records_written_by_java_are_read(
 
 
 @pytest.mark.parametrize("kind", ["avro", "json"])
-def test_our_records_are_read_by_java(client: geminga.Client, tool: Tool, topic: Topic, kind: str) -> None:
+def test_our_records_are_read_by_java(client, tool, topic, kind):
     name = topic(kind)
     client.subscribe(name, "java", initial_position=Earliest).close()
     ours = schema.AvroSchema(Reading) if kind == "avro" else schema.JsonSchema(Reading)
@@ -144,13 +137,7 @@ def test_our_records_are_read_by_java(client: geminga.Client, tool: Tool, topic:
 
 
 @pytest.mark.parametrize("encoding", list(schema.KeyValueEncodingType))
-def test_key_value_pairs_written_by_java_are_read(
-    client: geminga.Client,
-    tool: Tool,
-    topic: Topic,
-    as_file: Callable[[bytes], str],
-    encoding: schema.KeyValueEncodingType,
-) -> None:
+def test_key_value_pairs_written_by_java_are_read(client, tool, topic, as_file, encoding):
     name = topic("pairs")
     tool(
         "produce", name, "-ks", "string", "-vs", f"json:{json.dumps(RECORD)}",
@@ -166,9 +153,7 @@ def test_key_value_pairs_written_by_java_are_read(
 
 
 @pytest.mark.parametrize("encoding", list(schema.KeyValueEncodingType))
-def test_key_value_pairs_written_by_us_are_read_by_java(
-    client: geminga.Client, tool: Tool, topic: Topic, encoding: schema.KeyValueEncodingType
-) -> None:
+def test_key_value_pairs_written_by_us_are_read_by_java(client, tool, topic, encoding):
     name = topic("pairs")
     client.subscribe(name, "java", initial_position=Earliest).close()
     pairs = schema.KeyValueSchema(schema.StringSchema(), schema.JsonSchema(Reading), encoding)

@@ -6,7 +6,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,13 @@ Topic = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def broker(tmp_path_factory):
     with geminga.embedded(tmp_path_factory.mktemp("store")) as running:
         yield running
 
 
 @pytest.fixture
-def tool(broker: Any, pulsar_home: Path) -> Tool:
+def tool(broker, pulsar_home):
     def run(name: str, *arguments: str) -> str:
         done = run_tool(
             pulsar_home, name, *arguments, service_url=broker.service_url, admin_url=broker.admin_url
@@ -45,7 +45,7 @@ def tool(broker: Any, pulsar_home: Path) -> Tool:
 
 
 @pytest.fixture(scope="module")
-def admin(broker: Any, pulsar_home: Path) -> Iterator[Tool]:
+def admin(broker, pulsar_home):
     """The commands of ``pulsar-admin``, all in one Java process: each start of the tool is seconds of CPU."""
     process = admin_matrix.PulsarAdmin(pulsar_home, broker.admin_url)
 
@@ -58,7 +58,7 @@ def admin(broker: Any, pulsar_home: Path) -> Iterator[Tool]:
     process.close()
 
 
-def test_pulsar_admin_manages_tenants_and_namespaces(admin: Tool) -> None:
+def test_pulsar_admin_manages_tenants_and_namespaces(admin):
     admin("tenants", "create", "acme")
     assert "acme" in admin("tenants", "list").split()
     admin("namespaces", "create", "acme/orders")
@@ -71,7 +71,7 @@ def test_pulsar_admin_manages_tenants_and_namespaces(admin: Tool) -> None:
     assert "acme" not in admin("tenants", "list").split()
 
 
-def test_pulsar_admin_manages_topics(admin: Tool, topic: Topic) -> None:
+def test_pulsar_admin_manages_topics(admin, topic):
     name = topic("admin")
     admin("topics", "create-partitioned-topic", "-p", "3", name)
     assert name in admin("topics", "list-partitioned-topics", "public/default")
@@ -83,7 +83,7 @@ def test_pulsar_admin_manages_topics(admin: Tool, topic: Topic) -> None:
     assert name not in admin("topics", "list-partitioned-topics", "public/default")
 
 
-def test_the_java_client_produces_and_we_consume(tool: Tool, broker: Any, topic: Topic) -> None:
+def test_the_java_client_produces_and_we_consume(tool, broker, topic):
     name = topic("java")
     with broker.client() as client:
         consumer = client.subscribe(name, "ours", initial_position=geminga.InitialPosition.Earliest)
@@ -96,7 +96,7 @@ def test_the_java_client_produces_and_we_consume(tool: Tool, broker: Any, topic:
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "Key_Shared"])
-def test_we_produce_and_the_java_client_consumes(tool: Tool, broker: Any, topic: Topic, kind: str) -> None:
+def test_we_produce_and_the_java_client_consumes(tool, broker, topic, kind):
     name = topic("to-java")
     with (
         broker.client() as client,
@@ -109,7 +109,7 @@ def test_we_produce_and_the_java_client_consumes(tool: Tool, broker: Any, topic:
     assert sorted(re.findall(r"from python (\d+)", output), key=int) == [str(i) for i in range(20)]
 
 
-def test_pulsar_admin_resets_the_cursor_of_our_consumer(tool: Tool, broker: Any, topic: Topic) -> None:
+def test_pulsar_admin_resets_the_cursor_of_our_consumer(tool, broker, topic):
     name = topic("reset")
     with broker.client() as client:
         with client.create_producer(name) as producer:
@@ -126,9 +126,7 @@ def test_pulsar_admin_resets_the_cursor_of_our_consumer(tool: Tool, broker: Any,
         ]
 
 
-def test_pulsar_perf_produces_and_consumes(
-    tool: Tool, admin: Tool, topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pulsar_perf_produces_and_consumes(tool, admin, topic, monkeypatch):
     name = topic("perf")
     # Some seconds of messages never get back what the second compiler costs.
     monkeypatch.setenv("PULSAR_EXTRA_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -6,8 +6,7 @@ import datetime as dt
 import re
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from waiting import eventually
 import geminga
 from geminga import ConsumerType, MessageId
 from geminga.broker.admin.metric_table import METRICS, WRITES, MetricScope
-from geminga.testing.apache_pulsar import ApachePulsar
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -101,9 +99,7 @@ def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def test_metrics_of_both_brokers_have_the_same_values(
-    apache_pulsar: ApachePulsar, topic: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_metrics_of_both_brokers_have_the_same_values(apache_pulsar, topic, tmp_path):
     name = topic("metrics")
     theirs = load(apache_pulsar.service_url, apache_pulsar.admin_url, name)
     with geminga.embedded(tmp_path / "data") as broker:

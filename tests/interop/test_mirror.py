@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ Earliest = geminga.InitialPosition.Earliest
 
 
 @pytest.fixture
-def broker() -> Iterator[Any]:
+def broker():
     with geminga.embedded(batch_index_ack=True, cluster="home") as broker:
         yield broker
 
@@ -83,9 +83,7 @@ def _read_on(url: str, topic: str, subscription: str, count: int, **options: Any
         client.close()
 
 
-def test_a_topic_is_mirrored_to_apache_pulsar_and_back(
-    apache_pulsar: ApachePulsar, broker: Any, topic: Callable[[str], str]
-) -> None:
+def test_a_topic_is_mirrored_to_apache_pulsar_and_back(apache_pulsar, broker, topic):
     pulsar = pytest.importorskip("pulsar")
     name = topic("mirror")
     pattern = name.removeprefix("persistent://")
@@ -136,9 +134,7 @@ def _record() -> Any:
     return type("Row", (Record,), {"a": Integer()})
 
 
-def test_a_topic_of_apache_pulsar_is_mirrored_to_geminga(
-    apache_pulsar: ApachePulsar, broker: Any, topic: Callable[[str], str]
-) -> None:
+def test_a_topic_of_apache_pulsar_is_mirrored_to_geminga(apache_pulsar, broker, topic):
     name = topic("mirror-from")
     apache = cluster(apache_pulsar)
     with broker.client() as there, apache.client() as here:
@@ -195,7 +191,7 @@ def _with_kills(
                 assert stored(there, part) == stored(here, part)
 
 
-def test_a_killed_mirror_to_apache_pulsar_continues(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
+def test_a_killed_mirror_to_apache_pulsar_continues(apache_pulsar, tmp_path):
     def unload(namespace: str) -> None:
         with geminga.Admin(apache_pulsar.admin_url) as admin:
             admin.namespaces.unload(namespace)
@@ -206,9 +202,7 @@ def test_a_killed_mirror_to_apache_pulsar_continues(apache_pulsar: ApachePulsar,
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_mirror_continues_after_apache_pulsar_was_killed(
-    pulsar_home: Path, tmp_path: Path, seed: int
-) -> None:
+def test_a_mirror_continues_after_apache_pulsar_was_killed(pulsar_home, tmp_path, seed):
     with ApachePulsar.start(pulsar_home, tmp_path / "apache") as apache:
 
         def kill(_: str) -> None:

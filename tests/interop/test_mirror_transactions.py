@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +53,12 @@ class Transactions:
 
 
 @pytest.fixture
-def source(pulsar_home: Path, tmp_path: Path) -> Iterator[ApachePulsar]:
+def source(pulsar_home, tmp_path):
     with ApachePulsar.start(pulsar_home, tmp_path / "pulsar", transactionCoordinatorEnabled=True) as found:
         yield found
 
 
-def test_no_message_of_an_aborted_transaction_is_mirrored(pulsar_home: Path, source: ApachePulsar) -> None:
+def test_no_message_of_an_aborted_transaction_is_mirrored(pulsar_home, source):
     java = Transactions(pulsar_home, source.service_url)
     with geminga.embedded(cluster="home") as target:
         try:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ LEDGER_ENTRIES = 10
 
 
 @pytest.fixture(scope="module")
-def location(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def location(tmp_path_factory):
     with ObjectStore.start(tmp_path_factory.mktemp("s3")) as store, pytest.MonkeyPatch.context() as patch:
         for name, value in store.environment().items():
             patch.setenv(name, value)
@@ -55,8 +55,8 @@ def until_gone(broker: EmbeddedBroker, topic: str, kept: int) -> None:
 
 
 def test_pulsar_admin_offloads_to_an_object_store_and_pulsar_client_reads_it(
-    location: str, topic: Topic, pulsar_home: Path, tmp_path: Path
-) -> None:
+    location, topic, pulsar_home, tmp_path
+):
     name = topic("offloaded")
     values = [b"%d" % number for number in range(95)]
     with start(tmp_path / "store", location) as broker:
@@ -103,8 +103,8 @@ def test_pulsar_admin_offloads_to_an_object_store_and_pulsar_client_reads_it(
 @pytest.mark.long
 @pytest.mark.parametrize("compression", ["ZLIB", "ZSTD"])
 def test_offloaded_batches_of_the_java_client_are_restored_byte_for_byte(
-    compression: str, topic: Topic, pulsar_home: Path, tmp_path: Path
-) -> None:
+    compression, topic, pulsar_home, tmp_path
+):
     """Java's ZLIB can be repeated, so that its bytes are not kept; its ZSTD is a library of its own."""
     name = topic("java")
     with start(tmp_path / "store", str(tmp_path / "tier")) as broker:
@@ -152,9 +152,7 @@ spark.stop()
 """
 
 
-def test_spark_reads_a_snapshot_from_an_object_store_by_its_own_connector(
-    topic: Topic, tmp_path: Path
-) -> None:
+def test_spark_reads_a_snapshot_from_an_object_store_by_its_own_connector(topic, tmp_path):
     """The storage is `s3:` with an endpoint for Arrow, and `s3a:` with the session's settings for Spark."""
     name = topic("snapshot")
     with ObjectStore.start(tmp_path / "s3") as store, pytest.MonkeyPatch.context() as patch:
@@ -187,7 +185,7 @@ def test_spark_reads_a_snapshot_from_an_object_store_by_its_own_connector(
     assert json.loads(run.stdout.splitlines()[-1]) == [4, 45, True]
 
 
-def test_backups_are_kept_in_an_object_store_verified_and_restored(location: str, tmp_path: Path) -> None:
+def test_backups_are_kept_in_an_object_store_verified_and_restored(location, tmp_path):
     def store(*arguments: str) -> str:
         """Return the output; empty after an error, such as that of two backups in one second."""
         command = [sys.executable, "-m", "geminga", "store", *arguments]

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from geminga.testing.apache_pulsar import ApachePulsar
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "suites"))
 suite: Any = importlib.import_module("operating")
 
@@ -20,9 +18,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("check", suite.CHECKS)
-def test_each_operating_check_passes_on_apache_pulsar(
-    apache_pulsar: ApachePulsar, tmp_path: Path, check: str
-) -> None:
+def test_each_operating_check_passes_on_apache_pulsar(apache_pulsar, tmp_path, check):
     run = suite.runner(suite.environment_of(apache_pulsar, tmp_path))
     found = suite.CHECKS[check]
     more = [tmp_path] if "folder" in inspect.signature(found).parameters else []

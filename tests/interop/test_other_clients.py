@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -81,9 +80,7 @@ VERSIONS = {
     ("prepared", "version"),
     [pytest.param(how, each, id=f"{how.__name__}-{each}") for how, all_ in VERSIONS.items() for each in all_],
 )
-def test_everyday_programs_run_with_other_versions_of_the_clients(
-    prepared: Callable[[str, Path], list[str | Path]], version: str, tmp_path: Path
-) -> None:
+def test_everyday_programs_run_with_other_versions_of_the_clients(prepared, version, tmp_path):
     try:
         program = prepared(version, tmp_path)
     except (OSError, subprocess.CalledProcessError) as error:

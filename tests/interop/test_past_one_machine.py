@@ -19,7 +19,7 @@ def script() -> ModuleType:
     return module_at("past_one_machine", ROOT / "tools/past_one_machine.py")
 
 
-def test_rows_are_complete_and_single_after_a_worker_dies(tmp_path: Path) -> None:
+def test_rows_are_complete_and_single_after_a_worker_dies(tmp_path):
     found = script().run(tmp_path, rows=12_000)
     assert found["is_equal"], found
     assert found["written"] == 12_000
@@ -27,14 +27,14 @@ def test_rows_are_complete_and_single_after_a_worker_dies(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_rows_are_complete_and_single_with_two_apache_brokers(tmp_path: Path, pulsar_home: Path) -> None:
+def test_rows_are_complete_and_single_with_two_apache_brokers(tmp_path, pulsar_home):
     found = script().run(tmp_path, rows=12_000, apache_pulsar=pulsar_home)
     assert found["is_equal"], found
     assert found["written"] == 12_000
     assert 0 < found["written_at_kill"] < 12_000, "the worker died when all was done"
 
 
-def test_the_page_names_the_tested_packages() -> None:
+def test_the_page_names_the_tested_packages():
     page = (ROOT / "docs/past-one-machine.md").read_text()
     assert spark_cluster.S3A_PACKAGES in page
     assert spark_cluster.S3A_EXCLUDES in page

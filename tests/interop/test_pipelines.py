@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -83,7 +82,7 @@ def table(project: Path, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world():
     from geminga.demo.flights import events
 
     table = events()
@@ -97,7 +96,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def ingested(world: World, tmp_path_factory: pytest.TempPathFactory) -> World:
+def ingested(world, tmp_path_factory):
     """The table of the first 4,000 flights. Spark is killed half-way, and after it has noted what it did."""
     world.project = tmp_path_factory.mktemp("lakes") / "flights_lake"
     create(
@@ -139,7 +138,7 @@ def ingested(world: World, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_ingest_equals_the_published_rows_after_kills(ingested: World) -> None:
+def test_ingest_equals_the_published_rows_after_kills(ingested):
     rows = table(ingested.project, "flights")
     assert multiset(rows) == ingested.rows
     assert not [row for row in rows if row["__rescued"] is not None]
@@ -155,7 +154,7 @@ def test_ingest_equals_the_published_rows_after_kills(ingested: World) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_replay_publishes_the_table_in_the_order_of_its_time(ingested: World, tmp_path: Path) -> None:
+def test_replay_publishes_the_table_in_the_order_of_its_time(ingested, tmp_path):
     project = tmp_path / "again"
     answers = {
         "service_url": ingested.broker.service_url, "source": str(ingested.project / "lake/flights"),
@@ -178,7 +177,7 @@ def test_replay_publishes_the_table_in_the_order_of_its_time(ingested: World, tm
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_backfill_has_no_gap_and_no_duplicate_at_the_boundary(ingested: World, tmp_path: Path) -> None:
+def test_backfill_has_no_gap_and_no_duplicate_at_the_boundary(ingested, tmp_path):
     ingested.publish(300)
     project = tmp_path / "all"
     answers = {
@@ -210,7 +209,7 @@ def test_backfill_has_no_gap_and_no_duplicate_at_the_boundary(ingested: World, t
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_changelog_keeps_the_newest_value_of_each_key(world: World, tmp_path: Path) -> None:
+def test_changelog_keeps_the_newest_value_of_each_key(world, tmp_path):
     project = tmp_path / "tails"
     expected: dict[str, dict[str, Any]] = {}
 
@@ -244,7 +243,7 @@ def test_changelog_keeps_the_newest_value_of_each_key(world: World, tmp_path: Pa
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_health_finds_and_draws_the_stuck_subscription(world: World, tmp_path: Path) -> None:
+def test_health_finds_and_draws_the_stuck_subscription(world, tmp_path):
     producer = world.client.create_producer("watched", batching_enabled=True, batching_max_messages=10)
     for number in range(100):
         producer.send_async(b"%d" % number, lambda r, m: None)
@@ -289,7 +288,7 @@ def test_health_finds_and_draws_the_stuck_subscription(world: World, tmp_path: P
 
 
 @pytest.mark.timeout(700)
-def test_rollup_writes_the_same_to_lake_and_topic(world: World, tmp_path: Path) -> None:
+def test_rollup_writes_the_same_to_lake_and_topic(world, tmp_path):
     producer = world.client.create_producer("events", batching_enabled=True)
     for number in range(600):
         row = {"name": f"n{number % 3}", "at": f"2026-11-02T00:{number // 60:02}:{number % 60:02}Z"}
@@ -328,7 +327,7 @@ def test_rollup_writes_the_same_to_lake_and_topic(world: World, tmp_path: Path) 
 
 
 @pytest.mark.timeout(240)
-def test_a_wrong_schema_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_a_wrong_schema_is_reported_in_one_line(tmp_path):
     project = tmp_path / "wrong"
     with geminga.embedded(web_port=None) as broker:
         create(project, "ingest", {"schema": "id NUMBERISH", "service_url": broker.service_url})
@@ -358,7 +357,7 @@ Later.__name__ = "Reading"
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_columns_and_later_columns_of_a_typed_topic_are_ingested(world: World, tmp_path: Path) -> None:
+def test_columns_and_later_columns_of_a_typed_topic_are_ingested(world, tmp_path):
     from geminga.schema import AvroSchema, BytesSchema
 
     def publish(codec: Any, values: list[Any]) -> None:
@@ -386,7 +385,7 @@ def test_columns_and_later_columns_of_a_typed_topic_are_ingested(world: World, t
     not version("pyspark").startswith("4.2."), reason="Delta Lake's connector is for Spark 4.2"
 )
 @pytest.mark.timeout(600)
-def test_ingest_writes_a_delta_table(world: World, tmp_path: Path) -> None:
+def test_ingest_writes_a_delta_table(world, tmp_path):
     project = tmp_path / "delta_lake"
     answers = {"service_url": world.broker.service_url, "topic": "for-delta", "format": "delta"}
     create(project, "ingest", answers)

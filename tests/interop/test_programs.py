@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from geminga.broker.serving.embedded import embedded
-from geminga.testing.apache_pulsar import ApachePulsar
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
 columns: Any = importlib.import_module("columns")
@@ -25,7 +23,7 @@ Outcomes = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def outcomes(apache_pulsar: ApachePulsar, told: Callable[[str, str], None]) -> Iterator[Outcomes]:
+def outcomes(apache_pulsar, told):
     found: Outcomes = {}
     with embedded(failover_delay_seconds=0.1, batch_index_ack=True) as broker:
         for name, place in {"Geminga": broker, "Apache Pulsar": apache_pulsar}.items():
@@ -36,8 +34,6 @@ def outcomes(apache_pulsar: ApachePulsar, told: Callable[[str, str], None]) -> I
 
 
 @pytest.mark.parametrize("program", columns.names())
-def test_programs_have_the_same_outcome_with_both_libraries_on_both_brokers(
-    outcomes: Outcomes, program: str
-) -> None:
+def test_programs_have_the_same_outcome_with_both_libraries_on_both_brokers(outcomes, program):
     found = columns.differing({column: of[program] for column, of in outcomes.items()})
     assert not found, found

@@ -19,7 +19,7 @@ admin_matrix: Any = importlib.import_module("admin_matrix")
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 
-def test_every_command_answers_as_apache_pulsar_does(pulsar_home: Path, tmp_path: Path) -> None:
+def test_every_command_answers_as_apache_pulsar_does(pulsar_home, tmp_path):
     # Not the broker that other tests share: it still lists a cluster after its deletion.
     theirs = ApachePulsar.start(
         pulsar_home, tmp_path / "apache", timeout_seconds=180, **admin_matrix.APACHE_SETTINGS

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pulsar
@@ -12,7 +11,6 @@ import pytest
 
 from geminga.client.admin import admin, topic_path
 from geminga.ids import TopicName
-from geminga.testing.apache_pulsar import ApachePulsar
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
 from runs_through_cuts import Play, read_all
@@ -21,9 +19,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 @pytest.mark.simulation(4, 2)
-def test_what_has_a_receipt_is_found_however_connections_are_cut(
-    apache_pulsar: ApachePulsar, topic: Callable[[str], str], seeds: range
-) -> None:
+def test_what_has_a_receipt_is_found_however_connections_are_cut(apache_pulsar, topic, seeds):
     """The broker deduplicates."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     witness = pulsar.Client(apache_pulsar.service_url, logger=logger)

@@ -1,11 +1,8 @@
 """Our schemas and encryption with a real Apache Pulsar: what it registers, takes and refuses."""
 
-from __future__ import annotations
-
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +10,6 @@ import geminga
 from geminga import schema
 from geminga.client.crypto import CryptoKeyReader
 from geminga.schema import KeyValueEncodingType, KeyValueSchema
-from geminga.testing.apache_pulsar import ApachePulsar
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 pytest.importorskip("fastavro")
@@ -25,7 +21,7 @@ KEYS = Path(__file__).parent.parent / "vectors" / "keys"
 
 
 @pytest.fixture
-def client(apache_pulsar: ApachePulsar) -> Iterator[geminga.Client]:
+def client(apache_pulsar):
     with geminga.Client(apache_pulsar.service_url, operation_timeout_seconds=60) as client:
         yield client
 
@@ -62,9 +58,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("codec", "value"), KINDS, ids=lambda value: str(value)[:40])
-def test_a_value_of_every_schema_type_is_read_back(
-    client: geminga.Client, topic: Topic, codec: Any, value: Any
-) -> None:
+def test_a_value_of_every_schema_type_is_read_back(client, topic, codec, value):
     name = topic("kind")
     consumer = client.subscribe(name, "s", schema=codec)
     client.create_producer(name, schema=codec).send(value)
@@ -79,7 +73,7 @@ def test_a_value_of_every_schema_type_is_read_back(
         assert consumer.receive(WAIT_MS).value() == value
 
 
-def test_one_producer_sends_several_schema_versions(client: geminga.Client, topic: Topic) -> None:
+def test_one_producer_sends_several_schema_versions(client, topic):
     name = topic("versions")
     old, new = schema.AvroSchema(Old), schema.AvroSchema(New)
     producer = client.create_producer(name, schema=old)
@@ -106,7 +100,7 @@ def test_one_producer_sends_several_schema_versions(client: geminga.Client, topi
 
 
 @pytest.mark.parametrize("options", [{}, {"batching_enabled": False, "chunking_enabled": True}])
-def test_encrypted_messages_are_read(client: geminga.Client, topic: Topic, options: dict[str, Any]) -> None:
+def test_encrypted_messages_are_read(client, topic, options):
     name = topic("encrypted")
     reader = CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
     consumer = client.subscribe(name, "s", crypto_key_reader=reader)
@@ -118,9 +112,7 @@ def test_encrypted_messages_are_read(client: geminga.Client, topic: Topic, optio
     assert [consumer.receive(WAIT_MS).data() for _ in payloads] == payloads
 
 
-def test_encrypted_messages_are_taken_where_encryption_is_required(
-    apache_pulsar: ApachePulsar, client: geminga.Client
-) -> None:
+def test_encrypted_messages_are_taken_where_encryption_is_required(apache_pulsar, client):
     for arguments in (("create", "public/secret"), ("set-encryption-required", "public/secret", "--enable")):
         done = apache_pulsar.tool("pulsar-admin", "namespaces", *arguments)
         assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import functools
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
 
 @pytest.fixture(scope="module")
-def keys(pulsar_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def keys(pulsar_home, tmp_path_factory):
     """A pair that the Java tool has made."""
     folder = tmp_path_factory.mktemp("keys")
     made = run_tool(
@@ -39,7 +38,7 @@ def keys(pulsar_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def token_of(pulsar_home: Path, keys: Path) -> Callable[[str], str]:
+def token_of(pulsar_home, keys):
     """The Java tool signs."""
 
     @functools.cache
@@ -55,15 +54,13 @@ def token_of(pulsar_home: Path, keys: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture(scope="module")
-def broker(keys: Path) -> Iterator[Any]:
+def broker(keys):
     settings = {"token_public_key": f"file://{keys}/public", "super_user_roles": ("admin",)}
     with geminga.embedded(**settings) as running:
         yield running
 
 
-def test_both_token_tools_read_each_others_tokens(
-    pulsar_home: Path, keys: Path, token_of: Callable[[str], str]
-) -> None:
+def test_both_token_tools_read_each_others_tokens(pulsar_home, keys, token_of):
     made = CliRunner().invoke(token_command, ["create", "-pk", str(keys / "private"), "-s", "joe"])
     ours = made.output.strip()
     read = run_tool(
@@ -75,9 +72,7 @@ def test_both_token_tools_read_each_others_tokens(
     assert json.loads(theirs.output)["sub"] == "joe"
 
 
-def test_pulsar_admin_grants_and_revokes_permissions(
-    pulsar_home: Path, broker: Any, token_of: Callable[[str], str], request: pytest.FixtureRequest
-) -> None:
+def test_pulsar_admin_grants_and_revokes_permissions(pulsar_home, broker, token_of, request):
     def admin(role: str, *arguments: str) -> Any:
         return run_tool(
             pulsar_home, "pulsar-admin", "--auth-plugin", PLUGIN, "--auth-params", f"token:{token_of(role)}",
@@ -120,7 +115,7 @@ def test_pulsar_admin_grants_and_revokes_permissions(
     assert "jane" not in good("topics", "permissions", topic)
 
 
-def test_pulsar_admin_and_the_java_client_log_in_with_a_password(pulsar_home: Path, tmp_path: Path) -> None:
+def test_pulsar_admin_and_the_java_client_log_in_with_a_password(pulsar_home, tmp_path):
     pytest.importorskip("passlib")
     pytest.importorskip("bcrypt")
     users = tmp_path / "htpasswd"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -31,7 +30,7 @@ SCHEMA = (
 
 
 @pytest.fixture(scope="module")
-def client(apache_pulsar: ApachePulsar) -> Iterator[Client]:
+def client(apache_pulsar):
     with Client(apache_pulsar.service_url) as found:
         yield found
 
@@ -75,7 +74,7 @@ class Topic:
 
 
 @pytest.fixture(scope="module")
-def namespace(apache_pulsar: ApachePulsar) -> str:
+def namespace(apache_pulsar):
     """Namespace with unlimited retention. Without it a rolled ledger is deleted as soon as deduplication has
     saved its state of it, which happens every two minutes for all topics at once."""
     name = "public/spark-kept"
@@ -86,19 +85,19 @@ def namespace(apache_pulsar: ApachePulsar) -> str:
 
 
 @pytest.fixture
-def topic(namespace: str, apache_pulsar: ApachePulsar, client: Client) -> Topic:
+def topic(namespace, apache_pulsar, client):
     return Topic(apache_pulsar, client, f"persistent://{namespace}/spark-{uuid4().hex[:10]}")
 
 
 @pytest.fixture
-def three_ledgers(topic: Topic) -> Topic:
+def three_ledgers(topic):
     for first in (0, 100, 200):
         topic.publish(first, 100)
         topic.roll_ledger()
     return topic
 
 
-def test_a_batch_is_split_over_several_ledgers(three_ledgers: Topic) -> None:
+def test_a_batch_is_split_over_several_ledgers(three_ledgers):
     rows = three_ledgers.batch(maxEntriesPerSplit=3)
     assert [row[0] for row in rows] == list(range(300))
     ledgers = sorted({row[1] for row in rows})
@@ -114,7 +113,7 @@ def test_a_batch_is_split_over_several_ledgers(three_ledgers: Topic) -> None:
 @pytest.mark.parametrize(
     "options", [{"maxRowsPerTrigger": 70}, {"maxEntriesPerTrigger": 7}, {"maxBytesPerTrigger": "1k"}], ids=str
 )
-def test_micro_batches_read_every_row_once(three_ledgers: Topic, options: dict[str, Any]) -> None:
+def test_micro_batches_read_every_row_once(three_ledgers, options):
     source = three_ledgers.source(startingOffsets="earliest", **options)
     reader = source.streamReader(SCHEMA)
     assert isinstance(reader, PulsarStreamReader)
@@ -141,7 +140,7 @@ def test_micro_batches_read_every_row_once(three_ledgers: Topic, options: dict[s
     restarted.stop()
 
 
-def test_a_batch_starts_at_a_time_and_leaves_no_subscription(three_ledgers: Topic) -> None:
+def test_a_batch_starts_at_a_time_and_leaves_no_subscription(three_ledgers):
     schema = StructType().add("value", BinaryType()).add("__publishTime", "timestamp")
     reader = three_ledgers.source().reader(schema)
     assert isinstance(reader, PulsarReader)
@@ -157,7 +156,7 @@ def test_a_batch_starts_at_a_time_and_leaves_no_subscription(three_ledgers: Topi
     )
 
 
-def test_requested_columns_are_filled(topic: Topic) -> None:
+def test_requested_columns_are_filled(topic):
     """Each message has an id; messages that a consumer negatively acknowledged have redelivery count 0."""
     topic.publish(0, 40)
     with topic.client.subscribe(topic.name, "s", initial_position=InitialPosition.Earliest) as consumer:
@@ -179,7 +178,7 @@ def test_requested_columns_are_filled(topic: Topic) -> None:
     assert [row["__sequenceId"] for row in rows] == sorted(row["__sequenceId"] for row in rows)
 
 
-def test_written_rows_are_complete_and_single(topic: Topic, tmp_path: Path) -> None:
+def test_written_rows_are_complete_and_single(topic, tmp_path):
     admin(topic.pulsar.admin_url, "PUT", f"{topic.path}/partitions", 3)
     schema = StructType().add("value", StringType()).add("__key", StringType())
     options = {"service.url": topic.pulsar.service_url, "topic": topic.name, "compression": "ZSTD"}
@@ -212,8 +211,8 @@ def _die(*_: Any) -> None:
 
 
 def test_a_sink_whose_deduplication_state_is_lost_writes_no_row_twice(
-    apache_pulsar: ApachePulsar, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    apache_pulsar, client, tmp_path, monkeypatch
+):
     """As one that was silent for long; here deduplication is turned off and on, which forgets all."""
     namespace = "public/spark-forgotten"
     admin(apache_pulsar.admin_url, "PUT", f"namespaces/{namespace}", {})
@@ -308,7 +307,7 @@ class Query:
         return {name for name, each in stats.items() if each["isDurable"]}
 
 
-def test_the_cursor_follows_spark(topic: Topic) -> None:
+def test_the_cursor_follows_spark(topic):
     topic.publish(0, 250)
     query = Query(topic, durableSubscription=True, maxRowsPerTrigger=100)
     for first, size, left in ((0, 100, 25), (100, 100, 15), (200, 50, 5)):
@@ -322,7 +321,7 @@ def test_the_cursor_follows_spark(topic: Topic) -> None:
 
 
 @pytest.fixture(scope="module")
-def trimming(apache_pulsar: ApachePulsar) -> str:
+def trimming(apache_pulsar):
     """A namespace that keeps nothing which no subscription needs."""
     if version_of(apache_pulsar.home) < (2, 11):
         pytest.skip(
@@ -347,9 +346,7 @@ def trimmed(topic: Topic, before: Callable[[], object] = lambda: None) -> None:
     eventually(is_trimmed, detail=topic.ledgers)
 
 
-def test_a_first_micro_batch_with_deleted_messages_fails(
-    apache_pulsar: ApachePulsar, client: Client, trimming: str
-) -> None:
+def test_a_first_micro_batch_with_deleted_messages_fails(apache_pulsar, client, trimming):
     """It was planned, the driver was killed, and the broker has trimmed before it came back."""
     topic = Topic(apache_pulsar, client, f"{trimming}/first")
     for first in (0, 100):
@@ -367,9 +364,7 @@ def test_a_first_micro_batch_with_deleted_messages_fails(
     query.reader.stop()
 
 
-def test_a_task_whose_ledger_is_deleted_reads_all_or_fails(
-    apache_pulsar: ApachePulsar, client: Client, trimming: str
-) -> None:
+def test_a_task_whose_ledger_is_deleted_reads_all_or_fails(apache_pulsar, client, trimming):
     """It has begun with a ledger, and the broker deletes that."""
     topic = Topic(apache_pulsar, client, f"{trimming}/overtaken")
     with client.create_producer(topic.name, batching_max_messages=10) as producer:
@@ -391,9 +386,7 @@ def test_a_task_whose_ledger_is_deleted_reads_all_or_fails(
         assert seen == 60_000
 
 
-def test_trimming_behind_the_cursor_is_no_loss(
-    apache_pulsar: ApachePulsar, client: Client, trimming: str
-) -> None:
+def test_trimming_behind_the_cursor_is_no_loss(apache_pulsar, client, trimming):
     topic = Topic(apache_pulsar, client, f"{trimming}/t")
     query = Query(topic, durableSubscription=True)
     for run in range(3):
@@ -418,8 +411,8 @@ def trimmed_empty(topic: Topic) -> None:
 
 @pytest.mark.parametrize("what", ["removed", "removed while running", "moved"])
 def test_a_subscription_that_lost_unread_messages_fails_the_query(
-    apache_pulsar: ApachePulsar, client: Client, trimming: str, what: str, caplog: pytest.LogCaptureFixture
-) -> None:
+    apache_pulsar, client, trimming, what, caplog
+):
     """The topic is trimmed empty: what is left of it is the same as if all had been read."""
     topic = Topic(apache_pulsar, client, f"{trimming}/{what.replace(' ', '-')}")
     query = Query(topic, predefinedSubscription="s", maxRowsPerTrigger=50)
@@ -452,7 +445,7 @@ def test_a_subscription_that_lost_unread_messages_fails_the_query(
     query.reader.stop()
 
 
-def test_a_cursor_ahead_of_the_query_is_set_back(topic: Topic) -> None:
+def test_a_cursor_ahead_of_the_query_is_set_back(topic):
     topic.publish(0, 100)
     query = Query(topic, predefinedSubscription="s", maxRowsPerTrigger=30)
     query.batch()

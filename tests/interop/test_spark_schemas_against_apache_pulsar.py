@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -49,7 +48,7 @@ Later.__name__ = "Reading"
 
 
 @pytest.fixture(scope="module")
-def client(apache_pulsar: ApachePulsar) -> Iterator[Client]:
+def client(apache_pulsar):
     with Client(apache_pulsar.service_url) as found:
         yield found
 
@@ -68,9 +67,7 @@ def rows(broker: ApachePulsar, topic: str, **options: Any) -> list[dict[str, Any
 
 
 @pytest.mark.parametrize("kind", ["AvroSchema", "JsonSchema"])
-def test_values_written_by_pulsar_client_are_read_as_columns(
-    apache_pulsar: ApachePulsar, topic: Topic, kind: str
-) -> None:
+def test_values_written_by_pulsar_client_are_read_as_columns(apache_pulsar, topic, kind):
     name = topic("spark-schema")
     codec = getattr(official, kind)
     outside = pulsar.Client(apache_pulsar.service_url)
@@ -97,7 +94,7 @@ RECORD = {
 
 
 @pytest.fixture
-def tool(apache_pulsar: ApachePulsar, pulsar_home: Path) -> Callable[..., str]:
+def tool(apache_pulsar, pulsar_home):
     def run(*arguments: str) -> str:
         done = run_tool(
             pulsar_home, "pulsar-client", *arguments, service_url=apache_pulsar.service_url,
@@ -110,9 +107,7 @@ def tool(apache_pulsar: ApachePulsar, pulsar_home: Path) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("encoding", ["inline", "separated"])
-def test_key_value_pairs_written_by_java_are_read_as_columns(
-    apache_pulsar: ApachePulsar, topic: Topic, tool: Callable[..., str], tmp_path: Path, encoding: str
-) -> None:
+def test_key_value_pairs_written_by_java_are_read_as_columns(apache_pulsar, topic, tool, tmp_path, encoding):
     name = topic("spark-pairs")
     path = tmp_path / "message"
     path.write_bytes(b'{"x": 5, "text": "t"}')
@@ -132,9 +127,7 @@ FRAME = (
 
 
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])
-def test_data_frames_are_read_by_java_and_pulsar_client(
-    apache_pulsar: ApachePulsar, client: Client, topic: Topic, tool: Callable[..., str], kind: str
-) -> None:
+def test_data_frames_are_read_by_java_and_pulsar_client(apache_pulsar, client, topic, tool, kind):
     name = topic("spark-frame")
     outside = pulsar.Client(apache_pulsar.service_url)
     try:
@@ -173,9 +166,7 @@ def test_data_frames_are_read_by_java_and_pulsar_client(
     assert [row["id"] for row in rows(apache_pulsar, name)] == [7, 8]
 
 
-def test_each_dead_letter_is_published_once(
-    apache_pulsar: ApachePulsar, client: Client, topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_dead_letter_is_published_once(apache_pulsar, client, topic, monkeypatch):
     """A task that died half-way, that ran again, and once more: Apache Pulsar drops what it has already."""
     name = topic("spoilt")
     bad = [b"bad-%d" % number for number in range(30)]

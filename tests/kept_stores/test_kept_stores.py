@@ -21,7 +21,7 @@ ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
 
 
 @pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def kept(request, tmp_path):
     """A folder with a kept store, the files it offloaded, and what is in them."""
     with tarfile.open(request.param) as packed:
         packed.extractall(tmp_path, filter="data")
@@ -32,7 +32,7 @@ def start(folder: Path) -> geminga.EmbeddedBroker:
     return geminga.embedded(folder / "store", offload_location=str(folder / "tier"), **SETTINGS)
 
 
-def test_a_store_of_an_earlier_release_is_read_and_continued(kept: Path) -> None:
+def test_a_store_of_an_earlier_release_is_read_and_continued(kept):
     expected: dict[str, Any] = json.loads((kept / "expected.json").read_text())
     with start(kept) as broker:
         check(broker, expected)
@@ -46,7 +46,7 @@ def test_a_store_of_an_earlier_release_is_read_and_continued(kept: Path) -> None
         check(broker, expected)
 
 
-def test_a_store_of_this_version_has_everything_after_a_restart(tmp_path: Path) -> None:
+def test_a_store_of_this_version_has_everything_after_a_restart(tmp_path):
     with start(tmp_path) as broker:
         expected = json.loads(json.dumps(fill(broker)))
         check(broker, expected)
@@ -54,9 +54,7 @@ def test_a_store_of_this_version_has_everything_after_a_restart(tmp_path: Path) 
         check(broker, expected)
 
 
-def test_a_store_that_a_later_format_has_opened_is_refused_by_this_one(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_a_later_format_has_opened_is_refused_by_this_one(kept, monkeypatch):
     with monkeypatch.context() as later:
         later.setattr(store_format, "FORMAT_VERSION", 2)
         later.setattr(store_folder, "FORMAT_VERSION", 2)
@@ -67,7 +65,7 @@ def test_a_store_that_a_later_format_has_opened_is_refused_by_this_one(
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_offloaded_ledgers_of_a_later_format_are_left_alone(kept: Path) -> None:
+def test_offloaded_ledgers_of_a_later_format_are_left_alone(kept):
     (manifest,) = (kept / "tier").rglob("manifest.json")
     content = json.loads(manifest.read_text()) | {"version": 3}
     manifest.write_text(json.dumps(content))
@@ -77,7 +75,7 @@ def test_offloaded_ledgers_of_a_later_format_are_left_alone(kept: Path) -> None:
     assert json.loads(manifest.read_text()) == content
 
 
-def test_offsets_and_decisions_of_a_kept_spark_checkpoint_are_understood(tmp_path: Path) -> None:
+def test_offsets_and_decisions_of_a_kept_spark_checkpoint_are_understood(tmp_path):
     offsets = pytest.importorskip("geminga.spark.offsets")
     staging = pytest.importorskip("geminga.spark.staging")
     of_0_2_0 = '{"persistent://public/default/flights":{"0":"5:1041","1":"6:988:3","2":"-1:-1"}}'

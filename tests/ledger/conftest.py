@@ -1,14 +1,12 @@
 """Fixtures of the store's tests: small settings, so that a few writes reach every step of a store's life."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.ledger.settings import StoreSettings
 
 
 @pytest.fixture
-def small_settings() -> StoreSettings:
+def small_settings():
     """Files of 4 KiB, a checkpoint every 12 records, rewriting as soon as anything is garbage."""
     return StoreSettings(
         log_file_bytes=4096,

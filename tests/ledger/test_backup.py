@@ -7,7 +7,6 @@ import errno
 import itertools
 import random
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_MASK, GroupHeader, decode_file_header
 from geminga.ledger.inspection import inspect
 from geminga.ledger.log import scan_headers
-from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from geminga.wire.checksum import crc32c
@@ -57,7 +55,7 @@ def _living(auditor: StoreAuditor) -> set[int]:
 
 
 @pytest.mark.simulation(12, 6)
-def test_a_backup_of_a_busy_store_is_of_one_moment(seeds: range, small_settings: StoreSettings) -> None:
+def test_a_backup_of_a_busy_store_is_of_one_moment(seeds, small_settings):
     for seed in seeds:
         chance = random.Random(seed)
         filesystem = FaultyFileSystem(SimulatedDisk())
@@ -77,7 +75,7 @@ def test_a_backup_of_a_busy_store_is_of_one_moment(seeds: range, small_settings:
             found.poll()
 
 
-def test_an_unfinished_backup_is_no_store(small_settings: StoreSettings) -> None:
+def test_an_unfinished_backup_is_no_store(small_settings):
     """The power fails at every operation of the backup."""
 
     def made(plan: Plan | None) -> tuple[SimulatedDisk, bool]:
@@ -117,7 +115,7 @@ def _names(filesystem: FaultyFileSystem, folder: str) -> list[str]:
         return []
 
 
-def test_backups_during_writes_are_consistent(tmp_path: Path, small_settings: StoreSettings) -> None:
+def test_backups_during_writes_are_consistent(tmp_path, small_settings):
     """A real store: group commits, rewriting and checkpoints run while files are copied."""
     receipted: list[int] = []
     stop, opened = threading.Event(), threading.Event()
@@ -172,7 +170,7 @@ def test_backups_during_writes_are_consistent(tmp_path: Path, small_settings: St
         thread.join(60)
 
 
-def test_damage_is_copied_with_the_backup_and_not_cut_off(tmp_path: Path) -> None:
+def test_damage_is_copied_with_the_backup_and_not_cut_off(tmp_path):
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("topic")
         for number in range(9):
@@ -188,7 +186,7 @@ def test_damage_is_copied_with_the_backup_and_not_cut_off(tmp_path: Path) -> Non
     )
 
 
-def test_a_restored_backup_equals_the_store(tmp_path: Path) -> None:
+def test_a_restored_backup_equals_the_store(tmp_path):
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("topic")
         store.append(ledger, b"entry", lambda error: None)
@@ -202,7 +200,7 @@ def test_a_restored_backup_equals_the_store(tmp_path: Path) -> None:
         assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"entry"]
 
 
-def test_unsuitable_folders_are_refused(tmp_path: Path) -> None:
+def test_unsuitable_folders_are_refused(tmp_path):
     with FileStore.open(tmp_path / "store"):
         pass
     (tmp_path / "full").mkdir()
@@ -216,7 +214,7 @@ def test_unsuitable_folders_are_refused(tmp_path: Path) -> None:
     assert (tmp_path / "full/mine").exists()
 
 
-def test_a_full_disk_leaves_no_partial_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_partial_backup(tmp_path, monkeypatch):
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("topic")
         store.append(ledger, b"entry" * 1000, lambda error: None)
@@ -230,7 +228,7 @@ def test_a_full_disk_leaves_no_partial_backup(tmp_path: Path, monkeypatch: pytes
     assert list((tmp_path / "backup").iterdir()) == []
 
 
-def test_a_store_written_to_during_the_search_for_its_end_is_backed_up(small_settings: StoreSettings) -> None:
+def test_a_store_written_to_during_the_search_for_its_end_is_backed_up(small_settings):
     """Bytes read ahead of the newest file may be older than its end: that is the end, not damage."""
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)

@@ -102,7 +102,7 @@ class Writer:
 
 
 @pytest.fixture
-def writer(tmp_path: Path, small_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch) -> Writer:
+def writer(tmp_path, small_settings, monkeypatch):
     bucket = Bucket()
     monkeypatch.setattr("geminga.ledger.tier_storage.place_at", lambda location, *, fails_soon: bucket)
     settings = dataclasses.replace(small_settings, garbage_bytes_min=1 << 30)
@@ -123,7 +123,7 @@ def entries_of(found: StoredBackup, writer: Writer, folder: Path) -> int:
         return ledger.entries
 
 
-def test_unchanged_files_are_stored_once_and_each_backup_is_complete(writer: Writer, tmp_path: Path) -> None:
+def test_unchanged_files_are_stored_once_and_each_backup_is_complete(writer, tmp_path):
     made = []
     for _ in range(3):
         writer.write(40)
@@ -141,7 +141,7 @@ def test_unchanged_files_are_stored_once_and_each_backup_is_complete(writer: Wri
         chosen(URL, DAY)
 
 
-def test_the_address_of_one_backup_chooses_it(writer: Writer, tmp_path: Path) -> None:
+def test_the_address_of_one_backup_chooses_it(writer, tmp_path):
     writer.write(20)
     first = writer.back_up()[0]
     writer.write(20)
@@ -157,7 +157,7 @@ def test_the_address_of_one_backup_chooses_it(writer: Writer, tmp_path: Path) ->
         chosen(f"{URL}{first.folder}", None)
 
 
-def test_objects_of_deleted_and_interrupted_backups_are_deleted(writer: Writer, tmp_path: Path) -> None:
+def test_objects_of_deleted_and_interrupted_backups_are_deleted(writer, tmp_path):
     for name in ("2026-11-27T00-00-00Z-log-0000000001", "notes.txt", "2026-12-05T00-00-00Z-version"):
         writer.bucket.objects[f"files/{name}"] = b"?"
     for _ in range(4):
@@ -177,7 +177,7 @@ def test_objects_of_deleted_and_interrupted_backups_are_deleted(writer: Writer, 
     assert entries_of(chosen(URL, None), writer, tmp_path / "restored") == 20
 
 
-def test_a_failed_backup_leaves_nothing_and_the_earlier_one_complete(writer: Writer, tmp_path: Path) -> None:
+def test_a_failed_backup_leaves_nothing_and_the_earlier_one_complete(writer, tmp_path):
     writer.write(40)
     writer.back_up()
     before = dict(writer.bucket.objects)
@@ -190,7 +190,7 @@ def test_a_failed_backup_leaves_nothing_and_the_earlier_one_complete(writer: Wri
     assert entries_of(writer.back_up(keep=1)[0], writer, tmp_path / "restored") == 80
 
 
-def test_a_deleted_object_is_uploaded_again(writer: Writer, tmp_path: Path) -> None:
+def test_a_deleted_object_is_uploaded_again(writer, tmp_path):
     writer.write(40)
     first = writer.back_up()[0]
     writer.bucket.delete(object_of(first, writer, file_name(1)))
@@ -199,9 +199,7 @@ def test_a_deleted_object_is_uploaded_again(writer: Writer, tmp_path: Path) -> N
     assert entries_of(found, writer, tmp_path / "restored") == 40
 
 
-def test_a_backup_with_a_deleted_object_is_not_restored_and_the_error_names_the_file(
-    writer: Writer, tmp_path: Path
-) -> None:
+def test_a_backup_with_a_deleted_object_is_not_restored_and_the_error_names_the_file(writer, tmp_path):
     writer.write(40)
     first = writer.back_up()[0]
     writer.bucket.delete(object_of(first, writer, file_name(1)))
@@ -209,9 +207,7 @@ def test_a_backup_with_a_deleted_object_is_not_restored_and_the_error_names_the_
         restore(first.folder, tmp_path / "restored", filesystem=first.filesystem)
 
 
-def test_a_damaged_object_is_found_and_copied_again_and_nothing_is_deleted_before(
-    writer: Writer, tmp_path: Path
-) -> None:
+def test_a_damaged_object_is_found_and_copied_again_and_nothing_is_deleted_before(writer, tmp_path):
     writer.write(40)
     first = writer.back_up()[0]
     path = object_of(first, writer, file_name(1))
@@ -229,9 +225,7 @@ def test_a_damaged_object_is_found_and_copied_again_and_nothing_is_deleted_befor
     assert entries_of(found, writer, tmp_path / "restored") == 40
 
 
-def test_a_damaged_list_is_named_and_deletes_nothing(
-    writer: Writer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_list_is_named_and_deletes_nothing(writer, caplog):
     writer.write(5)
     writer.back_up()
     (name,) = writer.bucket.names("")
@@ -247,23 +241,21 @@ def test_a_damaged_list_is_named_and_deletes_nothing(
     assert "no objects are deleted in s3://bucket/backups" in caplog.text
 
 
-def test_a_list_of_a_newer_version_is_refused(writer: Writer) -> None:
+def test_a_list_of_a_newer_version_is_refused(writer):
     found = writer.back_up()[0]
     writer.bucket.objects[f"{found.folder[1:]}.json"] = b'{"version": 2, "files": {}}'
     with pytest.raises(StoreError, match=r"backups/2026-11-29T00-00-00Z.json has version 2"):
         inspect(found.folder, filesystem=chosen(URL, None).filesystem)
 
 
-def test_a_backup_at_the_time_of_another_store_is_refused(writer: Writer, tmp_path: Path) -> None:
+def test_a_backup_at_the_time_of_another_store_is_refused(writer, tmp_path):
     writer.back_up()
     FileStore.open(tmp_path / "other", threads=False).close()
     with pytest.raises(StoreError, match="is not empty"):
         backup_into(tmp_path / "other", URL, keep=1, now=DAY + dt.timedelta(days=1))
 
 
-def test_of_backups_that_two_stores_begin_in_the_same_second_one_is_made(
-    writer: Writer, tmp_path: Path
-) -> None:
+def test_of_backups_that_two_stores_begin_in_the_same_second_one_is_made(writer, tmp_path):
     other = tmp_path / "other"
     with FileStore.open(other, threads=False) as store:
         store.append(store.create_ledger("topic"), b"other", lambda _: None)
@@ -285,7 +277,7 @@ def test_of_backups_that_two_stores_begin_in_the_same_second_one_is_made(
     assert entries_of(made[0], writer, tmp_path / "restored") == 40
 
 
-def test_two_backups_of_a_store_at_once_are_both_complete(writer: Writer, tmp_path: Path) -> None:
+def test_two_backups_of_a_store_at_once_are_both_complete(writer, tmp_path):
     writer.write(40)
     first = writer.back_up()[0]
     writer.days += 1

@@ -49,7 +49,7 @@ class Writer:
 
 
 @pytest.fixture
-def writer(tmp_path: Path, small_settings: StoreSettings) -> Writer:
+def writer(tmp_path, small_settings):
     return Writer(tmp_path, small_settings)
 
 
@@ -61,7 +61,7 @@ def chosen_folder(source: Path, to_time: dt.datetime | None) -> Path:
     return Path(chosen(source, to_time).folder)
 
 
-def test_as_many_backups_stay_as_are_to_be_kept(writer: Writer) -> None:
+def test_as_many_backups_stay_as_are_to_be_kept(writer):
     for number in range(1, 11):
         writer.back_up(keep=5)
         assert len(complete(writer.backups)) == min(number, 5)
@@ -75,7 +75,7 @@ def entries_of(folder: Path, settings: StoreSettings, ledger_id: int) -> int:
         return ledger.entries
 
 
-def test_unchanged_files_are_links_and_each_backup_is_complete(writer: Writer, tmp_path: Path) -> None:
+def test_unchanged_files_are_links_and_each_backup_is_complete(writer, tmp_path):
     made = []
     for _ in range(3):
         writer.write(40)
@@ -89,7 +89,7 @@ def test_unchanged_files_are_links_and_each_backup_is_complete(writer: Writer, t
         assert entries_of(tmp_path / f"restored-{number}", writer.settings, writer.ledger_id) == entries
 
 
-def test_links_are_made_between_backups_and_not_to_the_store(writer: Writer) -> None:
+def test_links_are_made_between_backups_and_not_to_the_store(writer):
     writer.write(40)
     first, _, _ = writer.back_up()
     second, _, linked = writer.back_up()
@@ -99,7 +99,7 @@ def test_links_are_made_between_backups_and_not_to_the_store(writer: Writer) -> 
     assert not os.path.samefile(writer.folder / name, first / name)
 
 
-def test_a_file_with_another_time_of_change_is_copied(writer: Writer) -> None:
+def test_a_file_with_another_time_of_change_is_copied(writer):
     writer.write(40)
     writer.back_up()
     os.utime(writer.folder / file_name(1), ns=(1, 1))
@@ -107,9 +107,7 @@ def test_a_file_with_another_time_of_change_is_copied(writer: Writer) -> None:
     assert linked == files - 2, "neither this one nor the newest"
 
 
-def test_files_are_copied_where_links_are_not_possible(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_copied_where_links_are_not_possible(writer, monkeypatch):
     def refused(*_: object) -> None:
         raise PermissionError
 
@@ -121,7 +119,7 @@ def test_files_are_copied_where_links_are_not_possible(
     assert inspect(folder).is_well
 
 
-def test_only_the_newest_backups_of_this_store_are_kept(writer: Writer, tmp_path: Path) -> None:
+def test_only_the_newest_backups_of_this_store_are_kept(writer, tmp_path):
     FileStore.open(tmp_path / "other", threads=False).close()
     other, _, _ = backup_into(tmp_path / "other", writer.backups, keep=1, now=DAY - dt.timedelta(days=1))
     (writer.backups / "notes.txt").write_text("mine")
@@ -136,9 +134,7 @@ def test_only_the_newest_backups_of_this_store_are_kept(writer: Writer, tmp_path
     assert (writer.backups / "notes.txt").exists()
 
 
-def test_an_interrupted_backup_is_deleted_by_the_next(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_backup_is_deleted_by_the_next(writer, monkeypatch):
     writer.write(5)
     unfinished = writer.backups / "2026-11-28T12-00-00Z"
     unfinished.mkdir(parents=True)
@@ -147,7 +143,7 @@ def test_an_interrupted_backup_is_deleted_by_the_next(
     assert not unfinished.exists()
 
 
-def test_two_backups_at_once_are_refused(writer: Writer) -> None:
+def test_two_backups_at_once_are_refused(writer):
     writer.back_up()
     lock, _ = RealFileSystem().lock(f"{writer.backups}/lock")
     assert lock is not None
@@ -157,7 +153,7 @@ def test_two_backups_at_once_are_refused(writer: Writer) -> None:
     writer.back_up()
 
 
-def test_the_newest_backup_or_that_of_a_time_is_chosen(writer: Writer) -> None:
+def test_the_newest_backup_or_that_of_a_time_is_chosen(writer):
     first, second = writer.back_up()[0], writer.back_up()[0]
     assert chosen_folder(writer.backups, None) == second
     assert chosen_folder(writer.backups, DAY + dt.timedelta(days=1, hours=23)) == first
@@ -171,7 +167,7 @@ def test_the_newest_backup_or_that_of_a_time_is_chosen(writer: Writer) -> None:
         chosen(writer.backups / "notes.txt", None)
 
 
-def test_wrong_targets_are_refused(writer: Writer) -> None:
+def test_wrong_targets_are_refused(writer):
     with pytest.raises(StoreError, match="at least 1"):
         writer.back_up(keep=0)
     writer.back_up()
@@ -182,7 +178,7 @@ def test_wrong_targets_are_refused(writer: Writer) -> None:
     assert complete(writer.backups) == ["2026-11-30T00-00-00Z"]
 
 
-def test_a_damaged_earlier_backup_does_not_stop_the_next(writer: Writer) -> None:
+def test_a_damaged_earlier_backup_does_not_stop_the_next(writer):
     writer.write(20)
     damaged = writer.back_up()[0]
     superblock = damaged / SUPERBLOCK_FILE
@@ -193,7 +189,7 @@ def test_a_damaged_earlier_backup_does_not_stop_the_next(writer: Writer) -> None
     assert entries_of(new, writer.settings, writer.ledger_id) == 40
 
 
-def test_folders_in_an_old_backup_are_deleted_with_it(writer: Writer) -> None:
+def test_folders_in_an_old_backup_are_deleted_with_it(writer):
     writer.write(5)
     old = writer.back_up()[0]
     (old / "quarantine").mkdir()
@@ -203,14 +199,14 @@ def test_folders_in_an_old_backup_are_deleted_with_it(writer: Writer) -> None:
     assert not old.exists()
 
 
-def test_a_file_with_the_name_of_a_backup_is_left_alone(writer: Writer) -> None:
+def test_a_file_with_the_name_of_a_backup_is_left_alone(writer):
     writer.backups.mkdir()
     (writer.backups / "2026-11-01T00-00-00Z").write_text("mine")
     writer.back_up()
     assert (writer.backups / "2026-11-01T00-00-00Z").read_text() == "mine"
 
 
-def test_a_store_of_a_newer_format_is_not_backed_up(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_of_a_newer_format_is_not_backed_up(writer, monkeypatch):
     writer.write(5)
     monkeypatch.setattr("geminga.ledger.format.FORMAT_VERSION", FORMAT_VERSION + 1)
     (writer.folder / SUPERBLOCK_FILE).write_bytes(encode_superblock(writer.store.store_id))
@@ -220,7 +216,7 @@ def test_a_store_of_a_newer_format_is_not_backed_up(writer: Writer, monkeypatch:
     assert not writer.backups.exists()
 
 
-def test_a_damaged_file_is_copied_again_and_nothing_is_deleted_before(writer: Writer) -> None:
+def test_a_damaged_file_is_copied_again_and_nothing_is_deleted_before(writer):
     writer.write(40)
     first = writer.back_up()[0]
     data = bytearray((first / file_name(1)).read_bytes())
@@ -238,7 +234,7 @@ def test_a_damaged_file_is_copied_again_and_nothing_is_deleted_before(writer: Wr
     assert entries_of(third, writer.settings, writer.ledger_id) == 40
 
 
-def test_a_series_inside_the_store_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_series_inside_the_store_is_refused_and_leaves_no_folder(tmp_path):
     with FileStore.open(tmp_path / "store"):
         pass
     (tmp_path / "link").symlink_to(tmp_path / "store")

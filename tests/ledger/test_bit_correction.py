@@ -1,7 +1,5 @@
 """One flipped bit is found at any position; two never pass for one."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -11,7 +9,7 @@ from geminga.wire.checksum import crc32c
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 52, 200, 1000])
-def test_every_flipped_bit_is_found(size: int) -> None:
+def test_every_flipped_bit_is_found(size):
     data = random.Random(size).randbytes(size)
     for seed in (0, 0x12345678) if size <= 200 else (0x12345678,):
         stored = crc32c(data, seed)
@@ -24,13 +22,13 @@ def test_every_flipped_bit_is_found(size: int) -> None:
                 assert corrected(memoryview(wrong), stored, seed) == data
 
 
-def test_a_flipped_bit_of_the_checksum_leaves_the_data_as_it_is() -> None:
+def test_a_flipped_bit_of_the_checksum_leaves_the_data_as_it_is():
     for bit in range(32):
         assert flipped_bit(b"some bytes", crc32c(b"some bytes") ^ 1 << bit) == -1
         assert corrected(b"some bytes", crc32c(b"some bytes") ^ 1 << bit) == b"some bytes"
 
 
-def test_two_flipped_bits_are_never_taken_for_one() -> None:
+def test_two_flipped_bits_are_never_taken_for_one():
     data = random.Random(1).randbytes(40)
     stored = crc32c(data)
     for first in range(320):
@@ -41,7 +39,7 @@ def test_two_flipped_bits_are_never_taken_for_one() -> None:
             assert corrected(wrong, stored) is None
 
 
-def test_entirely_different_bytes_are_not_corrected() -> None:
+def test_entirely_different_bytes_are_not_corrected():
     chance = random.Random(2)
     stored = crc32c(chance.randbytes(300))
     assert all(corrected(chance.randbytes(300), stored) is None for _ in range(300))

@@ -194,13 +194,13 @@ class LogByte(NamedTuple):
 
 
 @pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
+def quiet(caplog):
     """Discard log messages of damage, of which there are thousands."""
     caplog.set_level("CRITICAL", "geminga.ledger")
 
 
 @pytest.fixture(scope="module")
-def log_bytes() -> list[LogByte]:
+def log_bytes():
     return list(find_log_bytes(make_disk(clean=False)))
 
 
@@ -274,7 +274,7 @@ def flip(disk: SimulatedDisk, *flips: tuple[int, int]) -> SimulatedDisk:
 
 
 @pytest.mark.timeout(300)
-def test_flipped_bits_of_key_records_are_detected(log_bytes: list[LogByte], record_property: Record) -> None:
+def test_flipped_bits_of_key_records_are_detected(log_bytes, record_property):
     """Flips every bit of key records: of a topic, a policy, a cursor's snapshot or an acknowledgement."""
     disk = make_disk(clean=False)
     flips = 0
@@ -292,7 +292,7 @@ def test_flipped_bits_of_key_records_are_detected(log_bytes: list[LogByte], reco
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_flipped_bits_of_headers_are_corrected(log_bytes: list[LogByte], record_property: Record) -> None:
+def test_flipped_bits_of_headers_are_corrected(log_bytes, record_property):
     """A group's head separates the records of many topics; a flipped bit in it harms none of them."""
     disk = make_disk(clean=False)
     groups: list[list[tuple[int, int]]] = []
@@ -318,14 +318,14 @@ def test_flipped_bits_of_headers_are_corrected(log_bytes: list[LogByte], record_
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_flipped_bits_of_entries_are_detected(log_bytes: list[LogByte], record_property: Record) -> None:
+def test_flipped_bits_of_entries_are_detected(log_bytes, record_property):
     disk = make_disk(clean=False)
     check_entries(disk, log_bytes, ENTRIES_SAMPLED)
     record_property("bit_flips", ENTRIES_SAMPLED)
 
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
-def test_flipped_bits_of_entries_after_closing_are_detected(log_bytes: list[LogByte], catalog: str) -> None:
+def test_flipped_bits_of_entries_after_closing_are_detected(log_bytes, catalog):
     disk = make_disk(clean=True)
     if catalog == "lost":
         disk.databases.clear()
@@ -348,7 +348,7 @@ def check_entries(disk: SimulatedDisk, log_bytes: list[LogByte], count: int, *, 
         done += len(together)
 
 
-def test_damage_before_a_checkpoint_harms_no_key(log_bytes: list[LogByte]) -> None:
+def test_damage_before_a_checkpoint_harms_no_key(log_bytes):
     """The catalog has these records; opening the store writes them to the log again."""
     disk = make_disk(clean=True)
     keys = [p for p in log_bytes if p.operation >= 0 and OPERATIONS[p.operation][0] != "append"]

@@ -1,7 +1,5 @@
 """Rate limit of offloads: exact in the long run, and lifted while disk space is short."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.ledger.byte_rate import ByteRate
@@ -12,7 +10,7 @@ from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from tests.ledger.test_tiered import SETTINGS, TOPIC, Clock, Reports, check_tier, fill, settle
 
 
-def test_bytes_take_as_long_as_the_rate_allows() -> None:
+def test_bytes_take_as_long_as_the_rate_allows():
     clock = Clock()
     rate = ByteRate(1000, clock)
     began = clock.now
@@ -29,7 +27,7 @@ def test_bytes_take_as_long_as_the_rate_allows() -> None:
     assert clock.now - began == pytest.approx(1.0)
 
 
-def test_bytes_taken_while_the_limit_is_lifted_delay_no_later_ones() -> None:
+def test_bytes_taken_while_the_limit_is_lifted_delay_no_later_ones():
     rate = ByteRate(1000, Clock())
     rate.is_lifted = True
     rate.take(1 << 40)
@@ -38,14 +36,14 @@ def test_bytes_taken_while_the_limit_is_lifted_delay_no_later_ones() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_without_a_limit_nothing_waits(limit: int) -> None:
+def test_without_a_limit_nothing_waits(limit):
     rate = ByteRate(limit, Clock())
     rate.take(1 << 60)
     assert rate.wait_seconds() == 0
 
 
 @pytest.mark.parametrize("is_short", [True, False])
-def test_offloads_keep_to_the_rate_unless_disk_space_is_short(is_short: bool) -> None:
+def test_offloads_keep_to_the_rate_unless_disk_space_is_short(is_short):
     disk, clock = SimulatedDisk(), Clock()
     filesystem = FaultyFileSystem(disk)
     local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]

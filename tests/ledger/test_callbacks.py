@@ -6,7 +6,7 @@ from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.callbacks import run_callbacks
 
 
-def test_all_callbacks_run_in_order_even_if_some_raise(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_callbacks_run_in_order_even_if_some_raise(caplog):
     seen: list[object] = []
 
     def fail(error: StoreError | None) -> None:
@@ -19,7 +19,7 @@ def test_all_callbacks_run_in_order_even_if_some_raise(caplog: pytest.LogCapture
     assert caplog.text.count("KeyError: 'mine'") == 2
 
 
-def test_a_power_loss_or_an_interrupt_is_not_swallowed() -> None:
+def test_a_power_loss_or_an_interrupt_is_not_swallowed():
     def interrupt(error: StoreError | None) -> None:
         raise KeyboardInterrupt
 

@@ -24,7 +24,7 @@ STORE_ID = bytes(16)
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
+def catalog(tmp_path):
     catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
     assert catalog.is_empty()
     assert not catalog.is_usable(STORE_ID)
@@ -60,7 +60,7 @@ def snapshot(number: int, **changes: object) -> CheckpointSnapshot:
     return CheckpointSnapshot(number=number, **{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_ledgers_and_their_index_are_read_back(catalog: Catalog) -> None:
+def test_ledgers_and_their_index_are_read_back(catalog):
     first = LedgerChange(3, "owner", 10, 1000, chunk(0, 10))
     catalog.write(snapshot(1, ledgers=[first], live_bytes={1: 10 * 125}))
     catalog.write(
@@ -82,7 +82,7 @@ def test_ledgers_and_their_index_are_read_back(catalog: Catalog) -> None:
     assert catalog.live_bytes() == {1: 0}
 
 
-def test_long_chunks_are_split(catalog: Catalog) -> None:
+def test_long_chunks_are_split(catalog):
     count = 2 * CHUNK_ENTRIES_MAX + 7
     catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", count, 1, chunk(0, count, size=1))]))
     assert [len(part) for part in catalog.chunks(1)] == [CHUNK_ENTRIES_MAX, CHUNK_ENTRIES_MAX, 7]
@@ -91,7 +91,7 @@ def test_long_chunks_are_split(catalog: Catalog) -> None:
     assert found.first == CHUNK_ENTRIES_MAX
 
 
-def test_moved_entries_have_their_new_position(catalog: Catalog) -> None:
+def test_moved_entries_have_their_new_position(catalog):
     catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", 4, 400, chunk(0, 4))], live_bytes={1: 500}))
     place = (2 << 32) + 64
     catalog.write(
@@ -105,7 +105,7 @@ def test_moved_entries_have_their_new_position(catalog: Catalog) -> None:
     assert catalog.files() == {2: 500}
 
 
-def test_keys_are_read_back_with_base_and_deltas(catalog: Catalog) -> None:
+def test_keys_are_read_back_with_base_and_deltas(catalog):
     catalog.write(
         snapshot(
             1, keys={"k": KeyChange(b"k", 0, b"base", deltas=[b"1"]), "d": KeyChange(b"d", 0, deltas=[b"x"])}
@@ -128,7 +128,7 @@ def test_keys_are_read_back_with_base_and_deltas(catalog: Catalog) -> None:
     assert (catalog.keys.base("k"), catalog.keys.deltas("k", 99)) == (b"", [b"again"])
 
 
-def test_damage_and_doubted_ledgers_are_read_back(catalog: Catalog) -> None:
+def test_damage_and_doubted_ledgers_are_read_back(catalog):
     damage = Damage("log-0000000001", 5, "what", 1, 2, 3, lost=DamageLoss.ENTRIES)
     catalog.write(snapshot(1, damage=[damage, damage], settled=["log-0000000001@9"], doubt=(5, 100)))
     assert catalog.damage() == [damage]
@@ -137,14 +137,14 @@ def test_damage_and_doubted_ledgers_are_read_back(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["a", "a\ud7ff", "a\U0010ffff", "\U0010ffff", ""])
-def test_a_prefix_finds_all_its_keys_and_no_others(catalog: Catalog, prefix: str) -> None:
+def test_a_prefix_finds_all_its_keys_and_no_others(catalog, prefix):
     keys = ["", "a", "a\ud7ff", "a\ud7ffz", "a\ue000", "a\U0010ffff", "a\U0010ffffz", "b", "\U0010ffff"]
     catalog.write(snapshot(1, keys={key: KeyChange(key.encode(), 0, b"v") for key in keys}))
     found = [key for key, _ in catalog.keys.values(prefix, None, 99, 100)]
     assert found == [key for key in keys if key.startswith(prefix)]
 
 
-def test_a_failed_checkpoint_changes_nothing(catalog: Catalog) -> None:
+def test_a_failed_checkpoint_changes_nothing(catalog):
     catalog.write(snapshot(1, keys={"k": KeyChange(b"k", 0, b"base")}))
     broken = snapshot(2, keys={"k": KeyChange(b"k", 0, b"other")}, damage=["no damage"])
     with pytest.raises(AttributeError):
@@ -165,7 +165,7 @@ def test_a_failed_checkpoint_changes_nothing(catalog: Catalog) -> None:
         ("delta", "UPDATE delta SET body=zeroblob(5)"),
     ],
 )
-def test_changed_rows_are_detected(tmp_path: Path, table: str, change: str) -> None:
+def test_changed_rows_are_detected(tmp_path, table, change):
     noted: list[int] = []
     connection = RealFileSystem().connect(str(tmp_path / "catalog.db"))
     catalog = Catalog(connection, lambda: noted.append(1))
@@ -190,7 +190,7 @@ def test_changed_rows_are_detected(tmp_path: Path, table: str, change: str) -> N
     assert noted
 
 
-def test_a_file_that_is_no_database_is_detected(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_detected(tmp_path):
     path = tmp_path / "catalog.db"
     path.write_bytes(b"no database at all, but long enough to be taken for one" * 50)
     with pytest.raises(sqlite3.DatabaseError):
@@ -205,7 +205,7 @@ def bytes_read() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="counts what is read as Linux tells it")
-def test_reading_ahead_reads_whole_values(catalog: Catalog, tmp_path: Path) -> None:
+def test_reading_ahead_reads_whole_values(catalog, tmp_path):
     large, delta = bytes(500_000), bytes(300_000)
     with_owner = [LedgerChange(n, "owner", 1, 100, chunk(0, 1)) for n in range(3)]
     catalog.write(

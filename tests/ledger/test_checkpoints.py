@@ -7,7 +7,6 @@ import random
 import sqlite3
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -37,9 +36,7 @@ def fill(store: FileStore, count: int = 40) -> int:
     return ledger
 
 
-def test_a_checkpoint_on_a_full_disk_is_made_later(
-    small_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_on_a_full_disk_is_made_later(small_settings, monkeypatch):
     disk, write, tries = SimulatedDisk(), Catalog.write, []
     store = open_store(disk, small_settings)
 
@@ -64,9 +61,7 @@ def test_a_checkpoint_on_a_full_disk_is_made_later(
             assert len(store.read(each, 0, entries_max=99, bytes_max=10**6)) == 40
 
 
-def test_closing_does_not_wait_for_a_checkpoint_on_a_full_disk(
-    small_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_does_not_wait_for_a_checkpoint_on_a_full_disk(small_settings, monkeypatch):
     disk, write = SimulatedDisk(), Catalog.write
     store = open_store(disk, small_settings)
 
@@ -81,9 +76,7 @@ def test_closing_does_not_wait_for_a_checkpoint_on_a_full_disk(
         assert len(store.read(ledger, 0, entries_max=99, bytes_max=10**6)) == 40
 
 
-def test_any_other_error_of_the_catalog_stops_the_store(
-    small_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_other_error_of_the_catalog_stops_the_store(small_settings, monkeypatch):
     store = open_store(SimulatedDisk(), small_settings)
 
     def failing(self: Catalog, snapshot: object) -> None:
@@ -95,9 +88,7 @@ def test_any_other_error_of_the_catalog_stops_the_store(
     store.close()
 
 
-def test_a_store_with_a_slow_catalog_reports_that_it_is_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_with_a_slow_catalog_reports_that_it_is_behind(tmp_path, monkeypatch):
     settings = StoreSettings(checkpoint_state_bytes=20_000)
     may_write = threading.Event()
     write = Catalog.write
@@ -131,7 +122,7 @@ class Clock:
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointSnapshot]:
+def written(monkeypatch):
     """Record of snapshots written to catalogs."""
     write, snapshots = Catalog.write, []
 
@@ -153,9 +144,7 @@ def put(store: FileStore, count: int, size: int = 100) -> None:
         store.poll()
 
 
-def test_an_idle_store_saves_pending_changes_once(
-    monkeypatch: pytest.MonkeyPatch, written: list[CheckpointSnapshot]
-) -> None:
+def test_an_idle_store_saves_pending_changes_once(monkeypatch, written):
     clock, disk = Clock(monkeypatch), SimulatedDisk()
     store = open_store(disk, IDLE)
     put(store, 100)
@@ -180,9 +169,7 @@ def test_an_idle_store_saves_pending_changes_once(
         assert len(list(store.keys.names("key-"))) == 120
 
 
-def test_a_slow_stream_of_writes_is_saved_from_time_to_time(
-    monkeypatch: pytest.MonkeyPatch, written: list[CheckpointSnapshot]
-) -> None:
+def test_a_slow_stream_of_writes_is_saved_from_time_to_time(monkeypatch, written):
     clock = Clock(monkeypatch)
     store = open_store(SimulatedDisk(), IDLE)
     for second in range(3600):
@@ -200,9 +187,7 @@ def test_a_slow_stream_of_writes_is_saved_from_time_to_time(
     store.close()
 
 
-def test_without_an_idle_time_no_idle_checkpoint_is_made(
-    monkeypatch: pytest.MonkeyPatch, written: list[CheckpointSnapshot]
-) -> None:
+def test_without_an_idle_time_no_idle_checkpoint_is_made(monkeypatch, written):
     clock = Clock(monkeypatch)
     store = open_store(SimulatedDisk(), dataclasses.replace(IDLE, checkpoint_idle_seconds=0.0))
     put(store, 100)
@@ -212,7 +197,7 @@ def test_without_an_idle_time_no_idle_checkpoint_is_made(
     store.close()
 
 
-def test_an_idle_store_wakes_its_owner(tmp_path: Path, written: list[CheckpointSnapshot]) -> None:
+def test_an_idle_store_wakes_its_owner(tmp_path, written):
     wanted = threading.Event()
     settings = dataclasses.replace(IDLE, checkpoint_idle_seconds=0.1)
     with FileStore.open(tmp_path, settings=settings, wakeup=wanted.set) as store:
@@ -228,7 +213,7 @@ def test_an_idle_store_wakes_its_owner(tmp_path: Path, written: list[CheckpointS
         assert store.failure is None
 
 
-def test_a_power_loss_at_any_step_of_an_idle_checkpoint_loses_nothing(small_settings: StoreSettings) -> None:
+def test_a_power_loss_at_any_step_of_an_idle_checkpoint_loses_nothing(small_settings):
     idle = dataclasses.replace(
         small_settings, checkpoint_records=10**6, checkpoint_idle_seconds=1e-6, checkpoint_idle_bytes=1
     )
@@ -273,7 +258,7 @@ def test_a_power_loss_at_any_step_of_an_idle_checkpoint_loses_nothing(small_sett
                 auditor.check_restarted(store)
 
 
-def test_released_ledgers_leave_memory_when_the_catalog_has_them(tmp_path: Path) -> None:
+def test_released_ledgers_leave_memory_when_the_catalog_has_them(tmp_path):
     with FileStore.open(tmp_path, threads=False) as store:
         state = store.state
         made = []

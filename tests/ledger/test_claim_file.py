@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ CLAIM_OF_A_STORE = Claim("a" * 32, "b" * 32, "c" * 32, "d" * 32, 9, True, "host:
 
 
 @pytest.mark.parametrize("size", [0, 100, 900])
-def test_a_claim_fits_in_a_block_with_a_folder_name_of_any_length(tmp_path: Path, size: int) -> None:
+def test_a_claim_fits_in_a_block_with_a_folder_name_of_any_length(tmp_path, size):
     storage = FolderStorage(RealFileSystem(), str(tmp_path))
     claims.save(storage, replace(CLAIM_OF_A_STORE, who="host:/" + "x" * size))
     assert (tmp_path / CLAIM).stat().st_size == BLOCK
@@ -30,9 +29,7 @@ def test_a_claim_fits_in_a_block_with_a_folder_name_of_any_length(tmp_path: Path
 
 
 @pytest.mark.parametrize("size", [BLOCK, 3 * BLOCK])
-def test_an_earlier_claim_of_any_size_is_read_and_overwritten_in_full_storage(
-    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_earlier_claim_of_any_size_is_read_and_overwritten_in_full_storage(tmp_path, size, monkeypatch):
     storage, path = FolderStorage(RealFileSystem(), str(tmp_path)), tmp_path / CLAIM
     path.write_bytes(json.dumps({"version": 1, **asdict(CLAIM_OF_A_STORE)}, indent=1).encode().ljust(size))
     assert claims.load(storage) == CLAIM_OF_A_STORE
@@ -47,7 +44,7 @@ def test_an_earlier_claim_of_any_size_is_read_and_overwritten_in_full_storage(
 
 
 @pytest.mark.parametrize(("field", "value"), [("since_ms", "now"), ("since_ms", 1e30), ("place", "p" * 600)])
-def test_a_claim_with_impossible_values_is_unreadable(tmp_path: Path, field: str, value: object) -> None:
+def test_a_claim_with_impossible_values_is_unreadable(tmp_path, field, value):
     """Its time could not be shown, and an id that is kept would never fit in a block."""
     fields = {"version": 1, **asdict(CLAIM_OF_A_STORE), field: value}
     (tmp_path / CLAIM).write_text(json.dumps(fields))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +11,8 @@ import pytest
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
 from geminga.ledger.api import EntryStore, ReadAhead, StoredValue
 from geminga.ledger.memory import MemoryStore
-from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from tests.support.store_auditor import StoreAuditor
-
-Wait = Callable[[], None]
 
 
 class Receipts:
@@ -45,14 +41,12 @@ class Receipts:
 
 
 @pytest.fixture
-def receipts() -> Receipts:
+def receipts():
     return Receipts()
 
 
 @pytest.fixture(params=["memory", "file", "file interval", "file never", "file without threads"])
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path, receipts: Receipts, small_settings: StoreSettings
-) -> Iterator[EntryStore]:
+def store(request, tmp_path, receipts, small_settings):
     kind, _, mode = request.param.partition(" ")
     opened: EntryStore
     if kind == "memory":
@@ -68,15 +62,7 @@ def store(
     opened.close()
 
 
-def test_ledger_ids_increase_and_entry_ids_start_at_0(store: EntryStore, receipts: Receipts) -> None:
-    first, second = store.create_ledger("a"), store.create_ledger("b")
-    assert second > first >= 0
-    assert [store.append(first, b"x", receipts.of(n)) for n in range(3)] == [0, 1, 2]
-    assert store.append(second, b"y", receipts.of(3)) == 0
-    assert receipts.wait(store, 4) == [0, 1, 2, 3]
-
-
-def test_a_run_is_appended_and_reported_as_one(store: EntryStore, receipts: Receipts) -> None:
+def test_a_run_is_appended_and_reported_as_one(store, receipts):
     ledger = store.create_ledger("a")
     entries = [bytes([n]) * (n + 1) for n in range(30)]
     assert store.append(ledger, b"x", receipts.of("before")) == 0
@@ -91,7 +77,7 @@ def test_a_run_is_appended_and_reported_as_one(store: EntryStore, receipts: Rece
         store.append_run(ledger + 1, entries, receipts.of("never"))
 
 
-def test_callbacks_run_in_order_of_the_calls_and_in_poll(store: EntryStore, receipts: Receipts) -> None:
+def test_callbacks_run_in_order_of_the_calls_and_in_poll(store, receipts):
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of("append"))
     store.keys.put("k", b"v", receipts.of("put"))
@@ -111,7 +97,7 @@ def test_callbacks_run_in_order_of_the_calls_and_in_poll(store: EntryStore, rece
     assert store.poll() == 0
 
 
-def test_read_respects_its_limits(store: EntryStore, receipts: Receipts) -> None:
+def test_read_respects_its_limits(store, receipts):
     ledger = store.create_ledger("a")
     entries = [bytes([n]) * 10 for n in range(20)]
     for entry in entries:
@@ -137,9 +123,7 @@ def test_read_respects_its_limits(store: EntryStore, receipts: Receipts) -> None
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_buffer_is_an_entry(
-    store: EntryStore, receipts: Receipts, kind: Callable[[bytes], bytes | bytearray | memoryview]
-) -> None:
+def test_any_buffer_is_an_entry(store, receipts, kind):
     ledger = store.create_ledger("a")
     store.append(ledger, kind(b""), receipts.of(None))
     store.append(ledger, kind(b"some bytes"), receipts.of(None))
@@ -150,7 +134,7 @@ def test_any_buffer_is_an_entry(
     assert all(type(entry) is bytes for entry in found)
 
 
-def test_fetch_returns_the_entries_of_read_at_once_or_later(store: EntryStore, receipts: Receipts) -> None:
+def test_fetch_returns_the_entries_of_read_at_once_or_later(store, receipts):
     ledger = store.create_ledger("a")
     entries = [b"%d" % number * 150 for number in range(10)]
     for entry in entries:
@@ -178,7 +162,7 @@ def test_fetch_returns_the_entries_of_read_at_once_or_later(store: EntryStore, r
         store.fetch(77, 0, entries_max=1, bytes_max=1, ahead=ReadAhead(1, 1), done=lambda *_: None)
 
 
-def test_ledgers_are_listed_by_owner(store: EntryStore, receipts: Receipts) -> None:
+def test_ledgers_are_listed_by_owner(store, receipts):
     first, other, second = store.create_ledger("a"), store.create_ledger("b"), store.create_ledger("a")
     store.append(second, b"12345", receipts.of(None))
     assert [(i.ledger_id, i.owner, i.entries, i.size_bytes) for i in store.ledgers("a")] == [
@@ -191,7 +175,7 @@ def test_ledgers_are_listed_by_owner(store: EntryStore, receipts: Receipts) -> N
     assert [i.ledger_id for i in store.ledgers("a")] == [second]
 
 
-def test_released_ledgers_can_be_used_again(store: EntryStore, receipts: Receipts) -> None:
+def test_released_ledgers_can_be_used_again(store, receipts):
     ledger, other = store.create_ledger("a"), store.create_ledger("b")
     store.append(ledger, b"one", receipts.of(1))
     store.release([ledger, other, 999])
@@ -206,7 +190,7 @@ def test_released_ledgers_can_be_used_again(store: EntryStore, receipts: Receipt
     assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"one", b"two", b"three"]
 
 
-def test_unknown_and_deleted_ledgers_are_refused(store: EntryStore, receipts: Receipts) -> None:
+def test_unknown_and_deleted_ledgers_are_refused(store, receipts):
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of("x"))
     store.delete_ledgers([ledger], receipts.of("delete"))
@@ -219,7 +203,7 @@ def test_unknown_and_deleted_ledgers_are_refused(store: EntryStore, receipts: Re
     assert store.create_ledger("a") > ledger
 
 
-def test_keys_have_a_base_and_deltas(store: EntryStore) -> None:
+def test_keys_have_a_base_and_deltas(store):
     assert store.keys.get("k") is None
     store.keys.merge("k", b"1")
     assert store.keys.get("k") == StoredValue(b"", (b"1",))
@@ -236,7 +220,7 @@ def test_keys_have_a_base_and_deltas(store: EntryStore) -> None:
     assert store.keys.get("empty") == StoredValue(b"", ())
 
 
-def test_scan_returns_keys_with_a_prefix_in_order(store: EntryStore, receipts: Receipts) -> None:
+def test_scan_returns_keys_with_a_prefix_in_order(store, receipts):
     names = ["a", "ab", "b/1", "b/10", "b/2", "b/ü", "b/\U0001f600", "c", "b"]
     for round_number in range(3):
         for name in names:
@@ -254,7 +238,7 @@ def test_scan_returns_keys_with_a_prefix_in_order(store: EntryStore, receipts: R
             assert list(store.keys.names(prefix, after=after)) == [name for name, _ in behind]
 
 
-def test_scan_tolerates_changes_while_it_runs(store: EntryStore) -> None:
+def test_scan_tolerates_changes_while_it_runs(store):
     for number in range(30):
         store.keys.put(f"k{number:02}", b"v")
     seen = []
@@ -266,7 +250,7 @@ def test_scan_tolerates_changes_while_it_runs(store: EntryStore) -> None:
     assert seen == [f"k{number:02}" for number in range(29)]
 
 
-def test_names_tolerate_changes_while_they_are_read(store: EntryStore) -> None:
+def test_names_tolerate_changes_while_they_are_read(store):
     for number in range(30):
         store.keys.put(f"k{number:02}", b"v")
     seen = []
@@ -278,9 +262,7 @@ def test_names_tolerate_changes_while_they_are_read(store: EntryStore) -> None:
     assert seen == [f"k{number:02}" for number in range(29)]
 
 
-def test_other_callbacks_run_after_one_raises(
-    store: EntryStore, receipts: Receipts, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_callbacks_run_after_one_raises(store, receipts, caplog):
     def fail(error: StoreError | None) -> None:
         raise RuntimeError("the callback's own fault")
 
@@ -292,7 +274,7 @@ def test_other_callbacks_run_after_one_raises(
     assert "the callback's own fault" in caplog.text
 
 
-def test_callbacks_may_write(store: EntryStore, receipts: Receipts) -> None:
+def test_callbacks_may_write(store, receipts):
     ledger = store.create_ledger("a")
 
     def write_again(error: StoreError | None) -> None:
@@ -304,7 +286,7 @@ def test_callbacks_may_write(store: EntryStore, receipts: Receipts) -> None:
     assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"first", b"second"]
 
 
-def test_close_runs_pending_callbacks_and_can_be_repeated(store: EntryStore, receipts: Receipts) -> None:
+def test_close_runs_pending_callbacks_and_can_be_repeated(store, receipts):
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of("x"))
     store.keys.put("k", b"v", receipts.of("k"))
@@ -325,7 +307,7 @@ def test_close_runs_pending_callbacks_and_can_be_repeated(store: EntryStore, rec
             call()
 
 
-def test_deleting_missing_keys_and_ledgers_changes_nothing(store: EntryStore, receipts: Receipts) -> None:
+def test_deleting_missing_keys_and_ledgers_changes_nothing(store, receipts):
     ledger = store.create_ledger("a")
     store.append(ledger, b"entry", receipts.of("entry"))
     store.delete_ledgers([], receipts.of("none"))
@@ -338,7 +320,7 @@ def test_deleting_missing_keys_and_ledgers_changes_nothing(store: EntryStore, re
     assert store.damage.lost_entries_max(ledger) == 0
 
 
-def test_stats_count_operations(store: EntryStore, receipts: Receipts) -> None:
+def test_stats_count_operations(store, receipts):
     ledger = store.create_ledger("a")
     for _ in range(5):
         store.append(ledger, bytes(100), receipts.of(None))
@@ -348,7 +330,7 @@ def test_stats_count_operations(store: EntryStore, receipts: Receipts) -> None:
     assert stats.disk_bytes >= 500
 
 
-def test_random_operations_agree_with_a_model(store: EntryStore, receipts: Receipts) -> None:
+def test_random_operations_agree_with_a_model(store, receipts):
     auditor = StoreAuditor()
     ledgers: list[int] = []
     for number in range(40):

@@ -141,23 +141,21 @@ class Examiner:
 
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_steps(monkeypatch):
     """Poll with a limit, so that steps are interrupted anywhere."""
     monkeypatch.setattr(steps, "AT_ONCE", 2)
     monkeypatch.setattr(callbacks, "REPORTED_AT_ONCE", 1)
 
 
 @pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
+def quiet(caplog):
     """Discard log messages about catalogs that are rebuilt after a power loss."""
     caplog.set_level("CRITICAL", "geminga.ledger")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
-def test_every_image_of_a_power_loss_opens_with_all_confirmed_writes(
-    small_settings: StoreSettings, seed: int, record_property: Callable[[str, object], None]
-) -> None:
+def test_every_image_of_a_power_loss_opens_with_all_confirmed_writes(small_settings, seed, record_property):
     examiner = Examiner(small_settings, seed)
     lives = 0
     while examiner.images < IMAGES:

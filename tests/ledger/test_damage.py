@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import random
-from typing import Any
 
 import pytest
 
@@ -31,7 +30,7 @@ def open_store(disk: SimulatedDisk, settings: StoreSettings) -> FileStore:
 
 
 @pytest.fixture
-def settings(small_settings: StoreSettings) -> StoreSettings:
+def settings(small_settings):
     """No rewriting and a checkpoint only at a clean end, so that every byte of the log counts."""
     return dataclasses.replace(
         small_settings, checkpoint_records=10_000, checkpoint_log_bytes=10**6, rewrite_live_fraction=0.0
@@ -114,9 +113,7 @@ def flips(disk: SimulatedDisk, step: int) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_flipped_bit_loses_only_its_record(
-    settings: StoreSettings, catalog: str, clean: bool, part: Any
-) -> None:
+def test_a_flipped_bit_loses_only_its_record(settings, catalog, clean, part):
     """Without the catalog, or behind the checkpoint, each flip is found when opening."""
     original = make_disk(settings, clean=clean)
     for path, offset, bit in part(flips(original, 8), 4):
@@ -152,7 +149,7 @@ def check_takes_writes(store: FileStore) -> None:
     assert all(store.keys.get(key) is not None for key in KEYS)
 
 
-def test_verifying_on_open_finds_damage_before_the_checkpoint(settings: StoreSettings) -> None:
+def test_verifying_on_open_finds_damage_before_the_checkpoint(settings):
     original = make_disk(settings, clean=True)
     for path, offset, bit in flips(original, 23):
         disk = original.copy()
@@ -166,7 +163,7 @@ def test_verifying_on_open_finds_damage_before_the_checkpoint(settings: StoreSet
         store.close()
 
 
-def test_zeroed_sectors_in_synced_data_are_damage(settings: StoreSettings) -> None:
+def test_zeroed_sectors_in_synced_data_are_damage(settings):
     original = make_disk(settings, clean=False)
     for path in LOGS[:2]:
         size = len(original.names[path].durable)
@@ -181,7 +178,7 @@ def test_zeroed_sectors_in_synced_data_are_damage(settings: StoreSettings) -> No
             store.close()
 
 
-def test_zeroed_or_cut_end_of_synced_data_is_damage(settings: StoreSettings) -> None:
+def test_zeroed_or_cut_end_of_synced_data_is_damage(settings):
     """Bytes before the mark are damage, not a torn tail: no write behind the mark was confirmed."""
     original = make_disk(settings, clean=True)
     original.databases.clear()
@@ -203,7 +200,7 @@ def test_zeroed_or_cut_end_of_synced_data_is_damage(settings: StoreSettings) -> 
             store.close()
 
 
-def test_a_zero_filled_tail_behind_the_mark_is_no_damage(settings: StoreSettings) -> None:
+def test_a_zero_filled_tail_behind_the_mark_is_no_damage(settings):
     disk = make_disk(settings, clean=False)
     last = max(path for path in LOGS if path in disk.names)
     disk.content(last).extend(bytes(3000))
@@ -214,7 +211,7 @@ def test_a_zero_filled_tail_behind_the_mark_is_no_damage(settings: StoreSettings
 
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
-def test_a_missing_file_is_reported(settings: StoreSettings, catalog: str) -> None:
+def test_a_missing_file_is_reported(settings, catalog):
     for path in LOGS[:2]:
         disk = make_disk(settings, clean=True)
         if catalog == "lost":
@@ -227,7 +224,7 @@ def test_a_missing_file_is_reported(settings: StoreSettings, catalog: str) -> No
         store.close()
 
 
-def test_the_entries_of_a_missing_file_are_one_damage(settings: StoreSettings) -> None:
+def test_the_entries_of_a_missing_file_are_one_damage(settings):
     disk = SimulatedDisk()
     count, settings = 2000, dataclasses.replace(settings, log_file_bytes=1 << 20)
     with open_store(disk, settings) as store:
@@ -249,9 +246,7 @@ def test_the_entries_of_a_missing_file_are_one_damage(settings: StoreSettings) -
 
 @pytest.mark.parametrize("files", [1, 2])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_missing_last_file_is_reported_and_its_number_not_reused(
-    settings: StoreSettings, clean: bool, files: int
-) -> None:
+def test_a_missing_last_file_is_reported_and_its_number_not_reused(settings, clean, files):
     settings = dataclasses.replace(settings, log_file_bytes=8192 // files)
     disk = make_disk(settings, clean=clean)
     assert len([path for path in LOGS if path in disk.names]) == files
@@ -265,8 +260,22 @@ def test_a_missing_last_file_is_reported_and_its_number_not_reused(
     assert last not in disk.names
 
 
+def test_no_id_is_given_twice_when_the_last_two_files_are_missing(settings):
+    disk = SimulatedDisk()
+    store = open_store(disk, settings)
+    created = []
+    while LOGS[2] not in disk.names:
+        created += [store.create_ledger(f"owner {number}") for number in range(10)]
+        store.poll()
+    disk = disk.kill()
+    for path in LOGS[1:]:
+        disk.remove(path)
+    with open_store(disk, settings) as store:
+        assert store.create_ledger("new") > created[-1]
+
+
 @pytest.mark.parametrize("which", [0, -1])
-def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings: StoreSettings, which: int) -> None:
+def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings, which):
     """Also behind a clean end, when nothing of the log is read again."""
     original = make_disk(settings, clean=True)
     path = [path for path in LOGS if path in original.names][which]
@@ -288,7 +297,27 @@ def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings: StoreSet
         store.close()
 
 
-def test_swapped_files_are_reported(settings: StoreSettings) -> None:
+def test_a_file_that_was_cut_between_groups_is_reported_after_a_kill(settings):
+    """The next file says where the one before ended."""
+    original = make_disk(settings, clean=False)
+    data = bytes(original.names[LOGS[0]].durable)
+    boundaries = [at for at in range(FILE_HEADER_BYTES, len(data)) if data.startswith(GROUP_MAGIC, at)]
+    assert LOGS[1] in original.names
+    assert len(boundaries) > 2
+    for left in boundaries:
+        disk = original.copy()
+        del disk.content(LOGS[0])[left:]
+        store = open_store(disk, settings)
+        assert any(
+            damage.file in LOGS[0] and damage.offset == left and "too early" in damage.what
+            for damage in store.damage.found
+        ), (left, store.damage.found)
+        audit(store)
+        check_takes_writes(store)
+        store.close()
+
+
+def test_swapped_files_are_reported(settings):
     disk = make_disk(settings, clean=True)
     disk.names[LOGS[0]], disk.names[LOGS[1]] = disk.names[LOGS[1]], disk.names[LOGS[0]]
     before = {path: bytes(disk.names[path].visible) for path in LOGS[:2]}
@@ -300,7 +329,7 @@ def test_swapped_files_are_reported(settings: StoreSettings) -> None:
     assert {path: bytes(disk.names[path].visible) for path in LOGS[:2]} == before, "evidence was touched"
 
 
-def test_file_of_another_store_is_reported_and_left_alone(settings: StoreSettings) -> None:
+def test_file_of_another_store_is_reported_and_left_alone(settings):
     disk, other = make_disk(settings, clean=True), SimulatedDisk()
     with_other_bytes = open_store(other, settings)
     ledger = with_other_bytes.create_ledger("a")
@@ -317,7 +346,7 @@ def test_file_of_another_store_is_reported_and_left_alone(settings: StoreSetting
     assert bytes(disk.names[LOGS[0]].visible) == foreign
 
 
-def test_damaged_catalog_rows_are_noticed_and_rebuilt(settings: StoreSettings) -> None:
+def test_damaged_catalog_rows_are_noticed_and_rebuilt(settings):
     disk = make_disk(settings, clean=True)
     path = f"{FOLDER}/catalog.db"
     image = bytearray(disk.databases[path][-1])
@@ -333,7 +362,7 @@ def test_damaged_catalog_rows_are_noticed_and_rebuilt(settings: StoreSettings) -
     store.close()
 
 
-def test_damaged_mark_file_harms_nothing(settings: StoreSettings) -> None:
+def test_damaged_mark_file_harms_nothing(settings):
     disk = make_disk(settings, clean=False)
     disk.content(f"{FOLDER}/synced")[5] ^= 1
     store = open_store(disk, settings)
@@ -342,7 +371,7 @@ def test_damaged_mark_file_harms_nothing(settings: StoreSettings) -> None:
     store.close()
 
 
-def test_a_damaged_superblock_is_written_again(settings: StoreSettings) -> None:
+def test_a_damaged_superblock_is_written_again(settings):
     original = make_disk(settings, clean=True)
     before = bytes(original.names[f"{FOLDER}/superblock"].visible)
     for offset in range(len(before)):
@@ -355,7 +384,7 @@ def test_a_damaged_superblock_is_written_again(settings: StoreSettings) -> None:
 
 
 @pytest.mark.parametrize("logs", ["none", "of two stores"])
-def test_a_damaged_superblock_without_log_files_is_refused(settings: StoreSettings, logs: str) -> None:
+def test_a_damaged_superblock_without_log_files_is_refused(settings, logs):
     disk = make_disk(settings, clean=True)
     if logs == "none":
         for path in [path for path in disk.names if "/log-" in path]:
@@ -369,7 +398,7 @@ def test_a_damaged_superblock_without_log_files_is_refused(settings: StoreSettin
     assert not disk.locks
 
 
-def test_group_magic_inside_entries_is_not_taken_for_a_group(settings: StoreSettings) -> None:
+def test_group_magic_inside_entries_is_not_taken_for_a_group(settings):
     """Entries that contain bytes of the log's format, next to damage."""
     disk = SimulatedDisk()
     store = open_store(disk, settings)
@@ -393,7 +422,7 @@ def test_group_magic_inside_entries_is_not_taken_for_a_group(settings: StoreSett
     store.close()
 
 
-def test_reading_stops_before_the_damaged_entry(settings: StoreSettings) -> None:
+def test_reading_stops_before_the_damaged_entry(settings):
     disk = make_disk(settings, clean=True)
     for path in LOGS:
         if path in disk.names and ENTRIES["a"][5] in disk.names[path].visible:
@@ -408,7 +437,7 @@ def test_reading_stops_before_the_damaged_entry(settings: StoreSettings) -> None
     store.close()
 
 
-def test_ids_of_damaged_entries_at_the_tail_are_not_reused(settings: StoreSettings) -> None:
+def test_ids_of_damaged_entries_at_the_tail_are_not_reused(settings):
     """Creations and entries in the lost end may have been receipted, acknowledged and remembered."""
     disk = SimulatedDisk()
     store = open_store(disk, settings)
@@ -441,7 +470,7 @@ def test_ids_of_damaged_entries_at_the_tail_are_not_reused(settings: StoreSettin
     store.close()
 
 
-def test_damage_names_position_and_loss() -> None:
+def test_damage_names_position_and_loss():
     damage = Damage("log-0000000007", 4096, "entry fails its checksum", 12, 3, 5)
     assert str(damage) == (
         "log-0000000007 at offset 4096: entry fails its checksum; ledger 12, entries 3 to 5"

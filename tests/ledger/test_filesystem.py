@@ -35,28 +35,28 @@ class TricklingFile:
 
 
 @pytest.mark.parametrize("bytes_max", [1, 2, 3, 7, 100, 10**6])
-def test_short_and_interrupted_writes_are_finished(bytes_max: int) -> None:
+def test_short_and_interrupted_writes_are_finished(bytes_max):
     buffers: list[Buffer] = [b"abc", b"", memoryview(b"defg"), bytearray(b"h"), b"ijklmnop" * 3]
     file = TricklingFile(bytes_max)
     assert write_fully(file, buffers, 0) == 32  # type: ignore[arg-type]
     assert file.content == b"abcdefgh" + b"ijklmnop" * 3
 
 
-def test_more_buffers_than_one_call_takes_are_written() -> None:
+def test_more_buffers_than_one_call_takes_are_written():
     buffers: list[Buffer] = [b"%d," % n for n in range(3 * BUFFERS_PER_WRITE_MAX + 1)]
     file = TricklingFile(10**6)
     write_fully(file, buffers, 0)  # type: ignore[arg-type]
     assert bytes(file.content) == b"".join(buffers)
 
 
-def test_a_write_of_zero_bytes_is_an_error() -> None:
+def test_a_write_of_zero_bytes_is_an_error():
     file = TricklingFile(0)
     with pytest.raises(OSError, match="took no bytes"):
         write_fully(file, [b"x"], 0)  # type: ignore[arg-type]
     assert write_fully(TricklingFile(0), [b""], 0) == 0  # type: ignore[arg-type]
 
 
-def test_real_files_are_written_and_read(tmp_path: Path) -> None:
+def test_real_files_are_written_and_read(tmp_path):
     filesystem = RealFileSystem()
     folder = str(tmp_path / "a")
     with pytest.raises(FileNotFoundError):
@@ -85,20 +85,7 @@ def test_real_files_are_written_and_read(tmp_path: Path) -> None:
     assert filesystem.list_folder(folder) == []
 
 
-def test_real_lock_names_its_holder(tmp_path: Path) -> None:
-    filesystem = RealFileSystem()
-    path = str(tmp_path / "lock")
-    lock, _ = filesystem.lock(path)
-    assert lock is not None
-    assert filesystem.lock(path) == (None, str(os.getpid()))
-    lock.release()
-    lock.release()
-    again, _ = filesystem.lock(path)
-    assert again is not None
-    again.release()
-
-
-def test_a_file_whose_closing_fails_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_whose_closing_fails_is_closed_once(tmp_path, monkeypatch):
     """On a second close the number may belong to a socket."""
     closed: list[int] = []
 
@@ -137,7 +124,7 @@ assert filesystem.lock("lock")[0] is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="of the shell")
-def test_output_without_standard_streams_gets_into_no_file(tmp_path: Path) -> None:
+def test_output_without_standard_streams_gets_into_no_file(tmp_path):
     source = str(Path(module.__file__).parents[2])
     given = [sys.executable, "-P", "-c", PRINTING.format(source=source)]
     shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]

@@ -43,7 +43,7 @@ def hold(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_process_is_refused_with_the_id_of_the_holder(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_id_of_the_holder(tmp_path):
     folder = tmp_path / "store"
     process = hold(folder)
     try:
@@ -57,7 +57,7 @@ def test_a_second_process_is_refused_with_the_id_of_the_holder(tmp_path: Path) -
     FileStore.open(folder).close()  # a dead process holds nothing
 
 
-def test_a_second_store_in_the_same_process_is_refused(tmp_path: Path) -> None:
+def test_a_second_store_in_the_same_process_is_refused(tmp_path):
     store = FileStore.open(tmp_path)
     with pytest.raises(StoreLocked, match=str(os.getpid())):
         FileStore.open(tmp_path)
@@ -65,7 +65,7 @@ def test_a_second_store_in_the_same_process_is_refused(tmp_path: Path) -> None:
     FileStore.open(tmp_path).close()
 
 
-def test_a_second_process_is_refused_after_the_lock_file_is_deleted(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_after_the_lock_file_is_deleted(tmp_path):
     process = hold(tmp_path)
     try:
         (tmp_path / "lock").unlink()
@@ -81,9 +81,7 @@ def test_a_second_process_is_refused_after_the_lock_file_is_deleted(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["lock", "superblock", "log-0000000001"])
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_store_stops_when_its_file_is_deleted_or_replaced(
-    tmp_path: Path, name: str, is_replaced: bool
-) -> None:
+def test_a_store_stops_when_its_file_is_deleted_or_replaced(tmp_path, name, is_replaced):
     with FileStore.open(tmp_path, threads=False) as store:
         ledger = store.create_ledger("topic")
         store.append(ledger, b"x", lambda error: None)
@@ -102,7 +100,7 @@ def test_a_store_stops_when_its_file_is_deleted_or_replaced(
             store.append(ledger, b"y", lambda error: None)
 
 
-def test_a_store_whose_log_was_deleted_does_not_close_as_if_all_were_kept(tmp_path: Path) -> None:
+def test_a_store_whose_log_was_deleted_does_not_close_as_if_all_were_kept(tmp_path):
     store = FileStore.open(tmp_path, threads=False)
     store.append(store.create_ledger("topic"), b"x", lambda error: None)
     store.poll()
@@ -111,7 +109,7 @@ def test_a_store_whose_log_was_deleted_does_not_close_as_if_all_were_kept(tmp_pa
     assert "log-0000000001 was deleted" in str(store.failure)
 
 
-def test_a_rebuilt_superblock_is_locked(tmp_path: Path) -> None:
+def test_a_rebuilt_superblock_is_locked(tmp_path):
     with FileStore.open(tmp_path) as store:
         store.create_ledger("topic")
     (tmp_path / "superblock").write_bytes(b"nonsense")
@@ -121,7 +119,7 @@ def test_a_rebuilt_superblock_is_locked(tmp_path: Path) -> None:
             FileStore.open(tmp_path)
 
 
-def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_touched(tmp_path):
     (tmp_path / "thesis.txt").write_text("do not lose")
     with pytest.raises(NotAStore, match=r"thesis\.txt"):
         FileStore.open(tmp_path)
@@ -130,7 +128,7 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
         FileStore.open(tmp_path / "thesis.txt")
 
 
-def test_a_deleted_superblock_is_written_again(tmp_path: Path) -> None:
+def test_a_deleted_superblock_is_written_again(tmp_path):
     folder = tmp_path / "store"
     with FileStore.open(folder) as store:
         store_id, ledger = store.store_id, store.create_ledger("topic")
@@ -145,7 +143,7 @@ def test_a_deleted_superblock_is_written_again(tmp_path: Path) -> None:
     assert (folder / "superblock").exists()
 
 
-def test_log_files_without_superblock_are_an_unfinished_backup(tmp_path: Path) -> None:
+def test_log_files_without_superblock_are_an_unfinished_backup(tmp_path):
     with FileStore.open(tmp_path / "store"):
         pass
     backup(tmp_path / "store", tmp_path / "backup")
@@ -155,14 +153,14 @@ def test_log_files_without_superblock_are_an_unfinished_backup(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("leftovers", [[], ["lock"], ["lock", "superblock.new"], ["lost+found"]])
-def test_an_empty_folder_or_an_unfinished_store_becomes_a_store(tmp_path: Path, leftovers: list[str]) -> None:
+def test_an_empty_folder_or_an_unfinished_store_becomes_a_store(tmp_path, leftovers):
     for name in leftovers:
         (tmp_path / name).write_bytes(b"")
     FileStore.open(tmp_path).close()
     assert (tmp_path / "superblock").stat().st_size > 0
 
 
-def test_files_are_private_to_the_user(tmp_path: Path) -> None:
+def test_files_are_private_to_the_user(tmp_path):
     before = os.umask(0)
     try:
         store = FileStore.open(tmp_path / "deep" / "store")
@@ -181,7 +179,7 @@ def test_files_are_private_to_the_user(tmp_path: Path) -> None:
         os.umask(before)
 
 
-def test_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
+def test_a_newer_format_is_refused_untouched(tmp_path):
     FileStore.open(tmp_path).close()
     superblock = bytearray(encode_superblock(bytes(16)))
     superblock[16:20] = (99).to_bytes(4, "little")
@@ -194,7 +192,7 @@ def test_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
         FileStore.open(tmp_path)
 
 
-def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
+def test_symbolic_links_are_not_followed(tmp_path):
     target = tmp_path / "elsewhere"
     target.write_text("precious")
     folder = tmp_path / "store"
@@ -206,7 +204,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     assert target.read_text() == "precious"
 
 
-def test_the_same_folder_keeps_its_id(tmp_path: Path) -> None:
+def test_the_same_folder_keeps_its_id(tmp_path):
     ids = set()
     for _ in range(2):
         lock, store_id = open_folder(RealFileSystem(), str(tmp_path))
@@ -216,7 +214,7 @@ def test_the_same_folder_keeps_its_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", ["none", "some", "all"])
-def test_new_parents_of_the_folder_survive_a_power_loss(names: str) -> None:
+def test_new_parents_of_the_folder_survive_a_power_loss(names):
     """Confirmed writes are found again only if every folder name on the path is on the disk."""
     folder = "/srv/new/deep/store"
     disk = SimulatedDisk()
@@ -231,9 +229,18 @@ def test_new_parents_of_the_folder_survive_a_power_loss(names: str) -> None:
     store.close()
 
 
-def test_the_store_names_the_program_version_that_wrote_it_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_superblock_whose_first_sync_failed_is_durable_after_the_next_start():
+    made = FaultyFileSystem(SimulatedDisk())
+    open_folder(made, "/data")[0].release()
+    number = max(at for at, step in enumerate(made.history, 1) if step == ("sync folder", "/data"))
+    disk = SimulatedDisk()
+    with pytest.raises(OSError):
+        open_folder(FaultyFileSystem(disk, Plan(errors={number: errno.EIO})), "/data")
+    open_folder(FaultyFileSystem(disk), "/data")[0].release()
+    assert "superblock" in FaultyFileSystem(disk.crash(Fate())).list_folder("/data")
+
+
+def test_the_store_names_the_program_version_that_wrote_it_last(tmp_path, monkeypatch, caplog):
     for version in ("0.2.0", "0.2.0", "0.3.0"):
         monkeypatch.setattr(folder, "__version__", version)
         with caplog.at_level("INFO", "geminga.ledger"):
@@ -245,9 +252,7 @@ def test_the_store_names_the_program_version_that_wrote_it_last(
     assert inspect(tmp_path / "copy").written_by == "geminga 0.3.0"
 
 
-def test_a_store_of_a_newer_format_names_the_version_that_wrote_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_a_newer_format_names_the_version_that_wrote_it(tmp_path, monkeypatch):
     FileStore.open(tmp_path / "store", threads=False).close()
     (tmp_path / "store" / "version").write_text("geminga 9.0.0\n")
     monkeypatch.setattr(folder, "FORMAT_VERSION", 0)
@@ -256,9 +261,7 @@ def test_a_store_of_a_newer_format_names_the_version_that_wrote_it(
     assert (tmp_path / "store" / "version").read_text() == "geminga 9.0.0\n"
 
 
-def test_the_superblock_of_an_older_format_is_replaced_whole_or_not_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_superblock_of_an_older_format_is_replaced_whole_or_not_at_all(monkeypatch):
     """The power fails, or the disk is full, at every operation of opening a store of an older format."""
     monkeypatch.setattr(folder, "FORMAT_VERSION", 2)
     ends = set()

@@ -36,7 +36,7 @@ def encode(payloads: list[bytes]) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=20))
-def test_groups_are_decoded(payloads: list[bytes]) -> None:
+def test_groups_are_decoded(payloads):
     data = encode(payloads)
     header = layout.decode_group_header(data[: layout.GROUP_HEADER_BYTES], POSITION, SEED)
     assert header is not None
@@ -53,7 +53,7 @@ def test_groups_are_decoded(payloads: list[bytes]) -> None:
         assert crc == crc32c(payload)
 
 
-def test_a_flipped_bit_in_header_or_directory_is_corrected() -> None:
+def test_a_flipped_bit_in_header_or_directory_is_corrected():
     data = encode([b"one", b"two", b""])
     right = layout.decode_group_header(data, POSITION, SEED)
     assert right is not None
@@ -79,7 +79,7 @@ def test_a_flipped_bit_in_header_or_directory_is_corrected() -> None:
             assert dataclasses.replace(directory, was_mended=False) == right_directory
 
 
-def test_more_wrong_bits_in_header_or_directory_are_rejected() -> None:
+def test_more_wrong_bits_in_header_or_directory_are_rejected():
     data = encode([b"one", b"two", b""])
     chance = random.Random(1)
     for _ in range(2000):
@@ -96,7 +96,7 @@ def test_more_wrong_bits_in_header_or_directory_are_rejected() -> None:
         assert directory is None or (header.was_mended and directory.was_mended)
 
 
-def test_groups_of_another_position_or_store_are_rejected() -> None:
+def test_groups_of_another_position_or_store_are_rejected():
     head = encode([b"x"])[: layout.GROUP_HEADER_BYTES]
     assert layout.decode_group_header(head, POSITION, SEED) is not None
     assert layout.decode_group_header(head, POSITION + 64, SEED) is None
@@ -104,7 +104,7 @@ def test_groups_of_another_position_or_store_are_rejected() -> None:
     assert layout.decode_group_header(head[:-1], POSITION, SEED) is None
 
 
-def test_superblock_file_header_and_mark_are_decoded() -> None:
+def test_superblock_file_header_and_mark_are_decoded():
     store_id = bytes(range(16))
     assert layout.decode_superblock(layout.encode_superblock(store_id)) == (layout.FORMAT_VERSION, store_id)
     assert layout.decode_file_header(layout.encode_file_header(7, store_id)) == (7, store_id)
@@ -134,14 +134,14 @@ def test_superblock_file_header_and_mark_are_decoded() -> None:
         ("synced", None),
     ],
 )
-def test_file_names_are_formatted_and_parsed(name: str, number: int | None) -> None:
+def test_file_names_are_formatted_and_parsed(name, number):
     assert layout.file_number(name) == number
     if number is not None:
         assert layout.file_name(number) == name
 
 
 @given(st.lists(st.binary(max_size=30)))
-def test_lists_are_decoded(items: list[bytes]) -> None:
+def test_lists_are_decoded(items):
     data = layout.encode_list(items)
     assert layout.decode_list(data) == items
     for cut in range(1, min(len(data), 5)):
@@ -150,13 +150,13 @@ def test_lists_are_decoded(items: list[bytes]) -> None:
 
 
 @given(st.binary(max_size=9), st.binary(max_size=30), st.lists(st.binary(max_size=9)))
-def test_values_are_decoded(key: bytes, base: bytes, deltas: list[bytes]) -> None:
+def test_values_are_decoded(key, base, deltas):
     data = layout.encode_value(key, base, deltas)
     assert data.startswith(key)
     assert layout.decode_value(data[len(key) :]) == (base, deltas)
 
 
-def test_the_format_on_disk_is_unchanged() -> None:
+def test_the_format_on_disk_is_unchanged():
     """Later versions must read what this one wrote: a change here needs a new format version."""
     assert layout.FORMAT_VERSION == 1
     assert layout.encode_superblock(bytes(16)).hex() == (

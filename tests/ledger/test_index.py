@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 from array import array
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,39 +9,11 @@ import pytest
 from geminga.ledger import index as index_module
 from geminga.ledger.catalog import Catalog, CheckpointSnapshot, EntryChunk
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.index import MISSING, Index, LedgerState
-
-
-def test_positions_are_appended_leave_gaps_and_are_replaced() -> None:
-    ledger = LedgerState(1, "owner", 10, 1000)
-    assert ledger.set_position(10, 100, 5, 1) is None
-    assert ledger.set_position(13, 400, 7, 2) is None
-    assert list(ledger.tail.positions) == [100, MISSING, MISSING, 400]
-    assert ledger.set_position(11, 200, 6, 3) == (MISSING, 0)
-    assert ledger.set_position(10, 900, 5, 1) == (100, 5)
-    assert list(ledger.tail.positions) == [900, 200, MISSING, 400]
-    assert list(ledger.tail.sizes) == [5, 6, 0, 7]
-
-
-def test_freezing_moves_the_tail_to_the_checkpoint() -> None:
-    ledger = LedgerState(1, "owner", 0, 0)
-    assert ledger.is_idle
-    for entry_id in range(3):
-        ledger.set_position(entry_id, 64 + entry_id, 1, 0)
-    ledger.next_entry = 3
-    ledger.changed = True
-    ledger.written_bytes = 3
-    change = ledger.freeze()
-    assert (change.ledger_id, change.owner, change.entries, change.size_bytes) == (1, "owner", 3, 3)
-    assert len(change.chunk) == 3
-    assert ledger.tail.first == 3
-    assert not ledger.is_idle, "the checkpoint is not on disk yet"
-    ledger.frozen = None
-    assert ledger.is_idle
+from geminga.ledger.index import Index, LedgerState
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
+def catalog(tmp_path):
     """Ledgers 0 to 9 with 5 chunks of 100 entries each; an entry's position identifies it."""
     catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
     catalog.create(bytes(16))
@@ -75,7 +46,7 @@ def change(ledger_id: int, first: int):  # type: ignore[no-untyped-def]
     return ledger.freeze()
 
 
-def test_entries_are_found_in_every_layer(catalog: Catalog) -> None:
+def test_entries_are_found_in_every_layer(catalog):
     index = Index(catalog)
     ledger = LedgerState(3, "owner", 500, 0)
     ledger.set_position(500, 7001, 1, 0)
@@ -94,7 +65,7 @@ def test_entries_are_found_in_every_layer(catalog: Catalog) -> None:
         assert index.position(3, *located) == position
 
 
-def test_the_cache_is_bounded_and_forgets_ledgers(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded_and_forgets_ledgers(catalog, monkeypatch):
     monkeypatch.setattr(index_module, "CHUNKS_MAX", 5)
     index, read, chunk = Index(catalog), list[int](), catalog.chunk
 
@@ -133,7 +104,7 @@ class SlowCatalog:
         return found
 
 
-def test_the_owner_does_not_wait_for_reads_of_the_catalog() -> None:
+def test_the_owner_does_not_wait_for_reads_of_the_catalog():
     """Every publish would wait for a slow disk whenever a checkpoint frees its changes."""
     catalog = SlowCatalog()
     index = Index(cast(Any, catalog), Index(cast(Any, catalog)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -69,7 +68,7 @@ def check(disk: SimulatedDisk) -> InspectionReport:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_intact_store_has_no_findings(clean: bool) -> None:
+def test_an_intact_store_has_no_findings(clean):
     disk = make_disk(clean=clean)
     if not clean:
         disk.content(LOG).extend(b"a torn write")
@@ -80,7 +79,7 @@ def test_an_intact_store_has_no_findings(clean: bool) -> None:
     assert repair(FOLDER, report, filesystem=FaultyFileSystem(disk)) == []
 
 
-def test_damage_is_reported_and_given_up() -> None:
+def test_damage_is_reported_and_given_up():
     disk = make_disk(clean=False)
     for what in (b"last policy", b"acked 07", ENTRIES[3], ENTRIES[4], b"the topic"):
         damage(disk, what, 2, 5, 6)
@@ -102,7 +101,7 @@ def test_damage_is_reported_and_given_up() -> None:
     store.close()
 
 
-def test_a_store_that_changed_since_it_was_checked_is_not_repaired() -> None:
+def test_a_store_that_changed_since_it_was_checked_is_not_repaired():
     disk = make_disk(clean=False)
     damage(disk, b"acked 07", 2, 3)
     report = check(disk)
@@ -115,7 +114,7 @@ def test_a_store_that_changed_since_it_was_checked_is_not_repaired() -> None:
         repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
 
 
-def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
+def test_a_store_in_use_is_refused(tmp_path):
     with FileStore.open(tmp_path / "store") as store:
         store.keys.put("key", b"value")
         with pytest.raises(StoreLocked, match=str(os.getpid())):
@@ -126,7 +125,7 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
     assert inspect(tmp_path / "store").keys == 1
 
 
-def test_other_folders_are_refused_and_not_touched(tmp_path: Path) -> None:
+def test_other_folders_are_refused_and_not_touched(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     for path in (tmp_path, tmp_path / "nothing", tmp_path / "file"):
         with pytest.raises(NotAStore, match="--data-dir"):
@@ -134,7 +133,7 @@ def test_other_folders_are_refused_and_not_touched(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_checking_real_files_changes_none(tmp_path: Path) -> None:
+def test_checking_real_files_changes_none(tmp_path):
     folder = tmp_path / "store"
     store = FileStore.open(folder, settings=SETTINGS)
     ledger = store.create_ledger("topic")

@@ -54,7 +54,7 @@ def make_journal(
 
 
 @pytest.fixture
-def filesystem() -> FaultyFileSystem:
+def filesystem():
     filesystem = FaultyFileSystem(SimulatedDisk())
     filesystem.make_folder("/store")
     return filesystem
@@ -74,7 +74,7 @@ def sizes_of(journal: Journal) -> list[int]:
     return sizes
 
 
-def test_takes_all_that_is_pending_as_one_group(filesystem: FaultyFileSystem) -> None:
+def test_takes_all_that_is_pending_as_one_group(filesystem):
     journal = make_journal(filesystem)
     assert not journal.commit()
     add(journal, 5, 10)
@@ -84,7 +84,7 @@ def test_takes_all_that_is_pending_as_one_group(filesystem: FaultyFileSystem) ->
     assert journal.syncs == 1
 
 
-def test_groups_keep_to_their_bytes_and_single_big_records_go_alone(filesystem: FaultyFileSystem) -> None:
+def test_groups_keep_to_their_bytes_and_single_big_records_go_alone(filesystem):
     journal = make_journal(filesystem)
     add(journal, 7, 300)
     add(journal, 1, 5000)
@@ -94,7 +94,7 @@ def test_groups_keep_to_their_bytes_and_single_big_records_go_alone(filesystem: 
     assert sizes_of(journal) == [3, 3, 1, 1, 1]
 
 
-def test_a_checkpoint_is_the_last_record_of_its_group(filesystem: FaultyFileSystem) -> None:
+def test_a_checkpoint_is_the_last_record_of_its_group(filesystem):
     journal = make_journal(filesystem)
     for sizes, expected in (((2, 3), [3, 3]), ((9, 1), [3, 3, 4, 1])):
         add(journal, sizes[0], 300)
@@ -111,7 +111,7 @@ def test_a_checkpoint_is_the_last_record_of_its_group(filesystem: FaultyFileSyst
         assert not journal.checkpoint_pending
 
 
-def test_interval_syncs_when_it_is_time(filesystem: FaultyFileSystem) -> None:
+def test_interval_syncs_when_it_is_time(filesystem):
     clock = Clock()
     journal = make_journal(filesystem, sync="interval", clock=clock)
     for now, syncs in ((0.0, 0), (0.9, 0), (1.0, 1), (1.5, 1), (2.1, 2)):
@@ -121,7 +121,7 @@ def test_interval_syncs_when_it_is_time(filesystem: FaultyFileSystem) -> None:
         assert journal.syncs == syncs, now
 
 
-def test_never_syncs_but_for_checkpoints(filesystem: FaultyFileSystem) -> None:
+def test_never_syncs_but_for_checkpoints(filesystem):
     journal = make_journal(filesystem, sync="never")
     add(journal, 3, 10)
     journal.commit()
@@ -132,7 +132,7 @@ def test_never_syncs_but_for_checkpoints(filesystem: FaultyFileSystem) -> None:
     assert journal.syncs == 1
 
 
-def test_after_a_failure_everything_is_refused_in_order(filesystem: FaultyFileSystem) -> None:
+def test_after_a_failure_everything_is_refused_in_order(filesystem):
     signals: list[int] = []
     journal = make_journal(filesystem, signal=lambda: signals.append(1))
     add(journal, 1, 10)
@@ -154,7 +154,7 @@ def test_after_a_failure_everything_is_refused_in_order(filesystem: FaultyFileSy
     assert len(signals) >= 3
 
 
-def test_the_thread_writes_all_before_it_stops(filesystem: FaultyFileSystem) -> None:
+def test_the_thread_writes_all_before_it_stops(filesystem):
     ready = threading.Event()
     journal = make_journal(filesystem, signal=ready.set)
     journal.start()
@@ -169,7 +169,7 @@ def test_the_thread_writes_all_before_it_stops(filesystem: FaultyFileSystem) -> 
     assert ready.is_set()
 
 
-def test_will_report_is_true_only_if_a_signal_follows(filesystem: FaultyFileSystem) -> None:
+def test_will_report_is_true_only_if_a_signal_follows(filesystem):
     """A caller that waits because of `will_report` must be signaled afterwards."""
     seen: list[bool] = []
     journal = make_journal(filesystem, signal=lambda: seen.append(journal.will_report))
@@ -185,7 +185,7 @@ def test_will_report_is_true_only_if_a_signal_follows(filesystem: FaultyFileSyst
     assert not journal.will_report
 
 
-def test_a_caller_that_waits_for_a_report_is_signaled(filesystem: FaultyFileSystem) -> None:
+def test_a_caller_that_waits_for_a_report_is_signaled(filesystem):
     signaled = threading.Event()
     journal = make_journal(filesystem, group_bytes_max=100_000, signal=signaled.set)
     journal.start()
@@ -200,7 +200,7 @@ def test_a_caller_that_waits_for_a_report_is_signaled(filesystem: FaultyFileSyst
     journal.stop()
 
 
-def test_will_report_is_false_while_the_disk_is_full(filesystem: FaultyFileSystem) -> None:
+def test_will_report_is_false_while_the_disk_is_full(filesystem):
     journal = make_journal(filesystem)
     add(journal, 3, 10)
     write = journal.writer.write

@@ -5,7 +5,7 @@ from __future__ import annotations
 from geminga.ledger.memory import MemoryStore
 
 
-def test_wakes_its_owner_once_until_polled() -> None:
+def test_wakes_its_owner_once_until_polled():
     calls: list[int] = []
     store = MemoryStore(lambda: calls.append(1))
     ledger = store.create_ledger("a")
@@ -19,13 +19,13 @@ def test_wakes_its_owner_once_until_polled() -> None:
     assert len(calls) == 2
 
 
-def test_a_store_works_without_a_wakeup_function() -> None:
+def test_a_store_works_without_a_wakeup_function():
     store = MemoryStore()
     store.keys.put("k", b"v", lambda error: None)
     assert store.poll() == 1
 
 
-def test_callbacks_run_in_slices_keep_their_order_and_new_ones_wake_the_owner() -> None:
+def test_callbacks_run_in_slices_keep_their_order_and_new_ones_wake_the_owner():
     calls: list[int] = []
     store = MemoryStore(lambda: calls.append(1))
     reported: list[int] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -60,7 +59,7 @@ class FileSystem(RealFileSystem):
 
 
 @pytest.mark.parametrize("fails", ["truncate", "write", "sync", "close", "rename"])
-def test_a_failed_replacement_keeps_the_old_file_and_leaks_nothing(tmp_path: Path, fails: str) -> None:
+def test_a_failed_replacement_keeps_the_old_file_and_leaks_nothing(tmp_path, fails):
     """A claim is renewed every 15 s: a leaked descriptor each time would end the broker."""
     filesystem = FileSystem()
     place = FolderStorage(filesystem, str(tmp_path))

@@ -53,7 +53,7 @@ def at_normal_priority(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredStore]:
+def store(tmp_path, monkeypatch):
     """Store whose worker process writes the files without a limit, at normal priority."""
     at_normal_priority(monkeypatch)
     store = TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
@@ -118,9 +118,7 @@ def kill(process: OffloadWorker) -> None:
     child_of(process).wait()
 
 
-def test_a_file_is_written_by_the_process_and_read_back(
-    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_written_by_the_process_and_read_back(store, tmp_path, monkeypatch):
     ledger = fill(store)
     assert offload(store, ledger) is None
     process = process_of(store)
@@ -149,7 +147,7 @@ def _read(store: TieredStore, ledger: int, found: list[bytes]) -> bool:
     return True
 
 
-def test_concurrent_offloads_do_not_mix(store: TieredStore, tmp_path: Path) -> None:
+def test_concurrent_offloads_do_not_mix(store, tmp_path):
     """A cancelled offload, whose topic is deleted, still ends while the next one begins."""
     ledgers = [fill(store, 6000) for _ in range(3)]
     said: dict[int, StoreError | None] = {}
@@ -187,16 +185,14 @@ def answering(answer: bytes) -> Iterator[OffloadWorker]:
 
 
 @pytest.mark.parametrize("answer", [pickle.dumps(7), pickle.dumps((1, 2, 3)), b"null", b"{", b"\xff"])
-def test_an_invalid_answer_ends_the_process(answer: bytes) -> None:
+def test_an_invalid_answer_ends_the_process(answer):
     with answering(answer) as process, pytest.raises(WorkerLost):
         process.ask("finish", "a")
     assert process.is_dead
     process.close()
 
 
-def test_a_ledger_whose_process_is_killed_stays_and_goes_with_the_next_one(
-    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_whose_process_is_killed_stays_and_goes_with_the_next_one(store, tmp_path, monkeypatch):
     at_each_piece(monkeypatch, lambda process, given: given or kill(process))
     ledger = fill(store)
     error = offload(store, ledger)
@@ -209,9 +205,7 @@ def test_a_ledger_whose_process_is_killed_stays_and_goes_with_the_next_one(
     assert len(files(tmp_path)) == 1
 
 
-def test_a_process_that_hangs_is_killed(
-    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_hangs_is_killed(store, tmp_path, monkeypatch):
     stopped: list[subprocess.Popen[bytes]] = []
 
     def stop(process: OffloadWorker, given: int) -> None:
@@ -229,9 +223,7 @@ def test_a_process_that_hangs_is_killed(
     assert len(files(tmp_path)) == 1
 
 
-def test_a_store_can_be_closed_while_its_process_hangs(
-    store: TieredStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_can_be_closed_while_its_process_hangs(store, monkeypatch):
     stopped: list[subprocess.Popen[bytes]] = []
 
     def stop(process: OffloadWorker, given: int) -> None:
@@ -247,13 +239,7 @@ def test_a_store_can_be_closed_while_its_process_hangs(
 
 
 @pytest.mark.parametrize("why", ["forbidden", "no-python", "dies"])
-def test_without_a_process_the_thread_writes_the_file(
-    store: TieredStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    why: str,
-) -> None:
+def test_without_a_process_the_thread_writes_the_file(store, tmp_path, monkeypatch, caplog, why):
     def forbidden(*_: Any, **__: Any) -> None:
         raise RuntimeError("not by me, says an audit hook")
 
@@ -278,9 +264,7 @@ def started(tmp_path: Path) -> OffloadWorker:
     return process
 
 
-def test_a_process_without_standard_streams_reports_storage_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_without_standard_streams_reports_storage_errors(tmp_path, monkeypatch):
     """Output printed by a library of the process is neither an answer nor written to a file."""
     arguments, environment = pythons.command("geminga.ledger.offload_worker_main")
     arguments = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *arguments]
@@ -300,7 +284,7 @@ def test_a_process_without_standard_streams_reports_storage_errors(
         process.close()
 
 
-def test_the_process_has_low_priority_and_ignores_signals_to_its_service(tmp_path: Path) -> None:
+def test_the_process_has_low_priority_and_ignores_signals_to_its_service(tmp_path):
     process = started(tmp_path)
     try:
         here = os.getpriority(os.PRIO_PROCESS, 0)
@@ -338,7 +322,7 @@ while True:
 """
 
 
-def test_the_process_ends_with_a_killed_program(tmp_path: Path) -> None:
+def test_the_process_ends_with_a_killed_program(tmp_path):
     # The program cannot be imported again by the process, nor the modules beside it.
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong one')")
     source = str(Path(offload_worker.__file__).parents[2])
@@ -359,7 +343,7 @@ def _is_running(number: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set")
-def test_full_storage_is_reported_by_the_process_and_retried(store: TieredStore, tmp_path: Path) -> None:
+def test_full_storage_is_reported_by_the_process_and_retried(store, tmp_path):
     import resource
 
     assert offload(store, fill(store)) is None
@@ -380,7 +364,7 @@ def test_full_storage_is_reported_by_the_process_and_retried(store: TieredStore,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set")
-def test_a_process_out_of_memory_is_replaced(store: TieredStore, tmp_path: Path) -> None:
+def test_a_process_out_of_memory_is_replaced(store, tmp_path):
     """The process keeps its memory while it runs: each ledger after that would fail, too."""
     import resource
 
@@ -409,9 +393,7 @@ def open_files(process: int, folder: Path) -> list[str]:
     return [each for each in found if each.startswith(str(folder))]
 
 
-def test_a_store_can_be_closed_while_its_process_starts(
-    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_can_be_closed_while_its_process_starts(store, tmp_path, monkeypatch):
     """Closing does not wait for the start of a process, and the next opening finds the claim closed."""
     monkeypatch.setattr(
         offload_worker.pythons, "command", lambda module: (["sleep", "600"], dict(os.environ))
@@ -428,7 +410,7 @@ def test_a_store_can_be_closed_while_its_process_starts(
 
 
 @pytest.mark.parametrize("answer", [b"{}", pickle.dumps((7, None)), pickle.dumps((None, OSError("x")))])
-def test_another_program_instead_of_the_process_is_rejected(answer: bytes) -> None:
+def test_another_program_instead_of_the_process_is_rejected(answer):
     with answering(answer) as process, pytest.raises(WorkerUnavailable):
         process.open("a")
     assert process.is_dead

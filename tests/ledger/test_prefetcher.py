@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -68,14 +68,14 @@ class Owner:
 
 
 @pytest.fixture
-def owner() -> Iterator[Owner]:
+def owner():
     owner = Owner()
     yield owner
     owner.catalog.may_read.set()
     owner.pool.stop(ReadEntries(error=StoreStopped("closed")))
 
 
-def test_callbacks_run_in_order_and_one_job_reads_many_requests(owner: Owner) -> None:
+def test_callbacks_run_in_order_and_one_job_reads_many_requests(owner):
     jobs = 0
     submit = owner.pool.submit
 
@@ -95,7 +95,7 @@ def test_callbacks_run_in_order_and_one_job_reads_many_requests(owner: Owner) ->
     assert jobs <= 5
 
 
-def test_other_requests_are_read_after_one_fails(owner: Owner) -> None:
+def test_other_requests_are_read_after_one_fails(owner):
     owner.catalog.fails = {"1": StoreError("damaged"), "2": ValueError("odd")}
     owner.catalog.may_read.set()
     for number in range(4):
@@ -104,7 +104,7 @@ def test_other_requests_are_read_after_one_fails(owner: Owner) -> None:
     assert owner.reported == [(0, ""), (1, "damaged"), (2, "unreadable: odd"), (3, "")]
 
 
-def test_other_callbacks_run_after_one_that_requests_more_or_raises(owner: Owner) -> None:
+def test_other_callbacks_run_after_one_that_requests_more_or_raises(owner):
     owner.catalog.may_read.set()
 
     def odd(error: StoreError | None) -> None:
@@ -117,7 +117,7 @@ def test_other_callbacks_run_after_one_that_requests_more_or_raises(owner: Owner
     assert sorted(owner.reported) == [(1, ""), (2, "")]
 
 
-def test_a_request_is_refused_when_too_many_are_pending() -> None:
+def test_a_request_is_refused_when_too_many_are_pending():
     owner = Owner(waiting_max=1)
     try:
         owner.pool.submit("other", ReadEntries, lambda _: None)
@@ -129,7 +129,7 @@ def test_a_request_is_refused_when_too_many_are_pending() -> None:
         owner.pool.stop(ReadEntries(error=StoreStopped("closed")))
 
 
-def test_pending_requests_fail_when_the_store_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_requests_fail_when_the_store_closes(monkeypatch):
     monkeypatch.setattr("geminga.ledger.read_pool.STOP_SECONDS_MAX", 0.05)
     owner = Owner()
     owner.bring(0)

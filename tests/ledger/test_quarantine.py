@@ -31,7 +31,7 @@ def key(offset: int, name: str | None, lost: DamageLoss = DamageLoss.DELTA) -> D
     return Damage(LOG, offset, "what", lost=lost, key=name, fingerprint=fingerprint)
 
 
-def test_consecutive_damaged_entries_are_one_damage() -> None:
+def test_consecutive_damaged_entries_are_one_damage():
     quarantine = Quarantine()
     assert quarantine.add(entries(5))
     assert not quarantine.add(entries(5))
@@ -48,7 +48,7 @@ def test_consecutive_damaged_entries_are_one_damage() -> None:
     assert [thing.ledger_id for thing in quarantine] == [2]
 
 
-def test_the_list_of_damaged_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_damaged_entries_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "ENTRY_DAMAGE_LISTED_MAX", 10)
     quarantine = Quarantine()
     for number in range(50):
@@ -59,7 +59,7 @@ def test_the_list_of_damaged_entries_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert quarantine.lost("k") == LostWrites(deltas=1)
 
 
-def test_losses_of_a_key_add_up_until_it_is_whole() -> None:
+def test_losses_of_a_key_add_up_until_it_is_whole():
     quarantine = Quarantine([key(1, "k"), key(2, "k"), key(3, "k", DamageLoss.VALUE), key(4, "other")])
     assert quarantine.lost("k") == LostWrites(values=1, deltas=2)
     assert quarantine.lost("nothing") is None
@@ -70,7 +70,7 @@ def test_losses_of_a_key_add_up_until_it_is_whole() -> None:
     assert len(quarantine) == 1
 
 
-def test_a_key_whose_name_is_lost_is_found_by_its_checksum() -> None:
+def test_a_key_whose_name_is_lost_is_found_by_its_checksum():
     quarantine = Quarantine([key(1, None), key(2, None)])
     assert quarantine.lost("nameless") == LostWrites(deltas=2)
     assert quarantine.lost("another") is None
@@ -84,7 +84,7 @@ def test_a_key_whose_name_is_lost_is_found_by_its_checksum() -> None:
     assert len(quarantine) == 0
 
 
-def test_settled_damage_is_not_listed_again() -> None:
+def test_settled_damage_is_not_listed_again():
     quarantine = Quarantine([key(1, "k")])
     quarantine.settle(f"{LOG}@1")
     assert len(quarantine) == 0
@@ -117,7 +117,7 @@ def lives(disk: SimulatedDisk) -> list[SimulatedDisk]:
     return [disk.copy(), without]
 
 
-def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set() -> None:
+def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set():
     disk = SimulatedDisk()
     store = open_store(disk)
     for key_name in ("cursor/a", "cursor/b"):
@@ -149,7 +149,7 @@ def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set() -> 
             store.close()
 
 
-def test_a_lost_snapshot_loses_nothing_and_is_rewritten() -> None:
+def test_a_lost_snapshot_loses_nothing_and_is_rewritten():
     """A value that only adds up earlier ones may be lost without harm, as long as those are intact."""
     disk = SimulatedDisk()
     store = open_store(disk)
@@ -170,7 +170,7 @@ def test_a_lost_snapshot_loses_nothing_and_is_rewritten() -> None:
         store.close()
 
 
-def test_a_ledger_without_owner_is_adopted_with_its_entries() -> None:
+def test_a_ledger_without_owner_is_adopted_with_its_entries():
     disk = SimulatedDisk()
     store = open_store(disk)
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(3)]
@@ -200,7 +200,7 @@ def test_a_ledger_without_owner_is_adopted_with_its_entries() -> None:
             store.close()
 
 
-def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_settings: StoreSettings) -> None:
+def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_settings):
     settings = small_settings
     disk = SimulatedDisk()
     store = open_store(disk, dataclasses.replace(settings, rewrite_live_fraction=0.0))
@@ -247,9 +247,7 @@ def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_setting
         store.close()
 
 
-def test_keys_and_ledgers_leave_a_damaged_file_in_which_they_were_written(
-    small_settings: StoreSettings,
-) -> None:
+def test_keys_and_ledgers_leave_a_damaged_file_in_which_they_were_written(small_settings):
     """Damage to records that the catalog has keeps no file: they are written again, with the live rest."""
     disk = SimulatedDisk()
     store = open_store(disk, dataclasses.replace(small_settings, rewrite_live_fraction=0.0))

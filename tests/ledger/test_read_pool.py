@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -66,14 +66,14 @@ class Owner:
 
 
 @pytest.fixture
-def owner() -> Iterator[Owner]:
+def owner():
     found = Owner()
     yield found
     found.answers.set()
     found.pool.stop(Text("stopped"))
 
 
-def test_results_of_jobs_arrive_on_the_owners_thread(owner: Owner) -> None:
+def test_results_of_jobs_arrive_on_the_owners_thread(owner):
     for text in ("a", "b", "c"):
         owner.submit(text)
     assert owner.got == []
@@ -82,7 +82,7 @@ def test_results_of_jobs_arrive_on_the_owners_thread(owner: Owner) -> None:
     assert not owner.pool.busy
 
 
-def test_equal_reads_run_once(owner: Owner) -> None:
+def test_equal_reads_run_once(owner):
     for _ in range(3):
         owner.submit("a", stalls=True)
     owner.answers.set()
@@ -92,7 +92,7 @@ def test_equal_reads_run_once(owner: Owner) -> None:
     assert not owner.begun.acquire(blocking=False)
 
 
-def test_jobs_beyond_the_limit_are_refused(owner: Owner) -> None:
+def test_jobs_beyond_the_limit_are_refused(owner):
     for number in range(5):
         owner.submit(str(number), stalls=True)
     with pytest.raises(StoreBusy, match="5 reads"):
@@ -104,7 +104,7 @@ def test_jobs_beyond_the_limit_are_refused(owner: Owner) -> None:
     assert owner.got[-1] == "now"
 
 
-def test_reads_pause_while_their_results_are_not_taken() -> None:
+def test_reads_pause_while_their_results_are_not_taken():
     owner = Owner(undelivered_bytes_max=1)
     owner.submit("first")
     assert owner.woken.acquire(timeout=TIMEOUT)
@@ -119,7 +119,7 @@ def test_reads_pause_while_their_results_are_not_taken() -> None:
     owner.pool.stop(Text(""))
 
 
-def test_a_query_waits_at_most_its_limit_and_its_answer_is_kept() -> None:
+def test_a_query_waits_at_most_its_limit_and_its_answer_is_kept():
     owner = Owner(wait_seconds=0.01)
     with pytest.raises(StoreBusy, match=r"within 0\.01 s"):
         owner.pool.ask("a", owner.job("a", stalls=True))
@@ -137,14 +137,14 @@ def test_a_query_waits_at_most_its_limit_and_its_answer_is_kept() -> None:
     owner.pool.stop(Text(""))
 
 
-def test_late_answers_are_bounded(owner: Owner) -> None:
+def test_late_answers_are_bounded(owner):
     for number in range(LATE_ANSWERS_MAX + 9):
         owner.pool._late[number] = Text("x")
     assert owner.pool.ask("a", owner.job("a")).text == "a"
     assert len(owner.pool._late) == LATE_ANSWERS_MAX
 
 
-def test_pending_jobs_are_refused_at_the_end(owner: Owner) -> None:
+def test_pending_jobs_are_refused_at_the_end(owner):
     owner.submit("a", stalls=True)
     assert owner.begun.acquire(timeout=TIMEOUT)
     owner.answers.set()
@@ -155,7 +155,7 @@ def test_pending_jobs_are_refused_at_the_end(owner: Owner) -> None:
     assert owner.got == ["stopped"], "reported twice"
 
 
-def test_stop_does_not_wait_for_a_thread_stuck_in_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_for_a_thread_stuck_in_the_disk(monkeypatch):
     monkeypatch.setattr(read_pool, "STOP_SECONDS_MAX", 0.1)
     owner = Owner()
     for text in ("a", "b", "c"):
@@ -171,7 +171,7 @@ def test_stop_does_not_wait_for_a_thread_stuck_in_the_disk(monkeypatch: pytest.M
     assert owner.got == ["stopped"] * 3, "nobody is told twice"
 
 
-def test_other_callbacks_get_the_answer_after_one_raises(owner: Owner) -> None:
+def test_other_callbacks_get_the_answer_after_one_raises(owner):
     def failing(answer: Text) -> None:
         raise RuntimeError("injected")
 
@@ -184,7 +184,7 @@ def test_other_callbacks_get_the_answer_after_one_raises(owner: Owner) -> None:
     assert sorted(owner.got) == ["a", "b", "c"]
 
 
-def test_an_answer_is_freed_after_its_delivery() -> None:
+def test_an_answer_is_freed_after_its_delivery():
     owner = Owner()
     answer: list[Text] = [Text("much")]
     gone = weakref.ref(answer[0])

@@ -6,7 +6,6 @@ import functools
 import os
 import random
 import threading
-from pathlib import Path
 
 import pytest
 from waiting import eventually, poll_until
@@ -26,7 +25,7 @@ def nothing(error: StoreError | None) -> None:
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def reads(monkeypatch):
     """Record the sizes of the reads that reach the disk."""
     sizes: list[int] = []
     read = FaultyFile.read
@@ -40,7 +39,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def settings(small_settings: StoreSettings) -> StoreSettings:
+def settings(small_settings):
     return dataclasses.replace(
         small_settings, log_file_bytes=1 << 20, checkpoint_log_bytes=1 << 20, checkpoint_records=10_000
     )
@@ -50,7 +49,7 @@ def open_store(settings: StoreSettings, disk: SimulatedDisk) -> FileStore:
     return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
 
 
-def test_recent_entries_are_read_from_memory(settings: StoreSettings, reads: list[int]) -> None:
+def test_recent_entries_are_read_from_memory(settings, reads):
     store = open_store(dataclasses.replace(settings, cache_bytes=100_000), SimulatedDisk())
     ledger = store.create_ledger("a")
     for number in range(50):
@@ -62,7 +61,7 @@ def test_recent_entries_are_read_from_memory(settings: StoreSettings, reads: lis
     store.close()
 
 
-def test_a_run_of_entries_is_one_read(settings: StoreSettings, reads: list[int]) -> None:
+def test_a_run_of_entries_is_one_read(settings, reads):
     store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
     ledger = store.create_ledger("a")
     for number in range(50):
@@ -76,9 +75,7 @@ def test_a_run_of_entries_is_one_read(settings: StoreSettings, reads: list[int])
     store.close()
 
 
-def test_small_entries_of_other_ledgers_in_between_are_read_over(
-    settings: StoreSettings, reads: list[int]
-) -> None:
+def test_small_entries_of_other_ledgers_in_between_are_read_over(settings, reads):
     store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
     ledger, other = store.create_ledger("a"), store.create_ledger("b")
     for number in range(6):
@@ -92,7 +89,7 @@ def test_small_entries_of_other_ledgers_in_between_are_read_over(
     store.close()
 
 
-def test_cold_and_recent_entries_come_in_one_answer(settings: StoreSettings) -> None:
+def test_cold_and_recent_entries_come_in_one_answer(settings):
     store = open_store(dataclasses.replace(settings, cache_bytes=1200), SimulatedDisk())
     ledger = store.create_ledger("a")
     entries = [bytes([number]) * 50 for number in range(40)]
@@ -109,7 +106,7 @@ def test_cold_and_recent_entries_come_in_one_answer(settings: StoreSettings) -> 
     store.close()
 
 
-def test_the_cache_stays_within_its_limit(settings: StoreSettings) -> None:
+def test_the_cache_stays_within_its_limit(settings):
     store = open_store(dataclasses.replace(settings, cache_bytes=40_000), SimulatedDisk())
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(20)]
     for number in range(600):
@@ -124,7 +121,7 @@ def test_the_cache_stays_within_its_limit(settings: StoreSettings) -> None:
     store.close()
 
 
-def test_an_unreadable_disk_names_the_entry(settings: StoreSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_disk_names_the_entry(settings, monkeypatch):
     store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
     ledger = store.create_ledger("a")
     store.append(ledger, b"entry", nothing)
@@ -142,9 +139,7 @@ def test_an_unreadable_disk_names_the_entry(settings: StoreSettings, monkeypatch
 
 
 # --- a bad disk ---
-def test_a_bad_sector_between_entries_takes_none_of_them(
-    settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_sector_between_entries_takes_none_of_them(settings, monkeypatch):
     """The bad sector is in an entry of another ledger, over which both are read together."""
     store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
     ledger, other = store.create_ledger("a"), store.create_ledger("b")
@@ -179,9 +174,7 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return code
 
 
-def test_a_temporary_disk_failure_loses_nothing(
-    settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_disk_failure_loses_nothing(settings, monkeypatch):
     """Entries unreadable for some seconds do not count as damaged, and so are not skipped for good."""
     store = open_store(dataclasses.replace(settings, cache_bytes=0, unreadable_seconds=30.0), SimulatedDisk())
     clock = [1000.0]
@@ -212,7 +205,7 @@ def test_a_temporary_disk_failure_loses_nothing(
     store.close()
 
 
-def test_remembered_unreadable_entries_are_bounded(settings: StoreSettings) -> None:
+def test_remembered_unreadable_entries_are_bounded(settings):
     store = open_store(settings, SimulatedDisk())
     for number in range(5000):
         assert store.reading.reader._is_to_be_tried_again(0, number)
@@ -220,7 +213,7 @@ def test_remembered_unreadable_entries_are_bounded(settings: StoreSettings) -> N
     store.close()
 
 
-def test_unreadable_entries_are_judged_without_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_entries_are_judged_without_the_catalog(monkeypatch):
     """The catalog is on the same disk: the owner's thread does not query it after a failed read."""
     disk = SimulatedDisk()
     settings = StoreSettings(cache_bytes=0, unreadable_seconds=0.0)
@@ -253,7 +246,7 @@ def test_unreadable_entries_are_judged_without_the_catalog(monkeypatch: pytest.M
     store.close()
 
 
-def test_fetch_without_read_ahead_returns_only_entries_in_memory(tmp_path: Path) -> None:
+def test_fetch_without_read_ahead_returns_only_entries_in_memory(tmp_path):
     with FileStore.open(tmp_path, settings=StoreSettings(cache_bytes=0)) as store:
         ledger = store.create_ledger("t")
         done: list[StoreError | None] = []
@@ -269,7 +262,7 @@ def test_fetch_without_read_ahead_returns_only_entries_in_memory(tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(seed: int) -> None:
+def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(seed):
     """Every read gets right bytes or one error; memory is bounded; closing does not wait for the disk."""
     chance, disk = random.Random(seed), SimulatedDisk()
     filesystem = FaultyFileSystem(disk)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
-from typing import Any
 
 import pytest
 
@@ -80,7 +79,7 @@ def check_recovers(disk: SimulatedDisk, settings: StoreSettings, auditor: StoreA
     store.close()
 
 
-def test_the_test_history_covers_every_kind_of_operation(small_settings: StoreSettings) -> None:
+def test_the_test_history_covers_every_kind_of_operation(small_settings):
     history = count_operations(small_settings)
     kinds = {kind for kind, _ in history}
     assert kinds == {
@@ -99,7 +98,7 @@ def test_the_test_history_covers_every_kind_of_operation(small_settings: StoreSe
     assert sum(kind == "commit" for kind, _ in history) >= 5
 
 
-def test_deleting_no_ledgers_deletes_none_after_a_restart(small_settings: StoreSettings) -> None:
+def test_deleting_no_ledgers_deletes_none_after_a_restart(small_settings):
     disk, auditor = SimulatedDisk(), StoreAuditor()
     store = open_store(disk, small_settings)
     auditor.append(store, auditor.create_ledger(store, "first"), b"entry")
@@ -129,9 +128,7 @@ FATES = [
 
 
 @pytest.mark.parametrize(("data", "names", "databases"), FATES)
-def test_power_loss_at_any_operation_loses_no_confirmed_write(
-    small_settings: StoreSettings, data: str, names: str, databases: str, part: Any
-) -> None:
+def test_power_loss_at_any_operation_loses_no_confirmed_write(small_settings, data, names, databases, part):
     for crash_at in part(range(1, len(count_operations(small_settings)) + 1), 3):
         disk, auditor = SimulatedDisk(), StoreAuditor()
         assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
@@ -139,14 +136,14 @@ def test_power_loss_at_any_operation_loses_no_confirmed_write(
         check_recovers(disk.crash(fate), small_settings, auditor)
 
 
-def test_a_kill_at_any_operation_loses_no_confirmed_write(small_settings: StoreSettings, part: Any) -> None:
+def test_a_kill_at_any_operation_loses_no_confirmed_write(small_settings, part):
     for crash_at in part(range(1, len(count_operations(small_settings)) + 1), 3):
         disk, auditor = SimulatedDisk(), StoreAuditor()
         assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
         check_recovers(disk.kill(), small_settings, auditor)
 
 
-def test_a_write_torn_at_any_byte_loses_no_confirmed_write(small_settings: StoreSettings) -> None:
+def test_a_write_torn_at_any_byte_loses_no_confirmed_write(small_settings):
     history = count_operations(small_settings)
     writes = [n for n, (kind, path) in enumerate(history, 1) if kind == "write" and "log-" in path]
     number = writes[len(writes) // 2]
@@ -170,7 +167,7 @@ def test_a_write_torn_at_any_byte_loses_no_confirmed_write(small_settings: Store
         torn_bytes += 1 if torn_bytes < 200 else 7
 
 
-def test_any_torn_write_loses_no_confirmed_write(small_settings: StoreSettings) -> None:
+def test_any_torn_write_loses_no_confirmed_write(small_settings):
     history = count_operations(small_settings)
     chance = random.Random(7)
     for number, (kind, _) in enumerate(history, 1):
@@ -183,7 +180,7 @@ def test_any_torn_write_loses_no_confirmed_write(small_settings: StoreSettings) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_repeated_power_loss_during_recovery_loses_nothing(small_settings: StoreSettings, seed: int) -> None:
+def test_repeated_power_loss_during_recovery_loses_nothing(small_settings, seed):
     """I10: at every operation of a recovery the power fails again, until one recovery completes."""
     chance = random.Random(seed)
     total = len(count_operations(small_settings))
@@ -203,7 +200,7 @@ def test_repeated_power_loss_during_recovery_loses_nothing(small_settings: Store
 
 
 @pytest.mark.parametrize("sync", ["interval", "never"])
-def test_weaker_sync_loses_only_the_end(small_settings: StoreSettings, sync: str) -> None:
+def test_weaker_sync_loses_only_the_end(small_settings, sync):
     """Without syncing each group, a power loss may take confirmed writes, but only from the end on."""
     settings = dataclasses.replace(small_settings, sync=sync)
     for crash_at in range(1, len(count_operations(settings)) + 1, 2):
@@ -217,7 +214,7 @@ def test_weaker_sync_loses_only_the_end(small_settings: StoreSettings, sync: str
         store.close()
 
 
-def test_weaker_sync_loses_nothing_when_the_process_dies(small_settings: StoreSettings) -> None:
+def test_weaker_sync_loses_nothing_when_the_process_dies(small_settings):
     settings = dataclasses.replace(small_settings, sync="never")
     for crash_at in range(1, len(count_operations(settings)) + 1, 3):
         disk, auditor = SimulatedDisk(), StoreAuditor()
@@ -226,7 +223,7 @@ def test_weaker_sync_loses_nothing_when_the_process_dies(small_settings: StoreSe
 
 
 @pytest.mark.parametrize("how", ["missing", "garbage", "foreign"])
-def test_a_lost_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings, how: str) -> None:
+def test_a_lost_catalog_is_rebuilt_from_the_log(small_settings, how):
     disk, auditor = SimulatedDisk(), StoreAuditor()
     store = open_store(disk, small_settings)
     write_history(auditor, store, rounds=20)
@@ -250,7 +247,7 @@ def test_a_lost_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings, h
     store.close()
 
 
-def test_an_outdated_catalog_is_rebuilt_from_the_log(small_settings: StoreSettings) -> None:
+def test_an_outdated_catalog_is_rebuilt_from_the_log(small_settings):
     disk, auditor = SimulatedDisk(), StoreAuditor()
     store = open_store(disk, small_settings)
     write_history(auditor, store, rounds=20)
@@ -265,9 +262,7 @@ def test_an_outdated_catalog_is_rebuilt_from_the_log(small_settings: StoreSettin
         store.close()
 
 
-def test_a_start_after_a_kill_is_logged_and_one_after_a_close_is_not(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_start_after_a_kill_is_logged_and_one_after_a_close_is_not(caplog):
     caplog.set_level("INFO", "geminga.ledger")
     disk = SimulatedDisk()
     for number in range(3):

@@ -59,9 +59,7 @@ def check(store: FileStore, kept: int, count: int, short: list[int], keys: dict[
 
 
 @pytest.mark.parametrize("lose_catalog", [False, True])
-def test_live_records_survive_the_deletion_of_their_files(
-    small_settings: StoreSettings, lose_catalog: bool
-) -> None:
+def test_live_records_survive_the_deletion_of_their_files(small_settings, lose_catalog):
     disk = SimulatedDisk()
     store = open_store(disk, small_settings)
     kept, short, keys = fill(store, 200)
@@ -80,9 +78,7 @@ def test_live_records_survive_the_deletion_of_their_files(
     store.close()
 
 
-def test_ids_of_deleted_ledgers_are_not_reused_when_the_catalog_is_rebuilt(
-    small_settings: StoreSettings,
-) -> None:
+def test_ids_of_deleted_ledgers_are_not_reused_when_the_catalog_is_rebuilt(small_settings):
     """The creation of the remaining ledger is written again, in files that begin after all others ended."""
     disk = SimulatedDisk()
     store = open_store(disk, small_settings)
@@ -100,7 +96,7 @@ def test_ids_of_deleted_ledgers_are_not_reused_when_the_catalog_is_rebuilt(
     store.close()
 
 
-def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings: StoreSettings) -> None:
+def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings):
     """The file of the deletions may be deleted before the files with the deleted records."""
     settings = dataclasses.replace(small_settings, rewrite_live_fraction=0.05)
     disk = SimulatedDisk()
@@ -134,7 +130,7 @@ def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings
     store.close()
 
 
-def test_a_damaged_file_is_left_alone(small_settings: StoreSettings) -> None:
+def test_a_damaged_file_is_left_alone(small_settings):
     disk = SimulatedDisk()
     store = open_store(disk, dataclasses.replace(small_settings, rewrite_live_fraction=0.0))
     kept, _, _ = fill(store, 60)
@@ -151,7 +147,7 @@ def test_a_damaged_file_is_left_alone(small_settings: StoreSettings) -> None:
     store.close()
 
 
-def test_a_key_that_lost_a_write_does_not_end_rewriting(small_settings: StoreSettings) -> None:
+def test_a_key_that_lost_a_write_does_not_end_rewriting(small_settings):
     disk = SimulatedDisk()
     store = open_store(disk, dataclasses.replace(small_settings, checkpoint_records=10_000))
     store.keys.put("harmed", b"base")
@@ -183,7 +179,7 @@ def test_a_key_that_lost_a_write_does_not_end_rewriting(small_settings: StoreSet
     store.close()
 
 
-def test_rewriting_cannot_keep_itself_busy(small_settings: StoreSettings) -> None:
+def test_rewriting_cannot_keep_itself_busy(small_settings):
     """Files full of records that no estimate counts as live: thousands of empty ledgers."""
     settings = dataclasses.replace(small_settings, rewrite_live_fraction=0.9, garbage_bytes_min=0)
     disk = SimulatedDisk()
@@ -202,7 +198,7 @@ def test_rewriting_cannot_keep_itself_busy(small_settings: StoreSettings) -> Non
     store.close()
 
 
-def test_entries_written_while_their_ledger_is_rewritten_stay_in_order(small_settings: StoreSettings) -> None:
+def test_entries_written_while_their_ledger_is_rewritten_stay_in_order(small_settings):
     disk = SimulatedDisk()
     store = open_store(disk, small_settings)
     kept, _, _ = fill(store, 100)
@@ -218,7 +214,7 @@ def test_entries_written_while_their_ledger_is_rewritten_stay_in_order(small_set
     store.close()
 
 
-def test_a_file_opened_again_just_before_its_deletion_keeps_no_space(small_settings: StoreSettings) -> None:
+def test_a_file_opened_again_just_before_its_deletion_keeps_no_space(small_settings):
     """A reader looked up positions before a move, and the worker may delete the file late."""
     opened: list[str] = []
 

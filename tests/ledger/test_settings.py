@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from geminga.errors import InvalidConfiguration
@@ -28,6 +24,6 @@ from geminga.ledger.settings import StoreSettings
         ("verify_on_open", 1),
     ],
 )
-def test_invalid_settings_are_refused_naming_field_and_value(field: str, value: Any) -> None:
+def test_invalid_settings_are_refused_naming_field_and_value(field, value):
     with pytest.raises(InvalidConfiguration, match=field):
         StoreSettings(**{field: value})

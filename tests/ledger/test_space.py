@@ -46,7 +46,7 @@ def work(auditor: StoreAuditor, store: FileStore, rounds: int = 12) -> None:
 
 
 # --- the gauge ---
-def test_a_limit_of_the_folder_counts_as_the_disk(tmp_path: Path) -> None:
+def test_a_limit_of_the_folder_counts_as_the_disk(tmp_path):
     (tmp_path / "file").write_bytes(bytes(100_000))
     gauge = SpaceGauge(RealFileSystem(), str(tmp_path), 1_000_000)
     gauge.measure()
@@ -60,7 +60,7 @@ def test_a_limit_of_the_folder_counts_as_the_disk(tmp_path: Path) -> None:
     assert free.space.total_bytes >= free.space.free_bytes > 1_000_000
 
 
-def test_space_is_measured_again_after_enough_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_is_measured_again_after_enough_writes(tmp_path, monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: 0.0)
     gauge = SpaceGauge(RealFileSystem(), str(tmp_path), 100_000_000)
     gauge.wrote(0)
@@ -75,13 +75,13 @@ def test_space_is_measured_again_after_enough_writes(tmp_path: Path, monkeypatch
     assert gauge.space.written_bytes == 2_001_000
 
 
-def test_a_failed_measurement_keeps_the_last_result(tmp_path: Path) -> None:
+def test_a_failed_measurement_keeps_the_last_result(tmp_path):
     gauge = SpaceGauge(RealFileSystem(), str(tmp_path / "gone"), 0)
     gauge.measure()
     assert gauge.space is None
 
 
-def test_errors_of_a_full_disk_are_recognized() -> None:
+def test_errors_of_a_full_disk_are_recognized():
     assert is_no_space(OSError(errno.ENOSPC, "x"))
     assert is_no_space(OSError(errno.EDQUOT, "x"))
     assert is_no_space(sqlite3.OperationalError("database or disk is full"))
@@ -90,7 +90,7 @@ def test_errors_of_a_full_disk_are_recognized() -> None:
 
 
 # --- a full disk ---
-def test_writes_to_a_full_disk_wait_in_order_until_there_is_space(small_settings: StoreSettings) -> None:
+def test_writes_to_a_full_disk_wait_in_order_until_there_is_space(small_settings):
     disk, heard = SimulatedDisk(), []
     store = open_store(disk, small_settings)
     ledger = store.create_ledger("a")
@@ -118,7 +118,7 @@ def test_writes_to_a_full_disk_wait_in_order_until_there_is_space(small_settings
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_at_any_step_stops_only_a_sync(small_settings: StoreSettings, code: int) -> None:
+def test_a_full_disk_at_any_step_stops_only_a_sync(small_settings, code):
     history = FaultyFileSystem(SimulatedDisk())
     store = FileStore.open(FOLDER, settings=small_settings, filesystem=history, threads=False)
     first, auditor = history.operations, StoreAuditor()
@@ -146,7 +146,7 @@ def test_a_full_disk_at_any_step_stops_only_a_sync(small_settings: StoreSettings
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_repeated_full_disks_and_crashes_lose_nothing(small_settings: StoreSettings, seed: int) -> None:
+def test_repeated_full_disks_and_crashes_lose_nothing(small_settings, seed):
     chance, disk, auditor = random.Random(seed), SimulatedDisk(), StoreAuditor()
     for _ in range(4):
         disk.capacity_bytes = 1 << 30  # opening needs a little
@@ -166,7 +166,7 @@ def test_repeated_full_disks_and_crashes_lose_nothing(small_settings: StoreSetti
         disk = disk.crash(Fate.by_chance(chance))
 
 
-def test_a_store_closed_on_a_full_disk_reports_unwritten_records(small_settings: StoreSettings) -> None:
+def test_a_store_closed_on_a_full_disk_reports_unwritten_records(small_settings):
     disk, heard = SimulatedDisk(), []
     store = open_store(disk, small_settings)
     ledger = store.create_ledger("a")
@@ -186,7 +186,7 @@ def test_a_store_closed_on_a_full_disk_reports_unwritten_records(small_settings:
         assert store.read(ledger, 0, entries_max=99, bytes_max=10**6)[0] == b"good"
 
 
-def test_entries_are_refused_while_other_calls_work(small_settings: StoreSettings) -> None:
+def test_entries_are_refused_while_other_calls_work(small_settings):
     disk, heard = SimulatedDisk(), []
     store = open_store(disk, small_settings)
     ledger = store.create_ledger("a")
@@ -205,7 +205,7 @@ def test_entries_are_refused_while_other_calls_work(small_settings: StoreSetting
     store.close()
 
 
-def test_a_failure_is_never_replaced_by_a_refusal(small_settings: StoreSettings) -> None:
+def test_a_failure_is_never_replaced_by_a_refusal(small_settings):
     store = open_store(SimulatedDisk(), small_settings)
     ledger = store.create_ledger("a")
     store.close()
@@ -214,7 +214,7 @@ def test_a_failure_is_never_replaced_by_a_refusal(small_settings: StoreSettings)
         store.append(ledger, b"x", lambda error: None)
 
 
-def test_mostly_live_files_are_rewritten_when_space_is_short() -> None:
+def test_mostly_live_files_are_rewritten_when_space_is_short():
     settings = StoreSettings(
         log_file_bytes=64 * 1024, preallocate_bytes=0, garbage_bytes_min=1 << 30, rewrite_live_fraction=0.1,
         checkpoint_log_bytes=64 * 1024, deletion_delay_seconds=0.0,
@@ -242,7 +242,7 @@ def test_mostly_live_files_are_rewritten_when_space_is_short() -> None:
     store.close()
 
 
-def test_ledgers_of_all_owners_are_listed_the_oldest_first(small_settings: StoreSettings) -> None:
+def test_ledgers_of_all_owners_are_listed_the_oldest_first(small_settings):
     store = open_store(SimulatedDisk(), small_settings)
     made = [store.create_ledger(f"topic-{number % 7}") for number in range(700)]
     store.poll()
@@ -297,14 +297,14 @@ print("ok")
 """
 
 
-def test_writes_beyond_a_file_size_limit_wait_for_space(tmp_path: Path) -> None:
+def test_writes_beyond_a_file_size_limit_wait_for_space(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path / "store")], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "ok\n", done.stderr
 
 
-def test_writes_to_a_small_full_file_system_wait_for_space(tmp_path: Path) -> None:
+def test_writes_to_a_small_full_file_system_wait_for_space(tmp_path):
     """On a real tmpfs, where this user may mount one."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)], capture_output=True, text=True
@@ -317,7 +317,7 @@ def test_writes_to_a_small_full_file_system_wait_for_space(tmp_path: Path) -> No
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_a_store_on_a_full_file_system_is_not_opened_and_not_harmed(tmp_path: Path) -> None:
+def test_a_store_on_a_full_file_system_is_not_opened_and_not_harmed(tmp_path):
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)], capture_output=True, text=True
     )

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from geminga.errors import LedgerNotFound
@@ -16,7 +14,7 @@ from geminga.ledger.state import StoreState
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StoreState:
+def state(tmp_path):
     catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
     catalog.create(bytes(16))
     return StoreState(catalog)
@@ -32,7 +30,7 @@ def replay(state: StoreState, *records: tuple[int, int, int, bytes]) -> list[Led
     return log.end()
 
 
-def test_entries_may_come_before_their_ledgers_creation(state: StoreState) -> None:
+def test_entries_may_come_before_their_ledgers_creation(state):
     """A creation written again by rewriting is behind the entries of its ledger."""
     assert not replay(
         state, (ENTRY, 5, 0, b"a"), (ENTRY, 5, 1, b"b"), (CREATE, 5, 0, b"owner"), (ENTRY, 5, 2, b"c")
@@ -42,7 +40,7 @@ def test_entries_may_come_before_their_ledgers_creation(state: StoreState) -> No
     assert state.ledgers.next_id == 6
 
 
-def test_moved_entries_may_come_before_those_they_follow(state: StoreState) -> None:
+def test_moved_entries_may_come_before_those_they_follow(state):
     replay(state, (CREATE, 1, 0, b"o"), (ENTRY, 1, 2, b"c"), (MOVED, 1, 0, b"a"), (MOVED, 1, 1, b"b"))
     ledger = state.ledgers.ledger(1)
     assert list(ledger.tail.sizes) == [1, 1, 1]
@@ -50,7 +48,7 @@ def test_moved_entries_may_come_before_those_they_follow(state: StoreState) -> N
     assert ledger.next_entry == 3
 
 
-def test_a_deletion_written_again_deletes_records_of_older_files(state: StoreState) -> None:
+def test_a_deletion_written_again_deletes_records_of_older_files(state):
     assert not replay(
         state, (ENTRY, 1, 0, b"a"), (DELETE_LEDGER, 1, 0, b""), (ENTRY, 1, 1, b"b"), (CREATE, 1, 0, b"o")
     )
@@ -59,7 +57,7 @@ def test_a_deletion_written_again_deletes_records_of_older_files(state: StoreSta
         state.ledgers.ledger(1)
 
 
-def test_ledgers_whose_creation_is_lost_are_returned(state: StoreState) -> None:
+def test_ledgers_whose_creation_is_lost_are_returned(state):
     (orphan,) = replay(state, (ENTRY, 7, 0, b"a"))
     assert (orphan.ledger_id, orphan.next_entry) == (7, 1)
     assert state.ledgers.next_id == 8
@@ -70,7 +68,7 @@ def test_ledgers_whose_creation_is_lost_are_returned(state: StoreState) -> None:
     assert state.ledgers.owned(NOBODY) == []
 
 
-def test_a_ledger_deleted_during_a_checkpoint_is_still_in_it(state: StoreState, tmp_path: Path) -> None:
+def test_a_ledger_deleted_during_a_checkpoint_is_still_in_it(state, tmp_path):
     ledger = state.ledgers.create("o")
     ledger.set_position(0, 1 << 32 | 64, 5, 0)
     ledger.written_bytes = 5
@@ -86,7 +84,7 @@ def test_a_ledger_deleted_during_a_checkpoint_is_still_in_it(state: StoreState, 
     assert state.freeze_positions(1 << 32 | 300, 2, {1: 300})[0].deleted == {ledger.ledger_id}
 
 
-def test_doubted_ledgers_skip_ids_that_may_be_lost(state: StoreState) -> None:
+def test_doubted_ledgers_skip_ids_that_may_be_lost(state):
     replay(state, (CREATE, 0, 0, b"o"), (ENTRY, 0, 0, b"a"))
     state.ledgers.cast_doubt(0)
     assert not state.ledgers.ledger(0).doubted

@@ -174,7 +174,7 @@ class StoreLives(RuleBasedStateMachine):
 
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_steps(monkeypatch):
     """Poll with a limit, so that steps are interrupted anywhere."""
     monkeypatch.setattr(steps, "AT_ONCE", 1)
     monkeypatch.setattr(callbacks, "REPORTED_AT_ONCE", 1)

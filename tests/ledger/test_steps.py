@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
@@ -41,12 +40,12 @@ def never_fails(error: StoreError | None) -> None:
 
 
 @pytest.fixture
-def disk() -> SimulatedDisk:
+def disk():
     return SimulatedDisk()
 
 
 @pytest.fixture
-def open_store(disk: SimulatedDisk) -> Callable[..., FileStore]:
+def open_store(disk):
     def opened(plan: Plan | None = None, **changes: Any) -> FileStore:
         settings = StoreSettings(**{"checkpoint_idle_seconds": 0.0, "preallocate_bytes": 0, **changes})
         filesystem = FaultyFileSystem(disk, plan)
@@ -77,7 +76,7 @@ def check(store: FileStore, ledgers: list[int]) -> None:
 
 
 # --- the helpers ---
-def test_callbacks_are_run_in_order_a_few_at_a_time() -> None:
+def test_callbacks_are_run_in_order_a_few_at_a_time():
     seen: list[object] = []
 
     def fails(error: StoreError | None) -> None:
@@ -92,7 +91,7 @@ def test_callbacks_are_run_in_order_a_few_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
-def test_items_are_split_into_parts(count: int) -> None:
+def test_items_are_split_into_parts(count):
     things = list(range(count))
     assert list(chain.from_iterable(parts(iter(things)))) == things
     assert all(len(part) <= AT_ONCE for part in parts(things))
@@ -106,7 +105,7 @@ def test_items_are_split_into_parts(count: int) -> None:
 
 
 # --- the store ---
-def test_a_groups_callbacks_are_run_in_steps(open_store: Callable[..., FileStore]) -> None:
+def test_a_groups_callbacks_are_run_in_steps(open_store):
     """Callbacks run in the order of the writes, while others are written; `is_writing` stays True."""
     store, ran = open_store(), list[int]()
     for number in range(300):
@@ -125,7 +124,7 @@ def test_a_groups_callbacks_are_run_in_steps(open_store: Callable[..., FileStore
     store.close()
 
 
-def test_closing_runs_the_callbacks_that_are_left(open_store: Callable[..., FileStore]) -> None:
+def test_closing_runs_the_callbacks_that_are_left(open_store):
     store, ran = open_store(), list[int]()
     for number in range(300):
         store.keys.put(f"key\0{number}", b"", partial(note, ran, number))
@@ -135,7 +134,7 @@ def test_closing_runs_the_callbacks_that_are_left(open_store: Callable[..., File
     assert ran == list(range(300))
 
 
-def test_a_callback_that_polls_is_not_run_again(open_store: Callable[..., FileStore]) -> None:
+def test_a_callback_that_polls_is_not_run_again(open_store):
     store, ran = open_store(), list[int]()
 
     def polls(error: StoreError | None) -> None:
@@ -149,9 +148,7 @@ def test_a_callback_that_polls_is_not_run_again(open_store: Callable[..., FileSt
     store.close()
 
 
-def test_a_failed_write_is_reported_in_steps(
-    open_store: Callable[..., FileStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_is_reported_in_steps(open_store, monkeypatch):
     store, errors = open_store(), list[StoreError | None]()
     monkeypatch.setattr(store._journal.writer, "write", None)  # any write or sync
     for number in range(200):
@@ -164,9 +161,7 @@ def test_a_failed_write_is_reported_in_steps(
     store.close()
 
 
-def test_a_checkpoint_is_collected_and_freed_in_steps(
-    open_store: Callable[..., FileStore], disk: SimulatedDisk
-) -> None:
+def test_a_checkpoint_is_collected_and_freed_in_steps(open_store, disk):
     """A step is some hundred ledgers or keys; all are visible at every step, and changes are kept."""
     store = open_store()
     ledgers = fill(store)
@@ -205,9 +200,7 @@ def test_a_checkpoint_is_collected_and_freed_in_steps(
         check(store, [*ledgers[:-1], gone])
 
 
-def test_no_other_checkpoint_begins_while_one_is_being_freed(
-    open_store: Callable[..., FileStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_other_checkpoint_begins_while_one_is_being_freed(open_store, monkeypatch):
     store = open_store(checkpoint_records=10)
     begun = []
     begin = checkpoints_of(store).begin
@@ -233,9 +226,7 @@ def test_no_other_checkpoint_begins_while_one_is_being_freed(
         assert [info.entries for each in range(20) for info in store.ledgers(f"owner-{each}")] == [60] * 20
 
 
-def test_a_power_loss_while_a_checkpoint_is_freed_loses_nothing(
-    open_store: Callable[..., FileStore], disk: SimulatedDisk
-) -> None:
+def test_a_power_loss_while_a_checkpoint_is_freed_loses_nothing(open_store, disk):
     store = open_store()
     ledgers = fill(store)
     checkpoints_of(store).begin()

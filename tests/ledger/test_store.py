@@ -9,7 +9,6 @@ import dataclasses
 import errno
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -60,9 +59,7 @@ def nothing(error: StoreError | None) -> None:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("then", ["process dies", "power goes"])
-def test_an_error_at_any_operation_loses_no_confirmed_write(
-    small_settings: StoreSettings, code: int, then: str, part: Any
-) -> None:
+def test_an_error_at_any_operation_loses_no_confirmed_write(small_settings, code, then, part):
     """I6: nothing is confirmed after the error; after reopening all confirmed writes are there."""
     stopped = 0
     operations = part(enumerate(history_of(small_settings), 1), 4)
@@ -110,7 +107,7 @@ def check_stopped(store: FileStore, kind: str) -> None:
                 assert store.read(info.ledger_id, 0, entries_max=9, bytes_max=999)
 
 
-def test_a_sync_that_succeeds_after_a_failure_is_not_trusted(small_settings: StoreSettings) -> None:
+def test_a_sync_that_succeeds_after_a_failure_is_not_trusted(small_settings):
     """The pages of a failed sync count as clean: only writing them again makes them durable."""
     history = history_of(small_settings)
     for number, (kind, path) in enumerate(history, 1):
@@ -132,7 +129,7 @@ def test_a_sync_that_succeeds_after_a_failure_is_not_trusted(small_settings: Sto
         store.close()
 
 
-def test_interrupted_and_short_writes_are_finished(small_settings: StoreSettings) -> None:
+def test_interrupted_and_short_writes_are_finished(small_settings):
     chance = random.Random(3)
     numbers = range(1, 4000)
     plan = Plan(
@@ -151,7 +148,7 @@ def test_interrupted_and_short_writes_are_finished(small_settings: StoreSettings
     auditor.check_restarted(store)
 
 
-def test_all_pending_writes_get_the_failure_in_order(small_settings: StoreSettings) -> None:
+def test_all_pending_writes_get_the_failure_in_order(small_settings):
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)
@@ -176,7 +173,7 @@ def test_all_pending_writes_get_the_failure_in_order(small_settings: StoreSettin
     store.close()
 
 
-def test_the_space_of_deleted_ledgers_is_freed(small_settings: StoreSettings) -> None:
+def test_the_space_of_deleted_ledgers_is_freed(small_settings):
     disk = SimulatedDisk()
     store = open_store(disk, small_settings)
     kept = store.create_ledger("kept")
@@ -197,7 +194,7 @@ def test_the_space_of_deleted_ledgers_is_freed(small_settings: StoreSettings) ->
     store.close()
 
 
-def test_idle_ledgers_and_keys_leave_memory(small_settings: StoreSettings) -> None:
+def test_idle_ledgers_and_keys_leave_memory(small_settings):
     store = open_store(SimulatedDisk(), small_settings)
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(300)]
     for number, ledger in enumerate(ledgers):
@@ -216,7 +213,7 @@ def test_idle_ledgers_and_keys_leave_memory(small_settings: StoreSettings) -> No
     store.close()
 
 
-def test_unloaded_ledgers_with_recent_entries_can_be_loaded_again(small_settings: StoreSettings) -> None:
+def test_unloaded_ledgers_with_recent_entries_can_be_loaded_again(small_settings):
     settings = dataclasses.replace(small_settings, cache_bytes=20_000, rewrite_live_fraction=0.0)
     store = open_store(SimulatedDisk(), settings)
     ledger, busy = store.create_ledger("idle"), store.create_ledger("busy")
@@ -239,7 +236,7 @@ def test_unloaded_ledgers_with_recent_entries_can_be_loaded_again(small_settings
     store.close()
 
 
-def test_unsaved_changes_are_bounded_in_bytes(small_settings: StoreSettings) -> None:
+def test_unsaved_changes_are_bounded_in_bytes(small_settings):
     """Many keys and ledgers with little content are checkpointed long before their records are many."""
     settings = dataclasses.replace(
         small_settings,
@@ -265,7 +262,7 @@ def test_unsaved_changes_are_bounded_in_bytes(small_settings: StoreSettings) -> 
     assert list(replayed.keys.names("topic/")) == sorted(f"topic/{number}" for number in range(500))
 
 
-def test_ledger_ids_grow_over_restarts_even_when_all_are_deleted(small_settings: StoreSettings) -> None:
+def test_ledger_ids_grow_over_restarts_even_when_all_are_deleted(small_settings):
     disk = SimulatedDisk()
     seen: set[int] = set()
     for _ in range(5):
@@ -279,7 +276,7 @@ def test_ledger_ids_grow_over_restarts_even_when_all_are_deleted(small_settings:
         disk.databases.clear()
 
 
-def test_a_power_loss_is_not_caught(small_settings: StoreSettings) -> None:
+def test_a_power_loss_is_not_caught(small_settings):
     """No error handler in the store may take a power loss for an error and continue."""
     with pytest.raises(PowerLoss):
         open_store(SimulatedDisk(), small_settings, Plan(crash_at=2))

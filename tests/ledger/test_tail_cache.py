@@ -12,7 +12,7 @@ def ledger(entries: int, since: int = 0) -> Any:
     return SimpleNamespace(recent=[b"entry"] * entries, recent_first=0, since=since)
 
 
-def test_groups_leave_in_their_order_and_the_account_stays_small() -> None:
+def test_groups_leave_in_their_order_and_the_account_stays_small():
     ledgers = {number: ledger(0) for number in range(3)}
     table: Any = SimpleNamespace(loaded=ledgers, settled_groups=0)
     tails = TailCache(table, 100 * 201)
@@ -33,7 +33,7 @@ def test_groups_leave_in_their_order_and_the_account_stays_small() -> None:
     assert len(tails._ledgers) == len(tails._entries) <= 2 * 2 * 34
 
 
-def test_a_ledger_unloaded_and_loaded_again_keeps_its_new_entries() -> None:
+def test_a_ledger_unloaded_and_loaded_again_keeps_its_new_entries():
     table: Any = SimpleNamespace(loaded={1: ledger(5, since=2)}, settled_groups=1)
     tails = TailCache(table, 300)
     tails.add({1: 1}, 1, 1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import random
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -69,7 +67,7 @@ def copy_made(disk: SimulatedDisk, filesystem: FaultyFileSystem, by: str) -> Non
 
 
 @pytest.mark.parametrize("by", ["backup", "cp"])
-def test_a_copy_that_trims_deletes_no_file_of_the_original(by: str) -> None:
+def test_a_copy_that_trims_deletes_no_file_of_the_original(by):
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -110,7 +108,7 @@ def test_a_copy_that_trims_deletes_no_file_of_the_original(by: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["backup", "cp"])
-def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by: str) -> None:
+def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by):
     for steps in range(8):
         disk = SimulatedDisk()
         filesystem = FaultyFileSystem(disk)
@@ -136,7 +134,7 @@ def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by: str) -> None:
         store.close()
 
 
-def test_a_copy_keeps_local_entries_of_files_it_does_not_own() -> None:
+def test_a_copy_keeps_local_entries_of_files_it_does_not_own():
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -181,7 +179,7 @@ def pass_time(clock: Clock, *stores: TieredStore) -> None:
         clock.now += BEAT_SECONDS
 
 
-def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy() -> None:
+def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy():
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     store = machines.open(disk, clock)
     kept = fill(store)
@@ -204,7 +202,7 @@ def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy() -> N
     clone.close()
 
 
-def test_an_older_state_of_the_disk_counts_as_a_copy() -> None:
+def test_an_older_state_of_the_disk_counts_as_a_copy():
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     store = machines.open(disk, clock)
     kept = fill(store)
@@ -229,7 +227,7 @@ def test_an_older_state_of_the_disk_counts_as_a_copy() -> None:
     store.close()
 
 
-def test_a_holder_paused_for_long_finds_the_claim_taken() -> None:
+def test_a_holder_paused_for_long_finds_the_claim_taken():
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     paused = machines.open(disk, clock)
     kept = fill(paused)
@@ -250,7 +248,7 @@ def test_a_holder_paused_for_long_finds_the_claim_taken() -> None:
     clone.close()
 
 
-def test_the_claim_may_be_taken_while_many_files_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_claim_may_be_taken_while_many_files_are_deleted(monkeypatch):
     monkeypatch.setattr("geminga.ledger.tier_files.CLAIM_CHECKED_SECONDS", -1.0)
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     slow = machines.open(disk, clock)
@@ -274,7 +272,7 @@ def test_the_claim_may_be_taken_while_many_files_are_deleted(monkeypatch: pytest
     clone.close()
 
 
-def test_changes_wait_until_the_claim_is_decided() -> None:
+def test_changes_wait_until_the_claim_is_decided():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -300,7 +298,7 @@ def taken_over(filesystem: FaultyFileSystem, clock: Clock, folder: str = "/copy"
     claim(folder, place, filesystem=filesystem, clock=clock, sleep=clock.sleep)  # type: ignore[arg-type]
 
 
-def test_a_copy_whose_original_is_gone_can_take_the_claim() -> None:
+def test_a_copy_whose_original_is_gone_can_take_the_claim():
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -336,7 +334,7 @@ def test_a_copy_whose_original_is_gone_can_take_the_claim() -> None:
     store.close()
 
 
-def test_the_claim_of_a_running_store_cannot_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_claim_of_a_running_store_cannot_be_taken(monkeypatch):
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     clock = Clock()
@@ -377,7 +375,7 @@ def life(filesystem: FaultyFileSystem) -> None:
 
 
 @pytest.mark.parametrize("fate", ["none", "all", "some", "killed"])
-def test_no_crash_makes_an_original_a_copy_or_the_reverse(fate: str, part: Any) -> None:
+def test_no_crash_makes_an_original_a_copy_or_the_reverse(fate, part):
     filesystem = FaultyFileSystem(SimulatedDisk())
     life(filesystem)
     for number in part(range(1, filesystem.operations + 1), 3):
@@ -400,7 +398,7 @@ def test_no_crash_makes_an_original_a_copy_or_the_reverse(fate: str, part: Any) 
         store.close()
 
 
-def test_errors_of_disk_and_storage_leave_the_claim_undecided_and_are_retried() -> None:
+def test_errors_of_disk_and_storage_leave_the_claim_undecided_and_are_retried():
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = open_store(filesystem)
     before = filesystem.operations
@@ -421,7 +419,7 @@ def test_errors_of_disk_and_storage_leave_the_claim_undecided_and_are_retried() 
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_an_unmounted_storage_is_not_claimed(is_open: bool) -> None:
+def test_an_unmounted_storage_is_not_claimed(is_open):
     """Files written to the folder below the mount point would be hidden by the next mount."""
     disk, clock = SimulatedDisk(), Clock()
     filesystem = FaultyFileSystem(disk)
@@ -448,7 +446,7 @@ def test_an_unmounted_storage_is_not_claimed(is_open: bool) -> None:
     store.close()
 
 
-def test_a_damaged_claim_stops_offloads_until_it_is_written_again() -> None:
+def test_a_damaged_claim_stops_offloads_until_it_is_written_again():
     disk, clock = SimulatedDisk(), Clock()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem, clock)
@@ -468,7 +466,7 @@ def test_a_damaged_claim_stops_offloads_until_it_is_written_again() -> None:
     store.close()
 
 
-def test_an_unmounted_claimed_storage_without_files_is_not_claimed() -> None:
+def test_an_unmounted_claimed_storage_without_files_is_not_claimed():
     """The first files would be hidden as well."""
     disk, clock = SimulatedDisk(), Clock()
     store = open_store(FaultyFileSystem(disk), clock)
@@ -490,7 +488,7 @@ def test_an_unmounted_claimed_storage_without_files_is_not_claimed() -> None:
     store.close()
 
 
-def test_offloaded_ledgers_stay_offloaded_while_the_storage_is_not_mounted() -> None:
+def test_offloaded_ledgers_stay_offloaded_while_the_storage_is_not_mounted():
     """The files cannot be checked before local entries are deleted; they are not lost, nor written again."""
     disk, clock = SimulatedDisk(), Clock()
     store = open_store(FaultyFileSystem(disk), clock)
@@ -514,7 +512,7 @@ def test_offloaded_ledgers_stay_offloaded_while_the_storage_is_not_mounted() -> 
     store.close()
 
 
-def test_lost_storage_can_be_replaced() -> None:
+def test_lost_storage_can_be_replaced():
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -531,7 +529,7 @@ def test_lost_storage_can_be_replaced() -> None:
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_without_a_readable_claim_no_store_deletes_files(is_held: bool) -> None:
+def test_without_a_readable_claim_no_store_deletes_files(is_held):
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -558,7 +556,7 @@ def test_without_a_readable_claim_no_store_deletes_files(is_held: bool) -> None:
     store.close()
 
 
-def test_a_store_with_a_damaged_identity_is_at_worst_a_copy() -> None:
+def test_a_store_with_a_damaged_identity_is_at_worst_a_copy():
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -577,7 +575,7 @@ def test_a_store_with_a_damaged_identity_is_at_worst_a_copy() -> None:
         assert len(disk.names) == files
 
 
-def test_a_real_file_and_its_copy_have_different_ids(tmp_path: Path) -> None:
+def test_a_real_file_and_its_copy_have_different_ids(tmp_path):
     folder, files = tmp_path, RealFileSystem()
     (folder / "a").mkdir()
     found = identities.StoreIdentity("x" * 32).with_session("place", ("one", "two"))
@@ -590,7 +588,7 @@ def test_a_real_file_and_its_copy_have_different_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_claim_left_below_the_mount_point_is_not_taken(is_open: bool) -> None:
+def test_a_claim_left_below_the_mount_point_is_not_taken(is_open):
     """The broker was started once before the storage was mounted."""
     disk, clock = SimulatedDisk(), Clock()
     filesystem = FaultyFileSystem(disk)
@@ -623,7 +621,7 @@ def test_a_claim_left_below_the_mount_point_is_not_taken(is_open: bool) -> None:
     store.close()
 
 
-def test_lost_storage_with_an_old_claim_can_be_replaced() -> None:
+def test_lost_storage_with_an_old_claim_can_be_replaced():
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     open_store(filesystem).close()

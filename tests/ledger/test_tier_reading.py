@@ -60,9 +60,7 @@ def at_once(call: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("ends", ["forget", "close", "others"])
-def test_no_other_call_waits_for_a_reader_of_slow_storage(
-    tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_other_call_waits_for_a_reader_of_slow_storage(tmp_path, ends, monkeypatch):
     monkeypatch.setattr(tier_reading, "FILES_MAX", 1)
     place = SlowStorage(tmp_path)
     record, other = offloaded(place, "a"), offloaded(place, "b")

@@ -10,7 +10,6 @@ import struct
 import subprocess
 from collections.abc import Callable
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,7 +149,7 @@ def check_tier(store: TieredStore, disk: SimulatedDisk) -> None:
     assert list(found.ledgers if found else ()) == records
 
 
-def test_reads_work_before_and_after_local_entries_are_deleted() -> None:
+def test_reads_work_before_and_after_local_entries_are_deleted():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -230,14 +229,14 @@ def operations() -> int:
 
 
 @pytest.fixture(params=[manifest.PAGE_LEDGERS, 1])
-def pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def pages(request, monkeypatch):
     """Set the number of ledgers in a page of a manifest."""
     monkeypatch.setattr(manifest, "PAGE_LEDGERS", request.param)
 
 
 @pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize("fate", ["none", "all", "some"])
-def test_a_crash_at_any_step_loses_nothing_and_leaves_no_files(fate: str) -> None:
+def test_a_crash_at_any_step_loses_nothing_and_leaves_no_files(fate):
     for number in range(1, operations() + 1):
         disk = SimulatedDisk()
         kept: dict[int, list[bytes]] = {}
@@ -253,7 +252,7 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_no_files(fate: str) -> Non
 
 
 @pytest.mark.usefixtures("pages")
-def test_a_process_that_dies_loses_nothing() -> None:
+def test_a_process_that_dies_loses_nothing():
     for number in range(1, operations() + 1):
         disk = SimulatedDisk()
         kept: dict[int, list[bytes]] = {}
@@ -266,7 +265,7 @@ def test_a_process_that_dies_loses_nothing() -> None:
 
 
 @pytest.mark.usefixtures("pages")
-def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files() -> None:
+def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files():
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = open_store(filesystem)
     first = min(fill(store))
@@ -297,7 +296,7 @@ def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files() -> None:
             store.close()
 
 
-def test_a_ledger_with_a_damaged_file_keeps_its_local_entries() -> None:
+def test_a_ledger_with_a_damaged_file_keeps_its_local_entries():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -325,7 +324,7 @@ def test_a_ledger_with_a_damaged_file_keeps_its_local_entries() -> None:
     store.close()
 
 
-def test_later_damage_of_a_file_is_reported_and_not_skipped() -> None:
+def test_later_damage_of_a_file_is_reported_and_not_skipped():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     first = min(fill(store))
@@ -352,7 +351,7 @@ def test_later_damage_of_a_file_is_reported_and_not_skipped() -> None:
     store.close()
 
 
-def test_damage_in_the_log_is_read_from_the_file() -> None:
+def test_damage_in_the_log_is_read_from_the_file():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -368,7 +367,7 @@ def test_damage_in_the_log_is_read_from_the_file() -> None:
     store.close()
 
 
-def test_two_stores_cannot_share_a_location() -> None:
+def test_two_stores_cannot_share_a_location():
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -384,7 +383,7 @@ def test_two_stores_cannot_share_a_location() -> None:
     store.close()
 
 
-def test_a_ledger_deleted_during_its_offload_leaves_no_files() -> None:
+def test_a_ledger_deleted_during_its_offload_leaves_no_files():
     for steps in range(12):
         disk = SimulatedDisk()
         store = open_store(FaultyFileSystem(disk))
@@ -401,7 +400,7 @@ def test_a_ledger_deleted_during_its_offload_leaves_no_files() -> None:
         store.close()
 
 
-def test_offloading_works_with_threads_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offloading_works_with_threads_on_disk(tmp_path, monkeypatch):
     import threading
 
     ready = threading.Event()
@@ -450,7 +449,7 @@ def test_offloading_works_with_threads_on_disk(tmp_path: Path, monkeypatch: pyte
     store.close()
 
 
-def test_a_check_reports_offloaded_ledgers_and_damaged_files() -> None:
+def test_a_check_reports_offloaded_ledgers_and_damaged_files():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -478,7 +477,7 @@ def test_a_check_reports_offloaded_ledgers_and_damaged_files() -> None:
     assert "belongs to no ledger; the store has no record of it" in over
 
 
-def test_a_record_lost_to_damage_is_restored_from_the_manifest() -> None:
+def test_a_record_lost_to_damage_is_restored_from_the_manifest():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -506,7 +505,7 @@ def test_a_record_lost_to_damage_is_restored_from_the_manifest() -> None:
     store.close()
 
 
-def test_wrong_bytes_are_read_again_before_they_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_bytes_are_read_again_before_they_are_given_up(monkeypatch):
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -554,7 +553,7 @@ class Away:
         return self._open(path)
 
 
-def test_the_only_copy_is_not_given_up_when_it_cannot_be_read() -> None:
+def test_the_only_copy_is_not_given_up_when_it_cannot_be_read():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -573,7 +572,7 @@ def test_the_only_copy_is_not_given_up_when_it_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known: bool) -> None:
+def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known):
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -609,7 +608,7 @@ def cut_last_entry(disk: SimulatedDisk, ledger_id: int, store: TieredStore) -> T
     return open_store(FaultyFileSystem(disk))
 
 
-def test_the_lost_end_of_a_ledger_is_read_from_the_file() -> None:
+def test_the_lost_end_of_a_ledger_is_read_from_the_file():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     ledger_id = store.create_ledger(TOPIC)
@@ -628,7 +627,7 @@ def test_the_lost_end_of_a_ledger_is_read_from_the_file() -> None:
     store.close()
 
 
-def test_offsets_lost_to_damage_are_not_reused_after_an_offload() -> None:
+def test_offsets_lost_to_damage_are_not_reused_after_an_offload():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     ledger_id = store.create_ledger(TOPIC)
@@ -643,7 +642,7 @@ def test_offsets_lost_to_damage_are_not_reused_after_an_offload() -> None:
     store.close()
 
 
-def test_folders_whose_sync_failed_are_synced_before_use() -> None:
+def test_folders_whose_sync_failed_are_synced_before_use():
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = open_store(filesystem)
     first = min(fill(store))
@@ -673,7 +672,7 @@ def test_folders_whose_sync_failed_are_synced_before_use() -> None:
             assert read(open_store(FaultyFileSystem(after)), first) == kept[first]
 
 
-def test_a_large_file_is_synced_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_is_synced_as_it_is_written(tmp_path, monkeypatch):
     synced: list[int] = []
     sync = RealFile.sync
 
@@ -692,7 +691,7 @@ def test_a_large_file_is_synced_as_it_is_written(tmp_path: Path, monkeypatch: py
     assert synced[2:] == [10 << 20]
 
 
-def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted() -> None:
+def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     first, second = fill(store)
@@ -715,7 +714,7 @@ def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted() -> None:
     store.close()
 
 
-def test_a_ledger_whose_record_is_lost_stays_in_the_manifest_until_repaired() -> None:
+def test_a_ledger_whose_record_is_lost_stays_in_the_manifest_until_repaired():
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -740,7 +739,7 @@ def test_a_ledger_whose_record_is_lost_stays_in_the_manifest_until_repaired() ->
     store.close()
 
 
-def test_a_repair_ignores_manifest_records_of_reused_ledger_ids() -> None:
+def test_a_repair_ignores_manifest_records_of_reused_ledger_ids():
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -777,7 +776,7 @@ def open_apart(
     return TieredStore(local, place, threads=False, clock=clock, sleep=sleep or clock.sleep)
 
 
-def test_a_failed_write_to_full_storage_takes_no_space() -> None:
+def test_a_failed_write_to_full_storage_takes_no_space():
     """The manifest cannot be written then either, and waits until there is space."""
     tier, clock = SimulatedDisk(), Clock()
     store = open_apart(tier, clock)
@@ -802,7 +801,7 @@ def test_a_failed_write_to_full_storage_takes_no_space() -> None:
     store.close()
 
 
-def test_trimmed_ledgers_free_the_space_of_full_storage() -> None:
+def test_trimmed_ledgers_free_the_space_of_full_storage():
     tier = SimulatedDisk()
     store = open_apart(tier)
     kept = fill(store, ledgers=3)
@@ -821,7 +820,7 @@ def test_trimmed_ledgers_free_the_space_of_full_storage() -> None:
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize("room", [0, 300])
-def test_full_storage_is_claimed_when_a_broker_starts(end: str, room: int) -> None:
+def test_full_storage_is_claimed_when_a_broker_starts(end, room):
     """The broker then frees space by itself, instead of waiting for an administrator."""
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
     store = open_apart(tier, clock, disk)
@@ -847,7 +846,7 @@ def test_full_storage_is_claimed_when_a_broker_starts(end: str, room: int) -> No
     assert not claims.load(store.tier.storage).open  # type: ignore[union-attr]
 
 
-def test_full_storage_that_is_in_use_or_of_another_store_is_not_claimed() -> None:
+def test_full_storage_that_is_in_use_or_of_another_store_is_not_claimed():
     """The holder renews its claim within the existing file."""
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
     store = open_apart(tier, clock, disk)
@@ -871,7 +870,7 @@ def test_full_storage_that_is_in_use_or_of_another_store_is_not_claimed() -> Non
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_crash_while_a_claim_is_overwritten_leaves_one_claim(seed: int) -> None:
+def test_a_crash_while_a_claim_is_overwritten_leaves_one_claim(seed):
     """The claim is then the old one or the new one."""
     chance = random.Random(seed)
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
@@ -899,7 +898,7 @@ def test_a_crash_while_a_claim_is_overwritten_leaves_one_claim(seed: int) -> Non
     store.close()
 
 
-def test_full_storage_on_a_small_file_system_recovers_by_itself(tmp_path: Path) -> None:
+def test_full_storage_on_a_small_file_system_recovers_by_itself(tmp_path):
     """On a real tmpfs, where this user may mount one."""
     place = tmp_path / "place"
     place.mkdir()
@@ -937,7 +936,7 @@ def test_full_storage_on_a_small_file_system_recovers_by_itself(tmp_path: Path) 
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_full_storage_without_a_claim_is_not_changed(caplog: pytest.LogCaptureFixture) -> None:
+def test_full_storage_without_a_claim_is_not_changed(caplog):
     tier, clock = SimulatedDisk(), Clock()
     tier.others_bytes = tier.capacity_bytes
     store = open_apart(tier, clock)
@@ -951,7 +950,7 @@ def test_full_storage_without_a_claim_is_not_changed(caplog: pytest.LogCaptureFi
     store.close()
 
 
-def test_files_that_could_not_be_deleted_are_deleted_later() -> None:
+def test_files_that_could_not_be_deleted_are_deleted_later():
     tier, clock = SimulatedDisk(), Clock()
     filesystem = FaultyFileSystem(tier)
     store = open_apart(filesystem, clock)
@@ -977,9 +976,7 @@ def test_files_that_could_not_be_deleted_are_deleted_later() -> None:
 
 
 @pytest.mark.parametrize("when", ["listed", "deleted"])
-def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(
-    when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(when, monkeypatch):
     """Otherwise the next ledger, which may be of any topic, would wait for ever."""
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
     store = open_apart(tier, clock, disk)
@@ -1016,7 +1013,7 @@ def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(
     store.close()
 
 
-def test_the_memory_for_owners_without_offloaded_ledgers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_owners_without_offloaded_ledgers_is_bounded(monkeypatch):
     """Most owners have no records, and each loaded topic queries them: there may be hundreds of thousands."""
     monkeypatch.setattr(tier_catalog, "_OWNED_MAX", 100)
     store = open_store(FaultyFileSystem(SimulatedDisk()))

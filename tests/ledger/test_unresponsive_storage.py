@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +92,7 @@ class Owner:
 
 
 @pytest.fixture
-def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Owner]:
+def owner(tmp_path, monkeypatch):
     monkeypatch.setattr(tiered, "STOP_SECONDS_MAX", 0.2)
     monkeypatch.setattr(tier_claim, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(exits, "unfinished", set())
@@ -111,7 +110,7 @@ THREADS = {
 
 
 @pytest.mark.parametrize("by", THREADS)
-def test_closing_does_not_wait_for_storage_that_does_not_answer(owner: Owner, by: str) -> None:
+def test_closing_does_not_wait_for_storage_that_does_not_answer(owner, by):
     owner.place.silences = THREADS[by]
     if by == "reader":
         owner.offload()
@@ -130,9 +129,7 @@ def test_closing_does_not_wait_for_storage_that_does_not_answer(owner: Owner, by
     assert len(reported) == (by == "reader")  # a consumer knows
 
 
-def test_storage_that_answers_leaves_nothing_unfinished(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_storage_that_answers_leaves_nothing_unfinished(owner, monkeypatch):
     monkeypatch.setattr(tiered, "STOP_SECONDS_MAX", WAIT_SECONDS)
     owner.offload()
     owner.store.close()

@@ -11,7 +11,7 @@ from waiting import eventually
 from geminga.ledger.worker import Worker
 
 
-def test_jobs_run_in_order_and_finish_on_the_owners_thread() -> None:
+def test_jobs_run_in_order_and_finish_on_the_owners_thread():
     finished: deque[Callable[[], None]] = deque()
     ready = threading.Event()
     worker = Worker(finished, ready.set)
@@ -39,7 +39,7 @@ def test_jobs_run_in_order_and_finish_on_the_owners_thread() -> None:
     assert threads == {"geminga-store-worker"}
 
 
-def test_without_a_thread_jobs_wait_for_their_owner() -> None:
+def test_without_a_thread_jobs_wait_for_their_owner():
     finished: deque[Callable[[], None]] = deque()
     worker = Worker(finished, lambda: None)
     ran: list[int] = []
@@ -52,7 +52,7 @@ def test_without_a_thread_jobs_wait_for_their_owner() -> None:
     worker.alarm(0.0)  # without a thread the alarm has no effect
 
 
-def test_the_alarm_signals_once() -> None:
+def test_the_alarm_signals_once():
     ready = threading.Event()
     worker = Worker(deque(), ready.set)
     worker.start()
@@ -62,7 +62,7 @@ def test_the_alarm_signals_once() -> None:
     worker.stop()
 
 
-def test_a_job_is_freed_before_the_next_one() -> None:
+def test_a_job_is_freed_before_the_next_one():
     class Much:
         pass
 
@@ -81,7 +81,7 @@ def test_a_job_is_freed_before_the_next_one() -> None:
     worker.stop()
 
 
-def test_the_next_job_runs_after_any_exception() -> None:
+def test_the_next_job_runs_after_any_exception():
     """A panic of a compiled library is no Exception; the caller of the job must not wait for ever."""
 
     class Panic(BaseException): ...

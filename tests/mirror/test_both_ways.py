@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
-def sides() -> Iterator[tuple[Any, Any]]:
+def sides():
     with geminga.embedded(batch_index_ack=True) as one, geminga.embedded(batch_index_ack=True) as other:
         yield one, other
 
@@ -80,7 +79,7 @@ def arrived(running: Mirror, messages: int) -> None:
 # --- echoes -----------------------------------------------------------------------------------------------
 
 
-def test_acknowledgements_in_one_cluster_are_mirrored_to_the_other(sides: tuple[Any, Any]) -> None:
+def test_acknowledgements_in_one_cluster_are_mirrored_to_the_other(sides):
     one, other = sides
     subscribe(one)
     publish(one, *range(50))
@@ -100,7 +99,7 @@ def test_acknowledgements_in_one_cluster_are_mirrored_to_the_other(sides: tuple[
     assert waiting(one) == waiting(other) == [55, 75, 85]
 
 
-def test_acknowledgements_within_batches_are_mirrored(sides: tuple[Any, Any]) -> None:
+def test_acknowledgements_within_batches_are_mirrored(sides):
     one, other = sides
     subscribe(one)
     client = one.client()
@@ -115,7 +114,7 @@ def test_acknowledgements_within_batches_are_mirrored(sides: tuple[Any, Any]) ->
     assert waiting(one) == waiting(other) == [3, 4, 17, 39]
 
 
-def test_acknowledgements_made_while_no_mirror_ran_are_mirrored_later(sides: tuple[Any, Any]) -> None:
+def test_acknowledgements_made_while_no_mirror_ran_are_mirrored_later(sides):
     """The map of copied positions starts empty with the process: older positions are read from the source."""
     one, other = sides
     subscribe(one)
@@ -134,7 +133,7 @@ def test_acknowledgements_made_while_no_mirror_ran_are_mirrored_later(sides: tup
     assert waiting(one) == waiting(other) == [105, 110]
 
 
-def test_ack_holes_that_close_while_mirrors_run_are_mirrored(sides: tuple[Any, Any]) -> None:
+def test_ack_holes_that_close_while_mirrors_run_are_mirrored(sides):
     one, other = sides
     subscribe(one)
     publish(one, *range(30))
@@ -165,7 +164,7 @@ def seen(running: Mirror) -> int:
     return -1 if one is None or one.state is None else one.state.marked.entry
 
 
-def test_a_rewind_stays_on_its_side(sides: tuple[Any, Any]) -> None:
+def test_a_rewind_stays_on_its_side(sides):
     one, other = sides
     subscribe(one)
     publish(one, *range(20))
@@ -183,9 +182,7 @@ def test_a_rewind_stays_on_its_side(sides: tuple[Any, Any]) -> None:
     assert waiting(one) == [*range(25), *range(27, 30)]
 
 
-def test_acknowledgements_beyond_the_map_of_positions_are_mirrored(
-    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acknowledgements_beyond_the_map_of_positions_are_mirrored(sides, monkeypatch):
     """Entries of both sides in turn: each is a stretch of its own."""
     monkeypatch.setattr("geminga.mirror.position_map.RUNS_MAX", 8)
     one, other = sides

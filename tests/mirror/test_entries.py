@@ -34,7 +34,7 @@ def whole(entry: bytes, place: Position = PLACE, **settings: Any) -> bytes:
     return forwarded.head + bytes(forwarded.payload)
 
 
-def test_metadata_and_payload_stay_byte_for_byte() -> None:
+def test_metadata_and_payload_stay_byte_for_byte():
     before = metadata(
         num_messages_in_batch=3, compression=pb.ZSTD, uncompressed_size=99, uuid="x-1", chunk_id=2
     )
@@ -56,33 +56,33 @@ def test_metadata_and_payload_stay_byte_for_byte() -> None:
     assert stamp_of(after) == ReplicationStamp(PAIR, PLACE)
 
 
-def test_rewriting_a_damaged_entry_raises_corrupt_payload() -> None:
+def test_rewriting_a_damaged_entry_raises_corrupt_payload():
     entry = bytearray(build_entry(metadata().SerializeToString(), b"payload"))
     entry[-1] ^= 1
     with pytest.raises(CorruptPayload, match="checksum"):
         rewriter().rewrite(bytes(entry), PLACE)
 
 
-def test_an_entry_without_a_checksum_gets_one() -> None:
+def test_an_entry_without_a_checksum_gets_one():
     raw = metadata().SerializeToString()
     after = whole(len(raw).to_bytes(4, "big") + raw + b"payload")
     assert checksum_matches(after)
     assert bytes(parse_entry(after).payload) == b"payload"
 
 
-def test_markers_are_not_copied() -> None:
+def test_markers_are_not_copied():
     entry = build_entry(metadata(marker_type=pb.TXN_COMMIT).SerializeToString(), b"")
     assert rewriter().rewrite(entry, PLACE) == []
 
 
-def test_copies_of_committed_messages_have_no_transaction_id() -> None:
+def test_copies_of_committed_messages_have_no_transaction_id():
     entry = build_entry(metadata(txnid_least_bits=4, txnid_most_bits=5).SerializeToString(), b"p")
     parsed = parse_entry(whole(entry)).metadata
     assert not parsed.HasField("txnid_least_bits")
     assert not parsed.HasField("txnid_most_bits")
 
 
-def test_schema_versions_are_those_of_the_target() -> None:
+def test_schema_versions_are_those_of_the_target():
     entry = build_entry(metadata(schema_version=b"\0" * 7 + b"\1").SerializeToString(), b"p")
     with pytest.raises(SchemaUnknownError) as caught:
         rewriter().rewrite(entry, PLACE)
@@ -94,7 +94,7 @@ def test_schema_versions_are_those_of_the_target() -> None:
 
 
 @pytest.mark.parametrize("name", ["here", "there", "elsewhere"])
-def test_a_replicated_entry_is_not_copied_again_and_its_stamp_is_returned(name: str) -> None:
+def test_a_replicated_entry_is_not_copied_again_and_its_stamp_is_returned(name):
     entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name=name)
     assert rewriter(pair=OTHER).rewrite(entry, Position(1, 2)) == [ReplicationStamp(PAIR, PLACE)]
     # By Apache Pulsar's geo-replication.
@@ -102,7 +102,7 @@ def test_a_replicated_entry_is_not_copied_again_and_its_stamp_is_returned(name: 
     assert rewriter().rewrite(entry, PLACE) == []
 
 
-def test_forward_copies_all_but_entries_of_the_target_and_keeps_the_first_name() -> None:
+def test_forward_copies_all_but_entries_of_the_target_and_keeps_the_first_name():
     entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="a")
     after = whole(entry, Position(1, 2), pair=OTHER, source_name="b", target_name="c")
     assert stamp_of(after) == ReplicationStamp(OTHER, Position(1, 2))
@@ -111,7 +111,7 @@ def test_forward_copies_all_but_entries_of_the_target_and_keeps_the_first_name()
     assert home.rewrite(after, Position(9, 9)) == [ReplicationStamp(OTHER, Position(1, 2))]
 
 
-def test_a_signed_stamp_of_an_earlier_version_is_read() -> None:
+def test_a_signed_stamp_of_an_earlier_version_is_read():
     field = bytes.fromhex("aacf031f") + PAIR + b"\x07\x81\x01\x05\x80\x01" + b"\xee" * 17
     assert stamps_in(metadata().SerializeToString() + field) == [ReplicationStamp(PAIR, Position(7, 129))]
 
@@ -123,7 +123,7 @@ def test_a_signed_stamp_of_an_earlier_version_is_read() -> None:
         b"\xaa\xcf\x03\x20" + b"\xff" * 32, b"\xaa\xcf\x03\x40" + b"\1" * 32,
     ],
 )  # fmt: skip
-def test_an_unrelated_field_of_the_same_number_is_not_a_stamp(junk: bytes) -> None:
+def test_an_unrelated_field_of_the_same_number_is_not_a_stamp(junk):
     assert stamps_in(junk) == []
     assert stamps_in(metadata().SerializeToString()) == []
 
@@ -131,7 +131,7 @@ def test_an_unrelated_field_of_the_same_number_is_not_a_stamp(junk: bytes) -> No
 @pytest.mark.parametrize(
     "fields", [{}, {"num_messages_in_batch": 5}, {"partition_key": "k", "event_time": 9}]
 )
-def test_a_broker_reads_a_mirrored_entry_as_fast_as_any(fields: dict[str, object]) -> None:
+def test_a_broker_reads_a_mirrored_entry_as_fast_as_any(fields):
     from geminga.wire import metadata as module
 
     after = whole(build_entry(metadata(**fields).SerializeToString(), b"p"))

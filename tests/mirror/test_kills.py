@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -170,14 +169,14 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
                 assert found == was
 
 
-def test_one_kill_of_each_process_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_one_kill_of_each_process_loses_and_repeats_nothing(tmp_path):
     run(tmp_path, 3, 1)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(6))
-def test_repeated_kills_lose_and_repeat_nothing(tmp_path: Path, seed: int) -> None:
+def test_repeated_kills_lose_and_repeat_nothing(tmp_path, seed):
     run(tmp_path, 20, seed)
 
 
@@ -221,7 +220,7 @@ def _backlog(broker: BrokerProcess, topic: str) -> int:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_mirror_each_way_and_kills_of_all_four(tmp_path: Path, seed: int) -> None:
+def test_a_mirror_each_way_and_kills_of_all_four(tmp_path, seed):
     """Messages published on either side are consumed on one side: each is consumed, and both backlogs are
     empty."""
     chance = random.Random(seed)
@@ -253,7 +252,7 @@ def test_a_mirror_each_way_and_kills_of_all_four(tmp_path: Path, seed: int) -> N
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> Iterator[tuple[Any, Any]]:
+def folders(tmp_path):
     with geminga.embedded() as source, geminga.embedded() as target:
         yield source, target
 
@@ -294,11 +293,11 @@ def _with_cuts(source: Any, target: Any, messages: int, seed: int, bytes_max: in
     assert left(target, "t", "s") == kept
 
 
-def test_connections_are_cut(folders: tuple[Any, Any]) -> None:
+def test_connections_are_cut(folders):
     _with_cuts(*folders, messages=1500, seed=5, bytes_max=120_000)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
-def test_connections_are_cut_again_and_again(folders: tuple[Any, Any], seed: int) -> None:
+def test_connections_are_cut_again_and_again(folders, seed):
     _with_cuts(*folders, messages=5_000, seed=seed, bytes_max=150_000)

@@ -31,13 +31,13 @@ def stats(last: str, **ledgers: int) -> InternalStats:
         ((4, 5), (3, 5), 0),
     ],
 )
-def test_between(read: tuple[int, int], place: tuple[int, int], missed: int) -> None:
+def test_between(read, place, missed):
     sizes = LedgerSizes()
     sizes.learn(stats("7:8", _1=100, _3=10, _4=7, _7=0), 3)
     assert sizes.between(Position(*read), Position(*place)) == missed
 
 
-def test_sizes_of_deleted_ledgers_still_count() -> None:
+def test_sizes_of_deleted_ledgers_still_count():
     sizes = LedgerSizes()
     assert not sizes.reaches(Position(3, 0))
     sizes.learn(stats("3:9", _3=0), -1)
@@ -51,7 +51,7 @@ def test_sizes_of_deleted_ledgers_still_count() -> None:
     assert len(sizes) == 1
 
 
-def test_an_empty_topic_has_no_newest_position() -> None:
+def test_an_empty_topic_has_no_newest_position():
     sizes = LedgerSizes()
     sizes.learn(stats("-1:-1"), -1)
     assert sizes.newest == NOWHERE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ def has_topics(admin: geminga.Admin, count: int) -> bool:
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
-def test_two_thousand_topics_both_ways(tmp_path: Path) -> None:
+def test_two_thousand_topics_both_ways(tmp_path):
     with (
         geminga.embedded(tmp_path / "one", cluster="one") as one,
         geminga.embedded(tmp_path / "other", cluster="other") as other,

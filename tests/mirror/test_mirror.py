@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ class Two:
 
 
 @pytest.fixture
-def two() -> Iterator[Two]:
+def two():
     settings = {"batch_index_ack": True}
     with (
         geminga.embedded(**settings) as source,
@@ -66,7 +65,7 @@ def fill(
 # --- messages -----------------------------------------------------------------------------------------
 
 
-def test_entries_of_every_compression_are_copied(two: Two) -> None:
+def test_entries_of_every_compression_are_copied(two):
     ways = [(one, batch) for one in geminga.CompressionType for batch in (0, 7)]
     for compression, batch in ways:
         fill(two.source, f"{compression.name}-{batch}", 50, batch=batch, compression_type=compression)
@@ -78,7 +77,7 @@ def test_entries_of_every_compression_are_copied(two: Two) -> None:
         assert got == [b"%d" % n for n in range(50)]
 
 
-def test_all_fields_of_a_message_are_copied(two: Two) -> None:
+def test_all_fields_of_a_message_are_copied(two):
     producer = two.source.create_producer("t", producer_name="the-writer", initial_sequence_id=41)
     producer.send(
         b"v", properties={"a": "b"}, partition_key="k", ordering_key="o", event_timestamp=1_234,
@@ -93,7 +92,7 @@ def test_all_fields_of_a_message_are_copied(two: Two) -> None:
     assert message.publish_timestamp() == stored(two.source, "t")[0][0].publish_time
 
 
-def test_chunks_and_encrypted_messages_are_passed_on(two: Two) -> None:
+def test_chunks_and_encrypted_messages_are_passed_on(two):
     pytest.importorskip("cryptography")
     reader = CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
     large = bytes(range(256)) * 50_000  # 12.8 MB: three chunks
@@ -113,7 +112,7 @@ def test_chunks_and_encrypted_messages_are_passed_on(two: Two) -> None:
     assert got == [large, b"secret-1", b"secret-2", large[::-1]]
 
 
-def test_partitions_keep_their_order_and_new_ones_are_followed(two: Two) -> None:
+def test_partitions_keep_their_order_and_new_ones_are_followed(two):
     two.source_admin.topics.create("p", partitions=3)
     fill(two.source, "p", 300, batch=10)
     with mirror(*two.brokers) as running:
@@ -130,7 +129,7 @@ def test_partitions_keep_their_order_and_new_ones_are_followed(two: Two) -> None
     assert stored(two.target, "new") == stored(two.source, "new")
 
 
-def test_topics_of_several_namespaces(two: Two) -> None:
+def test_topics_of_several_namespaces(two):
     admin = two.source_admin
     for tenant in ("eu", "us"):
         admin.tenants.create(tenant)
@@ -157,7 +156,7 @@ def _record(*names: str) -> Any:
     return type("Row", (Record,), {name: Integer() for name in names})
 
 
-def test_all_versions_of_schemas_and_messages_that_name_them(two: Two) -> None:
+def test_all_versions_of_schemas_and_messages_that_name_them(two):
     rows = [_record("a"), _record("a", "b"), _record("a", "b", "c")]
     for admin in (two.source_admin, two.target_admin):
         admin.namespaces.schema_compatibility.set("public/default", "ALWAYS_COMPATIBLE")
@@ -171,7 +170,7 @@ def test_all_versions_of_schemas_and_messages_that_name_them(two: Two) -> None:
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-def test_versions_that_have_other_numbers_in_the_target(two: Two) -> None:
+def test_versions_that_have_other_numbers_in_the_target(two):
     first, second, third = _record("a"), _record("a", "b"), _record("a", "b", "c")
     two.target_admin.schemas.upload("t", geminga.schema.AvroSchema(third))
     for admin in (two.source_admin, two.target_admin):
@@ -187,7 +186,7 @@ def test_versions_that_have_other_numbers_in_the_target(two: Two) -> None:
     assert [consumer.receive(30_000).value().a for _ in range(2)] == [5, 5]
 
 
-def test_a_schema_that_the_target_refuses_stops_the_copying_and_is_reported(two: Two) -> None:
+def test_a_schema_that_the_target_refuses_stops_the_copying_and_is_reported(two):
     two.target_admin.schemas.upload("t", geminga.schema.AvroSchema(_record("z")))
     two.target_admin.namespaces.schema_compatibility.set("public/default", "ALWAYS_INCOMPATIBLE")
     row = _record("a")
@@ -198,7 +197,7 @@ def test_a_schema_that_the_target_refuses_stops_the_copying_and_is_reported(two:
     assert stored(two.target, "t") == []
 
 
-def test_schemas_of_a_recreated_topic_are_copied_again(two: Two) -> None:
+def test_schemas_of_a_recreated_topic_are_copied_again(two):
     """The same numbers mean other schemas now."""
     first, second = _record("a"), _record("b", "c")
     for admin in (two.source_admin, two.target_admin):
@@ -223,7 +222,7 @@ def test_schemas_of_a_recreated_topic_are_copied_again(two: Two) -> None:
 # --- subscriptions ---------------------------------------------------------------------------------------
 
 
-def test_subscriptions_keep_their_positions(two: Two) -> None:
+def test_subscriptions_keep_their_positions(two):
     shared = geminga.ConsumerType.Shared
     made = {
         name: two.source.subscribe("t", name, consumer_type=shared, batch_index_ack_enabled=True)
@@ -255,7 +254,7 @@ def test_subscriptions_keep_their_positions(two: Two) -> None:
         assert left(two.brokers[1], "t", name) == messages, name
 
 
-def test_ack_holes_beyond_those_in_the_statistics_are_mirrored(two: Two) -> None:
+def test_ack_holes_beyond_those_in_the_statistics_are_mirrored(two):
     consumer = two.source.subscribe(
         "t", "s", consumer_type=geminga.ConsumerType.Shared, batch_index_ack_enabled=True,
         receiver_queue_size=10_000,
@@ -274,7 +273,7 @@ def test_ack_holes_beyond_those_in_the_statistics_are_mirrored(two: Two) -> None
     assert left(two.brokers[1], "t", "s") == kept
 
 
-def test_subscriptions_are_followed_and_found_again_by_the_next_mirror(two: Two) -> None:
+def test_subscriptions_are_followed_and_found_again_by_the_next_mirror(two):
     shared = geminga.ConsumerType.Shared
     consumer = two.source.subscribe("t", "s", consumer_type=shared)
     fill(two.source, "t", 500)
@@ -292,7 +291,7 @@ def test_subscriptions_are_followed_and_found_again_by_the_next_mirror(two: Two)
     assert left(two.brokers[1], "t", "s") == wanted
 
 
-def test_a_subscription_that_is_used_in_the_target_is_left_alone(two: Two) -> None:
+def test_a_subscription_that_is_used_in_the_target_is_left_alone(two):
     consumer = two.source.subscribe("t", "s")
     fill(two.source, "t", 10)
     with mirror(*two.brokers) as running:
@@ -310,7 +309,7 @@ def test_a_subscription_that_is_used_in_the_target_is_left_alone(two: Two) -> No
         assert left(two.brokers[1], "t", "s") == [b"%d" % n for n in range(5, 10)]
 
 
-def test_acknowledgements_in_the_target_are_kept(two: Two) -> None:
+def test_acknowledgements_in_the_target_are_kept(two):
     two.source.subscribe("t", "s").close()
     fill(two.source, "t", 10)
     mirrored(*two.brokers)
@@ -324,7 +323,7 @@ def test_acknowledgements_in_the_target_are_kept(two: Two) -> None:
 # --- going on ----------------------------------------------------------------------------------------------
 
 
-def test_messages_of_target_producers_stay_in_the_backlog(two: Two) -> None:
+def test_messages_of_target_producers_stay_in_the_backlog(two):
     """Source positions say nothing about entries that never existed."""
     consumer = two.source.subscribe("t", "s")
     fill(two.source, "t", 3)
@@ -341,7 +340,7 @@ def test_messages_of_target_producers_stay_in_the_backlog(two: Two) -> None:
     assert two.source_admin.topics.stats("t").subscriptions["s"].messages_in_backlog == 1
 
 
-def test_subscriptions_mirrored_both_ways_lose_no_message() -> None:
+def test_subscriptions_mirrored_both_ways_lose_no_message():
     """Both sides publish, and consume on their own side: unconsumed messages stay in both backlogs."""
     with geminga.embedded(cluster="left") as one, geminga.embedded(cluster="right") as other:
         here = one.client().subscribe("t", "s", initial_position=Earliest)
@@ -357,7 +356,7 @@ def test_subscriptions_mirrored_both_ways_lose_no_message() -> None:
         assert left(one, "t", "s") == left(other, "t", "s") == [b"%d" % n for n in range(100, 105)]
 
 
-def test_the_next_mirror_continues_at_the_last_position(two: Two) -> None:
+def test_the_next_mirror_continues_at_the_last_position(two):
     for part in range(4):
         fill(two.source, "t", 25, start=25 * part, batch=part)
         status = mirrored(*two.brokers)
@@ -365,7 +364,7 @@ def test_the_next_mirror_continues_at_the_last_position(two: Two) -> None:
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-def test_nothing_is_copied_twice_after_deduplication_lost_its_state(two: Two) -> None:
+def test_nothing_is_copied_twice_after_deduplication_lost_its_state(two):
     fill(two.source, "t", 30)
     mirrored(*two.brokers)
     # What the mirror's own subscription says is older than what is in the target.
@@ -380,7 +379,7 @@ def test_nothing_is_copied_twice_after_deduplication_lost_its_state(two: Two) ->
     assert [one for one in got if one.isdigit()] == [b"%d" % n for n in range(35)]
 
 
-def test_another_source_under_the_same_name_is_not_taken_for_the_first(two: Two) -> None:
+def test_another_source_under_the_same_name_is_not_taken_for_the_first(two):
     fill(two.source, "t", 10)
     mirrored(*two.brokers)
     with geminga.embedded() as other:
@@ -395,7 +394,7 @@ def test_another_source_under_the_same_name_is_not_taken_for_the_first(two: Two)
     ]
 
 
-def test_a_recreated_target_is_recognised(two: Two) -> None:
+def test_a_recreated_target_is_recognised(two):
     fill(two.source, "t", 10)
     mirrored(*two.brokers)
     two.target_admin.topics.delete("t", force=True)
@@ -405,7 +404,7 @@ def test_a_recreated_target_is_recognised(two: Two) -> None:
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-def test_on_mismatch_continue_keeps_copying(two: Two) -> None:
+def test_on_mismatch_continue_keeps_copying(two):
     fill(two.source, "t", 10)
     mirrored(*two.brokers)
     two.source_admin.subscriptions.delete("t", "geminga-mirror.standalone", force=True)
@@ -414,7 +413,7 @@ def test_on_mismatch_continue_keeps_copying(two: Two) -> None:
     assert left(two.brokers[1], "t", "s", initial_position=Earliest) == [b"%d" % n for n in range(20)]
 
 
-def test_a_mirror_that_was_killed_before_it_began(two: Two) -> None:
+def test_a_mirror_that_was_killed_before_it_began(two):
     fill(two.source, "t", 3)
     two.target_admin.topics.create("t")
     two.target_admin.topics.update_properties("t", {"geminga-mirror.standalone": "00" * 8})
@@ -424,7 +423,7 @@ def test_a_mirror_that_was_killed_before_it_began(two: Two) -> None:
     assert properties[PAIR_PROPERTY] == "00" * 8
 
 
-def test_a_source_restored_from_a_backup_is_not_copied(tmp_path: Path) -> None:
+def test_a_source_restored_from_a_backup_is_not_copied(tmp_path):
     import shutil
 
     with geminga.embedded() as target:
@@ -443,7 +442,7 @@ def test_a_source_restored_from_a_backup_is_not_copied(tmp_path: Path) -> None:
         assert left(target, "t", "s", initial_position=Earliest)[-3:] == [b"100", b"101", b"102"]
 
 
-def test_one_cluster_by_two_addresses(two: Two) -> None:
+def test_one_cluster_by_two_addresses(two):
     fill(two.source, "t", 3)
     broker = two.brokers[0]
     other = Cluster(
@@ -459,7 +458,7 @@ def test_one_cluster_by_two_addresses(two: Two) -> None:
 
 
 @pytest.mark.parametrize("names", [("standalone", "standalone"), ("left", "right")])
-def test_mirrors_both_ways_copy_each_message_once(names: tuple[str, str]) -> None:
+def test_mirrors_both_ways_copy_each_message_once(names):
     with geminga.embedded(cluster=names[0]) as one, geminga.embedded(cluster=names[1]) as other:
         fill(one.client(), "t", 50, batch=7)
         fill(other.client(), "t", 50, start=50)
@@ -475,7 +474,7 @@ def test_mirrors_both_ways_copy_each_message_once(names: tuple[str, str]) -> Non
             assert sorted(got, key=int) == [b"%d" % n for n in range(200)]
 
 
-def test_a_topic_goes_and_comes_back(two: Two) -> None:
+def test_a_topic_goes_and_comes_back(two):
     fill(two.source, "t", 3)
     with mirror(*two.brokers) as running:
         assert running.wait_until_caught_up(60)
@@ -488,7 +487,7 @@ def test_a_topic_goes_and_comes_back(two: Two) -> None:
         assert "this is another source" in running.status().failed[0]
 
 
-def test_a_topic_recreated_at_once_is_recognised(two: Two) -> None:
+def test_a_topic_recreated_at_once_is_recognised(two):
     """The consumer of the mirror finds it under the same name, on the same connection."""
     fill(two.source, "t", 3)
     with mirror(*two.brokers, discovery_seconds=3600) as running:
@@ -500,7 +499,7 @@ def test_a_topic_recreated_at_once_is_recognised(two: Two) -> None:
         assert len(stored(two.target, "t")) == 3
 
 
-def test_a_deleted_subscription_of_the_mirror_is_reported(two: Two) -> None:
+def test_a_deleted_subscription_of_the_mirror_is_reported(two):
     """A recreated subscription would start after messages published meanwhile."""
     fill(two.source, "t", 3)
     with mirror(*two.brokers, discovery_seconds=3600) as running:
@@ -513,7 +512,7 @@ def test_a_deleted_subscription_of_the_mirror_is_reported(two: Two) -> None:
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-def test_a_target_that_requires_encryption_reports_plain_messages(two: Two) -> None:
+def test_a_target_that_requires_encryption_reports_plain_messages(two):
     pytest.importorskip("cryptography")
     reader = CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
     sealed = two.source.create_producer("t", encryption_key="k1", crypto_key_reader=reader)
@@ -527,7 +526,7 @@ def test_a_target_that_requires_encryption_reports_plain_messages(two: Two) -> N
     assert len(stored(two.target, "t")) == 1
 
 
-def test_a_second_mirror_of_the_same_name_waits(two: Two) -> None:
+def test_a_second_mirror_of_the_same_name_waits(two):
     fill(two.source, "t", 20)
     with mirror(*two.brokers) as first:
         assert first.wait_until_caught_up(60)
@@ -544,7 +543,7 @@ def test_a_second_mirror_of_the_same_name_waits(two: Two) -> None:
 # --- what is in the way -----------------------------------------------------------------------------------
 
 
-def test_a_partitioned_topic_is_not_copied_to_one_without_partitions(two: Two) -> None:
+def test_a_partitioned_topic_is_not_copied_to_one_without_partitions(two):
     two.source_admin.topics.create("t", partitions=2)
     two.target_admin.topics.create("t")
     fill(two.source, "other", 1)
@@ -553,7 +552,7 @@ def test_a_partitioned_topic_is_not_copied_to_one_without_partitions(two: Two) -
     assert stored(two.target, "other") == stored(two.source, "other")
 
 
-def test_a_damaged_entry_is_not_copied(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_entry_is_not_copied(two, monkeypatch):
     from geminga.mirror import entries
 
     fill(two.source, "t", 3)
@@ -566,14 +565,14 @@ def test_a_damaged_entry_is_not_copied(two: Two, monkeypatch: pytest.MonkeyPatch
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-def test_wrong_settings() -> None:
+def test_wrong_settings():
     with pytest.raises(InvalidConfiguration, match="another cluster"):
         mirror(geminga.client.cluster.Cluster(), geminga.client.cluster.Cluster())
     with geminga.embedded() as broker, pytest.raises(InvalidConfiguration, match="on_mismatch"):
         mirror(broker, geminga.client.cluster.Cluster(), on_mismatch="maybe")
 
 
-def test_a_target_that_cannot_deduplicate_is_reported(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_cannot_deduplicate_is_reported(two, monkeypatch):
     from geminga.client.admin.aio.policies import PolicyAt
     from geminga.errors import AdminAuthorizationError
 
@@ -587,7 +586,7 @@ def test_a_target_that_cannot_deduplicate_is_reported(two: Two, monkeypatch: pyt
     assert stored(two.target, "t") == []
 
 
-def test_metrics_and_status(two: Two) -> None:
+def test_metrics_and_status(two):
 
     fill(two.source, "t", 10)
     with mirror(*two.brokers, metrics_port=0) as running:
@@ -600,7 +599,7 @@ def test_metrics_and_status(two: Two) -> None:
     assert "10 messages" in status.line()
 
 
-def test_the_last_status_counts_what_is_behind_at_the_end(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_status_counts_what_is_behind_at_the_end(two, monkeypatch):
     fill(two.source, "t", 10)
     opened = _Run._open
 
@@ -615,7 +614,7 @@ def test_the_last_status_counts_what_is_behind_at_the_end(two: Two, monkeypatch:
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_a_target_that_keeps_no_acknowledgements_inside_batches_is_warned_of(is_kept: bool) -> None:
+def test_a_target_that_keeps_no_acknowledgements_inside_batches_is_warned_of(is_kept):
     with geminga.embedded() as source, geminga.embedded(batch_index_ack=is_kept) as target:
         fill(source.client(), "t", 3)
         warnings = mirrored(source, target).warnings
@@ -624,9 +623,7 @@ def test_a_target_that_keeps_no_acknowledgements_inside_batches_is_warned_of(is_
         assert mirrored(source, target, subscriptions=False).warnings == ()
 
 
-def test_a_target_that_does_not_show_its_configuration_is_warned_of(
-    two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_that_does_not_show_its_configuration_is_warned_of(two, monkeypatch):
     from geminga.client.admin.aio.tenants import Brokers
     from geminga.errors import AdminAuthorizationError
 
@@ -638,9 +635,7 @@ def test_a_target_that_does_not_show_its_configuration_is_warned_of(
     assert "does not show its acknowledgmentAt" in mirrored(*two.brokers).warnings[0]
 
 
-def test_a_lost_source_is_down_in_metrics_and_logged_each_time_with_its_return(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_source_is_down_in_metrics_and_logged_each_time_with_its_return(tmp_path, caplog):
     caplog.set_level(logging.INFO, "geminga.mirror")
     port, web_port = free_ports(2)
     settings = {"port": port, "web_port": web_port}
@@ -695,9 +690,7 @@ class Pause:
         self._may_begin.set()
 
 
-def test_messages_that_the_source_skips_are_counted_as_missed(
-    two: Two, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_that_the_source_skips_are_counted_as_missed(two, monkeypatch, caplog):
     pause = Pause(two, monkeypatch)
     fill(two.source, "t", 10)
     with mirror(*two.brokers) as running:
@@ -715,7 +708,7 @@ def test_messages_that_the_source_skips_are_counted_as_missed(
 
 
 @pytest.fixture
-def small_ledgers() -> Iterator[Two]:
+def small_ledgers():
     """A source with ledgers of ten entries."""
     with (
         geminga.embedded(ledger_entries_max=10) as source,
@@ -727,9 +720,7 @@ def small_ledgers() -> Iterator[Two]:
 
 
 @pytest.mark.parametrize(("skipped", "more"), [(36, 5), (36, 0), (40, 7)])
-def test_a_skip_that_ends_where_a_ledger_ends_is_counted(
-    small_ledgers: Two, monkeypatch: pytest.MonkeyPatch, skipped: int, more: int
-) -> None:
+def test_a_skip_that_ends_where_a_ledger_ends_is_counted(small_ledgers, monkeypatch, skipped, more):
     """Also when nothing comes behind it."""
     two = small_ledgers
     two.source.subscribe("t", "keeps", initial_position=Earliest)  # else the ledgers would go at once
@@ -748,9 +739,7 @@ def test_a_skip_that_ends_where_a_ledger_ends_is_counted(
 
 
 @pytest.mark.parametrize("more", [0, 3])
-def test_skips_while_copying_are_counted(
-    small_ledgers: Two, monkeypatch: pytest.MonkeyPatch, more: int
-) -> None:
+def test_skips_while_copying_are_counted(small_ledgers, monkeypatch, more):
     """The source takes the backlog from under a mirror that is slow."""
     two = small_ledgers
     two.source.subscribe("t", "keeps", initial_position=Earliest)
@@ -780,7 +769,7 @@ def test_skips_while_copying_are_counted(
         assert len(stored(two.target, "t")) == running.status().messages < 100
 
 
-def test_creating_many_topics_does_not_delay_discovery(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creating_many_topics_does_not_delay_discovery(two, monkeypatch):
     """Looking for topics rests longer than it takes; what it takes to make them does not count."""
     rounds: list[tuple[float, float]] = []
     made, discover = TopicMaker.make, _Run._discover
@@ -804,7 +793,7 @@ def test_creating_many_topics_does_not_delay_discovery(two: Two, monkeypatch: py
 
 
 @pytest.mark.parametrize("messages", [0, 3])
-def test_an_idle_mirror_sends_no_requests(two: Two, monkeypatch: pytest.MonkeyPatch, messages: int) -> None:
+def test_an_idle_mirror_sends_no_requests(two, monkeypatch, messages):
     """An idle mirror sends no periodic requests for partitions, an empty topic included."""
     looks = 0
     follow = CursorMirror.follow

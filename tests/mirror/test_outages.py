@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
-def sides() -> Iterator[tuple[Any, Any]]:
+def sides():
     with geminga.embedded() as source, geminga.embedded() as target:
         yield source, target
 
@@ -38,9 +37,7 @@ def entries(broker: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_an_unloaded_topic_is_not_logged(
-    sides: tuple[Any, Any], side: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unloaded_topic_is_not_logged(sides, side, caplog, monkeypatch):
     monkeypatch.setattr("geminga.mirror.partition._STEADY_SECONDS", 0.0)
     caplog.set_level(logging.INFO, "geminga.mirror")
     fill(sides[0], 1)
@@ -55,9 +52,7 @@ def test_an_unloaded_topic_is_not_logged(
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_an_admin_address_that_does_not_answer_at_the_start_is_reported_at_once(
-    sides: tuple[Any, Any], side: str
-) -> None:
+def test_an_admin_address_that_does_not_answer_at_the_start_is_reported_at_once(sides, side):
     (port,) = free_ports(1)
     ends = dict(zip(("source", "target"), map(cluster, sides), strict=True))
     ends[side] = Cluster(service_url=ends[side].service_url, admin_url=f"http://127.0.0.1:{port}")
@@ -74,9 +69,7 @@ def test_an_admin_address_that_does_not_answer_at_the_start_is_reported_at_once(
     assert f" s: the {side}: no answer from http://127.0.0.1:{port}" in warning
 
 
-def test_subscriptions_that_cannot_be_mirrored_are_reported(
-    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subscriptions_that_cannot_be_mirrored_are_reported(sides, monkeypatch):
     from geminga.errors import ConnectError
     from geminga.mirror import cursors
 
@@ -106,9 +99,7 @@ def test_subscriptions_that_cannot_be_mirrored_are_reported(
         (True, 3, "no answer", "1 stopped by an error"),
     ],
 )
-def test_the_last_line_of_the_status_counts_partitions_by_their_end(
-    caught_up: bool, lag: int, error: str, expected: str
-) -> None:
+def test_the_last_line_of_the_status_counts_partitions_by_their_end(caught_up, lag, error, expected):
     partition = PartitionStatus("t", "stopped", lag, "", 7, 1, 3 << 20, 0, 0, error=error)
     line = MirrorStatus("", "", "m", caught_up, (partition,)).line()
     assert line.startswith("7 messages (3.0 MiB) mirrored")
@@ -116,9 +107,7 @@ def test_the_last_line_of_the_status_counts_partitions_by_their_end(
 
 
 @pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])
-def test_a_target_whose_backlog_quota_is_reached_gets_the_rest_later(
-    sides: tuple[Any, Any], policy: str
-) -> None:
+def test_a_target_whose_backlog_quota_is_reached_gets_the_rest_later(sides, policy):
     source, target = sides
     with geminga.Admin(target.admin_url) as there, target.client() as client:
         there.topics.create("t")
@@ -138,7 +127,7 @@ def test_a_target_whose_backlog_quota_is_reached_gets_the_rest_later(
         assert entries(target) == [b"%d" % n for n in range(100)]
 
 
-def test_a_terminated_source_is_copied_to_its_end(sides: tuple[Any, Any]) -> None:
+def test_a_terminated_source_is_copied_to_its_end(sides):
     source, target = sides
     fill(source, 1, 2)
     with mirror(source, target) as running, geminga.Admin(source.admin_url) as admin:
@@ -151,7 +140,7 @@ def test_a_terminated_source_is_copied_to_its_end(sides: tuple[Any, Any]) -> Non
     assert entries(target) == [b"1", b"2", b"3"]
 
 
-def test_a_terminated_target_is_reported(sides: tuple[Any, Any]) -> None:
+def test_a_terminated_target_is_reported(sides):
     source, target = sides
     fill(source, 1)
     with mirror(source, target) as running, geminga.Admin(target.admin_url) as admin:

@@ -1,7 +1,5 @@
 """Patterns of topics."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.errors import InvalidTopicName
@@ -23,11 +21,11 @@ from geminga.mirror.patterns import MirrorPattern
         (".*", "public/default/__change_events", False),
     ],
 )
-def test_matching(pattern: str, topic: str, matches: bool) -> None:
+def test_matching(pattern, topic, matches):
     assert MirrorPattern.parse(pattern).matches(TopicName.parse(topic)) is matches
 
 
 @pytest.mark.parametrize("pattern", ["non-persistent://a/b/c", "a/b", "(", "", "a//b", "a/b/c/d"])
-def test_invalid_patterns_are_refused(pattern: str) -> None:
+def test_invalid_patterns_are_refused(pattern):
     with pytest.raises(InvalidTopicName, match="topics="):
         MirrorPattern.parse(pattern)

@@ -24,7 +24,7 @@ def grown(chance: random.Random, entries: int) -> tuple[PositionMap, dict[Positi
     return places, known
 
 
-def test_between_returns_the_added_positions() -> None:
+def test_between_returns_the_added_positions():
     for seed in range(30):
         chance = random.Random(seed)
         places, known = grown(chance, 200)
@@ -41,7 +41,7 @@ def test_between_returns_the_added_positions() -> None:
             assert found == [known[one] for one in sources if low < one <= high]
 
 
-def test_consecutive_positions_are_stored_as_one_run() -> None:
+def test_consecutive_positions_are_stored_as_one_run():
     places = PositionMap(NOWHERE)
     for entry in range(10_000):
         places.add(Position(1, entry), Position(9, entry + 5))
@@ -49,7 +49,7 @@ def test_consecutive_positions_are_stored_as_one_run() -> None:
     assert places.between(Position(1, 9), Position(1, 11)) == [(9, 15, 16)]
 
 
-def test_it_keeps_runs_max_runs_and_reports_its_range() -> None:
+def test_it_keeps_runs_max_runs_and_reports_its_range():
     places = PositionMap(NOWHERE, runs_max=100)
     for entry in range(1000):
         places.add(Position(1, 2 * entry), Position(9, entry))

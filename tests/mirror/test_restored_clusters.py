@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ def payloads(broker: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("more", [5, 30])
-def test_a_restored_source_that_has_grown_is_refused(tmp_path: Path, more: int) -> None:
+def test_a_restored_source_that_has_grown_is_refused(tmp_path, more):
     """Its new positions were those of other messages before, and would count as mirrored."""
     with geminga.embedded() as target:
         with geminga.embedded(tmp_path / "source") as source:
@@ -47,7 +46,7 @@ def test_a_restored_source_that_has_grown_is_refused(tmp_path: Path, more: int) 
             assert payloads(target) == [*range(20), *range(10), *range(100, 100 + more)]
 
 
-def test_a_restored_target_is_completed_after_a_reset_of_the_mirrors_subscription(tmp_path: Path) -> None:
+def test_a_restored_target_is_completed_after_a_reset_of_the_mirrors_subscription(tmp_path):
     with geminga.embedded() as source, geminga.Admin(source.admin_url) as here:
         here.topics.create("t")
         here.subscriptions.create("t", "keeps", position=geminga.MessageId.earliest)
@@ -64,7 +63,7 @@ def test_a_restored_target_is_completed_after_a_reset_of_the_mirrors_subscriptio
             assert payloads(target) == [*range(20)]
 
 
-def test_entries_that_the_target_has_deleted_are_not_copied_again() -> None:
+def test_entries_that_the_target_has_deleted_are_not_copied_again():
     """The same holds for entries that came from the target, and for those that an administrator skipped."""
     with (
         geminga.embedded() as source,
@@ -90,7 +89,7 @@ def test_entries_that_the_target_has_deleted_are_not_copied_again() -> None:
         assert mirrored(source, target).messages == 0
 
 
-def test_a_trimmed_source_is_copied_from_its_oldest_entry() -> None:
+def test_a_trimmed_source_is_copied_from_its_oldest_entry():
     with (
         geminga.embedded(ledger_entries_max=10) as source,
         geminga.embedded() as target,
@@ -111,9 +110,7 @@ def test_a_trimmed_source_is_copied_from_its_oldest_entry() -> None:
         assert payloads(target) == [*range(35, 45)]
 
 
-def test_entries_that_deduplication_knows_and_the_target_has_deleted_are_not_lost_or_repeated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_entries_that_deduplication_knows_and_the_target_has_deleted_are_not_lost_or_repeated(monkeypatch):
     """The mirror was killed before it moved its subscription, and the target has deleted the entries."""
     monkeypatch.setattr("geminga.mirror.resuming._CLAIM_SECONDS", 0.2)
     with (

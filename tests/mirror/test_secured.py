@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
-import http.server
 import json
-import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
-from typing import Any, Self
-from urllib.parse import parse_qs
+from typing import Any, NamedTuple
 
 import pytest
+from token_issuer import token_issuer
 from waiting import eventually
 
 import geminga
+from geminga.broker.rules.tokens import make_token
 from geminga.mirror import Cluster
 from tests.mirror.helpers import mirror, stored
 
@@ -28,57 +25,29 @@ KEYS = {"source": b"s" * 32, "target": b"t" * 32}
 
 
 def token(key: bytes, role: str, expires_at: float | None = None) -> str:
-    """As an issuer signs it (HS256)."""
-    parts = [{"alg": "HS256"}, {"sub": role} | ({} if expires_at is None else {"exp": int(expires_at)})]
-    text = ".".join(base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in parts)
-    proof = hmac.new(key, text.encode(), hashlib.sha256).digest()
-    return f"{text}.{base64.urlsafe_b64encode(proof).decode().rstrip('=')}"
+    return make_token(role, key, "HS256", expires_at=None if expires_at is None else int(expires_at))
 
 
-class Issuer:
+class Issuer(NamedTuple):
     """Gives each client a token of its name, for the broker that its audience names; two seconds long."""
 
-    def __init__(self) -> None:
-        self.given = dict.fromkeys(KEYS, 0)
-        issuer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def _answer(self, found: dict[str, Any]) -> None:
-                body = json.dumps(found).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def do_GET(self) -> None:
-                self._answer({"token_endpoint": f"{issuer.url}/token"})
-
-            def do_POST(self) -> None:
-                asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                audience = asked["audience"][0]
-                issuer.given[audience] += 1
-                made = token(KEYS[audience], asked["client_id"][0], time.time() + 2)
-                self._answer({"access_token": made, "token_type": "Bearer", "expires_in": 2})
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    url: str
+    given: Counter[str]
 
 
 @pytest.fixture
-def issuer() -> Iterator[Issuer]:
-    with Issuer() as found:
-        yield found
+def issuer():
+    given = Counter[str]()
+
+    def grant(form: dict[str, str]) -> dict[str, object]:
+        audience = form["audience"]
+        given[audience] += 1
+        return {
+            "access_token": token(KEYS[audience], form["client_id"], time.time() + 2), "expires_in": 2
+        }  # fmt: skip
+
+    with token_issuer(grant) as url:
+        yield Issuer(url, given)
 
 
 def broker(name: str) -> Any:
@@ -107,7 +76,7 @@ def by_oauth2(made: Any, name: str, issuer: Issuer, folder: Path) -> Cluster:
     )  # fmt: skip
 
 
-def test_tokens_that_expire_while_it_runs(issuer: Issuer, tmp_path: Path) -> None:
+def test_tokens_that_expire_while_it_runs(issuer, tmp_path):
     with broker("source") as source, broker("target") as target:
         here, there = as_root(source, "source"), as_root(target, "target")
         with here.admin() as one, there.admin() as other:
@@ -127,7 +96,7 @@ def test_tokens_that_expire_while_it_runs(issuer: Issuer, tmp_path: Path) -> Non
                 producer.send(b"%d" % sent)
                 consumer.acknowledge(consumer.receive(20_000))
                 sent += 1
-                return min(issuer.given.values()) >= 4
+                return min(issuer.given[name] for name in KEYS) >= 4
 
             # Each side has had its token renewed on connections that were open, and by its web port.
             eventually(renewed, detail=issuer.given)
@@ -139,7 +108,7 @@ def test_tokens_that_expire_while_it_runs(issuer: Issuer, tmp_path: Path) -> Non
         client.close()
 
 
-def test_missing_permissions_are_reported_and_nothing_is_copied(tmp_path: Path) -> None:
+def test_missing_permissions_are_reported_and_nothing_is_copied(tmp_path):
     with broker("source") as source, broker("target") as target:
         here, there = as_root(source, "source"), as_root(target, "target")
         with here.client() as client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -55,7 +55,7 @@ class Asked:
 
 
 @pytest.fixture
-def two() -> Iterator[tuple[Any, Any]]:
+def two():
     with geminga.embedded() as source, geminga.embedded() as target:
         yield source, target
 
@@ -99,60 +99,47 @@ async def compare(source: Admin, target: Admin) -> None:
     await target.close()
 
 
-def test_only_policies_in_use_are_requested(two: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with Admin(two[0].admin_url) as admin:
-            await prepare(admin, TOPICS)
-        with monkeypatch.context() as patched:
-            asked = Asked(patched, two[0].admin_url)
-            ends = await make_all(*two)
-        assert asked.calls["policiesSet"] == TOPICS
-        assert asked.calls["properties"] == TOPICS
-        assert sum(asked.calls.values()) <= 2 * TOPICS + 10
-        assert asked.calls["retention"] == asked.calls["messageTTL"] == asked.calls["dispatchRate"] == 1
-        await compare(*ends)
-
-    asyncio.run(run())
+async def test_only_policies_in_use_are_requested(two, monkeypatch):
+    async with Admin(two[0].admin_url) as admin:
+        await prepare(admin, TOPICS)
+    with monkeypatch.context() as patched:
+        asked = Asked(patched, two[0].admin_url)
+        ends = await make_all(*two)
+    assert asked.calls["policiesSet"] == TOPICS
+    assert asked.calls["properties"] == TOPICS
+    assert sum(asked.calls.values()) <= 2 * TOPICS + 10
+    assert asked.calls["retention"] == asked.calls["messageTTL"] == asked.calls["dispatchRate"] == 1
+    await compare(*ends)
 
 
-def test_without_a_list_of_set_policies_each_policy_is_requested(
-    two: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def run() -> None:
-        async with Admin(two[0].admin_url) as admin:
-            await prepare(admin, 8)
-        with monkeypatch.context() as patched:
-            asked = Asked(patched, two[0].admin_url)
-            asked.tells = False
-            ends = await make_all(*two)
-        assert asked.calls["retention"] == 8
-        assert asked.calls["policiesSet"] <= 8
-        assert asked.at_once_max <= ASKED_AT_ONCE + 2 * 8  # properties, quotas
-        await compare(*ends)
-
-    asyncio.run(run())
+async def test_without_a_list_of_set_policies_each_policy_is_requested(two, monkeypatch):
+    async with Admin(two[0].admin_url) as admin:
+        await prepare(admin, 8)
+    with monkeypatch.context() as patched:
+        asked = Asked(patched, two[0].admin_url)
+        asked.tells = False
+        ends = await make_all(*two)
+    assert asked.calls["retention"] == 8
+    assert asked.calls["policiesSet"] <= 8
+    assert asked.at_once_max <= ASKED_AT_ONCE + 2 * 8  # properties, quotas
+    await compare(*ends)
 
 
-def test_a_source_whose_topics_have_no_policies_is_asked_once(
-    two: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def run() -> None:
-        async with Admin(two[0].admin_url) as admin:
-            await prepare(admin, TOPICS)
-        monkeypatch.setattr(topics, "NOT_COPIED", _all_but("max_consumers", "max_producers"))
-        with monkeypatch.context() as patched:
-            asked = Asked(patched, two[0].admin_url)
-            asked.tells = False
-            asked.refusal = AdminNotAllowed(
-                "Topic level policies is disabled, to enable the topic level policy and retry.", status=405
-            )
-            ends = await make_all(*two)
-        for end in ends:
-            await end.close()
-        assert asked.calls["maxConsumers"] + asked.calls["maxProducers"] <= ASKED_AT_ONCE
-        assert "is not copied" not in caplog.text
-
-    asyncio.run(run())
+async def test_a_source_whose_topics_have_no_policies_is_asked_once(two, monkeypatch, caplog):
+    async with Admin(two[0].admin_url) as admin:
+        await prepare(admin, TOPICS)
+    monkeypatch.setattr(topics, "NOT_COPIED", _all_but("max_consumers", "max_producers"))
+    with monkeypatch.context() as patched:
+        asked = Asked(patched, two[0].admin_url)
+        asked.tells = False
+        asked.refusal = AdminNotAllowed(
+            "Topic level policies is disabled, to enable the topic level policy and retry.", status=405
+        )
+        ends = await make_all(*two)
+    for end in ends:
+        await end.close()
+    assert asked.calls["maxConsumers"] + asked.calls["maxProducers"] <= ASKED_AT_ONCE
+    assert "is not copied" not in caplog.text
 
 
 def _all_but(*names: str) -> frozenset[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,13 +17,13 @@ NAMES = ("a", "b", "c")
 
 
 @pytest.fixture(params=[NAMES, ("standalone",) * 3], ids=["named", "unnamed"])
-def clusters(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
+def clusters(request):
     with ExitStack() as stack:
         yield [stack.enter_context(geminga.embedded(cluster=name)) for name in request.param]
 
 
 @pytest.fixture
-def named() -> Iterator[list[Any]]:
+def named():
     with ExitStack() as stack:
         yield [stack.enter_context(geminga.embedded(cluster=name)) for name in NAMES]
 
@@ -41,7 +40,7 @@ def numbers(broker: Any) -> list[int]:
         return sorted(int(value) for _, value in stored(client, "t"))
 
 
-def test_in_a_mesh_each_message_reaches_each_cluster_once(clusters: list[Any]) -> None:
+def test_in_a_mesh_each_message_reaches_each_cluster_once(clusters):
     for index, broker in enumerate(clusters):
         publish(broker, *range(100 * index, 100 * index + 10))
     with ExitStack() as stack:
@@ -65,7 +64,7 @@ def test_in_a_mesh_each_message_reaches_each_cluster_once(clusters: list[Any]) -
         assert again.messages == 0
 
 
-def test_in_a_ring_messages_reach_the_next_cluster_only(clusters: list[Any]) -> None:
+def test_in_a_ring_messages_reach_the_next_cluster_only(clusters):
     a, b, c = clusters
     for index, broker in enumerate(clusters):
         publish(broker, index)
@@ -75,7 +74,7 @@ def test_in_a_ring_messages_reach_the_next_cluster_only(clusters: list[Any]) -> 
     assert [numbers(broker) for broker in clusters] == [[0, 2], [0, 1], [1, 2]]
 
 
-def test_with_forward_messages_pass_a_ring_once_and_stop_at_their_origin(named: list[Any]) -> None:
+def test_with_forward_messages_pass_a_ring_once_and_stop_at_their_origin(named):
     a, b, c = named
     for index, broker in enumerate(named):
         publish(broker, index)
@@ -85,9 +84,7 @@ def test_with_forward_messages_pass_a_ring_once_and_stop_at_their_origin(named: 
     assert [numbers(broker) for broker in named] == [[0, 1, 2]] * 3
 
 
-def test_with_forward_messages_that_came_from_outside_do_not_circle_between_two_clusters(
-    named: list[Any],
-) -> None:
+def test_with_forward_messages_that_came_from_outside_do_not_circle_between_two_clusters(named):
     """As after a second move, with a mirror in each direction."""
     a, b, c = named
     publish(a, 1, 2)
@@ -98,7 +95,7 @@ def test_with_forward_messages_that_came_from_outside_do_not_circle_between_two_
     assert [numbers(broker) for broker in named] == [[1, 2], [1, 2, 3], [1, 2, 3]]
 
 
-def test_with_forward_messages_that_came_from_outside_pass_a_ring_once() -> None:
+def test_with_forward_messages_that_came_from_outside_pass_a_ring_once():
     with ExitStack() as stack:
         brokers = {name: stack.enter_context(geminga.embedded(cluster=name)) for name in "abcd"}
         publish(brokers["a"], 1, 2)
@@ -108,7 +105,7 @@ def test_with_forward_messages_that_came_from_outside_pass_a_ring_once() -> None
         assert [numbers(broker) for broker in brokers.values()] == [[1, 2]] * 4
 
 
-def test_a_chain_copies_nothing_further_without_forward(named: list[Any]) -> None:
+def test_a_chain_copies_nothing_further_without_forward(named):
     a, b, c = named
     publish(a, 1, 2)
     mirrored(a, b)
@@ -121,7 +118,7 @@ def test_a_chain_copies_nothing_further_without_forward(named: list[Any]) -> Non
     assert numbers(c) == [1, 2, 3, 3]
 
 
-def test_forward_between_clusters_of_one_name_is_refused() -> None:
+def test_forward_between_clusters_of_one_name_is_refused():
     with geminga.embedded() as one, geminga.embedded() as other:
         publish(one, 1)
         with pytest.raises(InvalidConfiguration, match="give different names, with --from-name or --to-name"):
@@ -129,7 +126,7 @@ def test_forward_between_clusters_of_one_name_is_refused() -> None:
         assert mirrored(one, other, forward=True, target_name="second").messages == 1
 
 
-def test_a_message_of_geo_replication_is_not_copied(named: list[Any]) -> None:
+def test_a_message_of_geo_replication_is_not_copied(named):
     a, b, _ = named
     publish(a, 1)
     mirrored(a, b, source_name="elsewhere")  # marked as by the replicator of a cluster of that name

@@ -102,7 +102,7 @@ def entries(draw: st.DrawFn) -> bytes:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(entries(), min_size=1, max_size=12), st.integers(1, 12))
-def test_split_entries_are_joined_byte_for_byte(found: list[bytes], piece: int) -> None:
+def test_split_entries_are_joined_byte_for_byte(found, piece):
     sink = io.BytesIO()
     writer = LedgerWriter(sink, topic=TOPIC, partition=3, ledger_id=17, uuid="u")
     for start in range(0, len(found), piece):
@@ -152,7 +152,7 @@ def said_twice() -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize(("name", "entry"), said_twice(), ids=[name for name, _ in said_twice()])
-def test_an_entry_with_duplicate_fields_is_returned_unchanged(name: str, entry: bytes) -> None:
+def test_an_entry_with_duplicate_fields_is_returned_unchanged(name, entry):
     (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [entry, batch()])
     assert split.messages[0].num_rows == (1 if name == "metadata" else 2) + 50
     found = joined(split.messages, EntryEnvelope.decode(split.envelope.encode()))
@@ -160,15 +160,13 @@ def test_an_entry_with_duplicate_fields_is_returned_unchanged(name: str, entry: 
 
 
 @pytest.mark.parametrize("codec", [NONE, LZ4, ZLIB, ZSTD, SNAPPY])
-def test_an_entry_that_can_be_joined_is_not_stored_whole(codec: int) -> None:
+def test_an_entry_that_can_be_joined_is_not_stored_whole(codec):
     (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [batch(codec=codec)])
     assert split.envelope.whole == b""
     assert split.messages[0].num_rows == 50
 
 
-def test_a_codec_that_compresses_differently_gives_uncompressed_messages(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_codec_that_compresses_differently_gives_uncompressed_messages(monkeypatch):
     entry = batch(codec=ZSTD)
     (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [entry, batch()])
     monkeypatch.setattr(residue_module, "_compressed", lambda way, plain: b"otherwise")
@@ -179,13 +177,13 @@ def test_a_codec_that_compresses_differently_gives_uncompressed_messages(
     assert bytes(plain.payload) == bytes(parse_entry(batch()).payload)
 
 
-def test_nulls_of_a_part_of_an_array_are_found() -> None:
+def test_nulls_of_a_part_of_an_array_are_found():
     array = pa.array([None, 1, None, 3, 4, None, 6, 7, None, 9])
     for start in range(9):
         assert residue_module._nulls(array[start:]).tolist() == array[start:].is_null().to_pylist()
 
 
-def test_wrong_bytes_are_never_returned() -> None:
+def test_wrong_bytes_are_never_returned():
     (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [batch(), batch(3)])
     envelope = EntryEnvelope.decode(split.envelope.encode())
     envelope.crcs = envelope.crcs.copy()

@@ -74,7 +74,7 @@ UNUSUAL = b"\xb0\x80\x00\x01", b"\x30\x81\x00"
 @pytest.mark.parametrize(
     "entries", [KEYLESS, KEYED, KEYED[1::2], KEYED[::2]], ids=["keyless", "keyed", "batches", "single"]
 )
-def test_columns_equal_those_decoded_from_entries(entries: list[bytes]) -> None:
+def test_columns_equal_those_decoded_from_entries(entries):
     raw = [RawEntry(TOPIC, 3, 1 << 40, number, each) for number, each in enumerate(entries)]
     found = parquet.read_table(pa.BufferReader(written(entries)), columns=list(COLUMNS))
     assert found.to_pylist() == decode_entries(raw, list(COLUMNS)).to_pylist()
@@ -104,13 +104,13 @@ MARKER = odd(marker_type=20)
         ([batch(7, ["aGk="], extra=UNUSUAL[1])], False), ([*KEYED, batch(7, [None], is_base64=True)], False),
     ],
 )  # fmt: skip
-def test_a_file_is_plain_if_its_rows_have_all_information(entries: list[bytes], is_plain: bool) -> None:
+def test_a_file_is_plain_if_its_rows_have_all_information(entries, is_plain):
     summary = file_of(entries).summary
     assert summary.plain is is_plain
     assert FileSummary.decode(summary.encode()).plain is is_plain
 
 
-def test_the_checksum_of_the_footer_is_returned() -> None:
+def test_the_checksum_of_the_footer_is_returned():
     sink = io.BytesIO()
     writer = LedgerWriter(sink, topic=TOPIC, partition=3, ledger_id=1, uuid="u")
     writer.add(KEYED)
@@ -121,7 +121,7 @@ def test_the_checksum_of_the_footer_is_returned() -> None:
     assert crc == crc32c(data[-size:])
 
 
-def test_a_footer_may_have_unknown_or_missing_fields() -> None:
+def test_a_footer_may_have_unknown_or_missing_fields():
     kept = json.loads(FileSummary("t", -1, 1, "u", plain=True).encode())
     assert FileSummary.decode(json.dumps({**kept, "later": 1}).encode()).plain
     del kept["plain"]
@@ -135,7 +135,7 @@ def zeros(size: int) -> bytes:
     return build_entry(metadata.SerializeToString(), compress(ZSTD, bytes(size)))
 
 
-def test_a_group_is_bounded_by_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_is_bounded_by_its_memory(monkeypatch):
     """A few bytes of entries may decompress to gigabytes, and a reader decompresses a whole group."""
     monkeypatch.setattr(entry_envelope, "_UNCOMPRESSED_MAX", 1 << 20)
     monkeypatch.setattr(module, "GROUP_MEMORY_BYTES", 1 << 20)
@@ -149,7 +149,7 @@ def test_a_group_is_bounded_by_its_memory(monkeypatch: pytest.MonkeyPatch) -> No
     assert max(rows for _, _, rows, *_ in file.summary.groups) < 20_000
 
 
-def test_an_entry_with_too_many_messages_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_with_too_many_messages_has_no_rows(monkeypatch):
     monkeypatch.setattr(entry_envelope, "ROWS_MAX", 100)
     entries = [single(1), batch(2, [None] * 101), batch(3, [None] * 100), batch(4, ["k"] * 200)]
     file = file_of(entries)
@@ -157,7 +157,7 @@ def test_an_entry_with_too_many_messages_has_no_rows(monkeypatch: pytest.MonkeyP
     assert file.entries(0).entries == entries
 
 
-def test_an_abandoned_file_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_file_is_not_written_to(monkeypatch):
     """Also not when it is freed: Arrow's writer then ends its file by itself, and logs an error."""
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)

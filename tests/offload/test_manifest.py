@@ -57,7 +57,7 @@ def loaded(place: Memory) -> list[int]:
     return [] if found is None else [each.ledger for each in found.ledgers]
 
 
-def test_each_of_a_thousand_ledgers_writes_at_most_a_page() -> None:
+def test_each_of_a_thousand_ledgers_writes_at_most_a_page():
     place = Memory()
     writer = ManifestWriter(place, "store")
     ledgers: list[OffloadedLedger] = []
@@ -79,9 +79,7 @@ def test_each_of_a_thousand_ledgers_writes_at_most_a_page() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_manifest_lists_exactly_the_ledgers_after_any_changes(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_manifest_lists_exactly_the_ledgers_after_any_changes(seed, monkeypatch):
     chance = random.Random(seed)
     monkeypatch.setattr(manifest, "PAGE_LEDGERS", chance.choice([1, 2, 5]))
     place = Memory()
@@ -102,7 +100,7 @@ def test_a_manifest_lists_exactly_the_ledgers_after_any_changes(
         assert {path.rpartition("/")[2] for path in place.files} == manifest.files_of(place, TOPIC)
 
 
-def test_the_first_version_is_read_and_replaced() -> None:
+def test_the_first_version_is_read_and_replaced():
     place = Memory()
     kept = [ledger(number).as_json() for number in range(70)]
     place.files[HEAD] = json.dumps({"version": 1, "store": "s", "topic": TOPIC, "ledgers": kept}).encode()
@@ -112,7 +110,7 @@ def test_the_first_version_is_read_and_replaced() -> None:
     assert loaded(place) == list(range(71))
 
 
-def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again() -> None:
+def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again():
     place = Memory()
     writer = ManifestWriter(place, "store")
     writer.save(TOPIC, [ledger(number) for number in range(70)])
@@ -130,7 +128,7 @@ def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("harm", [None, b"{", b'{"version": 2, "ledgers": []}'])
-def test_a_missing_or_damaged_page_is_written_again_after_a_start(harm: bytes | None) -> None:
+def test_a_missing_or_damaged_page_is_written_again_after_a_start(harm):
     place = Memory()
     ledgers = [ledger(number) for number in range(200)]
     ManifestWriter(place, "store").save(TOPIC, ledgers)
@@ -148,7 +146,7 @@ def test_a_missing_or_damaged_page_is_written_again_after_a_start(harm: bytes | 
     assert place.written_bytes - before < 12_000, "once, and not each time"
 
 
-def test_damage_is_logged_and_overwritten_and_a_later_version_is_kept() -> None:
+def test_damage_is_logged_and_overwritten_and_a_later_version_is_kept():
     place = Memory()
     writer = ManifestWriter(place, "store")
     ledgers = [ledger(number) for number in range(70)]

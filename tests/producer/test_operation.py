@@ -75,7 +75,7 @@ def rebuild(send, entry):
         first.transaction = (metadata.txnid_most_bits, metadata.txnid_least_bits)
     batch = metadata.HasField("num_messages_in_batch")
     operation = SendOperation(
-        [m.payload for m in singles], [None] * len(singles), sequence_id=metadata.sequence_id,
+        [m.payload for m in singles], [None] * len(singles), len(singles), sequence_id=metadata.sequence_id,
         highest_sequence_id=metadata.highest_sequence_id or metadata.sequence_id + len(singles) - 1,
         size=0, permits=0, opened_at=0.0, deadline=0.0, is_batch=batch, compression=metadata.compression,
         messages=dict(enumerate(singles)),
@@ -121,7 +121,7 @@ def simple(count=1, first=5, payload=b"hello", **changes):
         "opened_at": 0.0, "deadline": 0.0, "is_batch": count > 1,
     }  # fmt: skip
     values.update(changes)
-    return SendOperation(values.pop("payloads", [payload] * count), [None] * count, **values)
+    return SendOperation(values.pop("payloads", [payload] * count), [None] * count, count, **values)
 
 
 def taken_apart(operation, name="me", now_ms=123, limit=MAX):
@@ -248,7 +248,7 @@ def test_automatic_ids_can_be_moved_before_the_first_transmission():
 
 def test_a_ready_made_batch_keeps_its_body():
     operation = SendOperation.of_encoded(
-        b"ready", 10, sequence_id=3, highest_sequence_id=12, compression=2, uncompressed_size=50,
+        b"ready", 10, (3, 12), compression=2, uncompressed_size=50,
         message=OutgoingMessage(b"", partition_key="k"),
     )  # fmt: skip
     send, entry = taken_apart(operation)

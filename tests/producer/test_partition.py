@@ -205,18 +205,6 @@ def test_the_hold_policy_keeps_messages_the_exception_policy_fails_them(bench):
     assert len(b.written()) == 1
 
 
-def test_fail_ends_the_partition_and_its_pending_messages(bench):
-    b = bench()
-    b.partition.start()
-    b.add(b"x")
-    error = errors.AuthorizationError("no")
-    b.partition.fail(error, 0.0)
-    assert b.partition.state is ProducerState.CLOSED
-    assert [o.error for o in b.settled()] == [error]
-    with pytest.raises(errors.AuthorizationError):
-        b.add(b"y")
-
-
 # --- reconnects -------------------------------------------------------------------------------------
 
 
@@ -406,10 +394,11 @@ def test_without_a_timeout_nothing_expires(bench):
 def ready_made(count=10, first=0):
     from geminga.producer.operation import SendOperation
 
-    return SendOperation.of_encoded(
-        b"x" * 100, count, sequence_id=first, highest_sequence_id=first + count - 1, compression=0,
-        uncompressed_size=100, token="t",
-    )  # fmt: skip
+    operation = SendOperation.of_encoded(
+        b"x" * 100, count, (first, first + count - 1), compression=0, uncompressed_size=100
+    )
+    operation.tokens = ["t"]
+    return operation
 
 
 def test_ready_made_batches_go_between_rows_in_order(bench):

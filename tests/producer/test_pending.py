@@ -70,20 +70,6 @@ def test_explicit_ids_need_not_grow():
     assert pending.match_receipt(1, 0, 1, 2) is not None
 
 
-def test_after_a_reconnect_everything_is_sent_again_in_order():
-    first, second, third = operation(0), operation(1), operation(2)
-    pending = queue(first, second, third, sent=2)
-    assert pending.in_flight == 2
-    assert pending.resend_all() == 2
-    assert pending.in_flight == 0
-    assert (first.resent, second.resent, third.resent) == (True, True, False)
-    order = []
-    while pending.unsent:
-        order.append(pending.unsent.popleft())
-    assert order == [first, second, third]
-    assert pending.resend_all() == 3
-
-
 def test_a_failed_operation_is_found_by_its_highest_or_its_first_id_only_in_flight():
     batch, later = operation(0, 4), operation(5)
     pending = queue(batch, later, sent=1)
@@ -115,14 +101,3 @@ def test_replace_unsent_keeps_the_order_of_the_queue():
     assert pending.messages == 6
     with pytest.raises(RuntimeError, match="next unsent"):
         pending.replace_unsent(third, [])
-
-
-def test_take_all_returns_all_operations_in_order():
-    operations = [operation(0), operation(1)]
-    pending = queue(*operations, sent=1)
-    assert pending.tail is operations[1]
-    assert pending.take_all() == operations
-    assert len(pending) == 0
-    assert pending.messages == 0
-    assert pending.head is pending.tail is None
-    assert not pending.unsent

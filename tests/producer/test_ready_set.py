@@ -1,7 +1,5 @@
 """Pending work of a producer: deadlines in order, among many partitions."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.errors import Timeout

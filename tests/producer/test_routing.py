@@ -1,6 +1,3 @@
-import csv
-from pathlib import Path
-
 import pytest
 
 from geminga.errors import InvalidMessage
@@ -151,20 +148,3 @@ def test_a_routers_answer_is_taken_as_a_whole_number(answer, partition):
 def test_a_routers_answer_that_is_no_number():
     with pytest.raises(TypeError, match="NoneType"):
         custom(lambda message, count: None).of_custom(OutgoingMessage(b""), [Partition()] * 3)
-
-
-def test_all_recorded_hash_vectors():
-    path = Path(__file__).parents[1] / "vectors" / "hash_vectors.tsv"
-    with path.open(encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines, delimiter="\t"))
-    assert len(rows) > 40
-    columns = {
-        HashingScheme.JavaStringHash: "java_string_hash",
-        HashingScheme.Murmur3_32Hash: "murmur3_32",
-        HashingScheme.BoostHash: "cpp_boost_hash",
-    }
-    for scheme, column in columns.items():
-        route = router(hashing_scheme=scheme)
-        for row in rows:
-            key = bytes.fromhex(row["utf8_hex"]).decode()
-            assert route.of_key(key, 1009) == int(row[column]) % 1009

@@ -35,7 +35,7 @@ def operation(count=3, **changes):
         "deadline": 0.0, "is_batch": count > 1,
     }  # fmt: skip
     values.update(changes)
-    return SendOperation([b"secret"] * count, [None] * count, **values)
+    return SendOperation([b"secret"] * count, [None] * count, count, **values)
 
 
 def entry_of(head, body):
@@ -86,7 +86,7 @@ def test_ready_made_batches_and_chunks_are_sealed_as_they_are():
     source = encryptor()
     source.renew()
     ready = SendOperation.of_encoded(
-        b"a whole batch", 3, sequence_id=1, highest_sequence_id=3, compression=0, uncompressed_size=13,
+        b"a whole batch", 3, (1, 3), compression=0, uncompressed_size=13,
         seal=source.seal,
     )  # fmt: skip
     assert bytes(ready.body) != b"a whole batch"

@@ -53,14 +53,14 @@ def run(
 
 
 @pytest.mark.parametrize("overhead", [0.001, 0.005, 0.02, 0.04])
-def test_a_steady_stream_uses_what_the_overhead_leaves_of_the_budget(overhead: float) -> None:
+def test_a_steady_stream_uses_what_the_overhead_leaves_of_the_budget(overhead):
     tuning = SelfTuning(BUDGET, UNLIMITED)
     run(tuning, overhead)
     # Hardly any message waits for the whole delay: a little more than the rest of the budget is right.
     assert 0.96 * (BUDGET - overhead) - 0.001 <= tuning.delay_seconds <= 1.02 * (BUDGET - overhead)
 
 
-def test_when_messages_come_at_the_start_of_a_batch_all_of_them_count() -> None:
+def test_when_messages_come_at_the_start_of_a_batch_all_of_them_count():
     steady, burst = SelfTuning(BUDGET, UNLIMITED), SelfTuning(BUDGET, UNLIMITED)
     for tuning, fill in ((steady, 1.0), (burst, 0.01)):
         now = run(tuning, 0.002, fill=fill)
@@ -72,7 +72,7 @@ def test_when_messages_come_at_the_start_of_a_batch_all_of_them_count() -> None:
     assert burst.delay_seconds <= BUDGET - 0.0115
 
 
-def test_the_delay_falls_at_once_and_rises_again_within_1500_batches() -> None:
+def test_the_delay_falls_at_once_and_rises_again_within_1500_batches():
     tuning = SelfTuning(BUDGET, UNLIMITED)
     now = run(tuning, 0.002)
     fast = tuning.delay_seconds
@@ -82,7 +82,7 @@ def test_the_delay_falls_at_once_and_rises_again_within_1500_batches() -> None:
     assert tuning.delay_seconds > 0.95 * fast
 
 
-def test_measurements_from_before_an_idle_time_lose_weight() -> None:
+def test_measurements_from_before_an_idle_time_lose_weight():
     tuning = SelfTuning(BUDGET, UNLIMITED)
     now = run(tuning, 0.03)
     assert tuning.delay_seconds < 0.025
@@ -90,7 +90,7 @@ def test_measurements_from_before_an_idle_time_lose_weight() -> None:
     assert tuning.delay_seconds > 0.9 * (BUDGET - 0.002)
 
 
-def test_overheads_beyond_the_budget_do_not_shorten_the_delay() -> None:
+def test_overheads_beyond_the_budget_do_not_shorten_the_delay():
     tuning = SelfTuning(BUDGET, UNLIMITED)
     now = 0.0
     for _ in range(100):
@@ -102,7 +102,7 @@ def test_overheads_beyond_the_budget_do_not_shorten_the_delay() -> None:
     assert overloaded.delay_seconds == pytest.approx(BUDGET, rel=0.01), "crumbs for a broker that is late"
 
 
-def test_open_batches_and_what_is_in_flight_take_half_of_the_memory_limit() -> None:
+def test_open_batches_and_what_is_in_flight_take_half_of_the_memory_limit():
     tuning = SelfTuning(BUDGET, 1_000_000)
     run(tuning, 0.005, count=10_000)  # 1 MB a batch
     bytes_per_second = 1_000_000 / (tuning.delay_seconds + 0.005)
@@ -123,9 +123,7 @@ operations = st.lists(
 
 
 @given(st.floats(0.002, 60.0), st.integers(1, 1 << 40), operations)
-def test_the_delay_stays_within_the_budget_and_is_deterministic_for_any_calls(
-    budget: float, memory: int, calls: list[tuple[float, float, int, float]]
-) -> None:
+def test_the_delay_stays_within_the_budget_and_is_deterministic_for_any_calls(budget, memory, calls):
     tuning, twin = SelfTuning(budget, memory), SelfTuning(budget, memory)
     for one in (tuning, twin):
         now = 0.0
@@ -141,9 +139,7 @@ def test_the_delay_stays_within_the_budget_and_is_deterministic_for_any_calls(
 
 
 @given(st.integers(1, 100_000), st.integers(1, 100_000), st.floats(0.001, 10.0), st.booleans())
-def test_a_batch_never_gets_more_messages_than_permits(
-    permits: int, count: int, seconds: float, more_follow: bool
-) -> None:
+def test_a_batch_never_gets_more_messages_than_permits(permits, count, seconds, more_follow):
     tuning = PartitionTuning(SelfTuning(BUDGET, UNLIMITED))
     tuning.opened(0.0, permits, keyed=False, more_follow=more_follow)
     assert 1 <= tuning.messages_max <= permits
@@ -249,7 +245,7 @@ class World:
         return sorted(self.latencies)[int(part * (len(self.latencies) - 1))]
 
 
-def test_a_producer_fills_its_batches_as_far_as_the_budget_lets_it() -> None:
+def test_a_producer_fills_its_batches_as_far_as_the_budget_lets_it():
     world = World(partitions=60)
     world.stream(20_000, 3.0)
     world.latencies.clear()
@@ -260,7 +256,7 @@ def test_a_producer_fills_its_batches_as_far_as_the_budget_lets_it() -> None:
     assert world.refused == 0
 
 
-def test_keyed_messages_wait_in_their_own_partitions() -> None:
+def test_keyed_messages_wait_in_their_own_partitions():
     world = World(partitions=4)
     world.stream(4_000, 4.0, keys=50)
     world.latencies.clear()
@@ -271,7 +267,7 @@ def test_keyed_messages_wait_in_their_own_partitions() -> None:
 @pytest.mark.parametrize(
     "settings", [{"batching_type": BatchingType.KeyBased}, {"batching_max_messages": 1000}]
 )
-def test_permits_and_memory_are_never_exceeded(settings: dict[str, Any]) -> None:
+def test_permits_and_memory_are_never_exceeded(settings):
     world = World(partitions=3, memory=60_000, max_pending_messages=300, round_trip=0.02, **settings)
     world.stream(20_000, 1.0, keys=7)
     world.stream(20_000, 1.0)
@@ -287,7 +283,7 @@ def test_permits_and_memory_are_never_exceeded(settings: dict[str, Any]) -> None
     assert world.producer.shared.used == world.memory.used == 0
 
 
-def test_a_batch_leaves_permits_for_messages_during_its_round_trip() -> None:
+def test_a_batch_leaves_permits_for_messages_during_its_round_trip():
     """On one partition a batch that takes all permits would stop everything until its receipt."""
     world = World(partitions=0, max_pending_messages=1000, round_trip=0.01)
     world.stream(50_000, 1.0)
@@ -297,7 +293,7 @@ def test_a_batch_leaves_permits_for_messages_during_its_round_trip() -> None:
     assert max(world.fills[-20:]) <= 500
 
 
-def test_lone_messages_are_sent_without_delay_until_others_join() -> None:
+def test_lone_messages_are_sent_without_delay_until_others_join():
     world = World(partitions=4)
     for _ in range(JOINS_MEMORY * 6):
         world.send()
@@ -313,7 +309,7 @@ def test_lone_messages_are_sent_without_delay_until_others_join() -> None:
     assert world.fills[-1] > 100
 
 
-def test_recovers_after_idle() -> None:
+def test_recovers_after_idle():
     world = World(partitions=60)
     world.stream(20_000, 3.0)
     settled = world.tuning.delay_seconds
@@ -324,7 +320,7 @@ def test_recovers_after_idle() -> None:
     assert world.percentile(0.99) <= BUDGET
 
 
-def test_an_urgent_message_is_sent_without_delay() -> None:
+def test_an_urgent_message_is_sent_without_delay():
     world = World(partitions=4)
     world.producer.add(b"x", world.now, None, world.now, urgent=True)
     world.run()
@@ -332,7 +328,7 @@ def test_an_urgent_message_is_sent_without_delay() -> None:
     assert world.latencies == [pytest.approx(world.round_trip)]
 
 
-def test_without_a_latency_budget_a_producer_does_not_tune_itself() -> None:
+def test_without_a_latency_budget_a_producer_does_not_tune_itself():
     producer = PartitionedProducer(
         topic="t", partitions=2, settings=ProducerSettings(batching_enabled=True), memory=ByteBudget(0),
         new_producer_id=lambda: 1, random=lambda: 0.0,
@@ -360,13 +356,13 @@ def test_without_a_latency_budget_a_producer_does_not_tune_itself() -> None:
         ),
     ],
 )
-def test_settings_that_contradict_a_budget_are_refused(settings: dict[str, Any], words: str) -> None:
+def test_settings_that_contradict_a_budget_are_refused(settings, words):
     with pytest.raises(InvalidConfiguration) as caught:
         ProducerSettings(**{"batching_enabled": True, **settings})
     assert words in str(caught.value)
 
 
-def test_the_shortest_delay_is_a_part_of_the_budget() -> None:
+def test_the_shortest_delay_is_a_part_of_the_budget():
     tuning = SelfTuning(BUDGET, UNLIMITED)
     run(tuning, BUDGET * (1 - DELAY_PARTS_MIN) - 0.0005)
     assert tuning.delay_seconds >= BUDGET * DELAY_PARTS_MIN

@@ -482,9 +482,9 @@ class World:
         payloads = [self.payload() for _ in range(self.random.randrange(1, 5))]
         body = encode_plain_batch(payloads, 0)
         operation = SendOperation.of_encoded(
-            body, len(payloads), sequence_id=-1, highest_sequence_id=-1,
-            compression=0, uncompressed_size=len(body), token=payloads,
-        )  # fmt: skip
+            body, len(payloads), (-1, -1), compression=0, uncompressed_size=len(body)
+        )
+        operation.tokens = [payloads]
         try:
             partition.submit(operation, self.clock.now)
         except MemoryBufferIsFull:
@@ -599,12 +599,12 @@ def run_seed(seed: int) -> World:
 
 
 @pytest.mark.simulation(50, 25)
-def test_every_message_is_accounted_for(seeds: range) -> None:
+def test_every_message_is_accounted_for(seeds):
     for seed in seeds:
         run_seed(seed)
 
 
-def test_the_simulation_causes_every_kind_of_fault_and_recovery() -> None:
+def test_the_simulation_causes_every_kind_of_fault_and_recovery():
     worlds = [run_seed(seed) for seed in range(60)]
     assert any(w.refusals for w in worlds)
     assert sum(w.runs_sent for w in worlds) > 100

@@ -188,7 +188,7 @@ def healthy_run(run: str) -> World:
 
 @pytest.mark.parametrize("stuck", ["receipts withheld", "connection lost"])
 @pytest.mark.parametrize("run", RUNS)
-def test_unkeyed_publishing_goes_round_a_stuck_partition(run: str, stuck: str) -> None:
+def test_unkeyed_publishing_goes_round_a_stuck_partition(run, stuck):
     settings = RUNS[run]
     seconds = settings.get("seconds", 2.0)
     healthy = healthy_run(run)
@@ -227,7 +227,7 @@ def test_unkeyed_publishing_goes_round_a_stuck_partition(run: str, stuck: str) -
     assert stock.producer.statistics().stepped_over == 0
 
 
-def test_the_partition_is_used_again_when_it_answers() -> None:
+def test_the_partition_is_used_again_when_it_answers():
     world = measure("receipts withheld", seconds=3.0, rate=20_000)
     before = world.stuck_partition.counters.sent_messages
     world.finish()

@@ -152,15 +152,6 @@ def test_a_refused_message_of_a_run_fails_alone(bench, refused):
     assert b.permits_used == (0, 0, 0)
 
 
-def test_after_a_retriable_error_the_whole_run_is_sent_again(bench):
-    b = run_of(bench, PAYLOADS)
-    b.written()
-    assert b.partition.send_error(PERSISTENCE, 2, "disk", b.now) is SendErrorVerdict.DETACH
-    b.partition.disconnected(None)
-    b.connect()
-    assert [each.payload for each in b.written()] == PAYLOADS
-
-
 def test_a_broker_that_takes_less_after_a_reconnect(bench):
     b = run_of(bench, [b"x" * 10, b"y" * 900, b"z" * 10])
     b.partition.disconnected(None)
@@ -232,19 +223,6 @@ def test_a_run_is_bounded(topic, connect):
     assert all_of(producer, large) == 1
     assert all_of(producer, large[1:]) == 0
     assert all_of(producer, large[2:]) == 1
-
-
-def test_runs_to_several_partitions_are_bounded(topic, connect):
-    producer = topic(2, batching_enabled=False, max_pending_messages=0)
-    for partition in producer.partitions:
-        connect(partition)
-    payloads = [b"%5d" % n + b"y" * (RUN_PAYLOAD_BYTES_MAX - 5) for n in range(80)]
-    assert all_of(producer, payloads) == len(payloads)
-    for partition in producer.partitions:
-        assert all(run.size <= RUN_BYTES_MAX for run in partition.pending)
-        sent = [payload for run in partition.pending for payload in run.payloads]
-        assert sent == sorted(sent)
-        assert len(sent) == 40
 
 
 def test_messages_beyond_the_permits_are_not_accepted(topic, connect):

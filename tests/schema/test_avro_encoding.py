@@ -62,7 +62,7 @@ def written(parsed: Any, value: Any) -> bytes:
 
 @settings(max_examples=25)
 @given(st.data())
-def test_bytes_are_those_of_fastavro(data: st.DataObject) -> None:
+def test_bytes_are_those_of_fastavro(data):
     kinds = data.draw(st.lists(definitions(), min_size=1, max_size=3))
     fields = [{"name": f"f{i}", "type": kind} for i, kind in enumerate(kinds)]
     parsed = fastavro.parse_schema({"type": "record", "name": "R", "fields": fields})
@@ -86,14 +86,14 @@ class Node(schema.Record):
     tags = schema.Array(schema.String())
 
 
-def test_a_value_that_does_not_fit_is_refused_as_by_fastavro() -> None:
+def test_a_value_that_does_not_fit_is_refused_as_by_fastavro():
     made = schema.AvroSchema(None, {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]})
     for wrong in ({"n": "text"}, {}, {"n": None}):
         with pytest.raises((TypeError, ValueError)):
             made.encode(wrong)
 
 
-def test_a_dict_that_names_its_type_is_left_to_fastavro() -> None:
+def test_a_dict_that_names_its_type_is_left_to_fastavro():
     encoder = encoder_of(fastavro.parse_schema(["null", {"type": "record", "name": "R", "fields": []}]))
     assert encoder is not None
     with pytest.raises(NotCompiled):
@@ -101,16 +101,14 @@ def test_a_dict_that_names_its_type_is_left_to_fastavro() -> None:
 
 
 @pytest.mark.parametrize("kind", [{"type": "long", "logicalType": "timestamp-micros"}, ["int", "string"]])
-def test_other_definitions_are_left_to_fastavro(kind: Any) -> None:
+def test_other_definitions_are_left_to_fastavro(kind):
     assert encoder_of(fastavro.parse_schema(kind)) is None
 
 
 @given(
     st.text(), st.none() | INT, st.sampled_from([None, *Colour]), st.none() | st.lists(st.text(), max_size=3)
 )
-def test_the_json_of_records_is_that_of_the_json_module(
-    name: str, count: Any, colour: Any, tags: Any
-) -> None:
+def test_the_json_of_records_is_that_of_the_json_module(name, count, colour, tags):
     import json
 
     value = Node(name=name, count=count, colour=colour, tags=tags)

@@ -125,7 +125,7 @@ VALUES = [
 
 @pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema])
 @pytest.mark.parametrize(("cls", "value"), VALUES, ids=lambda v: getattr(v, "__name__", "value"))
-def test_values_of_each_kind_of_class_are_decoded_as_encoded(kind: Any, cls: Any, value: Any) -> None:
+def test_values_of_each_kind_of_class_are_decoded_as_encoded(kind, cls, value):
     codec = kind(cls)
     back = codec.decode(codec.encode(value))
     assert back == value
@@ -134,7 +134,7 @@ def test_values_of_each_kind_of_class_are_decoded_as_encoded(kind: Any, cls: Any
 
 
 @pytest.mark.parametrize(("cls", "value"), VALUES, ids=lambda v: getattr(v, "__name__", "value"))
-def test_readers_of_older_data_get_the_default(cls: Any, value: Any) -> None:
+def test_readers_of_older_data_get_the_default(cls, value):
     codec = schema.AvroSchema(cls)
     model = Model(cls, Form.AVRO)
     required = [f for f in model.definition["fields"] if "default" not in f]
@@ -146,7 +146,7 @@ def test_readers_of_older_data_get_the_default(cls: Any, value: Any) -> None:
     assert read == expected
 
 
-def test_annotations_determine_the_definition() -> None:
+def test_annotations_determine_the_definition():
     fields = {f["name"]: f for f in Model(Flight, Form.AVRO).definition["fields"]}
     seat = {
         "type": "record",
@@ -173,7 +173,7 @@ def test_annotations_determine_the_definition() -> None:
     assert texts["level"] == "long"
 
 
-def test_the_type_of_a_default_comes_first_in_a_union() -> None:
+def test_the_type_of_a_default_comes_first_in_a_union():
     @dataclass
     class Named:
         name: str | None = "n"
@@ -182,7 +182,7 @@ def test_the_type_of_a_default_comes_first_in_a_union() -> None:
     assert described == {"name": "name", "type": ["string", "null"], "default": "n"}
 
 
-def test_pydantic_models_use_their_own_json_and_validation() -> None:
+def test_pydantic_models_use_their_own_json_and_validation():
     codec = schema.JsonSchema(Order)
     sent = json.loads(codec.encode(ORDER))
     assert sent["orderedBy"] == "me"
@@ -210,7 +210,7 @@ class Pages(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema])
-def test_generic_pydantic_models_have_names_that_schemas_allow(kind: Any) -> None:
+def test_generic_pydantic_models_have_names_that_schemas_allow(kind):
     made = kind(Pages)
     value = Pages(number=Page[int](of=1), text=Page[str](of="x"), other=Page[int](of=2))
     assert made.decode(made.encode(value)) == value
@@ -221,7 +221,7 @@ def test_generic_pydantic_models_have_names_that_schemas_allow(kind: Any) -> Non
 
 
 @pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema])
-def test_an_alias_that_is_no_name_of_a_schema_is_refused(kind: Any) -> None:
+def test_an_alias_that_is_no_name_of_a_schema_is_refused(kind):
     class Aliased(pydantic.BaseModel):
         order: int = pydantic.Field(alias="order-id")
 
@@ -229,7 +229,7 @@ def test_an_alias_that_is_no_name_of_a_schema_is_refused(kind: Any) -> None:
         kind(Aliased)
 
 
-def test_pydantic_numbers_that_are_not_finite_arrive_as_sent() -> None:
+def test_pydantic_numbers_that_are_not_finite_arrive_as_sent():
     class Reading(pydantic.BaseModel):
         value: float
         unit: str | None = None
@@ -275,13 +275,13 @@ class OpenLogin(Login):
 
 @pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema])
 @pytest.mark.parametrize("cls", [Login, Logins, PlainLogin])
-def test_secrets_are_refused_when_a_schema_is_defined(kind: Any, cls: type) -> None:
+def test_secrets_are_refused_when_a_schema_is_defined(kind, cls):
     said = rf"{cls.__name__}\.(password|all): a Secret(Str|Bytes) would be written as asterisks; use str"
     with pytest.raises(TypeError, match=said):
         kind(cls)
 
 
-def test_a_secret_with_a_serializer_of_the_model_is_published_in_json() -> None:
+def test_a_secret_with_a_serializer_of_the_model_is_published_in_json():
     codec = schema.JsonSchema(OpenLogin)
     sent = codec.encode(OpenLogin(password=pydantic.SecretStr("sesame")))
     assert json.loads(sent) == {"password": "sesame"}
@@ -306,12 +306,12 @@ def test_a_secret_with_a_serializer_of_the_model_is_published_in_json() -> None:
         (b"[" * 100_000, "no Flight"),
     ],
 )
-def test_invalid_payloads_are_refused(payload: bytes, said: str) -> None:
+def test_invalid_payloads_are_refused(payload, said):
     with pytest.raises(CorruptPayload, match=said):
         schema.JsonSchema(Flight).decode(payload)
 
 
-def test_names_of_newer_writers_are_left_out() -> None:
+def test_names_of_newer_writers_are_left_out():
     assert schema.JsonSchema(Seat).decode(b'{"row": 1, "class": "first"}') == Seat(1)
 
 
@@ -328,12 +328,12 @@ def test_names_of_newer_writers_are_left_out() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema])
-def test_values_of_the_wrong_type_are_refused(kind: Any, changes: dict[str, Any], said: str) -> None:
+def test_values_of_the_wrong_type_are_refused(kind, changes, said):
     with pytest.raises(TypeError, match=said):
         kind(Flight).encode(dataclasses.replace(FLIGHT, **changes))
 
 
-def test_values_out_of_avros_range_are_refused() -> None:
+def test_values_out_of_avros_range_are_refused():
     codec = schema.AvroSchema(Flight)
     with pytest.raises(TypeError, match=r"Flight\.at: a datetime needs a time zone"):
         codec.encode(Flight("x", at=dt.datetime(2024, 1, 1)))
@@ -364,12 +364,12 @@ def hinted(hint: Any) -> type:
         (collections.abc.Callable[[], int], "no form"),
     ],
 )
-def test_unsupported_annotations_are_refused(hint: Any, said: str) -> None:
+def test_unsupported_annotations_are_refused(hint, said):
     with pytest.raises(TypeError, match=rf"Holder\.x: .*{said}"):
         schema.JsonSchema(hinted(hint))
 
 
-def test_other_classes_and_values_are_refused() -> None:
+def test_other_classes_and_values_are_refused():
     for wrong in (int, str, dict, object, 5, "Flight", FLIGHT):
         assert not is_model(wrong)
         with pytest.raises(TypeError, match="cannot be a schema"):
@@ -402,7 +402,7 @@ plain_flights = st.builds(
 
 
 @given(plain_flights)
-def test_every_generated_value_is_decoded_as_encoded(flight: Flight) -> None:
+def test_every_generated_value_is_decoded_as_encoded(flight):
     for codec in CODECS:
         assert codec.decode(codec.encode(flight)) == flight
 

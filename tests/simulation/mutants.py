@@ -48,8 +48,7 @@ MUTANTS: Final = (
            "            self._give_back(offset for offset in offsets[at:] if offset not in consumer.pending)\n",
            "            pass\n"),
     Mutant("t", "Shared: a consumer that leaves keeps its entries", _SHARED,
-           "        self._returning.append((None, iter(consumer.forget_pending())))\n"
-           "        self._return_some(RETURNED_AT_ONCE_MAX)\n",
+           "        self._returning.append((None, iter(consumer.forget_pending())))\n",
            "        consumer.forget_pending()\n"),
     Mutant("refusals", "acknowledged entries behind open ones are delivered again", "broker/delivery/dispatcher.py",
            "stop = cursor.open_run(offset, min(ledger.confirmed, offset + entries_max))",
@@ -158,7 +157,7 @@ MUTANTS: Final = (
     Mutant("t", "producer: of a run only the unsent part is sent again", "producer/pending.py",
            "self.unsent = deque(self._queue)", "self.unsent = deque(list(self._queue)[1:] or self._queue)"),
     Mutant("letters", "consumer: after the acknowledgement time-out only the last chunk comes", "consumer/core.py",
-           "        keys = list(dict.fromkeys(each for key in keys for each in self.acks.entries_of(key)))\n", ""),
+           "        keys = list(dict.fromkeys(each for key in keys for each in self.acks.parts.entries_of(key)))\n", ""),
     Mutant("t", "consumer: earlier chunks of a message are not acknowledged", "consumer/acknowledgements.py",
            "        if chunk_ids:\n            self._pending.update", "        if False:\n            self._pending.update"),
     Mutant("reading", "reader: unread messages are skipped after a reconnect", "consumer/position.py",

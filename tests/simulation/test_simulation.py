@@ -22,20 +22,22 @@ from tests.simulation.world import World, run_seed
 FOUND: dict[int, dict[str, frozenset[str]]] = {
     22: {"only": frozenset({"letters"})},  # of a chunked message only the last chunk was redelivered
     124: {"without": frozenset({"cut", "flips", "offload", "slow disk"})},  # an early receipt after an unload
+    3001702: {},  # a superblock that was not synced again after an error at the first start
+    3001704: {},  # a producer that was not told of pending entries of an ended connection
 }
 """Seeds that found a defect, and how they were played."""
 
 
 @pytest.mark.parametrize("first", range(2000, 2050, 10))
 @pytest.mark.timeout(300)
-def test_no_receipted_message_is_lost_and_no_acknowledged_one_redelivered(first: int) -> None:
+def test_no_receipted_message_is_lost_and_no_acknowledged_one_redelivered(first):
     for seed in range(first, first + 10):
         run_seed(seed)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_the_seeds_of_today_find_nothing() -> None:
+def test_the_seeds_of_today_find_nothing():
     first = dt.datetime.now(dt.UTC).date().toordinal() % 100_000 * 100
     print(f"python -m tests.simulation --seeds {first}-{first + 29}")
     for seed in range(first, first + 30):
@@ -43,18 +45,18 @@ def test_the_seeds_of_today_find_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_each_workload_passes(name: str) -> None:
+def test_each_workload_passes(name):
     for seed in range(3):
         run_seed(seed, only=frozenset({name}))
 
 
 @pytest.mark.parametrize("seed", FOUND)
-def test_what_a_seed_has_found_stays_fixed(seed: int) -> None:
+def test_what_a_seed_has_found_stays_fixed(seed):
     run_seed(seed, **FOUND[seed])
 
 
 @pytest.mark.timeout(120)
-def test_the_same_seed_repeats_the_same_history_in_another_process() -> None:
+def test_the_same_seed_repeats_the_same_history_in_another_process():
     """With another seed of hashes, the order of sets of texts is another one."""
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "3-6", "--log"]
     found = []
@@ -68,12 +70,12 @@ def test_the_same_seed_repeats_the_same_history_in_another_process() -> None:
     assert found[0].count(b"\n") > 300
 
 
-def test_the_same_seed_repeats_the_same_history() -> None:
+def test_the_same_seed_repeats_the_same_history():
     for seed in (3, 26):
         assert World(seed).play().text() == World(seed).play().text()
 
 
-def test_a_seed_does_not_depend_on_the_clock_of_the_one_before() -> None:
+def test_a_seed_does_not_depend_on_the_clock_of_the_one_before():
     """The age of a chunk decided by the clock that was in force when the client was imported."""
     first = World(112, only=frozenset({"refusals"})).play().text()
     run_seed(111, only=frozenset({"refusals"}))
@@ -81,7 +83,7 @@ def test_a_seed_does_not_depend_on_the_clock_of_the_one_before() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_broker_killed_while_it_stops_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_killed_while_it_stops_is_started_again(monkeypatch):
     world = World(0, only=frozenset({"t"}), without=frozenset({"offload"}))
     machine = world.machine
     machine.calm = True
@@ -103,7 +105,7 @@ def test_a_broker_killed_while_it_stops_is_started_again(monkeypatch: pytest.Mon
     world.play()
 
 
-def test_the_runs_reach_what_they_are_meant_to_reach() -> None:
+def test_the_runs_reach_what_they_are_meant_to_reach():
     kinds: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     for seed in range(300, 321):
@@ -120,7 +122,7 @@ def test_the_runs_reach_what_they_are_meant_to_reach() -> None:
     assert sum(faults[fault] > 0 for fault in others) >= 6, faults
 
 
-def test_every_mutant_names_a_text_of_the_sources() -> None:
+def test_every_mutant_names_a_text_of_the_sources():
     for mutant in MUTANTS:
         text = (ROOT / "src" / "geminga" / mutant.file).read_text()
         assert text.count(mutant.old) == 1, mutant.name
@@ -167,9 +169,7 @@ STORED = [((0, 0, 0, 0), "p-0", ""), ((0, 0, 1, 0), "p-1", "")]
         ),
     ],
 )  # fmt: skip
-def test_the_checker_finds_each_broken_promise(
-    events: tuple[str, ...], stored: checker.Stored, reason: str
-) -> None:
+def test_the_checker_finds_each_broken_promise(events, stored, reason):
     with pytest.raises(AssertionError, match=reason):
         checker.check(
             history_of(*events), stored, {"s": "Exclusive"}, deduplicated=False, keeps_all=True,
@@ -177,7 +177,7 @@ def test_the_checker_finds_each_broken_promise(
         )  # fmt: skip
 
 
-def test_a_refused_message_puts_off_the_rest_of_its_batch() -> None:
+def test_a_refused_message_puts_off_the_rest_of_its_batch():
     found = ("5 received s p-0 0:0:0:0", "6 refusing s p-0 0:0:0:0", "7 received s p-1 0:0:1:0")
     rest = ("3 send p p-2", "8 received s p-2 0:0:0:1")
     checker.check_subscription(history_of(*SENT, *found, *rest), "s", "Exclusive")
@@ -185,7 +185,7 @@ def test_a_refused_message_puts_off_the_rest_of_its_batch() -> None:
         checker.check_subscription(history_of(*SENT, found[0], found[2], *rest), "s", "Exclusive")
 
 
-def test_a_batch_becomes_dead_letters_as_a_whole() -> None:
+def test_a_batch_becomes_dead_letters_as_a_whole():
     sent = ("1 send p p-0", "1 send p p-1", "2 receipt p p-0 0:0:0:0", "2 receipt p p-1 0:0:0:1")
     refused = ("5 received s p-0 0:0:0:0", "6 received s p-0 0:0:0:0")
     rules.dead_letters(history_of(*sent, *refused), "s", ["p-0", "p-1"], ["p-0"], 1)
@@ -193,7 +193,7 @@ def test_a_batch_becomes_dead_letters_as_a_whole() -> None:
         rules.dead_letters(history_of(*SENT, *refused), "s", ["p-0", "p-1"], ["p-0"], 1)
 
 
-def test_the_checker_accepts_what_is_allowed() -> None:
+def test_the_checker_accepts_what_is_allowed():
     allowed = (
         *SENT, "5 fault - -", "5 received s p-0 0:0:0:0", "6 acknowledging s p-0 0:0:0:0",
         "7 acknowledged s p-0 0:0:0:0", "8 received s p-1 0:0:1:0", "9 received s p-1 0:0:1:0",
@@ -210,7 +210,7 @@ RECEIVED = ("5 received s p-0 0:0:0:0", "6 received s p-1 0:0:1:0")
 
 
 @pytest.mark.parametrize(("entries", "is_named"), [(8, True), (9, False)])
-def test_damage_of_a_chunk_in_an_earlier_ledger_names_the_message(entries: int, is_named: bool) -> None:
+def test_damage_of_a_chunk_in_an_earlier_ledger_names_the_message(entries, is_named):
     between: list[tuple[Position, str, str]] = [
         ((0, 3 * n, 0, 0), f"p-{n}", "") for n in range(1, entries + 1)
     ]
@@ -242,7 +242,7 @@ def test_damage_of_a_chunk_in_an_earlier_ledger_names_the_message(entries: int, 
         ("last_values", SENT, "is 'p-0', not"),
     ],
 )  # fmt: skip
-def test_each_rule_finds_what_breaks_it(rule: str, events: tuple[str, ...], reason: str) -> None:
+def test_each_rule_finds_what_breaks_it(rule, events, reason):
     history = history_of(*events)
     stored = [*STORED, ((0, 0, 2, 0), "p-2", "")]
     checks = {

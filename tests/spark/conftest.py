@@ -1,15 +1,9 @@
 """One Spark session for all tests of this folder; brokers are the package's own fixtures."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-from geminga.broker.serving.embedded import EmbeddedBroker
 
 # For `scripted_cluster` and its like: tests are imported file by file, without packages.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -17,19 +11,16 @@ sys.path.insert(0, str(Path(__file__).parent / "chaos"))
 
 from local_session import local_session
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory):
     """A small local session with ``format("pulsar")``; skips where Java is missing."""
     with local_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_client_is_left() -> Iterator[None]:
+def no_client_is_left():
     """Close the driver's cached clients after a module's tests: their brokers are gone, and the clients would
     try to reconnect during other tests."""
     yield
@@ -39,13 +30,13 @@ def no_client_is_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def older_release(monkeypatch: pytest.MonkeyPatch) -> None:
+def older_release(monkeypatch):
     """Have the source plan as on PySpark 4.0 and 4.1."""
     for module in ("datasource", "releases"):
         monkeypatch.setattr(f"geminga.spark.{module}.PLANS_BY_START", False)
 
 
 @pytest.fixture(scope="module")
-def pulsar_broker(pulsar_module_broker: EmbeddedBroker) -> EmbeddedBroker:
+def pulsar_broker(pulsar_module_broker):
     """The module's: Spark keeps connections for longer than a test."""
     return pulsar_module_broker

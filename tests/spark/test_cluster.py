@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
-from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.errors import Timeout, TopicNotFound
 from geminga.ids import MessageId
@@ -17,7 +15,7 @@ from geminga.spark.options import ConnectionOptions
 
 
 @pytest.fixture
-def connection(pulsar_broker: EmbeddedBroker) -> Iterator[ConnectionOptions]:
+def connection(pulsar_broker):
     options = ConnectionOptions(service_url=pulsar_broker.service_url)
     yield options
     client = clusters._clients.pop((os.getpid(), options), None)
@@ -25,9 +23,7 @@ def connection(pulsar_broker: EmbeddedBroker) -> Iterator[ConnectionOptions]:
         client.close()
 
 
-def test_clients_are_cached_by_their_options(
-    connection: ConnectionOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_are_cached_by_their_options(connection, monkeypatch):
     client = client_for(connection)
     assert client_for(ConnectionOptions(service_url=connection.service_url)) is client
     monkeypatch.setattr(clusters, "os", SimpleNamespace(**{**vars(os), "getpid": lambda: -1}))
@@ -36,7 +32,7 @@ def test_clients_are_cached_by_their_options(
     other.close()
 
 
-def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch):
     closed = []
 
     class Fake:
@@ -54,9 +50,7 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert closed == ["pulsar://h0", "pulsar://h2"]
 
 
-def test_partitions_and_entries_of_a_topic_are_found(
-    connection: ConnectionOptions, pulsar_broker: EmbeddedBroker, pulsar_topic: str
-) -> None:
+def test_partitions_and_entries_of_a_topic_are_found(connection, pulsar_broker, pulsar_topic):
     cluster = connect(connection)
     (missing,) = cluster.partitions([pulsar_topic])
     assert isinstance(missing, TopicNotFound)
@@ -79,7 +73,7 @@ def test_partitions_and_entries_of_a_topic_are_found(
     assert admin(pulsar_broker.admin_url, "GET", path) == []
 
 
-def test_missing_topics_are_named(connection: ConnectionOptions, pulsar_topic: str) -> None:
+def test_missing_topics_are_named(connection, pulsar_topic):
     cluster = connect(connection)
     with pytest.raises(
         TopicNotFound, match=f"topic {pulsar_topic} does not exist.*waitingForNonExistedTopic"
@@ -89,7 +83,7 @@ def test_missing_topics_are_named(connection: ConnectionOptions, pulsar_topic: s
     assert discover(cluster, (), f"{pulsar_topic}.*", missing_is_empty=False) == []
 
 
-def test_patterns_match_whole_local_names_and_no_system_topics() -> None:
+def test_patterns_match_whole_local_names_and_no_system_topics():
     prefix = "persistent://public/default/"
     topics = [
         f"{prefix}{name}" for name in ("a", "ab", "b", "a-partition-0", "a-partition-1", "__change_events")
@@ -99,7 +93,7 @@ def test_patterns_match_whole_local_names_and_no_system_topics() -> None:
     assert matching_topics(f"{prefix}.*", topics) == [f"{prefix}a", f"{prefix}ab", f"{prefix}b"]
 
 
-def test_objects_loaded_by_a_worker_are_frozen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_loaded_by_a_worker_are_frozen_once(monkeypatch):
     """By Python's collector, which Spark calls after every piece of work. Once: garbage comes later too."""
     frozen: list[int] = []
     monkeypatch.setattr(clusters, "gc", SimpleNamespace(freeze=lambda: frozen.append(len(frozen))))
@@ -115,7 +109,7 @@ def test_objects_loaded_by_a_worker_are_frozen_once(monkeypatch: pytest.MonkeyPa
         client.shutdown()
 
 
-def test_a_query_that_starts_waits_for_a_third_of_the_time_out() -> None:
+def test_a_query_that_starts_waits_for_a_third_of_the_time_out():
     options = ConnectionOptions(service_url="pulsar://127.0.0.1:1", operation_timeout_ms=600)
     with pytest.raises(Timeout, match=r"no broker came up within 0\.2 s") as caught:
         connect(options).reach("t")

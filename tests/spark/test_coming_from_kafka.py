@@ -27,7 +27,7 @@ OPTION_ROWS = [(name, ours) for names, ours in rows("Options of the source") for
 
 
 @pytest.mark.parametrize(("name", "ours"), OPTION_ROWS, ids=[name for name, _ in OPTION_ROWS])
-def test_options_of_kafkas_source_are_taken_as_the_page_says(name: str, ours: str) -> None:
+def test_options_of_kafkas_source_are_taken_as_the_page_says(name, ours):
     if name.endswith(".*"):
         prefixes = re.findall(r"`([a-z]+\.)\*`", ours)
         assert prefixes or ours == "no effect"
@@ -47,7 +47,7 @@ def test_options_of_kafkas_source_are_taken_as_the_page_says(name: str, ours: st
             read_options({"service.url": "pulsar://h", "topic": "t", name: "1"})
 
 
-def test_columns_of_kafkas_source_have_the_counterparts_of_the_page() -> None:
+def test_columns_of_kafkas_source_have_the_counterparts_of_the_page():
     found = {names[0]: re.findall(r"`([^`]+)`", ours) for names, ours in rows("Columns")}
     assert set(found) == {
         "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"

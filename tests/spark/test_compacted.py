@@ -52,20 +52,20 @@ def ranges(cluster: ScriptedCluster, **given: Any) -> list[Range]:
     return planner.ranges(start, planner.ending(start))
 
 
-def test_a_batch_query_reads_the_compacted_view_in_one_task() -> None:
+def test_a_batch_query_reads_the_compacted_view_in_one_task():
     cluster = cluster_of(40, {3, 11, 20}, 29)
     (part,) = ranges(cluster, max_entries_per_split=4)
     assert (part.start, part.end, part.compacted, part.goes_on) == (EARLIEST, Offset(5, 39), True, True)
     assert read(cluster, part) == [3, 11, 20, *range(30, 40)]
 
 
-def test_an_end_removed_by_compaction_is_no_loss() -> None:
+def test_an_end_removed_by_compaction_is_no_loss():
     cluster = cluster_of(10, {1, 2}, 9)
     (part,) = ranges(cluster)
     assert read(cluster, part) == [1, 2]
 
 
-def test_trimmed_ledgers_in_the_compacted_view_are_no_loss() -> None:
+def test_trimmed_ledgers_in_the_compacted_view_are_no_loss():
     """Their own entries are trimmed: that one of them follows another is no loss."""
     cluster = ScriptedCluster()
     for ledger in (5, 7, 8, 9):
@@ -76,12 +76,12 @@ def test_trimmed_ledgers_in_the_compacted_view_are_no_loss() -> None:
     assert read(cluster, part) == [52, 78, 81, *range(90, 99)]
 
 
-def test_an_empty_compacted_view_has_no_rows() -> None:
+def test_an_empty_compacted_view_has_no_rows():
     (part,) = ranges(cluster_of(10, set(), 9))
     assert read(cluster_of(10, set(), 9), part) == []
 
 
-def test_newer_messages_of_compacted_keys_are_read() -> None:
+def test_newer_messages_of_compacted_keys_are_read():
     """Without the messages after the planned end the keys of 7 to 9 would have no message at all."""
     cluster = cluster_of(10, {1, 2}, 4)
     (part,) = ranges(cluster)
@@ -93,7 +93,7 @@ def test_newer_messages_of_compacted_keys_are_read() -> None:
     assert read(cluster, part) == [1, 5, 6, 10, 11, 12]
 
 
-def test_a_topic_with_only_compacted_messages_is_read() -> None:
+def test_a_topic_with_only_compacted_messages_is_read():
     cluster = cluster_of(10, {1, 8}, 9)
     cluster.trimmed[ONE] = (5, 9)
     (part,) = ranges(cluster)
@@ -101,7 +101,7 @@ def test_a_topic_with_only_compacted_messages_is_read() -> None:
     assert read(cluster, part) == [1, 8]
 
 
-def test_a_truncated_topic_is_a_loss() -> None:
+def test_a_truncated_topic_is_a_loss():
     cluster = cluster_of(10, {1, 2}, 9)
     (part,) = ranges(cluster)
     for entry in range(5, 10):
@@ -110,7 +110,7 @@ def test_a_truncated_topic_is_a_loss() -> None:
         read(cluster, part)
 
 
-def test_a_task_continues_after_a_restart_of_the_broker() -> None:
+def test_a_task_continues_after_a_restart_of_the_broker():
     cluster = cluster_of(40, {3, 11, 20, 25}, 29)
     part = Range(ONE, EARLIEST, Offset(5, 39), compacted=True)
     outage = Outage(0)
@@ -125,7 +125,7 @@ def test_a_task_continues_after_a_restart_of_the_broker() -> None:
     assert places == [3, 11, 20, 25, *range(30, 40)]
 
 
-def test_a_stream_reads_the_compacted_view_in_one_micro_batch_and_continues_with_the_topic() -> None:
+def test_a_stream_reads_the_compacted_view_in_one_micro_batch_and_continues_with_the_topic():
     cluster = cluster_of(30, {3, 11}, 19)
     planner = Planner(cluster, options(max_rows_per_trigger=2))
     latest = planner.latest([ONE])
@@ -151,7 +151,7 @@ def test_a_stream_reads_the_compacted_view_in_one_micro_batch_and_continues_with
         {"startingTime": "1000000000005"},
     ],
 )
-def test_times_and_ending_offsets_are_refused_with_read_compacted(given: dict[str, str]) -> None:
+def test_times_and_ending_offsets_are_refused_with_read_compacted(given):
     base = {"service.url": "pulsar://h", "topic": "t", "readCompacted": "true"}
     with pytest.raises(InvalidConfiguration, match="readCompacted"):
         read_options({**base, **given})

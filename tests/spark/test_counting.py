@@ -9,8 +9,6 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from scripted_cluster import TOPIC, Outage, ScriptedCluster
 
-from geminga import Client
-from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.schema import AvroSchema, BytesSchema
 from geminga.spark.counting import PLANS_KEPT, CountsAddress, SkipCountCollector, SkipCounters, may_skip
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
@@ -31,7 +29,7 @@ def tell(cluster: ScriptedCluster, to: CountsAddress | None, where: Range, **cou
     skip_counters.tell(cluster, to, where)
 
 
-def test_several_attempts_at_a_task_count_once() -> None:
+def test_several_attempts_at_a_task_count_once():
     cluster = ScriptedCluster()
     collector = SkipCountCollector(cluster, TOPIC)
     assert collector.totals() == {}
@@ -44,7 +42,7 @@ def test_several_attempts_at_a_task_count_once() -> None:
     assert collector.totals() == collector.totals() == {TOPIC: {"deadLetters": 1, "malformed": 4}}
 
 
-def test_totals_continue_and_late_reports_do_not_count_again() -> None:
+def test_totals_continue_and_late_reports_do_not_count_again():
     cluster = ScriptedCluster()
     collector = SkipCountCollector(cluster, TOPIC)
     plans = []
@@ -64,7 +62,7 @@ def test_totals_continue_and_late_reports_do_not_count_again() -> None:
     "message", [b"", b"\xff", b"[]", b"1", b'{"plan": 1}', b'{"plan": "x"}', b"{" * 100_000,
                 b'{"plan": 1, "topic": 1, "part": 1, "counts": 3}']
 )  # fmt: skip
-def test_invalid_reports_are_ignored(message: bytes) -> None:
+def test_invalid_reports_are_ignored(message):
     cluster = ScriptedCluster()
     collector = SkipCountCollector(cluster, TOPIC)
     plan = collector.plan("one")
@@ -74,7 +72,7 @@ def test_invalid_reports_are_ignored(message: bytes) -> None:
     assert collector.totals() == {TOPIC: {"malformed": 1}}
 
 
-def test_without_a_broker_nothing_is_counted_and_nothing_fails() -> None:
+def test_without_a_broker_nothing_is_counted_and_nothing_fails():
     cluster = ScriptedCluster()
     cluster.down = Outage(1)
     collector = SkipCountCollector(cluster, TOPIC)
@@ -87,7 +85,7 @@ def test_without_a_broker_nothing_is_counted_and_nothing_fails() -> None:
     assert collector.totals() == {}
 
 
-def test_options_that_may_skip_messages_are_recognised() -> None:
+def test_options_that_may_skip_messages_are_recognised():
     def options(**given: str) -> bool:
         return may_skip(read_options({"service.url": "pulsar://h", "topic": "t", **given}))
 
@@ -104,9 +102,7 @@ class Reading:
     id: int
 
 
-def test_a_stream_reports_left_out_messages(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+def test_a_stream_reports_left_out_messages(pulsar_broker, pulsar_client, pulsar_topic):
     def publish(good: int, bad: int) -> None:
         for codec, values in (
             (AvroSchema(Reading), map(Reading, range(good))),

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import json
-import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
 import pytest
+from token_issuer import token_issuer
 
 from geminga.broker.rules.tokens import make_token
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 
 pytest.importorskip("passlib")
 pytest.importorskip("bcrypt")
 pytest.importorskip("oauthlib")
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -33,7 +25,7 @@ TOLD_SECONDS, TOKEN_SECONDS = 3, 120
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def broker(tmp_path_factory):
     users = tmp_path_factory.mktemp("users") / "htpasswd"
     # Passwords "secret", by openssl passwd -apr1, and "other", by the C library's crypt.
     users.write_text("admin:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/\njoe:ablevSdGaUmRA\n")
@@ -44,57 +36,30 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         yield running
 
 
-class Issuer:
-    """An OpenID issuer on a port of this machine; its tokens are the broker's."""
-
-    def __init__(self) -> None:
-        issuer = self
-        self.given = 0
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.answer({"token_endpoint": f"{issuer.url}/token"})
-
-            def do_POST(self) -> None:
-                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                if form["client_secret"] != [CANARY]:
-                    self.answer({"error": "access_denied"}, 401)
-                    return
-                issuer.given += 1
-                until = int(time.time()) + TOKEN_SECONDS
-                token = make_token("admin", SECRET, "HS256", expires_at=until)
-                self.answer({"access_token": token, "token_type": "Bearer", "expires_in": TOLD_SECONDS})
-
-            def answer(self, content: object, status: int = 200) -> None:
-                body = json.dumps(content).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def parameters(self, secret: str = CANARY) -> str:
-        return json.dumps({"issuer_url": self.url, "client_id": "me", "client_secret": secret})
-
-    def key_file(self) -> str:
-        text = json.dumps({"client_id": "me", "client_secret": CANARY})
-        return f"data:application/json;base64,{base64.b64encode(text.encode()).decode()}"
-
-
 @pytest.fixture(scope="module")
-def issuer() -> Iterator[Issuer]:
-    made = Issuer()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+def issuer():
+    """URL of an issuer whose tokens are the broker's."""
+
+    def grant(form: dict[str, str]) -> dict[str, object] | None:
+        if form["client_secret"] != CANARY:
+            return None
+        token = make_token("admin", SECRET, "HS256", expires_at=int(time.time()) + TOKEN_SECONDS)
+        return {"access_token": token, "expires_in": TOLD_SECONDS}
+
+    with token_issuer(grant) as url:
+        yield url
 
 
-def ways(issuer: Issuer) -> dict[str, dict[str, str]]:
+def parameters(issuer: str, secret: str = CANARY) -> str:
+    return json.dumps({"issuer_url": issuer, "client_id": "me", "client_secret": secret})
+
+
+def key_file() -> str:
+    text = json.dumps({"client_id": "me", "client_secret": CANARY})
+    return f"data:application/json;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def ways(issuer: str) -> dict[str, dict[str, str]]:
     java = "org.apache.pulsar.client.impl.auth"
     user = {"username": "admin", "password": "secret"}
     return {
@@ -103,19 +68,17 @@ def ways(issuer: Issuer) -> dict[str, dict[str, str]]:
             "pulsar.client.authPluginClassName": f"{java}.AuthenticationBasic",
             "pulsar.client.authParams": json.dumps({"userId": "admin", "password": "secret"}),
         },
-        "oauth2": {"auth.plugin": "oauth2", "auth.params": issuer.parameters()},
+        "oauth2": {"auth.plugin": "oauth2", "auth.params": parameters(issuer)},
         "java-oauth2": {
             "auth.plugin": f"{java}.oauth2.AuthenticationOAuth2",
-            "auth.params": json.dumps({"issuerUrl": issuer.url, "privateKey": issuer.key_file()}),
+            "auth.params": json.dumps({"issuerUrl": issuer, "privateKey": key_file()}),
         },
     }  # fmt: skip
 
 
 @pytest.mark.rotating(1)
 @pytest.mark.parametrize("way", ["basic", "java-basic", "oauth2", "java-oauth2"])
-def test_an_authenticated_client_reads_and_writes(
-    spark: SparkSession, broker: EmbeddedBroker, issuer: Issuer, tmp_path: Path, way: str
-) -> None:
+def test_an_authenticated_client_reads_and_writes(spark, broker, issuer, tmp_path, way):
     """A batch into a topic, a stream from there into another exactly once, and that one read back."""
     first, second = (f"persistent://public/default/{way}-{number}" for number in (1, 2))
     shown = ways(issuer)[way]
@@ -135,17 +98,15 @@ def test_an_authenticated_client_reads_and_writes(
     kept = [each for each in (tmp_path / "checkpoint").rglob("*") if each.is_file()]
     assert kept
     texts = [each.read_text(errors="replace") for each in kept]
-    secrets = [CANARY, issuer.key_file(), *(value for value in shown.values() if "password" in value)]
+    secrets = [CANARY, key_file(), *(value for value in shown.values() if "password" in value)]
     assert not [text for text in texts for secret in secrets if secret in text]
 
 
 @pytest.mark.parametrize("wrong", ["basic", "oauth2", "nobody"])
-def test_other_clients_are_rejected(
-    spark: SparkSession, broker: EmbeddedBroker, issuer: Issuer, wrong: str
-) -> None:
+def test_other_clients_are_rejected(spark, broker, issuer, wrong):
     shown = {
         "basic": {"auth.plugin": "basic", "auth.params": json.dumps({"username": "joe", "password": CANARY})},
-        "oauth2": {"auth.plugin": "oauth2", "auth.params": issuer.parameters(f"{CANARY}-wrong")},
+        "oauth2": {"auth.plugin": "oauth2", "auth.params": parameters(issuer, f"{CANARY}-wrong")},
         "nobody": {},
     }[wrong]
     options = {"service.url": broker.service_url, **shown}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from driven_query import Query, numbers, publish
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from geminga import Client
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 from geminga.client.admin import admin
 from geminga.errors import ConsumerBusy
 from geminga.ids import MessageId
@@ -89,7 +88,7 @@ def followed(cursors: ScriptedCursors, losses: ScriptedLosses | None = None, **g
     return QueryCursor("s", cursors, losses or ScriptedLosses(), **given)
 
 
-def test_a_new_query_creates_its_subscription_and_moves_its_cursor() -> None:
+def test_a_new_query_creates_its_subscription_and_moves_its_cursor():
     cursors = ScriptedCursors({A: (5, 9), B: (3, 0)})
     cursor = followed(cursors, is_own=True)
     start: Offsets = {A: Offset(5, 2), B: EARLIEST}
@@ -101,7 +100,7 @@ def test_a_new_query_creates_its_subscription_and_moves_its_cursor() -> None:
     assert cursors.moves == [{A: (5, 2)}, {A: (5, 9)}]
 
 
-def test_the_cursor_moves_only_past_completed_entries() -> None:
+def test_the_cursor_moves_only_past_completed_entries():
     cursors = ScriptedCursors({A: (8, 9)}, {A: (5, 2)})
     cursor = followed(cursors)
     cursor.follow({A: Offset(5, 6, 3)}, [A], is_new=False)
@@ -112,7 +111,7 @@ def test_the_cursor_moves_only_past_completed_entries() -> None:
     assert cursors.marked[A] == (8, 0)
 
 
-def test_a_new_partition_starts_at_its_first_message() -> None:
+def test_a_new_partition_starts_at_its_first_message():
     cursors = ScriptedCursors({A: (5, 9), B: (3, 4)}, {A: (5, 9)})
     cursor = followed(cursors)
     cursor.follow({A: Offset(5, 9)}, [A, B], is_new=False)
@@ -120,14 +119,14 @@ def test_a_new_partition_starts_at_its_first_message() -> None:
     assert cursor.kept == {A, B}
 
 
-def test_a_committed_and_trimmed_ledger_is_no_loss() -> None:
+def test_a_committed_and_trimmed_ledger_is_no_loss():
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, -1)})
     cursor = followed(cursors)
     cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
     assert (cursor.kept, cursors.moves, cursors.rewinds) == ({A}, [], [])
 
 
-def test_a_subscription_that_is_ahead_is_moved_back_and_not_trusted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_subscription_that_is_ahead_is_moved_back_and_not_trusted(caplog):
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
     cursor = followed(cursors, kept={A})
     with caplog.at_level(logging.WARNING, "geminga.spark"):
@@ -139,7 +138,7 @@ def test_a_subscription_that_is_ahead_is_moved_back_and_not_trusted(caplog: pyte
 
 
 @pytest.mark.parametrize("before_first", [(9, -1), (-1, -1)], ids=["between ledgers", "no ledger"])
-def test_later_subscriptions_are_not_trusted_for_earlier_messages(before_first: tuple[int, int]) -> None:
+def test_later_subscriptions_are_not_trusted_for_earlier_messages(before_first):
     """The topic was trimmed empty, and the query had no subscription until now: where it is made is where the
     broker would have moved one that had kept everything."""
     cursors, losses = ScriptedCursors({A: (9, -1)}, before_first=before_first), ScriptedLosses(there=set())
@@ -151,7 +150,7 @@ def test_later_subscriptions_are_not_trusted_for_earlier_messages(before_first: 
     assert cursor.kept == {A}
 
 
-def test_a_subscription_added_later_retains_the_existing_messages(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_subscription_added_later_retains_the_existing_messages(caplog):
     cursors = ScriptedCursors({A: (6, 4)}, before_first=(5, -1))
     cursor = followed(cursors)
     cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
@@ -159,14 +158,14 @@ def test_a_subscription_added_later_retains_the_existing_messages(caplog: pytest
     assert not [record for record in caplog.records if record.name.startswith("geminga.spark")]
 
 
-def test_the_cursor_is_not_moved_in_a_recreated_topic() -> None:
+def test_the_cursor_is_not_moved_in_a_recreated_topic():
     cursors = ScriptedCursors({A: (2, 4)}, {A: (2, -1)})
     cursor = followed(cursors)
     assert cursor.follow({A: Offset(5, 9)}, [A], is_new=False) == {A: Offset(2, 4)}
     assert (cursor.kept, cursors.moves, cursors.rewinds) == (set(), [], [])
 
 
-def test_removed_subscriptions_are_recreated_if_nothing_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+def test_removed_subscriptions_are_recreated_if_nothing_is_missing(caplog):
     cursors = ScriptedCursors({A: (6, 4)}, before_first=(5, -1))
     cursor = followed(cursors)
     with caplog.at_level(logging.WARNING, "geminga.spark"):
@@ -176,7 +175,7 @@ def test_removed_subscriptions_are_recreated_if_nothing_is_missing(caplog: pytes
 
 
 @pytest.mark.parametrize("place", [Offset(5, 9), EARLIEST], ids=str)
-def test_a_removed_subscription_is_not_trusted(place: Offset) -> None:
+def test_a_removed_subscription_is_not_trusted(place):
     """On a topic trimmed empty a recreated cursor is where the broker would have moved the old one."""
     cursors, losses = ScriptedCursors({A: (9, -1)}, before_first=(9, -1)), ScriptedLosses(there=set())
     for _ in range(2):
@@ -193,7 +192,7 @@ def test_a_removed_subscription_is_not_trusted(place: Offset) -> None:
     assert cursor.kept == {A}
 
 
-def test_a_subscription_removed_during_the_query_is_not_trusted() -> None:
+def test_a_subscription_removed_during_the_query_is_not_trusted():
     cursors, losses = ScriptedCursors({A: (6, 4)}, {A: (5, 9)}), ScriptedLosses(there=set())
     cursor = followed(cursors, losses)
     cursor.follow({A: Offset(5, 9)}, [A], is_new=True)
@@ -204,7 +203,7 @@ def test_a_subscription_removed_during_the_query_is_not_trusted() -> None:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_cursor_moved_past_an_unread_message_is_a_loss(is_known: bool) -> None:
+def test_a_cursor_moved_past_an_unread_message_is_a_loss(is_known):
     """A broker moves a cursor to the next ledger when a done one was trimmed, but not past a message that is
     not read; a time to live does."""
     losses = ScriptedLosses(there=set())
@@ -225,7 +224,7 @@ def test_a_cursor_moved_past_an_unread_message_is_a_loss(is_known: bool) -> None
     assert cursors.rewinds == []
 
 
-def test_a_new_query_rewinds_an_existing_subscription_to_the_first_message() -> None:
+def test_a_new_query_rewinds_an_existing_subscription_to_the_first_message():
     """The cursor may stand between two ledgers, with the earlier ones retained."""
     for is_own, rewinds in ((True, []), (False, [{A: (-1, -1)}])):
         cursors = ScriptedCursors({A: (6, 4)}, {A: (6, -1)})
@@ -233,7 +232,7 @@ def test_a_new_query_rewinds_an_existing_subscription_to_the_first_message() -> 
         assert cursors.rewinds == rewinds
 
 
-def test_a_new_query_moves_the_cursor_back_to_its_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_query_moves_the_cursor_back_to_its_start(caplog):
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
     followed(cursors).follow({A: EARLIEST}, [A], is_new=True)
     assert cursors.rewinds == [{A: (-1, -1)}]
@@ -244,7 +243,7 @@ def test_a_new_query_moves_the_cursor_back_to_its_start(caplog: pytest.LogCaptur
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with embedded(ledger_entries_max=10) as running:
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         admin(running.admin_url, "POST", "namespaces/public/default/retention", nothing)
@@ -252,7 +251,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def client(broker: EmbeddedBroker) -> Iterator[Client]:
+def client(broker):
     with broker.client() as found:
         yield found
 
@@ -263,7 +262,7 @@ def begin(query: Query, client: Client) -> None:
     query.latest()
 
 
-def test_the_backlog_is_sparks_lag(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+def test_the_backlog_is_sparks_lag(broker, client, pulsar_topic):
     query = Query(
         broker, pulsar_topic, durableSubscription=True, subscriptionPrefix="mine", startingOffsets="earliest",
         maxRowsPerTrigger=10,
@@ -288,9 +287,7 @@ def test_the_backlog_is_sparks_lag(broker: EmbeddedBroker, client: Client, pulsa
     assert list(query.stats()) == [name], "a restart goes on with the subscription of the checkpoint"
 
 
-def test_the_last_micro_batch_of_an_available_now_run_is_acknowledged(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_the_last_micro_batch_of_an_available_now_run_is_acknowledged(broker, client, pulsar_topic):
     query = Query(
         broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest", maxRowsPerTrigger=9
     )
@@ -304,9 +301,7 @@ def test_the_last_micro_batch_of_an_available_now_run_is_acknowledged(
     assert query.backlog == 0
 
 
-def test_a_killed_driver_keeps_uncommitted_messages_after_the_cursor(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_a_killed_driver_keeps_uncommitted_messages_after_the_cursor(broker, client, pulsar_topic):
     """Planned and uncommitted messages are after the cursor, before and after the restart."""
     query = Query(
         broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest", maxRowsPerTrigger=10
@@ -326,9 +321,7 @@ def test_a_killed_driver_keeps_uncommitted_messages_after_the_cursor(
     assert query.backlog == 5
 
 
-def test_ledgers_trimmed_after_their_commit_are_no_loss(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_ledgers_trimmed_after_their_commit_are_no_loss(broker, client, pulsar_topic):
     """Each run ends with a ledger that the broker then deletes, and nothing was lost."""
     path = pulsar_topic.replace("://", "/")
     query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
@@ -347,9 +340,7 @@ def test_ledgers_trimmed_after_their_commit_are_no_loss(
 
 
 @pytest.mark.parametrize("moment", ["planned", "asked"])
-def test_a_subscription_moved_after_planning_is_a_loss(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_a_subscription_moved_after_planning_is_a_loss(broker, client, pulsar_topic, monkeypatch, moment):
     """As a time to live, a quota or an administrator does, once the micro-batch is planned: until then it has
     kept all there is, which is no promise."""
     path = pulsar_topic.replace("://", "/")
@@ -391,9 +382,7 @@ def remove(query: Query) -> None:
 
 
 @pytest.mark.parametrize("is_down", [True, False], ids=["down", "running"])
-def test_a_removed_subscription_of_an_emptied_topic_is_a_loss(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str, is_down: bool
-) -> None:
+def test_a_removed_subscription_of_an_emptied_topic_is_a_loss(broker, client, pulsar_topic, is_down):
     """The empty topic shows no trace of the messages that it had."""
     query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
     begin(query, client)
@@ -421,9 +410,7 @@ def test_a_removed_subscription_of_an_emptied_topic_is_a_loss(
     assert query.batch() == numbers(50, 5)
 
 
-def test_turning_the_option_on_after_a_loss_reports_the_loss(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_turning_the_option_on_after_a_loss_reports_the_loss(broker, client, pulsar_topic):
     """The subscription is made on a topic that was trimmed empty: it kept nothing of what is gone."""
     query = Query(broker, pulsar_topic, startingOffsets="earliest")
     publish(client, pulsar_topic, 0, 45)
@@ -440,9 +427,7 @@ def test_turning_the_option_on_after_a_loss_reports_the_loss(
         query.batch()
 
 
-def test_a_removed_subscription_is_recreated_without_loss(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_a_removed_subscription_is_recreated_without_loss(broker, client, pulsar_topic):
     query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
     publish(client, pulsar_topic, 0, 15)
     query.batch()
@@ -456,9 +441,7 @@ def test_a_removed_subscription_is_recreated_without_loss(
     assert query.backlog == 0
 
 
-def test_a_cursor_moved_by_a_time_to_live_is_a_loss(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_a_cursor_moved_by_a_time_to_live_is_a_loss(broker, client, pulsar_topic):
     path = pulsar_topic.replace("://", "/")
     query = Query(
         broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest", maxRowsPerTrigger=15
@@ -477,9 +460,7 @@ def test_a_cursor_moved_by_a_time_to_live_is_a_loss(
         query.latest()
 
 
-def test_messages_after_the_cursor_are_not_trimmed(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_messages_after_the_cursor_are_not_trimmed(broker, client, pulsar_topic):
     path = pulsar_topic.replace("://", "/")
     query = Query(
         broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest", maxRowsPerTrigger=15
@@ -495,9 +476,7 @@ def test_messages_after_the_cursor_are_not_trimmed(
     assert seen == numbers(0, 50)
 
 
-def test_an_existing_subscription_determines_the_start(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_an_existing_subscription_determines_the_start(broker, client, pulsar_topic):
     consumer = client.subscribe(pulsar_topic, "s", receiver_queue_size=10)
     publish(client, pulsar_topic, 0, 20)
     for _ in range(5):
@@ -509,9 +488,7 @@ def test_an_existing_subscription_determines_the_start(
         again.batch()
 
 
-def test_a_repeated_first_micro_batch_from_latest_reads_the_same(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_a_repeated_first_micro_batch_from_latest_reads_the_same(broker, client, pulsar_topic):
     """Spark keeps no note of its start: asked again, 'latest' would be behind what was planned."""
     publish(client, pulsar_topic, 0, 5)
     for options in ({}, {"durableSubscription": True}):
@@ -525,9 +502,7 @@ def test_a_repeated_first_micro_batch_from_latest_reads_the_same(
         assert query.batch() == numbers(10, 5)
 
 
-def test_a_minimum_of_rows_delays_micro_batches(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_minimum_of_rows_delays_micro_batches(broker, client, pulsar_topic, monkeypatch):
     clock = [1000.0]
     monkeypatch.setattr(PulsarStreamReader, "clock", staticmethod(lambda: clock[0]))
     publish(client, pulsar_topic, 0, 5)
@@ -550,9 +525,7 @@ def test_a_minimum_of_rows_delays_micro_batches(
     assert query.batch() == numbers(19, 1)
 
 
-def test_without_new_messages_the_offset_is_unchanged(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_without_new_messages_the_offset_is_unchanged(broker, client, pulsar_topic):
     publish(client, pulsar_topic, 0, 5)
     query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
     query.batch()
@@ -560,7 +533,7 @@ def test_without_new_messages_the_offset_is_unchanged(
         assert query.reader.latestOffset(query.log[-1], ReadAllAvailable()) == query.log[-1]
 
 
-def test_offsets_and_cursor_survive_a_restart_of_the_broker(tmp_path: Path) -> None:
+def test_offsets_and_cursor_survive_a_restart_of_the_broker(tmp_path):
     topic = "persistent://public/default/kept"
     port, web_port = free_ports(2)
     with embedded(tmp_path / "store", port=port, web_port=web_port) as first, first.client() as client:

@@ -7,15 +7,14 @@ import struct
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 from typing import Protocol
 
-import pytest
+from interpreter import run_python
 
 from geminga.spark.daemon import leave_archives
 
 
-def test_a_preloaded_process_can_be_forked() -> None:
+def test_a_preloaded_process_can_be_forked():
     """Workers are forked right after: no event loop, no client, no pandas, and kernels that work."""
     script = (
         "import os, sys, threading\n"
@@ -29,15 +28,10 @@ def test_a_preloaded_process_can_be_forked() -> None:
         "if not child: os._exit(7)\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(script)
 
 
-def test_workers_do_not_read_the_file_list_of_sparks_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_do_not_read_the_file_list_of_sparks_archive(tmp_path, monkeypatch):
     """At its first task a worker calls `importlib.invalidate_caches`, which would read the archive's file
     list once for each of its folders in the importer cache. Later imports from the archive still work."""
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
@@ -52,20 +46,18 @@ def test_workers_do_not_read_the_file_list_of_sparks_archive(
     importlib.import_module("geminga_one.second")
 
 
-def test_a_preload_that_fails_stops_no_worker() -> None:
+def test_a_preload_that_fails_stops_no_worker():
     script = (
         "import sys\n"
         "sys.modules['geminga.client.entry_reader'] = None\n"
         "from geminga.spark.daemon import preload_if_possible\n"
         "preload_if_possible()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=True
-    )
+    done = run_python(script)
     assert "workers start without preloading" in done.stderr
 
 
-def test_workers_do_not_collect_preloaded_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_do_not_collect_preloaded_objects(tmp_path, monkeypatch):
     """Workers collect garbage after each task, so preloaded objects are frozen."""
     (tmp_path / "pyspark_asked.py").write_text(
         "import gc, struct\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with embedded() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(broker: EmbeddedBroker) -> Client:
+def client(broker):
     return broker.client()
 
 
@@ -63,7 +63,7 @@ class Topics:
 
 
 @pytest.fixture
-def topics(broker: EmbeddedBroker, client: Client, request: pytest.FixtureRequest) -> Topics:
+def topics(broker, client, request):
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
     return Topics(broker, client, name)
 
@@ -86,7 +86,7 @@ def values(frame: DataFrame) -> list[bytes]:
 # --- batch ---------------------------------------------------------------------------------------
 
 
-def test_a_batch_query_reads_all_columns(spark: SparkSession, topics: Topics) -> None:
+def test_a_batch_query_reads_all_columns(spark, topics):
     with topics.client.create_producer(topics.name) as producer:
         producer.send(b"v", properties={"a": "b"}, partition_key="k", event_timestamp=1_600_000_000_123)
         producer.send(b"w")
@@ -106,7 +106,7 @@ def test_a_batch_query_reads_all_columns(spark: SparkSession, topics: Topics) ->
     assert topics.subscriptions() == []
 
 
-def test_requested_columns_are_read(spark: SparkSession, topics: Topics) -> None:
+def test_requested_columns_are_read(spark, topics):
     topic = topics.partitioned(2)
     with topics.client.create_producer(topic, producer_name="me", batching_max_messages=2) as producer:
         for number in range(4):
@@ -133,7 +133,7 @@ def test_requested_columns_are_read(spark: SparkSession, topics: Topics) -> None
     assert places == sorted(set(places))
 
 
-def test_partitions_are_split_and_columns_selected(spark: SparkSession, topics: Topics) -> None:
+def test_partitions_are_split_and_columns_selected(spark, topics):
     topic = topics.partitioned(3)
     topics.publish(numbers(600), keys=[f"k{i % 50}" for i in range(600)])
     frame = reader(spark, topics, columns="value,__key,__partition,__entryId", maxEntriesPerSplit=5).load(
@@ -148,13 +148,13 @@ def test_partitions_are_split_and_columns_selected(spark: SparkSession, topics: 
         assert mine == sorted(mine)
 
 
-def test_a_given_schema_selects_columns_and_text(spark: SparkSession, topics: Topics) -> None:
+def test_a_given_schema_selects_columns_and_text(spark, topics):
     topics.publish(numbers(30), keys=["k"] * 30)
     frame = reader(spark, topics).schema("__key string, value string").load(topics.name)
     assert frame.filter("value = '000007'").collect() == [("k", "000007")]
 
 
-def test_a_batch_query_reads_between_its_offsets(spark: SparkSession, topics: Topics) -> None:
+def test_a_batch_query_reads_between_its_offsets(spark, topics):
     topics.publish(numbers(50))
     rows = reader(spark, topics, columns="value,__ledgerId,__entryId").load(topics.name).collect()
     ledger = rows[0]["__ledgerId"]
@@ -169,7 +169,7 @@ def test_a_batch_query_reads_between_its_offsets(spark: SparkSession, topics: To
     assert values(reader(spark, topics, startingOffsets=start, endingOffsets=end).load(topics.name)) == []
 
 
-def test_an_empty_topic_and_an_empty_range_have_no_rows(spark: SparkSession, topics: Topics) -> None:
+def test_an_empty_topic_and_an_empty_range_have_no_rows(spark, topics):
     topic = topics.partitioned(2)
     assert values(reader(spark, topics).load(topic)) == []
     topics.publish(numbers(3), topic=f"{topic}-partition-1")
@@ -177,7 +177,7 @@ def test_an_empty_topic_and_an_empty_range_have_no_rows(spark: SparkSession, top
     assert values(reader(spark, topics).load(f"{topic}-partition-0")) == []
 
 
-def test_topics_are_selected_by_list_pattern_and_starting_time(spark: SparkSession, topics: Topics) -> None:
+def test_topics_are_selected_by_list_pattern_and_starting_time(spark, topics):
     topics.publish([b"a"], topic=f"{topics.name}-one")
     middle = moment_between()
     topics.publish([b"b"], topic=f"{topics.name}-two")
@@ -193,7 +193,7 @@ def test_topics_are_selected_by_list_pattern_and_starting_time(spark: SparkSessi
     assert sorted(values(later.load())) == [b"b", b"c"]
 
 
-def test_pushed_filters_skip_partitions(spark: SparkSession, topics: Topics) -> None:
+def test_pushed_filters_skip_partitions(spark, topics):
     topic = topics.partitioned(3)
     topics.publish(numbers(300), keys=[f"k{i % 10}" for i in range(300)])
     name = "spark.sql.python.filterPushdown.enabled"
@@ -213,7 +213,7 @@ def test_pushed_filters_skip_partitions(spark: SparkSession, topics: Topics) -> 
     assert len(found[0]) == 20
 
 
-def test_a_written_batch_is_read_back(spark: SparkSession, topics: Topics) -> None:
+def test_a_written_batch_is_read_back(spark, topics):
     topic = topics.partitioned(4)
     frame = spark.range(5000).selectExpr(
         "cast(id as string) as value",
@@ -231,7 +231,7 @@ def test_a_written_batch_is_read_back(spark: SparkSession, topics: Topics) -> No
     assert sorted(back.collect(), key=lambda row: int(row.value)) == frame.collect()
 
 
-def test_rows_are_written_to_the_topics_they_name(spark: SparkSession, topics: Topics) -> None:
+def test_rows_are_written_to_the_topics_they_name(spark, topics):
     frame = spark.range(30).selectExpr(
         f"concat('{topics.name}-', id % 3) as __topic", "cast(id as string) as value"
     )
@@ -252,14 +252,12 @@ def test_rows_are_written_to_the_topics_they_name(spark: SparkSession, topics: T
     ],
     ids=["misspelt", "bad value", "column", "write option", "latest"],
 )
-def test_bad_options_are_refused(
-    spark: SparkSession, topics: Topics, options: dict[str, str], message: str
-) -> None:
+def test_bad_options_are_refused(spark, topics, options, message):
     with pytest.raises(Exception, match=f"(?s){message}"):
         reader(spark, topics, **options).load(topics.name).collect()
 
 
-def test_an_unknown_topic_is_named(spark: SparkSession, topics: Topics) -> None:
+def test_an_unknown_topic_is_named(spark, topics):
     with pytest.raises(Exception, match=f"topic {topics.name} does not exist"):
         reader(spark, topics).load(topics.name).collect()
     frame = spark.range(1).selectExpr("id as value")
@@ -307,11 +305,11 @@ class Sink:
 
 
 @pytest.fixture
-def sink(spark: SparkSession, topics: Topics, tmp_path: Path) -> Sink:
+def sink(spark, topics, tmp_path):
     return Sink(spark, topics, tmp_path)
 
 
-def test_a_stream_resumes_from_its_checkpoint(topics: Topics, sink: Sink) -> None:
+def test_a_stream_resumes_from_its_checkpoint(topics, sink):
     topics.publish(numbers(100))
     assert sink.run() == numbers(100)
     assert sink.run() == []
@@ -321,7 +319,7 @@ def test_a_stream_resumes_from_its_checkpoint(topics: Topics, sink: Sink) -> Non
     _wait_for(lambda: topics.subscriptions() == [])
 
 
-def test_the_subscription_follows_sparks_commits(topics: Topics, sink: Sink) -> None:
+def test_the_subscription_follows_sparks_commits(topics, sink):
     """The last micro-batch of an AvailableNow run included, for which Spark never calls commit."""
     topics.publish(numbers(100))
     assert sink.run(durableSubscription="true", maxRowsPerTrigger=40) == numbers(100)
@@ -343,9 +341,7 @@ def test_the_subscription_follows_sparks_commits(topics: Topics, sink: Sink) -> 
 @pytest.mark.parametrize(
     "limit", [{"maxRowsPerTrigger": 35}, {"maxEntriesPerTrigger": 3}, {"maxBytesPerTrigger": "700"}], ids=str
 )
-def test_available_now_respects_the_limits_of_micro_batches(
-    topics: Topics, sink: Sink, limit: dict[str, Any]
-) -> None:
+def test_available_now_respects_the_limits_of_micro_batches(topics, sink, limit):
     topics.publish(numbers(120))
     assert sink.run(**limit) == numbers(120)
     sizes = [len(batch) for batch in sink.batches if batch]
@@ -353,7 +349,7 @@ def test_available_now_respects_the_limits_of_micro_batches(
     assert max(sizes) <= 40
 
 
-def test_a_running_stream_reads_new_partitions(topics: Topics, sink: Sink) -> None:
+def test_a_running_stream_reads_new_partitions(topics, sink):
     topic = topics.partitioned(1)
     topics.publish(numbers(10))
     query = sink.start(trigger={"processingTime": "100 milliseconds"})
@@ -369,7 +365,7 @@ def test_a_running_stream_reads_new_partitions(topics: Topics, sink: Sink) -> No
     assert sink.run() == numbers(5, 20)
 
 
-def test_the_star_of_a_start_applies_to_unnamed_partitions(topics: Topics, sink: Sink) -> None:
+def test_the_star_of_a_start_applies_to_unnamed_partitions(topics, sink):
     topic = topics.partitioned(1)
     topics.publish(numbers(10))
     named = {topic: {"0": "latest"}}
@@ -392,14 +388,14 @@ def _wait_for(condition: Callable[[], bool], query: StreamingQuery | None = None
     eventually(is_so)
 
 
-def test_latest_reads_only_later_messages(topics: Topics, sink: Sink) -> None:
+def test_latest_reads_only_later_messages(topics, sink):
     topics.publish(numbers(10))
     assert sink.run(startingOffsets="latest") == []
     topics.publish(numbers(10, 10))
     assert sink.run(startingOffsets="latest") == numbers(10, 10)
 
 
-def test_a_deleted_topic_fails_the_stream_unless_data_loss_is_allowed(topics: Topics, sink: Sink) -> None:
+def test_a_deleted_topic_fails_the_stream_unless_data_loss_is_allowed(topics, sink):
     topics.publish(numbers(20))
     other = f"{topics.name}-other"
     topics.publish(numbers(5, 20), topic=other)
@@ -433,13 +429,13 @@ def stream_into(
     assert query.awaitTermination(120)
 
 
-def test_a_stream_is_written_to_a_topic(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_a_stream_is_written_to_a_topic(spark, topics, tmp_path):
     topics.publish(numbers(250), keys=[f"k{i % 7}" for i in range(250)])
     stream_into(spark, topics, topics.name, f"{topics.name}-out", tmp_path / "c")
     assert sorted(values(reader(spark, topics).load(f"{topics.name}-out"))) == numbers(250)
 
 
-def test_streams_are_written_exactly_once(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_streams_are_written_exactly_once(spark, topics, tmp_path):
     admin(topics.broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
     try:
         topics.publish(numbers(250), keys=[f"k{i % 7}" for i in range(250)])

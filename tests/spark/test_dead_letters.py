@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,19 +33,19 @@ class Reading:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with embedded(deduplication=True) as started:
         yield started
 
 
 @pytest.fixture
-def client(broker: EmbeddedBroker) -> Iterator[Client]:
+def client(broker):
     with Client(broker.service_url) as made:
         yield made
 
 
 @pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
+def topic(request):
     return request.node.name.replace("[", "-").replace("]", "")
 
 
@@ -100,9 +99,7 @@ def values(count: int = 20) -> list[bytes]:
     return [b"bad-%d" % number for number in range(count)]
 
 
-def test_dead_letters_are_stored_with_their_position(
-    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
-) -> None:
+def test_dead_letters_are_stored_with_their_position(broker, client, topic, tmp_path):
     publish(client, topic)
     found = reader(broker, topic, deadLetterPath=tmp_path / "letters", deadLetterTopic=f"{topic}-letters")
     parts = found.partitions()
@@ -128,18 +125,14 @@ def test_dead_letters_are_stored_with_their_position(
     }
 
 
-def test_permissive_mode_also_delivers_dead_letters(
-    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
-) -> None:
+def test_permissive_mode_also_delivers_dead_letters(broker, client, topic, tmp_path):
     publish(client, topic, rounds=3)
     found = reader(broker, topic, mode="PERMISSIVE", deadLetterPath=tmp_path)
     assert ids(found, found.partitions()).count(None) == 3  # type: ignore[arg-type]
     assert len(letters_in(tmp_path)) == 3
 
 
-def test_repeated_and_speculative_tasks_store_each_dead_letter_once(
-    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
-) -> None:
+def test_repeated_and_speculative_tasks_store_each_dead_letter_once(broker, client, topic, tmp_path):
     publish(client, topic)
     place = {"deadLetterPath": tmp_path, "deadLetterTopic": f"{topic}-letters"}
     found = reader(broker, topic, maxEntriesPerSplit=9, **place)
@@ -158,9 +151,7 @@ def test_repeated_and_speculative_tasks_store_each_dead_letter_once(
     assert Counter(row["value"] for row in letters_in(tmp_path)) == Counter(values() * 2)
 
 
-def test_a_task_that_died_stores_its_dead_letters_when_repeated(
-    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_died_stores_its_dead_letters_when_repeated(broker, client, topic, tmp_path, monkeypatch):
     """Some part files are written and some messages of the dead letter topic are published before it dies."""
     publish(client, topic)
     found = reader(broker, topic, deadLetterPath=tmp_path, deadLetterTopic=f"{topic}-letters")
@@ -186,9 +177,7 @@ def test_a_task_that_died_stores_its_dead_letters_when_repeated(
     assert [m.data() for m in letters_of(client, f"{topic}-letters")] == values()
 
 
-def test_other_splits_of_the_same_messages_store_each_dead_letter_once(
-    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
-) -> None:
+def test_other_splits_of_the_same_messages_store_each_dead_letter_once(broker, client, topic, tmp_path):
     """A query that is started again with other options plans other tasks over the same messages."""
     publish(client, topic)
     found = reader(broker, topic, deadLetterPath=tmp_path)
@@ -208,9 +197,7 @@ def test_other_splits_of_the_same_messages_store_each_dead_letter_once(
     assert [row["value"] for row in letters_in(tmp_path)] == values()
 
 
-def test_malformed_messages_inside_batches_are_stored(
-    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
-) -> None:
+def test_malformed_messages_inside_batches_are_stored(broker, client, topic, tmp_path):
     """A whole batch of them, whose ranges end inside it."""
     publish(client, topic, rounds=1)
     with client.create_producer(topic, batching_max_messages=50) as producer:
@@ -229,9 +216,7 @@ def test_malformed_messages_inside_batches_are_stored(
     assert [row["__batchIndex"] for row in letters_in(tmp_path)][1:] == list(range(50))
 
 
-def test_a_query_that_stops_early_stores_only_its_dead_letters(
-    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_that_stops_early_stores_only_its_dead_letters(broker, client, topic, tmp_path, monkeypatch):
     publish(client, topic)
     monkeypatch.setattr("geminga.spark.reading.BATCH_ROWS", 10)
     found = reader(broker, topic, deadLetterPath=tmp_path)
@@ -244,7 +229,7 @@ def test_a_query_that_stops_early_stores_only_its_dead_letters(
     assert [row["value"] for row in letters_in(tmp_path)] == values()
 
 
-def test_a_dead_letter_topic_may_be_partitioned(broker: EmbeddedBroker, client: Client, topic: str) -> None:
+def test_a_dead_letter_topic_may_be_partitioned(broker, client, topic):
     path = f"persistent/public/default/{topic}"
     for name in (path, f"{path}-letters"):
         admin(broker.admin_url, "PUT", f"{name}/partitions", json.dumps(3))
@@ -256,9 +241,7 @@ def test_a_dead_letter_topic_may_be_partitioned(broker: EmbeddedBroker, client: 
     assert Counter(message.data() for message in messages) == Counter(values())
 
 
-def test_times_out_of_range_are_published_and_too_large_messages_named(
-    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
-) -> None:
+def test_times_out_of_range_are_published_and_too_large_messages_named(broker, client, topic, tmp_path):
     publish(client, topic, rounds=1)
     absurd = (1 << 62) + 5
     with client.create_producer(topic, chunking_enabled=True, batching_enabled=False) as producer:
@@ -278,9 +261,7 @@ def test_times_out_of_range_are_published_and_too_large_messages_named(
     assert pa.dataset.dataset(files).to_table(columns=["value"]).to_pylist()[2] == {"value": large}
 
 
-def test_dead_letters_that_cannot_be_stored_fail_the_task(
-    broker: EmbeddedBroker, client: Client, topic: str, tmp_path: Path
-) -> None:
+def test_dead_letters_that_cannot_be_stored_fail_the_task(broker, client, topic, tmp_path):
     publish(client, topic, rounds=1)
     with client.create_producer(f"{topic}-letters", schema=AvroSchema(Reading)):
         pass
@@ -300,7 +281,7 @@ def test_dead_letters_that_cannot_be_stored_fail_the_task(
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+def store(tmp_path, monkeypatch):
     pytest.importorskip("moto")
     pytest.importorskip("flask")
     with ObjectStore.start(tmp_path) as started:
@@ -310,9 +291,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSto
 
 
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
-def test_dead_letters_are_stored_once_in_an_object_store(
-    broker: EmbeddedBroker, client: Client, topic: str, store: ObjectStore, mode: str
-) -> None:
+def test_dead_letters_are_stored_once_in_an_object_store(broker, client, topic, store, mode):
     """Each once, also when tasks run again and beside themselves."""
     publish(client, topic)
     place = f"s3a://{store.bucket}/lake/letters"
@@ -333,9 +312,7 @@ def test_dead_letters_are_stored_once_in_an_object_store(
 
 
 @pytest.mark.long
-def test_an_unreachable_object_store_fails_the_task(
-    broker: EmbeddedBroker, client: Client, topic: str, store: ObjectStore
-) -> None:
+def test_an_unreachable_object_store_fails_the_task(broker, client, topic, store):
     publish(client, topic, rounds=1)
     found = reader(broker, topic, deadLetterPath=f"s3a://{store.bucket}/letters")
     store.stop()
@@ -348,7 +325,7 @@ def options(**given: Any) -> ReadOptions:
     return read_options({**base, **given})
 
 
-def test_dead_letter_options_choose_the_mode() -> None:
+def test_dead_letter_options_choose_the_mode():
     assert options().payload_mode == "FAILFAST"
     assert options(deadLetterPath="/x").payload_mode == "DROPMALFORMED"
     assert options(deadLetterTopic="x", mode="PERMISSIVE").payload_mode == "PERMISSIVE"
@@ -363,12 +340,12 @@ def test_dead_letter_options_choose_the_mode() -> None:
         ({"deadLetterTopic": "not a/topic"}, "deadLetterTopic"),
     ],
 )
-def test_invalid_options_are_refused(given: dict[str, str], message: str) -> None:
+def test_invalid_options_are_refused(given, message):
     with pytest.raises(InvalidConfiguration, match=message):
         options(**given)
 
 
-def test_a_pattern_that_matches_the_dead_letter_topic_is_refused() -> None:
+def test_a_pattern_that_matches_the_dead_letter_topic_is_refused():
     given = {"service.url": "pulsar://h", "topicsPattern": "a/b/x.*", "valueSchema": "TOPIC"}
     with pytest.raises(InvalidConfiguration, match="is read by this query"):
         read_options({**given, "deadLetterTopic": "persistent://a/b/x-letters"})

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-# On the usual release other tests of this folder have the same jobs in more detail: two of these are enough.
+# On the usual release other tests of this folder have the same jobs in more detail: one of these is enough.
 pytestmark = [
     pytest.mark.spark, pytest.mark.every_release, pytest.mark.timeout(300),
-    pytest.mark.rotating(2, group="every release"),
+    pytest.mark.rotating(1, group="every release"),
 ]  # fmt: skip
 
 
@@ -64,12 +64,12 @@ class Jobs:
 
 
 @pytest.fixture
-def jobs(spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_topic: str, tmp_path: Path) -> Jobs:
+def jobs(spark, pulsar_broker, pulsar_topic, tmp_path):
     return Jobs(spark, pulsar_broker, pulsar_topic, tmp_path)
 
 
 @pytest.mark.parametrize("codec", ["AVRO", "JSON"])
-def test_a_frame_is_written_with_a_schema_and_read_back(jobs: Jobs, codec: str) -> None:
+def test_a_frame_is_written_with_a_schema_and_read_back(jobs, codec):
     row = (
         1, Decimal("9.999999999999999999"), "ü", dt.datetime(2020, 1, 1, tzinfo=dt.UTC), [1, None], {"k": 2},
     )  # fmt: skip
@@ -80,7 +80,7 @@ def test_a_frame_is_written_with_a_schema_and_read_back(jobs: Jobs, codec: str) 
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_restarted_copy_has_each_row_once(jobs: Jobs, exactly_once: bool) -> None:
+def test_a_restarted_copy_has_each_row_once(jobs, exactly_once):
     jobs.publish(0, 30)
     target = f"{jobs.topic}-copy"
     jobs.copy(target, exactlyOnce=exactly_once)
@@ -89,7 +89,7 @@ def test_a_restarted_copy_has_each_row_once(jobs: Jobs, exactly_once: bool) -> N
     assert jobs.numbers(target) == list(range(50))
 
 
-def test_a_restarted_stream_keeps_its_limit(jobs: Jobs) -> None:
+def test_a_restarted_stream_keeps_its_limit(jobs):
     jobs.publish(0, 35, batchingMaxMessages=5)
     target = f"{jobs.topic}-copy"
     source = {"maxOffsetsPerTrigger": 10, "checkpointLocation": str(jobs.folder / target.rpartition("/")[2])}
@@ -104,7 +104,7 @@ def test_a_restarted_stream_keeps_its_limit(jobs: Jobs) -> None:
     assert runs == (1 if PLANS_BY_START else 4)
 
 
-def test_a_micro_batch_of_foreach_batch_is_written_once(jobs: Jobs) -> None:
+def test_a_micro_batch_of_foreach_batch_is_written_once(jobs):
     jobs.publish(0, 30)
     target, folder = f"{jobs.topic}-counts", str(jobs.folder / "counts")
     stream = jobs.spark.readStream.format("pulsar").options(**jobs.url, topic=jobs.topic)
@@ -121,7 +121,7 @@ def test_a_micro_batch_of_foreach_batch_is_written_once(jobs: Jobs) -> None:
     assert jobs.numbers(target) == [10, 10, 10]
 
 
-def test_a_registered_session_writes_in_a_thread_of_its_own(jobs: Jobs) -> None:
+def test_a_registered_session_writes_in_a_thread_of_its_own(jobs):
     frame = jobs.spark.sql("SELECT '1' AS value")
     errors: list[str] = []
 
@@ -140,9 +140,7 @@ def test_a_registered_session_writes_in_a_thread_of_its_own(jobs: Jobs) -> None:
     assert jobs.numbers(jobs.topic) == [1] * (2 - len(errors))
 
 
-def test_a_snapshot_of_offloaded_data_has_each_row_once(
-    spark: SparkSession, pulsar_topic: str, tmp_path: Path
-) -> None:
+def test_a_snapshot_of_offloaded_data_has_each_row_once(spark, pulsar_topic, tmp_path):
     location = str(tmp_path / "offloaded")
     settings = {"ledger_entries_max": 7, "offload_deletion_lag_seconds": 0}
     with embedded(tmp_path / "store", offload_location=location, **settings) as broker:

@@ -22,7 +22,7 @@ from withholding import WithholdingProxy
 from geminga import Admin, Client, MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
-from geminga.client.admin.sync.policies import PolicyAt
+from geminga.client.admin.sync import PolicyAt
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import (
     AdminAuthorizationError,
@@ -42,13 +42,13 @@ SCHEMA = StructType().add("value", BinaryType()).add("__key", StringType())
 
 
 @pytest.fixture(scope="module")
-def broker(pulsar_broker: EmbeddedBroker) -> EmbeddedBroker:
+def broker(pulsar_broker):
     admin(pulsar_broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
     return pulsar_broker
 
 
 @pytest.fixture
-def sink(broker: EmbeddedBroker, pulsar_topic: str, tmp_path: Path) -> Iterator[Sink]:
+def sink(broker, pulsar_topic, tmp_path):
     admin(broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     with broker.client() as client:
         yield Sink(broker, client, pulsar_topic, tmp_path)
@@ -97,7 +97,7 @@ class Sink:
         return list((self.folder / "geminga-sink").glob("*/*/staged/*"))
 
 
-def test_micro_batches_are_published_once(sink: Sink) -> None:
+def test_micro_batches_are_published_once(sink):
     for epoch in range(3):
         messages = [sink.task(range(100 * epoch + 50 * i, 100 * epoch + 50 * i + 50)) for i in range(2)]
         assert sink.read() == list(range(100 * epoch))
@@ -106,13 +106,13 @@ def test_micro_batches_are_published_once(sink: Sink) -> None:
     assert sink.read() == list(range(300))
 
 
-def test_empty_tasks_and_micro_batches_publish_nothing(sink: Sink) -> None:
+def test_empty_tasks_and_micro_batches_publish_nothing(sink):
     sink.commit([sink.task(range(0)), None], 0)
     sink.commit([sink.task(range(3)), sink.task(range(0))], 1)
     assert sink.read() == [0, 1, 2]
 
 
-def test_a_repeated_commit_publishes_nothing_twice(sink: Sink) -> None:
+def test_a_repeated_commit_publishes_nothing_twice(sink):
     messages = [sink.task(range(40))]
     sink.commit(messages, 0)
     sink.commit(messages, 0)
@@ -122,9 +122,7 @@ def test_a_repeated_commit_publishes_nothing_twice(sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("published", [0, 1, 4, 9])
-def test_a_driver_that_dies_inside_a_commit_loses_and_doubles_nothing(
-    sink: Sink, published: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_dies_inside_a_commit_loses_and_doubles_nothing(sink, published, monkeypatch):
     sink.commit([sink.task(range(10))], 0)
     real = Staging.staged
 
@@ -172,9 +170,7 @@ def interrupted(sink: Sink, published: int, patch: pytest.MonkeyPatch, epoch: in
 
 @pytest.mark.parametrize("published", [0, 1, 4, 9])
 @pytest.mark.parametrize("others", [0, 30], ids=["alone", "with others"])
-def test_rows_are_found_if_the_broker_forgot_the_sinks_sequence_ids(
-    sink: Sink, published: int, others: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_found_if_the_broker_forgot_the_sinks_sequence_ids(sink, published, others, monkeypatch):
     sink.commit([sink.task(range(10))], 0)
     interrupted(sink, published, monkeypatch)
     forget_producers(sink.broker)
@@ -188,9 +184,7 @@ def test_rows_are_found_if_the_broker_forgot_the_sinks_sequence_ids(
     assert sink.staged == []
 
 
-def test_a_broker_without_sequence_ids_and_rows_is_an_error(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_without_sequence_ids_and_rows_is_an_error(sink, monkeypatch):
     sink.commit([sink.task(range(10))], 0)
     interrupted(sink, 9, monkeypatch)
     forget_producers(sink.broker)
@@ -206,9 +200,7 @@ def test_a_broker_without_sequence_ids_and_rows_is_an_error(
     assert sink.read() == list(range(10, 100))
 
 
-def test_an_open_producer_does_not_replace_the_brokers_sequence_ids(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_producer_does_not_replace_the_brokers_sequence_ids(sink, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Staging, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -219,9 +211,7 @@ def test_an_open_producer_does_not_replace_the_brokers_sequence_ids(
 
 
 @pytest.mark.parametrize("is_late", [True, False], ids=["late", "at once"])
-def test_a_first_micro_batch_of_unknown_state_is_an_error(
-    sink: Sink, is_late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_micro_batch_of_unknown_state_is_an_error(sink, is_late, monkeypatch):
     """Nothing was there when it was decided. Empty again, the topic tells nothing of what was published, read
     and deleted meanwhile; soon after, a broker has forgotten no sink."""
     interrupted(sink, 9, monkeypatch, 0)
@@ -241,7 +231,7 @@ def test_a_first_micro_batch_of_unknown_state_is_an_error(
     assert sink.read() == list(range(10, 100))
 
 
-def test_partitions_with_lost_sequence_ids_are_named(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_with_lost_sequence_ids_are_named(sink, monkeypatch):
     """Each partition decides by its own last sequence id; here the broker has lost that of one."""
     sink.commit([sink.task(range(10))], 0)
     interrupted(sink, 9, monkeypatch)
@@ -260,9 +250,7 @@ def test_partitions_with_lost_sequence_ids_are_named(sink: Sink, monkeypatch: py
     assert sink.read([forgotten]) == []
 
 
-def test_a_driver_that_dies_before_recording_the_end_doubles_nothing(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_dies_before_recording_the_end_doubles_nothing(sink, monkeypatch):
     def dying(self: Staging, number: int, places: object = None) -> None:
         raise KeyboardInterrupt
 
@@ -275,7 +263,7 @@ def test_a_driver_that_dies_before_recording_the_end_doubles_nothing(
     assert sink.read() == list(range(30))
 
 
-def test_files_of_failed_attempts_are_deleted(sink: Sink) -> None:
+def test_files_of_failed_attempts_are_deleted(sink):
     twin, kept = sink.task(range(20)), sink.task(range(20))
     sink.task(range(20))  # an executor that was killed after staging
     sink.writer().abort([twin, None], 0)
@@ -285,7 +273,7 @@ def test_files_of_failed_attempts_are_deleted(sink: Sink) -> None:
     assert sink.staged == []
 
 
-def test_an_abort_keeps_a_decided_micro_batch(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abort_keeps_a_decided_micro_batch(sink, monkeypatch):
     message = sink.task(range(20))
     with monkeypatch.context() as patched:
         patched.setattr(Staging, "sink_name", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -296,7 +284,7 @@ def test_an_abort_keeps_a_decided_micro_batch(sink: Sink, monkeypatch: pytest.Mo
     assert sink.read() == list(range(20))
 
 
-def test_a_replaced_checkpoint_with_an_old_name_is_refused(sink: Sink) -> None:
+def test_a_replaced_checkpoint_with_an_old_name_is_refused(sink):
     for epoch in range(2):
         sink.commit([sink.task(range(10), sinkName="mine")], epoch, sinkName="mine")
     sink.folder = sink.folder / "new"
@@ -307,9 +295,7 @@ def test_a_replaced_checkpoint_with_an_old_name_is_refused(sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("seen", ["before", "while it was published"])
-def test_rows_of_another_query_are_not_taken_for_published_ones(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch, seen: str
-) -> None:
+def test_rows_of_another_query_are_not_taken_for_published_ones(sink, monkeypatch, seen):
     """A query that is begun again after the refusal is refused again: what the broker has is not its own."""
     sink.commit([sink.task(range(10), sinkName="mine")], 0, sinkName="mine")
     sink.folder = sink.folder / "another"
@@ -328,7 +314,7 @@ def test_rows_of_another_query_are_not_taken_for_published_ones(
         assert sink.read() == [*range(10), *range(50, 60)]
 
 
-def test_a_batch_query_with_a_used_sink_name_is_refused(sink: Sink) -> None:
+def test_a_batch_query_with_a_used_sink_name_is_refused(sink):
     sink.commit([sink.task(range(10), sinkName="mine")], 0, sinkName="mine")
     given = {
         "service.url": sink.broker.service_url, "topic": sink.topic, "exactlyOnce": "true",
@@ -342,9 +328,7 @@ def test_a_batch_query_with_a_used_sink_name_is_refused(sink: Sink) -> None:
     assert sink.read() == list(range(10))
 
 
-def test_batch_writes_with_one_number_are_published_once(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_batch_writes_with_one_number_are_published_once(sink, monkeypatch, caplog):
     """As `foreachBatch` calls them, whose driver dies before and after the rows are published."""
     given = {
         "service.url": sink.broker.service_url, "topic": sink.topic, "exactlyOnce": "true",
@@ -379,7 +363,7 @@ def test_batch_writes_with_one_number_are_published_once(
         write(2, range(41))
 
 
-def test_a_number_without_exactly_once_or_for_a_stream_is_refused(sink: Sink) -> None:
+def test_a_number_without_exactly_once_or_for_a_stream_is_refused(sink):
     given = {"service.url": sink.broker.service_url, "topic": sink.topic, "batchId": "3"}
     with pytest.raises(InvalidConfiguration, match=r"batchId=3: .*exactlyOnce=true and a sinkName"):
         write_options({**given, "sinkName": "counts"})
@@ -390,7 +374,7 @@ def test_a_number_without_exactly_once_or_for_a_stream_is_refused(sink: Sink) ->
         stream_writer(options, SCHEMA)
 
 
-def test_a_broker_without_deduplication_is_refused_without_admin_rest(sink: Sink) -> None:
+def test_a_broker_without_deduplication_is_refused_without_admin_rest(sink):
     options = {"admin.url": "http://127.0.0.1:1"}
     admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", False)
     try:
@@ -401,14 +385,14 @@ def test_a_broker_without_deduplication_is_refused_without_admin_rest(sink: Sink
 
 
 @pytest.fixture
-def plain_sink(tmp_path: Path) -> Iterator[Sink]:
+def plain_sink(tmp_path):
     """On a broker that deduplicates nothing."""
     with embedded() as broker, broker.client() as client:
         yield Sink(broker, client, "persistent://public/default/plain", tmp_path)
 
 
 @pytest.mark.parametrize("partitions", [None, 0, 2], ids=["new", "without partitions", "partitioned"])
-def test_deduplication_is_turned_on_for_the_topic(plain_sink: Sink, partitions: int | None) -> None:
+def test_deduplication_is_turned_on_for_the_topic(plain_sink, partitions):
     with Admin(plain_sink.broker.admin_url) as there:
         if partitions is not None:
             there.topics.create(plain_sink.topic, partitions=partitions)
@@ -419,9 +403,7 @@ def test_deduplication_is_turned_on_for_the_topic(plain_sink: Sink, partitions: 
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["topic", "no topic"])
-def test_without_the_right_to_turn_deduplication_on_nothing_is_published(
-    plain_sink: Sink, is_there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_right_to_turn_deduplication_on_nothing_is_published(plain_sink, is_there, monkeypatch):
     def refuse(self: PolicyAt[Any], place: str, value: Any) -> None:
         raise AdminAuthorizationError("not an administrator", status=403)
 
@@ -440,13 +422,13 @@ def test_without_the_right_to_turn_deduplication_on_nothing_is_published(
     assert sink.read() == []
 
 
-def test_an_unreachable_admin_rest_does_not_stop_a_stream(sink: Sink) -> None:
+def test_an_unreachable_admin_rest_does_not_stop_a_stream(sink):
     options = {"admin.url": "http://127.0.0.1:1"}
     sink.commit([sink.task(range(10), **options)], 0, **options)
     assert sink.read() == list(range(10))
 
 
-def test_queries_may_share_a_staging_location(sink: Sink, tmp_path: Path) -> None:
+def test_queries_may_share_a_staging_location(sink, tmp_path):
     """Each query has its own micro-batch 0, and so has each target of a query."""
     shared = str(tmp_path / "shared")
     for number in range(3):
@@ -464,7 +446,7 @@ def test_queries_may_share_a_staging_location(sink: Sink, tmp_path: Path) -> Non
     assert sink.read() == list(range(30))
 
 
-def test_a_deleted_staging_folder_is_detected(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_staging_folder_is_detected(sink, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Staging, "finish", lambda *_: None)
         sink.commit([sink.task(range(10))], 0)
@@ -478,9 +460,7 @@ def test_a_deleted_staging_folder_is_detected(sink: Sink, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["published", "decided"])
-def test_another_micro_batch_under_the_same_number_is_refused(
-    sink: Sink, is_done: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_micro_batch_under_the_same_number_is_refused(sink, is_done, monkeypatch):
     """Spark's checkpoint was set back: what is new in it would be dropped with what was published."""
     offsets = sink.folder / "offsets"
     offsets.mkdir()
@@ -500,7 +480,7 @@ def test_another_micro_batch_under_the_same_number_is_refused(
     assert sink.read() == list(range(20))
 
 
-def test_producers_stay_open_and_files_are_read_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_stay_open_and_files_are_read_once(sink, monkeypatch):
     read: list[str] = []
     real = Staging.staged
     monkeypatch.setattr(Staging, "staged", lambda self, name: (read.append(name), real(self, name))[1])
@@ -527,7 +507,7 @@ def test_producers_stay_open_and_files_are_read_once(sink: Sink, monkeypatch: py
         assert sink.read() == list(range(number, 80, 5))
 
 
-def test_a_batch_query_publishes_nothing_before_all_tasks_have_succeeded(sink: Sink) -> None:
+def test_a_batch_query_publishes_nothing_before_all_tasks_have_succeeded(sink):
     options = write_options({
         "service.url": sink.broker.service_url, "topic": sink.topic, "exactlyOnce": "true",
         "stagingLocation": str(sink.folder / "s"), "compression": "ZLIB",
@@ -554,7 +534,7 @@ def test_a_batch_query_publishes_nothing_before_all_tasks_have_succeeded(sink: S
         batch_writer(replace(options, staging_location=None), schema)
 
 
-def test_lost_receipts_lose_and_double_no_row(sink: Sink) -> None:
+def test_lost_receipts_lose_and_double_no_row(sink):
     """The broker has the resent rows, and no other producer sent them."""
     with WithholdingProxy(int(sink.broker.service_url.rpartition(":")[2])) as proxy:
         url = {"service.url": proxy.url}
@@ -566,7 +546,7 @@ def test_lost_receipts_lose_and_double_no_row(sink: Sink) -> None:
     assert sink.read() == list(range(70))
 
 
-def test_partitions_may_be_added_between_micro_batches(sink: Sink) -> None:
+def test_partitions_may_be_added_between_micro_batches(sink):
     """The producer is kept open, and knows the number of partitions that there were."""
     sink.commit([sink.task(range(50))], 0)
     admin(sink.broker.admin_url, "POST", sink.topic.replace("://", "/") + "/partitions", 6)
@@ -583,7 +563,7 @@ def rows_of(*values: bytes) -> Iterator[pa.RecordBatch]:
 LARGE = b"9".rjust(6 * 1024 * 1024)
 
 
-def test_a_row_above_the_brokers_maximum_is_refused_before_the_commit(sink: Sink) -> None:
+def test_a_row_above_the_brokers_maximum_is_refused_before_the_commit(sink):
     sink.commit([sink.task(range(3))], 0)
     with pytest.raises(MessageTooBig, match=r"row with the key 'k1' takes 62914\d\d bytes .* takes 5242880"):
         sink.writer().write(rows_of(b"3", LARGE, b"4"))
@@ -594,7 +574,7 @@ def test_a_row_above_the_brokers_maximum_is_refused_before_the_commit(sink: Sink
     assert sink.read() == [0, 1, 2, 3, 4, 9]
 
 
-def test_batches_above_the_brokers_maximum_are_split(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_above_the_brokers_maximum_are_split(sink, monkeypatch):
     monkeypatch.setattr(exactly_once._Encoder, "_size_max", lambda *_: 4096)
     options = {"batchingMaxMessages": "1000000", "batchingMaxBytes": "4096"}
     message = sink.task(range(5000), **options)
@@ -606,9 +586,7 @@ def test_batches_above_the_brokers_maximum_are_split(sink: Sink, monkeypatch: py
     assert sink.read() == list(range(5000))
 
 
-def test_decided_rows_that_became_too_large_need_a_new_sink(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decided_rows_that_became_too_large_need_a_new_sink(sink, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(exactly_once._Encoder, "_size_max", lambda *_: 8 * 1024 * 1024)
         message = sink.writer().write(rows_of(b"1", LARGE))
@@ -621,7 +599,7 @@ def test_decided_rows_that_became_too_large_need_a_new_sink(
     assert sink.read() == [1, 1, 2]
 
 
-def test_a_row_above_the_topics_limit_is_published_after_raising_it(sink: Sink) -> None:
+def test_a_row_above_the_topics_limit_is_published_after_raising_it(sink):
     """The limit is a policy, which a task cannot ask for."""
     limit = sink.topic.replace("://", "/") + "/maxMessageSize"
     sink.commit([sink.task(range(1))], 0)
@@ -639,7 +617,7 @@ KEYS = Path(__file__).parent.parent / "vectors" / "keys"
 
 
 @pytest.mark.parametrize("compression", ["NONE", "LZ4"])
-def test_rows_are_staged_encrypted(sink: Sink, compression: str) -> None:
+def test_rows_are_staged_encrypted(sink, compression):
     pytest.importorskip("cryptography")
     options = {
         "encryptionKeys": "k1", "crypto.publicKeyPath": str(KEYS / "k1_public.pem"),
@@ -658,7 +636,7 @@ def test_rows_are_staged_encrypted(sink: Sink, compression: str) -> None:
     assert not reader.has_message_available()
 
 
-def test_rows_staged_in_plain_text_are_encrypted_when_published(sink: Sink) -> None:
+def test_rows_staged_in_plain_text_are_encrypted_when_published(sink):
     pytest.importorskip("cryptography")
     options = {"encryptionKeys": "k1", "crypto.publicKeyPath": str(KEYS / "k1_public.pem")}
     sink.commit([sink.task(range(3))], 0, **options)
@@ -672,7 +650,7 @@ def test_rows_staged_in_plain_text_are_encrypted_when_published(sink: Sink) -> N
         assert message.encryption_context() is not None
 
 
-def test_compressed_rows_are_published_to_their_topics(sink: Sink) -> None:
+def test_compressed_rows_are_published_to_their_topics(sink):
     schema = StructType().add("value", StringType()).add("__topic", StringType())
     options = {
         "service.url": sink.broker.service_url, "exactlyOnce": "true", "compression": "ZSTD",
@@ -687,7 +665,7 @@ def test_compressed_rows_are_published_to_their_topics(sink: Sink) -> None:
         assert sink.read() == list(range(number, 10, 2))
 
 
-def test_an_exactly_once_sink_needs_a_folder(sink: Sink) -> None:
+def test_an_exactly_once_sink_needs_a_folder(sink):
     options = {"service.url": sink.broker.service_url, "topic": "t", "exactlyOnce": "true"}
     with pytest.raises(InvalidConfiguration, match=r"checkpointLocation .* or stagingLocation"):
         ExactlyOnceWriter(write_options(options), SCHEMA)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-import pytest
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualTo,
@@ -20,7 +19,7 @@ from geminga.spark.filters import understood, wanted_partitions
 TOPIC = "persistent://public/default/t"
 
 
-def test_filters_select_partitions_and_topics() -> None:
+def test_filters_select_partitions_and_topics():
     partitions = [(TOPIC, 0), (TOPIC, 1), ("persistent://public/default/u", -1)]
     columns = ["__partition", "__topic"]
 
@@ -35,7 +34,7 @@ def test_filters_select_partitions_and_topics() -> None:
     assert wanted(EqualTo(("__partition", "part"), 1), Not(EqualTo(("__partition",), 1))) == [0, 1, 2]
 
 
-def test_a_reader_takes_filters_only_where_spark_pushes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_takes_filters_only_where_spark_pushes_them(monkeypatch):
     """If Spark does not push filters, a reader with `pushFilters` makes every query fail."""
     source = PulsarDataSource({"service.url": "pulsar://h", "topic": "t"})
     schema = StructType().add("value", BinaryType())

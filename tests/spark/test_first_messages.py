@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ from driven_query import Query, numbers, publish
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from scripted_cluster import TOPIC, ScriptedCluster
 
-from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration
@@ -25,7 +23,7 @@ from geminga.spark.offsets import Checkpoint, Offset
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with embedded(ledger_entries_max=10) as running:
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         admin(running.admin_url, "POST", "namespaces/public/default/retention", nothing)
@@ -33,7 +31,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def client(broker: EmbeddedBroker) -> Iterator[Client]:
+def client(broker):
     with broker.client() as found:
         yield found
 
@@ -42,9 +40,7 @@ def trim(broker: EmbeddedBroker, topic: str) -> None:
     admin(broker.admin_url, "POST", f"{topic.replace('://', '/')}/trim")
 
 
-def test_a_repeated_first_micro_batch_reports_deleted_messages(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_repeated_first_micro_batch_reports_deleted_messages(broker, client, pulsar_topic, caplog):
     """The driver was killed, and the messages that it had planned are gone at its restart."""
     publish(client, pulsar_topic, 0, 25)
     query = Query(broker, pulsar_topic, startingOffsets="earliest", maxRowsPerTrigger=15)
@@ -61,9 +57,7 @@ def test_a_repeated_first_micro_batch_reports_deleted_messages(
     assert query.batch() == numbers(20, 5)
 
 
-def test_first_offsets_make_deleted_messages_a_loss(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_first_offsets_make_deleted_messages_a_loss(broker, client, pulsar_topic):
     """Messages that a snapshot has found are gone when it is run."""
     publish(client, pulsar_topic, 0, 25)
 
@@ -84,9 +78,7 @@ def test_first_offsets_make_deleted_messages_a_loss(
             read(firstOffsets=wrong)
 
 
-def test_messages_deleted_before_a_partitions_first_turn_are_a_loss(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_messages_deleted_before_a_partitions_first_turn_are_a_loss(broker, client, pulsar_topic):
     admin(broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/partitions", 2)
     parts = [f"{pulsar_topic}-partition-{number}" for number in range(2)]
     for number, part in enumerate(parts):
@@ -105,9 +97,7 @@ def test_messages_deleted_before_a_partitions_first_turn_are_a_loss(
     assert sorted(rows) == sorted([*numbers(1100, 25), *numbers(5, 20)])
 
 
-def test_subscriptions_keep_planned_messages(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_subscriptions_keep_planned_messages(broker, client, pulsar_topic):
     publish(client, pulsar_topic, 0, 25)
     query = Query(
         broker, pulsar_topic, startingOffsets="earliest", durableSubscription=True, maxRowsPerTrigger=15
@@ -118,9 +108,7 @@ def test_subscriptions_keep_planned_messages(
     assert query.run(planned) == numbers(0, 15)
 
 
-def test_messages_deleted_during_a_task_are_a_loss(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_deleted_during_a_task_are_a_loss(broker, client, pulsar_topic, monkeypatch):
     """It has read one entry of a ledger when that is deleted; a few more are on their way to it."""
     monkeypatch.setattr(reading, "BATCH_BYTES", 1)
     publish(client, pulsar_topic, 0, 25)
@@ -135,9 +123,7 @@ def test_messages_deleted_during_a_task_are_a_loss(
     assert 1 <= len(rows) < 10
 
 
-def test_a_subscription_moved_during_a_task_is_a_loss(
-    broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_a_subscription_moved_during_a_task_is_a_loss(broker, client, pulsar_topic):
     """As a time to live does, and a quota that evicts: what was planned is trimmed before it is read."""
     publish(client, pulsar_topic, 0, 35)
     query = Query(
@@ -170,7 +156,7 @@ def reader(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, **options:
     return found
 
 
-def test_first_messages_are_requested_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_messages_are_requested_once(monkeypatch):
     cluster = ScriptedCluster()
     for index in range(50):
         cluster.publish((TOPIC, index), 3 + index, [[b"v"]] * 4)
@@ -189,7 +175,7 @@ def test_first_messages_are_requested_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(Checkpoint.from_json(place).first) < set(first)
 
 
-def test_messages_deleted_from_an_emptied_topic_are_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_deleted_from_an_emptied_topic_are_a_loss(monkeypatch):
     """Nothing is left of it when the query looks again, and then new messages come."""
     cluster = ScriptedCluster()
     cluster.publish(A, 3, [[b"a"]] * 4)
@@ -211,7 +197,7 @@ def test_messages_deleted_from_an_emptied_topic_are_a_loss(monkeypatch: pytest.M
         list(again.read(part))
 
 
-def test_a_checkpoint_of_an_older_release_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_an_older_release_is_read(monkeypatch):
     cluster = ScriptedCluster()
     cluster.publish(A, 3, [[b"a"]] * 4)
     stream = reader(cluster, monkeypatch)
@@ -220,7 +206,7 @@ def test_a_checkpoint_of_an_older_release_is_read(monkeypatch: pytest.MonkeyPatc
     assert [batch.num_rows for batch in stream.read(part)] == [4]
 
 
-def test_a_recreated_shorter_topic_is_read_from_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recreated_shorter_topic_is_read_from_its_first_message(monkeypatch):
     """After a change of cluster or a wiped store ids start from the beginning. Waiting until the topic is as
     long as the old one would skip its messages without an error."""
     cluster = ScriptedCluster()

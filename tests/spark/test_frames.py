@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ ROWS = {"tail": ["a", "b"], "delay": pa.array([5, None], pa.int32()), "__key": [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def deduplicated(pulsar_broker: EmbeddedBroker) -> None:
+def deduplicated(pulsar_broker):
     admin(pulsar_broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
 
 
@@ -50,16 +49,14 @@ class Sink:
 
 
 @pytest.fixture
-def sink(pulsar_broker: EmbeddedBroker, pulsar_topic: str) -> Sink:
+def sink(pulsar_broker, pulsar_topic):
     return Sink(pulsar_broker, pulsar_topic)
 
 
 @pytest.mark.parametrize("kind", ["JSON", "AVRO"])
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_frames_register_a_schema_and_are_written(
-    sink: Sink, pulsar_client: Client, kind: str, once: bool, partitions: int, tmp_path: Path
-) -> None:
+def test_frames_register_a_schema_and_are_written(sink, pulsar_client, kind, once, partitions, tmp_path):
     if partitions:
         admin(sink.broker.admin_url, "PUT", sink.topic.replace("://", "/") + "/partitions", partitions)
     given = {"valueSchema": kind, "recordName": "Flight", "recordNamespace": "air"}
@@ -73,7 +70,7 @@ def test_frames_register_a_schema_and_are_written(
     assert found == [({"tail": "a", "delay": 5}, "k", 0), ({"tail": "b", "delay": None}, "", 0)]
 
 
-def test_a_frame_with_an_incompatible_schema_is_refused(sink: Sink, tmp_path: Path) -> None:
+def test_a_frame_with_an_incompatible_schema_is_refused(sink, tmp_path):
     sink.write(FLIGHT, ROWS, valueSchema="AVRO")
     clash = StructType().add("tail", LongType())
     for once in ({}, {"exactlyOnce": "true", "stagingLocation": str(tmp_path)}):
@@ -83,7 +80,7 @@ def test_a_frame_with_an_incompatible_schema_is_refused(sink: Sink, tmp_path: Pa
     assert len(sink.source(valueSchema="TOPIC").schema().names) == 2 + 6
 
 
-def test_frames_are_written_with_the_topics_schema(sink: Sink, pulsar_client: Client) -> None:
+def test_frames_are_written_with_the_topics_schema(sink, pulsar_client):
     with pytest.raises(IncompatibleSchema, match="has no schema, which valueSchema=TOPIC requires"):
         sink.write(FLIGHT, ROWS, valueSchema="TOPIC")
 
@@ -112,9 +109,7 @@ def test_frames_are_written_with_the_topics_schema(sink: Sink, pulsar_client: Cl
         sink.write(FLIGHT, ROWS, valueSchema="TOPIC", topic=f"{sink.topic}-pair")
 
 
-def test_staged_rows_keep_the_version_they_were_encoded_with(
-    sink: Sink, pulsar_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_staged_rows_keep_the_version_they_were_encoded_with(sink, pulsar_client, tmp_path, monkeypatch):
     """The driver dies before it has published what it decided, and starts again with another column."""
     given = {"valueSchema": "AVRO", "exactlyOnce": "true", "checkpointLocation": str(tmp_path)}
     old: Any = sink.source(**given).streamWriter(FLIGHT, False)
@@ -140,7 +135,7 @@ def test_staged_rows_keep_the_version_they_were_encoded_with(
 
 
 @pytest.mark.parametrize("once", [False, True])
-def test_delivery_times_are_respected(sink: Sink, pulsar_client: Client, once: bool, tmp_path: Path) -> None:
+def test_delivery_times_are_respected(sink, pulsar_client, once, tmp_path):
     schema = StructType().add("value", "string").add("__deliverAt", "long")
     given = {"exactlyOnce": "true", "stagingLocation": str(tmp_path)} if once else {}
     # What takes its time at first use is done before the clock runs.

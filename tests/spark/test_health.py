@@ -7,7 +7,6 @@ import pickle
 import time
 from collections.abc import Iterator
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -35,7 +34,7 @@ from geminga.testing.certificates import Authority
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[geminga.EmbeddedBroker]:
+def broker():
     with geminga.embedded() as broker:
         yield broker
 
@@ -44,7 +43,7 @@ def options(broker: geminga.EmbeddedBroker, **more: str) -> StatsOptions:
     return StatsOptions.of({"path": "public/default", "admin.url": broker.admin_url, **more})
 
 
-def test_patterns_match_partitions_without_their_number(broker: geminga.EmbeddedBroker) -> None:
+def test_patterns_match_partitions_without_their_number(broker):
     admin(broker.admin_url, "PUT", "persistent/public/default/parts/partitions", 2)
     with broker.client() as client:
         for name in ("parts", "plain", "other"):
@@ -55,7 +54,7 @@ def test_patterns_match_partitions_without_their_number(broker: geminga.Embedded
     ]  # fmt: skip
 
 
-def test_each_existing_subscription_has_a_row(broker: geminga.EmbeddedBroker) -> None:
+def test_each_existing_subscription_has_a_row(broker):
     topic = "persistent://public/default/measured"
     with broker.client() as client:
         producer = client.create_producer(
@@ -84,14 +83,14 @@ def test_each_existing_subscription_has_a_row(broker: geminga.EmbeddedBroker) ->
     assert second["last_acknowledged_at"] is None
 
 
-def test_a_topic_without_subscriptions_has_a_row(broker: geminga.EmbeddedBroker) -> None:
+def test_a_topic_without_subscriptions_has_a_row(broker):
     with broker.client() as client:
         client.create_producer("alone").close()
     (row,) = sample(options(broker), ["persistent://public/default/alone"]).to_pylist()
     assert (row["subscription"], row["backlog"], row["batch_fill"]) == (None, None, None)
 
 
-def test_topics_are_split_into_tasks(broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_are_split_into_tasks(broker, monkeypatch):
     names = [f"persistent://public/default/t{number}" for number in range(1201)]
     monkeypatch.setattr(health, "topics_of", lambda options: names)
     reader = StatsReader(options(broker))
@@ -102,7 +101,7 @@ def test_topics_are_split_into_tasks(broker: geminga.EmbeddedBroker, monkeypatch
     assert list(reader.read(empty)) == []
 
 
-def test_a_run_takes_its_samples_at_their_interval(broker: geminga.EmbeddedBroker) -> None:
+def test_a_run_takes_its_samples_at_their_interval(broker):
     reader = SubscriptionStatsSource(
         {"path": "public/default", "admin.url": broker.admin_url, "samples": "3", "every": "10 seconds"}
     ).streamReader(SubscriptionStatsSource({}).schema())
@@ -118,7 +117,7 @@ def test_a_run_takes_its_samples_at_their_interval(broker: geminga.EmbeddedBroke
     assert (offset, moments) == ({"sample": 10}, [0.0, 10.0, 20.0])
 
 
-def test_the_columns_have_sparks_types() -> None:
+def test_the_columns_have_sparks_types():
 
     assert arrow_schema(SubscriptionStatsSource({}).schema()).equals(COLUMNS)
     assert pa.RecordBatch.from_pylist([], schema=COLUMNS).num_rows == 0
@@ -135,12 +134,12 @@ def test_the_columns_have_sparks_types() -> None:
         ({"path": "a/b", "admin.url": "http://h:1", "sample": "1"}, "did you mean 'samples'"),
     ],
 )
-def test_invalid_options_are_named(given: dict[str, str], said: str) -> None:
+def test_invalid_options_are_named(given, said):
     with pytest.raises(InvalidConfiguration, match=said):
         StatsOptions.of(given)
 
 
-def test_an_unreachable_broker_is_an_error() -> None:
+def test_an_unreachable_broker_is_an_error():
     with pytest.raises(ConnectError):
         sample(
             StatsOptions.of({"path": "public/default", "admin.url": "http://127.0.0.1:9"}),
@@ -152,7 +151,7 @@ KEY = bytes(range(32))
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 
 
-def test_statistics_are_read_with_authentication_and_tls(tmp_path: Path) -> None:
+def test_statistics_are_read_with_authentication_and_tls(tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")
     shown, shown_key = authority.sign("admin")
@@ -196,7 +195,7 @@ class _State:
         self.value = tuple(None if isinstance(one, float) else one for one in value)
 
 
-def test_the_health_template_follows_a_subscription_beside_a_topic_without_one() -> None:
+def test_the_health_template_follows_a_subscription_beside_a_topic_without_one():
     """The null of that topic makes the columns of the sample floats."""
     template = resources.files("geminga.spark.pipelines") / "templates/health/transformations/health.py.txt"
     (judge,) = [each for each in ast.parse(template.read_text()).body if isinstance(each, ast.ClassDef)]

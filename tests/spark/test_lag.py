@@ -19,7 +19,7 @@ def count(ledgers: ClosedLedgers, cluster: ScriptedCluster, start: Offset, end: 
 @given(
     layout=st.dictionaries(st.integers(0, 100), st.integers(1, 15), min_size=1, max_size=10), data=st.data()
 )
-def test_entries_are_counted_over_ledgers(layout: dict[int, int], data: st.DataObject) -> None:
+def test_entries_are_counted_over_ledgers(layout, data):
     cluster = ScriptedCluster()
     for ledger, entries in sorted(layout.items()):
         cluster.publish(ONE, ledger, [[b"v"]] * entries)
@@ -33,7 +33,7 @@ def test_entries_are_counted_over_ledgers(layout: dict[int, int], data: st.DataO
         start += 1
 
 
-def test_closed_ledgers_are_counted_once_and_in_bounds() -> None:
+def test_closed_ledgers_are_counted_once_and_in_bounds():
     cluster = ScriptedCluster()
     for ledger in range(100):
         cluster.publish(ONE, ledger, [[b"v"]] * 10)
@@ -45,7 +45,7 @@ def test_closed_ledgers_are_counted_once_and_in_bounds() -> None:
     assert count(ledgers, cluster, Offset(1, 4), Offset(1, 9)) == OffsetSpan(5)
 
 
-def test_lag_is_summed_by_topic_with_estimates() -> None:
+def test_lag_is_summed_by_topic_with_estimates():
     gauge = EntryCostEstimate()
     spans = {(TOPIC, 0): OffsetSpan(3), (TOPIC, 1): OffsetSpan(2, is_exact=False), ("u", -1): OffsetSpan(0)}
     nothing = {"entries": 0, "messages": 0, "bytes": 0}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from driven_query import Query, numbers, publish
 
-from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration, OperationNotSupported
 from geminga.spark.offset_log import newest_offsets
@@ -20,7 +19,7 @@ TOPIC = "persistent://public/default/t"
 
 
 @pytest.fixture
-def client(pulsar_broker: EmbeddedBroker) -> Any:
+def client(pulsar_broker):
     with pulsar_broker.client() as found:
         yield found
 
@@ -50,12 +49,8 @@ class OlderQuery(Query):
 
 @pytest.mark.parametrize("options", [{"maxOffsetsPerTrigger": 3}, {"maxEntriesPerTrigger": 3}])
 def test_a_restarted_stream_keeps_its_limit_and_reads_each_row_once(
-    pulsar_broker: EmbeddedBroker,
-    client: Client,
-    pulsar_topic: str,
-    tmp_path: Path,
-    options: dict[str, int],
-) -> None:
+    pulsar_broker, client, pulsar_topic, tmp_path, options
+):
     publish(client, pulsar_topic, 0, 10)
     query = OlderQuery(pulsar_broker, pulsar_topic, tmp_path, **options)
     assert query.batch() == numbers(0, 3)
@@ -70,8 +65,8 @@ def test_a_restarted_stream_keeps_its_limit_and_reads_each_row_once(
 
 
 def test_an_unnamed_durable_subscription_is_continued_after_a_restart(
-    pulsar_broker: EmbeddedBroker, client: Client, pulsar_topic: str, tmp_path: Path
-) -> None:
+    pulsar_broker, client, pulsar_topic, tmp_path
+):
     publish(client, pulsar_topic, 0, 5)
     query = OlderQuery(pulsar_broker, pulsar_topic, tmp_path, durableSubscription="true")
     assert query.batch() == numbers(0, 5)
@@ -83,8 +78,8 @@ def test_an_unnamed_durable_subscription_is_continued_after_a_restart(
 
 
 def test_the_checkpoint_of_another_query_is_refused_before_a_row_is_read(
-    pulsar_broker: EmbeddedBroker, client: Client, pulsar_topic: str, tmp_path: Path
-) -> None:
+    pulsar_broker, client, pulsar_topic, tmp_path
+):
     publish(client, pulsar_topic, 0, 10)
     query = OlderQuery(pulsar_broker, pulsar_topic, tmp_path, maxOffsetsPerTrigger=3)
     query.batch()
@@ -94,7 +89,7 @@ def test_the_checkpoint_of_another_query_is_refused_before_a_row_is_read(
         query.batch()
 
 
-def test_the_log_of_several_sources_is_read_by_topic(tmp_path: Path) -> None:
+def test_the_log_of_several_sources_is_read_by_topic(tmp_path):
     other = {"persistent://public/default/other": {"0": "5:1"}}
     ours: list[dict[str, Any]] = [{TOPIC: {"0": f"5:{number}"}} for number in range(12)]
     assert newest_offsets(str(tmp_path), [TOPIC]) is None
@@ -115,7 +110,7 @@ def test_the_log_of_several_sources_is_read_by_topic(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["[" * 100_000, '{"query": []}', '{"topic": {"0": 23}}', "5", "-", '{"logOffset": 0}']
 )
-def test_the_line_of_another_kind_of_source_is_passed_over(tmp_path: Path, line: str) -> None:
+def test_the_line_of_another_kind_of_source_is_passed_over(tmp_path, line):
     offsets = {TOPIC: {"-1": "5:1"}}
     write_log(tmp_path, 0, line, offsets)
     assert newest_offsets(str(tmp_path), [TOPIC]) == offsets

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from interpreter import run_python
 
 from geminga import Client
-from geminga.broker.serving.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(450)]
 
@@ -72,8 +72,8 @@ def publish(client: Client, topic: str) -> list[str]:
 
 @pytest.mark.rotating(1, group="Spark in a process of its own")
 def test_plain_pyspark_finds_the_format_for_views_and_tables(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
-) -> None:
+    pulsar_broker, pulsar_client, pulsar_topic, tmp_path
+):
     values = publish(pulsar_client, pulsar_topic)
     output = run([sys.executable, "-c", PLAIN, pulsar_broker.service_url, pulsar_topic], tmp_path)
     wanted = sorted(["inserted", *values])
@@ -81,9 +81,7 @@ def test_plain_pyspark_finds_the_format_for_views_and_tables(
 
 
 @pytest.mark.rotating(1, group="Spark in a process of its own")
-def test_declarative_pipelines_find_the_format(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
-) -> None:
+def test_declarative_pipelines_find_the_format(pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
     """``spark-pipelines run`` works through a Spark Connect session of its own."""
     pytest.importorskip("grpc_status")
     values = publish(pulsar_client, pulsar_topic)
@@ -99,9 +97,7 @@ def test_declarative_pipelines_find_the_format(
 
 
 @pytest.mark.rotating(1, group="Spark in a process of its own")
-def test_sparks_sql_shell_finds_the_format(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
-) -> None:
+def test_sparks_sql_shell_finds_the_format(pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
     values = publish(pulsar_client, pulsar_topic)
     options = f"('service.url' = '{pulsar_broker.service_url}', topic = '{pulsar_topic}')"
     script = tmp_path / "script.sql"
@@ -118,7 +114,7 @@ def test_sparks_sql_shell_finds_the_format(
     assert sorted(found) == sorted(["inserted", *values])
 
 
-def test_a_missing_package_does_not_affect_other_formats() -> None:
+def test_a_missing_package_does_not_affect_other_formats():
     script = (
         "import sys, warnings\n"
         "sys.modules['pyarrow'] = None\n"
@@ -128,4 +124,4 @@ def test_a_missing_package_does_not_affect_other_formats() -> None:
         "assert not hasattr(pyspark_pulsar, 'DefaultSource')\n"
         'assert "geminga[spark]" in str(told[-1].message), told\n'
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    run_python(script)

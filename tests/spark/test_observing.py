@@ -4,21 +4,14 @@ import json
 import re
 import urllib.request
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from waiting import eventually
 
 import geminga.spark
-from geminga import Client
-from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.spark.observing import MetricsListener, query_lag
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 TOPIC = "persistent://public/default/t"
 
@@ -31,14 +24,14 @@ def progress(query: str = "q", **lag: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_lag_is_read_from_a_progress() -> None:
+def test_the_lag_is_read_from_a_progress():
     lag = {"entries": 2, "messages": 20, "bytes": 600}
     assert query_lag(progress(**lag)) == {TOPIC: lag}
     assert query_lag(SimpleNamespace(json=json.dumps(progress(**lag)))) == {TOPIC: lag}
     assert query_lag(None) == {}
 
 
-def test_progress_is_exported_for_prometheus() -> None:
+def test_progress_is_exported_for_prometheus():
     listener = MetricsListener()
     listener.onQueryProgress(SimpleNamespace(progress=progress(entries=2, messages=20, bytes=None)))
     labels = r'query="a \"name\"",id="q"'
@@ -60,13 +53,7 @@ def scraped(url: str) -> str:
 
 
 @pytest.mark.spark
-def test_the_lag_of_a_running_query_decreases(
-    spark: SparkSession,
-    pulsar_broker: EmbeddedBroker,
-    pulsar_client: Client,
-    pulsar_topic: str,
-    tmp_path: Path,
-) -> None:
+def test_the_lag_of_a_running_query_decreases(spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
     with pulsar_client.create_producer(pulsar_topic, batching_max_messages=10) as producer:
         producer.send_table(pa.table({"value": [b"%d" % number for number in range(100)]}))
     source = spark.readStream.format("pulsar").option("service.url", pulsar_broker.service_url)

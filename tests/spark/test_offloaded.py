@@ -32,7 +32,7 @@ from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 TOPIC = "persistent://public/default/t"
 PARTITION = (TOPIC, -1)
@@ -97,7 +97,7 @@ def read(source: OffloadedSource, pieces: int = 2) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("offloaded", [[3, 5, 6], [3], [5, 9], [3, 5, 6, 9], [6, 9, 11], []])
-def test_every_entry_is_read_once_from_any_start(tmp_path: Path, offloaded: list[int]) -> None:
+def test_every_entry_is_read_once_from_any_start(tmp_path, offloaded):
     records = offload(ArrowStorage(str(tmp_path)), offloaded)
     places = [
         MessageId.earliest,
@@ -110,7 +110,7 @@ def test_every_entry_is_read_once_from_any_start(tmp_path: Path, offloaded: list
         assert read(source) == [each for each in ALL if each >= (place.ledger_id, place.entry_id)]
 
 
-def test_a_range_in_files_alone_needs_no_broker(tmp_path: Path) -> None:
+def test_a_range_in_files_alone_needs_no_broker(tmp_path):
     records = offload(ArrowStorage(str(tmp_path)), [3, 5, 6])
     Broker.opened = 0
     source = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, 1), Broker)
@@ -132,14 +132,14 @@ def do_harm(folder: Path, harm: str) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "other"])
-def test_entries_of_a_missing_file_are_read_from_the_broker(tmp_path: Path, harm: str) -> None:
+def test_entries_of_a_missing_file_are_read_from_the_broker(tmp_path, harm):
     records = offload(ArrowStorage(str(tmp_path)), [3, 5, 6])
     do_harm(tmp_path / folder_of(TOPIC), harm)
     source = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, 0), Broker)
     assert read(source) == ALL
 
 
-def test_the_driver_gives_a_range_its_own_ledgers(tmp_path: Path) -> None:
+def test_the_driver_gives_a_range_its_own_ledgers(tmp_path):
     offload(ArrowStorage(str(tmp_path)), [3, 5, 6, 9])
     manifests = Manifests(str(tmp_path))
     within = manifests.within(PARTITION, Offset(4, 0), Offset(6, 2))
@@ -171,9 +171,7 @@ def scan(place: Path, cluster: ScriptedCluster, offloaded: list[int], start: Off
 
 @pytest.mark.parametrize("start", [Offset(3, -1), Offset(3, 3)], ids=["read", "read before"])
 @pytest.mark.parametrize("offloaded", [[3, 5, 6], [3]], ids=["in the manifest", "not offloaded"])
-def test_a_ledger_deleted_after_an_offloaded_one_is_a_loss(
-    tmp_path: Path, start: Offset, offloaded: list[int]
-) -> None:
+def test_a_ledger_deleted_after_an_offloaded_one_is_a_loss(tmp_path, start, offloaded):
     """That a ledger of a file was read to its end says nothing of the next one."""
     cluster = ScriptedCluster()
     cluster.topics[PARTITION] = {each: entry(*each) for each in ALL}
@@ -203,7 +201,7 @@ def rows(reader: Any, parts: Any) -> list[bytes]:
     return [value for part in parts for batch in reader.read(part) for value in batch.column(0).to_pylist()]
 
 
-def test_a_scan_reads_files_and_the_live_tail_once(tmp_path: Path) -> None:
+def test_a_scan_reads_files_and_the_live_tail_once(tmp_path):
     place = tmp_path / "tier"
     schema = StructType().add("value", BinaryType())
     with embedded(
@@ -234,7 +232,7 @@ def test_a_scan_reads_files_and_the_live_tail_once(tmp_path: Path) -> None:
         assert taken == [b"%d" % number for number in range(published)]
 
 
-def test_tasks_read_files_without_the_broker(tmp_path: Path) -> None:
+def test_tasks_read_files_without_the_broker(tmp_path):
     place = tmp_path / "tier"
     with embedded(
         tmp_path / "store", offload_location=str(place), ledger_entries_max=9, offload_deletion_lag_seconds=0
@@ -251,7 +249,7 @@ def test_tasks_read_files_without_the_broker(tmp_path: Path) -> None:
     assert len(found) >= 100
 
 
-def test_files_of_another_store_are_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_of_another_store_are_not_read(tmp_path, caplog):
     """Stores begin to count their ledgers alike: the manifest names those that this broker has, too."""
     place = tmp_path / "tier"
     schema = StructType().add("value", BinaryType())
@@ -274,7 +272,7 @@ def test_files_of_another_store_are_not_read(tmp_path: Path, caplog: pytest.LogC
 @pytest.mark.timeout(180)
 @pytest.mark.rotating(1)
 @pytest.mark.parametrize("is_told", [True, False], ids=["as-files", "through-the-broker"])
-def test_a_session_reads_files_and_the_live_tail(spark: SparkSession, tmp_path: Path, is_told: bool) -> None:
+def test_a_session_reads_files_and_the_live_tail(spark, tmp_path, is_told):
     """A batch query, and a stream in limited micro-batches that continues while its input is offloaded."""
     with embedded(
         tmp_path / "store", offload_location=str(tmp_path / "tier"), ledger_entries_max=9,
@@ -354,7 +352,7 @@ ALL_COLUMNS = [
         ("batches", ["message_id", "key_bytes", "topic"]),
     ],
 )  # fmt: skip
-def test_messages_of_files_equal_those_of_the_broker(tmp_path: Path, kind: str, columns: list[str]) -> None:
+def test_messages_of_files_equal_those_of_the_broker(tmp_path, kind, columns):
     """Chunks that end in a later ledger, what has no rows, and all that a message has."""
     place = tmp_path / "tier"
     keys = Path(__file__).parent.parent / "vectors/keys"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,17 +19,17 @@ PLACES = st.builds(Offset, st.integers(-1, 9), st.integers(-1, 9), st.integers(0
 
 
 @given(PLACES)
-def test_offsets_are_parsed_from_their_text(place: Offset) -> None:
+def test_offsets_are_parsed_from_their_text(place):
     assert Offset.parse(str(place)) == place
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from([TOPIC, TOPIC + "2"]), st.integers(-1, 3)), PLACES))
-def test_offsets_are_decoded_from_their_json(offsets: dict[tuple[str, int], Offset]) -> None:
+def test_offsets_are_decoded_from_their_json(offsets):
     assert from_json(to_json(offsets)) == offsets
     assert list(to_json(offsets)) == sorted(to_json(offsets))
 
 
-def test_handwritten_offsets_are_parsed() -> None:
+def test_handwritten_offsets_are_parsed():
     assert from_json('{"t": {"0": "5:12", "1": "6:0:3"}}') == {
         (TOPIC, 0): Offset(5, 12),
         (TOPIC, 1): Offset(6, 0, 3),
@@ -60,14 +58,14 @@ def test_handwritten_offsets_are_parsed() -> None:
         ('{"t": [255, 255]}', "offsets of t: not the bytes of a message id"),
     ],
 )
-def test_invalid_offsets_are_refused(value: str, message: str) -> None:
+def test_invalid_offsets_are_refused(value, message):
     with pytest.raises(InvalidConfiguration, match=message):
         from_json(value)
     with pytest.raises(InvalidTopicName):
         from_json({"a/b": "1:2"})
 
 
-def test_offsets_are_ordered_and_have_inclusive_starts() -> None:
+def test_offsets_are_ordered_and_have_inclusive_starts():
     places = [
         EARLIEST,
         Offset(3, -1),
@@ -91,6 +89,6 @@ def test_offsets_are_ordered_and_have_inclusive_starts() -> None:
     assert Offset.through(MessageId(0, 3, 4)) == Offset(3, 4)
 
 
-def test_partitions_have_their_topic_names() -> None:
+def test_partitions_have_their_topic_names():
     assert partition_topic((TOPIC, -1)) == TOPIC
     assert partition_topic((TOPIC, 3)) == TOPIC + "-partition-3"

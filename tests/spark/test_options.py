@@ -23,7 +23,7 @@ READ = {**URL, "topic": "t"}
 TOPIC = "persistent://public/default/t"
 
 
-def test_options_have_their_defaults() -> None:
+def test_options_have_their_defaults():
     options = read_options(READ)
     assert options.topics == (TOPIC,)
     assert options.fail_on_data_loss
@@ -32,7 +32,7 @@ def test_options_have_their_defaults() -> None:
     assert write_options(URL).topic is None
 
 
-def test_defaults_in_the_options_table_match_the_code() -> None:
+def test_defaults_in_the_options_table_match_the_code():
     """Defaults of client and producer options come from their settings: the table must match them too."""
     fields = {
         f.name: f.default
@@ -48,7 +48,7 @@ def test_defaults_in_the_options_table_match_the_code() -> None:
     assert {name: str(fields[name]).lower() for name in told} == told
 
 
-def test_names_ignore_case_and_have_aliases() -> None:
+def test_names_ignore_case_and_have_aliases():
     options = read_options({
         "SERVICE.URL": "pulsar+ssl://h", "subscribe": "a, tenant/ns/b", "startingoffsets": "EARLIEST",
         "maxoffsetspertrigger": "5", "maxbytespertrigger": "64m", "failondataloss": "False",
@@ -64,7 +64,7 @@ def test_names_ignore_case_and_have_aliases() -> None:
     assert "secret" not in repr(options)
 
 
-def test_names_of_the_kafka_source_and_pulsar_spark_are_accepted() -> None:
+def test_names_of_the_kafka_source_and_pulsar_spark_are_accepted():
     options = read_options({
         **URL, "assign": '{"t": [0, 2]}',
         "startingOffsetsByTimestamp": '{"t": {"0": 1000000000005}, "u-partition-1": 1000000000006}',
@@ -95,7 +95,7 @@ def test_names_of_the_kafka_source_and_pulsar_spark_are_accepted() -> None:
     assert (wanted.messages_in_a_batch, wanted.sink_name) == (1, "me")
 
 
-def test_every_authentication_of_the_client_is_accepted() -> None:
+def test_every_authentication_of_the_client_is_accepted():
     def of(**given: str) -> ConnectionOptions:
         return read_options(
             {**READ, **{name.replace("_", "."): value for name, value in given.items()}}
@@ -114,7 +114,7 @@ def test_every_authentication_of_the_client_is_accepted() -> None:
     assert "canary" not in repr(of(auth_plugin="basic", auth_params=secret))
 
 
-def test_offsets_are_parsed() -> None:
+def test_offsets_are_parsed():
     options = read_options({**READ, "startingOffsets": '{"t": {"0": "5:12"}}', "endingOffsets": "latest"})
     assert options.starting_offsets == {(TOPIC, 0): Offset(5, 12)}
     options = read_options({**READ, "startingOffsets": '{"*": "earliest", "t": {"0": "5:12"}}'})
@@ -185,7 +185,7 @@ def test_offsets_are_parsed() -> None:
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:30],
 )
-def test_invalid_read_options_are_refused(given: dict[str, str], message: str) -> None:
+def test_invalid_read_options_are_refused(given, message):
     with pytest.raises(InvalidConfiguration, match=message):
         read_options(given)
 
@@ -200,18 +200,18 @@ def test_invalid_read_options_are_refused(given: dict[str, str], message: str) -
     ],
     ids=lambda value: "" if isinstance(value, dict) else value,
 )
-def test_invalid_write_options_are_refused(given: dict[str, str], message: str) -> None:
+def test_invalid_write_options_are_refused(given, message):
     with pytest.raises(InvalidConfiguration, match=message):
         write_options({**URL, **given})
 
 
-def test_sparks_own_options_are_accepted() -> None:
+def test_sparks_own_options_are_accepted():
     own: dict[str, Any] = {"checkpointLocation": "/c", "queryName": "q", "outputMode": "append"}
     assert write_options({**READ, **own}).checkpoint_location == "/c"
     assert read_options({**URL, "path": "t", **own}).topics == (TOPIC,)
 
 
-def test_every_option_is_documented() -> None:
+def test_every_option_is_documented():
     page = Path(__file__).parent.parent.parent / "docs" / "spark.md"
     text = page.read_text()
     for option in OPTIONS.values():

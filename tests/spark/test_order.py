@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from geminga import Client, MessageId
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 from geminga.client.admin import admin
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(450)]
 
@@ -24,7 +18,7 @@ ROWS = 6_000
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     """A broker with ledgers so small that a partition has many, and with deduplication."""
     with embedded(ledger_entries_max=20) as running:
         admin(running.admin_url, "POST", "namespaces/public/default/deduplication", True)
@@ -33,9 +27,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.mark.rotating(1)
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_copied_topic_has_the_rows_of_each_key_in_their_order(
-    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, exactly_once: bool
-) -> None:
+def test_a_copied_topic_has_the_rows_of_each_key_in_their_order(spark, broker, tmp_path, exactly_once):
     source = f"persistent://public/default/source-{exactly_once}"
     target = f"persistent://public/default/target-{exactly_once}"
     client = broker.client()

@@ -46,7 +46,7 @@ def three_ledgers() -> ScriptedCluster:
 # --- positions --------------------------------------------------------------------------------------
 
 
-def test_starting_offsets_are_resolved() -> None:
+def test_starting_offsets_are_resolved():
     cluster = one_ledger(4)
     assert planner(cluster).starting("earliest") == {ONE: EARLIEST}
     assert planner(cluster).starting("latest") == {ONE: Offset(5, 3)}
@@ -55,14 +55,14 @@ def test_starting_offsets_are_resolved() -> None:
     assert planner(cluster, starting_offsets={ONE: LATEST}).starting("earliest") == {ONE: Offset(5, 3)}
 
 
-def test_ending_offsets_are_limited_to_the_newest_message() -> None:
+def test_ending_offsets_are_limited_to_the_newest_message():
     cluster = one_ledger(4)
     assert planner(cluster).ending([ONE]) == {ONE: Offset(5, 3)}
     assert planner(cluster, ending_offsets={ONE: Offset(5, 1, 3)}).ending([ONE]) == {ONE: Offset(5, 1, 3)}
     assert planner(cluster, ending_offsets={ONE: Offset(9, 9)}).ending([ONE]) == {ONE: Offset(5, 3)}
 
 
-def test_ending_offsets_may_name_filtered_partitions() -> None:
+def test_ending_offsets_may_name_filtered_partitions():
     cluster, other = one_ledger(4), ("persistent://public/default/u", 1)
     for ends in (
         {"ending_offsets": {ONE: Offset(5, 1), other: Offset(7, 7)}},
@@ -74,7 +74,7 @@ def test_ending_offsets_may_name_filtered_partitions() -> None:
             planner(cluster, **ends).ending([ONE])
 
 
-def test_offsets_of_other_partitions_are_refused() -> None:
+def test_offsets_of_other_partitions_are_refused():
     with pytest.raises(
         InvalidConfiguration, match="startingOffsets names persistent://public/default/u-partition-1"
     ):
@@ -83,7 +83,7 @@ def test_offsets_of_other_partitions_are_refused() -> None:
         )
 
 
-def test_small_ranges_share_tasks() -> None:
+def test_small_ranges_share_tasks():
     small = [Range((f"{TOPIC}-{number}", -1), Offset(5, 2), Offset(5, 3)) for number in range(500)]
     large = [Range(ONE, Offset(5, 2), Offset(5, 2 + entries)) for entries in (16, 10_000)]
     unknown = [Range(ONE, Offset(5, 2), Offset(7, 3)), Range(ONE, EARLIEST, Offset(5, 0), compacted=True)]
@@ -99,7 +99,7 @@ def test_small_ranges_share_tasks() -> None:
     assert max(sum(part.end.entry - part.start.entry for part in task) for task in combined(several, 1)) <= 75
 
 
-def test_missing_topics_are_refused_or_awaited() -> None:
+def test_missing_topics_are_refused_or_awaited():
     with pytest.raises(TopicNotFound, match=r"does not exist.*waitingForNonExistedTopic"):
         planner(ScriptedCluster()).partitions()
     assert planner(ScriptedCluster(), wait_for_topics=True).partitions() == []
@@ -108,7 +108,7 @@ def test_missing_topics_are_refused_or_awaited() -> None:
 
 
 @pytest.mark.parametrize(("rows", "limit"), [((90, 110), 3_000), ((900, 1100), 100_000), ((1, 200), 10_000)])
-def test_a_limit_is_filled_by_many_partitions_whose_batches_differ(rows: tuple[int, int], limit: int) -> None:
+def test_a_limit_is_filled_by_many_partitions_whose_batches_differ(rows, limit):
     """Each of 64 partitions may have a share that is smaller than its next batch."""
     cluster, numbers = ScriptedCluster(), random.Random(3)
     counts = {}
@@ -124,7 +124,7 @@ def test_a_limit_is_filled_by_many_partitions_whose_batches_differ(rows: tuple[i
         start = end
 
 
-def test_an_entry_that_does_not_arrive_is_an_error() -> None:
+def test_an_entry_that_does_not_arrive_is_an_error():
     cluster = one_ledger(4)
     cluster.silent = {ONE}
     found = Planner(cluster, replace(OPTIONS, starting_time_ms=1), retry_policy=RetryPolicy(0))
@@ -138,7 +138,7 @@ def test_an_entry_that_does_not_arrive_is_an_error() -> None:
             plan()
 
 
-def test_a_broker_that_restarts_is_waited_for() -> None:
+def test_a_broker_that_restarts_is_waited_for():
     cluster = three_ledgers()
     for questions in range(4):
         outage = cluster.down = Outage(questions)
@@ -156,7 +156,7 @@ def test_a_broker_that_restarts_is_waited_for() -> None:
     assert 25 < outage.now <= 30
 
 
-def test_a_start_after_the_newest_message_is_refused() -> None:
+def test_a_start_after_the_newest_message_is_refused():
     cluster = three_ledgers()
     for place in (Offset(9, 0), Offset(8, 6), Offset(8, 5, 3)):
         with pytest.raises(
@@ -167,7 +167,7 @@ def test_a_start_after_the_newest_message_is_refused() -> None:
     assert following.starting("latest") == {ONE: Offset(8, 4)}
 
 
-def test_a_starting_time_in_the_future_is_refused() -> None:
+def test_a_starting_time_in_the_future_is_refused():
     cluster = three_ledgers()
     with pytest.raises(InvalidConfiguration, match=r"startingTime=20000 is 10 s in the future"):
         Planner(cluster, replace(OPTIONS, starting_time_ms=20_000), wall_clock=lambda: 10.0).starting(
@@ -175,7 +175,7 @@ def test_a_starting_time_in_the_future_is_refused() -> None:
         )
 
 
-def test_ending_times_apply_by_partition() -> None:
+def test_ending_times_apply_by_partition():
     cluster = three_ledgers()
     cluster.publish((TOPIC, 0), 3, [[b"v"]] * 5, publish_time=5000)
     del cluster.topics[ONE]
@@ -203,7 +203,7 @@ def test_ending_times_apply_by_partition() -> None:
 
 
 @pytest.mark.parametrize("time_ms", [0, 2999, *range(3000, 3006), *range(6999, 7008), *range(7999, 8007)])
-def test_a_starting_time_selects_later_messages(time_ms: int) -> None:
+def test_a_starting_time_selects_later_messages(time_ms):
     cluster = three_ledgers()
     times = {place: 1000 * place[0] + place[1] for place in cluster.topics[ONE]}  # as `publish` numbers them
     (start,) = planner(cluster, starting_time_ms=time_ms).starting("earliest").values()
@@ -228,7 +228,7 @@ def take_all(found: Planner, latest: Offsets, limits: BatchLimits) -> list[Offse
     return steps
 
 
-def test_without_limits_all_messages_are_taken() -> None:
+def test_without_limits_all_messages_are_taken():
     found = planner(one_ledger(4))
     assert found.limited({}, {ONE: Offset(5, 3)}, BatchLimits()) == {ONE: Offset(5, 3)}
     assert found.limited({ONE: Offset(5, 3)}, {ONE: Offset(5, 1)}, BatchLimits()) == {ONE: Offset(5, 3)}
@@ -237,14 +237,14 @@ def test_without_limits_all_messages_are_taken() -> None:
 @pytest.mark.parametrize(
     "limits", [BatchLimits(entries=3), BatchLimits(rows=35), BatchLimits(rows=35, entries=2)]
 )
-def test_limits_apply_within_a_ledger(limits: BatchLimits) -> None:
+def test_limits_apply_within_a_ledger(limits):
     found = planner(one_ledger(10))
     per_step = min(limits.entries or 99, (limits.rows or 990) // 10)
     ends = [end[ONE] for end in take_all(found, {ONE: Offset(5, 9)}, limits)]
     assert ends == [Offset(5, min(entry, 9)) for entry in range(per_step - 1, 9 + per_step, per_step)]
 
 
-def test_entry_limits_stop_at_the_end_of_a_ledger() -> None:
+def test_entry_limits_stop_at_the_end_of_a_ledger():
     ends = [
         end[ONE] for end in take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, BatchLimits(entries=3))
     ]
@@ -253,14 +253,14 @@ def test_entry_limits_stop_at_the_end_of_a_ledger() -> None:
     ]  # fmt: skip
 
 
-def test_row_limits_cross_ledgers_and_take_one_batch_at_least() -> None:
+def test_row_limits_cross_ledgers_and_take_one_batch_at_least():
     ends = [end[ONE] for end in take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, BatchLimits(rows=60))]
     assert ends == [Offset(7, 1), Offset(8, 1), Offset(8, 4)]
     assert len(take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, BatchLimits(rows=1))) == 15
     assert len(take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, BatchLimits(bytes=1))) == 15
 
 
-def test_shares_of_idle_partitions_go_to_the_others() -> None:
+def test_shares_of_idle_partitions_go_to_the_others():
     cluster = ScriptedCluster()
     cluster.publish((TOPIC, 0), 1, [[b"v"] * 10] * 2)
     cluster.publish((TOPIC, 1), 2, [[b"v"] * 10] * 50)
@@ -275,7 +275,7 @@ def test_shares_of_idle_partitions_go_to_the_others() -> None:
     assert (by_entries[TOPIC, 0], by_entries[TOPIC, 1]) == (Offset(1, 1), Offset(2, 17))
 
 
-def test_a_limit_holds_for_the_micro_batch_and_each_partition_gets_a_turn() -> None:
+def test_a_limit_holds_for_the_micro_batch_and_each_partition_gets_a_turn():
     """A micro-batch takes at least one entry, not one of each partition; later ones take the others."""
     cluster = ScriptedCluster()
     for index in range(50):
@@ -294,7 +294,7 @@ def test_a_limit_holds_for_the_micro_batch_and_each_partition_gets_a_turn() -> N
     assert sorted(seen[:50]) == list(range(50))
 
 
-def test_shares_beyond_the_sampled_entries_use_the_average() -> None:
+def test_shares_beyond_the_sampled_entries_use_the_average():
     cluster = one_ledger(4000, rows=100)
     found = planner(cluster)
     start = {ONE: Offset(5, -1)}
@@ -305,7 +305,7 @@ def test_shares_beyond_the_sampled_entries_use_the_average() -> None:
     assert end == {ONE: Offset(5, 1499)}
 
 
-def test_sampled_entries_are_not_fetched_again() -> None:
+def test_sampled_entries_are_not_fetched_again():
     cluster = ScriptedCluster()
     for index in range(8):
         cluster.publish((TOPIC, index), 1, [[b"v" * 100] * 10] * 1000)
@@ -342,7 +342,7 @@ def places_of(cluster: ScriptedCluster, ranges: list[Range]) -> list[Any]:
     ]
 
 
-def test_ranges_follow_ledgers_and_sizes() -> None:
+def test_ranges_follow_ledgers_and_sizes():
     cluster = three_ledgers()
     found = planner(cluster, max_entries_per_split=3)
     ranges = found.ranges({}, {ONE: Offset(8, 4)})
@@ -357,7 +357,7 @@ def test_ranges_follow_ledgers_and_sizes() -> None:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_batch_range_that_ends_before_its_start_is_empty(compacted: bool) -> None:
+def test_a_batch_range_that_ends_before_its_start_is_empty(compacted):
     cluster = ScriptedCluster()
     ahead, behind = (TOPIC, 0), (TOPIC, 1)
     for partition in (ahead, behind):
@@ -368,7 +368,7 @@ def test_a_batch_range_that_ends_before_its_start_is_empty(compacted: bool) -> N
     assert {part.partition for part in found.ranges(start, end)} == {behind}
 
 
-def test_saved_offsets_that_are_ahead_of_the_ending_time_read_nothing() -> None:
+def test_saved_offsets_that_are_ahead_of_the_ending_time_read_nothing():
     cluster = three_ledgers()
     options = replace(OPTIONS, starting_offsets={ONE: Offset(8, 1)}, ending_time_ms=7003)
     found = Planner(cluster, options, is_batch=True)
@@ -376,7 +376,7 @@ def test_saved_offsets_that_are_ahead_of_the_ending_time_read_nothing() -> None:
     assert found.ranges(start, found.ending(start)) == []
 
 
-def test_a_stream_reads_each_partition_in_one_task_unless_options_split_it() -> None:
+def test_a_stream_reads_each_partition_in_one_task_unless_options_split_it():
     cluster, other = ScriptedCluster(), (TOPIC, 1)
     for ledger in (3, 7, 9):
         cluster.publish((TOPIC, 0), ledger, [[b"v" * 1000]] * 40)
@@ -399,7 +399,7 @@ def test_a_stream_reads_each_partition_in_one_task_unless_options_split_it() -> 
         assert len(places_of(cluster, ranges)) == 200
 
 
-def test_many_ledgers_are_split_evenly_in_few_rounds() -> None:
+def test_many_ledgers_are_split_evenly_in_few_rounds():
     cluster = ScriptedCluster()
     for ledger in range(1000):
         cluster.publish(ONE, 7 + 13 * ledger, [[b"v"]] * 2)
@@ -412,7 +412,7 @@ def test_many_ledgers_are_split_evenly_in_few_rounds() -> None:
     assert cluster.rounds < 100 + 1000
 
 
-def test_closed_ledgers_are_split_too() -> None:
+def test_closed_ledgers_are_split_too():
     cluster = ScriptedCluster()
     for ledger, entries in ((3, 95), (20, 7), (21, 40)):
         cluster.publish(ONE, ledger, [[b"v"]] * entries)
@@ -427,7 +427,7 @@ def test_closed_ledgers_are_split_too() -> None:
     assert max(sizes) <= 12
 
 
-def test_tasks_are_even_and_of_a_size_in_bytes() -> None:
+def test_tasks_are_even_and_of_a_size_in_bytes():
     cluster = ScriptedCluster()
     cluster.publish(ONE, 3, [[b"v" * 900]] * 2000)
     end = {ONE: Offset(3, 1999)}
@@ -445,7 +445,7 @@ def test_tasks_are_even_and_of_a_size_in_bytes() -> None:
     assert cluster.questions == 0
 
 
-def test_many_large_partitions_are_estimated_by_samples() -> None:
+def test_many_large_partitions_are_estimated_by_samples():
     cluster = ScriptedCluster()
     partitions = [(TOPIC, index) for index in range(40)]
     for partition in partitions:
@@ -468,9 +468,7 @@ def test_many_large_partitions_are_estimated_by_samples() -> None:
     split=st.integers(1, 5),
     seed=st.integers(0, 99),
 )
-def test_every_entry_is_read_once_over_micro_batches_and_tasks(
-    layout: list[list[int]], limits: BatchLimits, split: int, seed: int
-) -> None:
+def test_every_entry_is_read_once_over_micro_batches_and_tasks(layout, limits, split, seed):
     numbers = random.Random(seed)
     cluster = ScriptedCluster()
     for index, ledgers in enumerate(layout):

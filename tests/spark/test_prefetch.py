@@ -22,11 +22,11 @@ def numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 500])
-def test_batches_keep_their_order(count: int) -> None:
+def test_batches_keep_their_order(count):
     assert numbers(taken_ahead(map(batch, range(count)))) == list(range(count))
 
 
-def test_errors_are_raised_after_earlier_batches() -> None:
+def test_errors_are_raised_after_earlier_batches():
     def failing() -> Iterator[pa.RecordBatch]:
         yield from map(batch, range(3))
         raise KeyError("what Spark raises")
@@ -37,7 +37,7 @@ def test_errors_are_raised_after_earlier_batches() -> None:
         next(taken)
 
 
-def test_the_next_batch_alone_is_computed_while_the_caller_works() -> None:
+def test_the_next_batch_alone_is_computed_while_the_caller_works():
     computed = threading.Semaphore(0)
     count = 0
 
@@ -57,7 +57,7 @@ def test_the_next_batch_alone_is_computed_while_the_caller_works() -> None:
 
 
 @pytest.mark.parametrize("used", [0, 1, 5])
-def test_closing_ends_the_prefetching_thread(used: int) -> None:
+def test_closing_ends_the_prefetching_thread(used):
     taken = taken_ahead(map(batch, range(1_000_000)))
     for _ in range(used):
         next(taken)

@@ -43,28 +43,28 @@ def expected(*entries: int, rows: int = 4) -> list[bytes]:
     return [b"%d.%d" % (entry, row) for entry in entries for row in range(rows)]
 
 
-def test_ranges_exclude_their_start_and_include_their_end() -> None:
+def test_ranges_exclude_their_start_and_include_their_end():
     cluster = cluster_of(30)
     assert read(cluster, EARLIEST, Offset(5, 29)) == expected(*range(30))
     assert read(cluster, Offset(5, -1), Offset(5, 2)) == expected(0, 1, 2)
     assert read(cluster, Offset(5, 3), Offset(5, 5)) == expected(4, 5)
 
 
-def test_ranges_may_end_inside_batches() -> None:
+def test_ranges_may_end_inside_batches():
     cluster = cluster_of(5)
     assert read(cluster, Offset(5, 1, 1), Offset(5, 3, 0)) == [b"1.2", b"1.3", *expected(2), b"3.0"]
     assert read(cluster, Offset(5, 1, 1), Offset(5, 1, 2)) == [b"1.2"]
     assert read(cluster, Offset(5, 1, 3), Offset(5, 2, WHOLE_ENTRY)) == expected(2)
 
 
-def test_ranges_may_end_between_ledgers() -> None:
+def test_ranges_may_end_between_ledgers():
     cluster = cluster_of(3)
     cluster.publish(ONE, 9, [[b"later"]])
     assert read(cluster, Offset(5, 0), Offset(9, -1)) == expected(1, 2)
     assert read(cluster, Offset(5, 1), Offset(9, 0)) == [*expected(2), b"later"]
 
 
-def test_large_ranges_are_returned_in_several_batches() -> None:
+def test_large_ranges_are_returned_in_several_batches():
     cluster = cluster_of(40, rows=1000)
     part = Range(ONE, EARLIEST, Offset(5, 39))
     sizes = [batch.num_rows for batch in read_range(cluster, options(), part, SHAPER)]
@@ -77,7 +77,7 @@ def test_large_ranges_are_returned_in_several_batches() -> None:
     [(Offset(5, 2), (5, 3)), (Offset(5, -1), (5, 0)), (Offset(5, 1, 2), (5, 1))],
     ids=["next trimmed", "ledger's first entry trimmed", "start of a batch trimmed"],
 )
-def test_messages_deleted_after_the_start_are_a_loss(start: Offset, gone: tuple[int, int]) -> None:
+def test_messages_deleted_after_the_start_are_a_loss(start, gone):
     cluster = cluster_of(6)
     cluster.topics[ONE] = {place: e for place, e in cluster.topics[ONE].items() if place > gone}
     with pytest.raises(DataLossError, match=f"the entry {gone[0]}:{gone[1]} of {TOPIC} is gone") as caught:
@@ -88,7 +88,7 @@ def test_messages_deleted_after_the_start_are_a_loss(start: Offset, gone: tuple[
     assert read(cluster, start, Offset(5, 5), fail_on_data_loss=False) == expected(*rest)
 
 
-def test_messages_deleted_before_the_start_are_no_loss() -> None:
+def test_messages_deleted_before_the_start_are_no_loss():
     cluster = cluster_of(6)
     cluster.publish(ONE, 9, [[b"later"]])
     for kept in (3, 4, 5):
@@ -102,7 +102,7 @@ def test_messages_deleted_before_the_start_are_no_loss() -> None:
 
 
 @pytest.mark.parametrize("end", [Offset(5, 19), Offset(9, -1), Offset(9, 0)], ids=str)
-def test_a_ledger_deleted_while_it_is_read_is_a_loss(end: Offset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_deleted_while_it_is_read_is_a_loss(end, monkeypatch):
     """A ledger is deleted after some of its entries were read: the next entry is of a later ledger."""
     taken = ScriptedSource.read
 
@@ -121,7 +121,7 @@ def test_a_ledger_deleted_while_it_is_read_is_a_loss(end: Offset, monkeypatch: p
     assert read(cluster, Offset(5, -1), end, fail_on_data_loss=False) == [*expected(*range(7)), *later]
 
 
-def test_only_the_planned_next_message_is_trusted() -> None:
+def test_only_the_planned_next_message_is_trusted():
     """Ledger 5 was done and is gone. That 7 came next the subscription said; what is moved after that, by a
     time to live for one, takes more with it."""
     cluster = ScriptedCluster()
@@ -141,7 +141,7 @@ def test_only_the_planned_next_message_is_trusted() -> None:
         assert values(fail_on_data_loss=False) == left
 
 
-def test_the_end_of_a_ledger_is_requested_once() -> None:
+def test_the_end_of_a_ledger_is_requested_once():
     cluster = cluster_of(20)
     cluster.publish(ONE, 9, [[b"later"]])
     assert read(cluster, Offset(5, -1), Offset(9, -1)) == expected(*range(20))
@@ -150,7 +150,7 @@ def test_the_end_of_a_ledger_is_requested_once() -> None:
     assert cluster.questions == 1
 
 
-def test_a_truncated_topic_is_a_loss() -> None:
+def test_a_truncated_topic_is_a_loss():
     cluster = cluster_of(3)
     with pytest.raises(DataLossError, match="ends at 5:2, before 5:8"):
         read(cluster, Offset(5, 0), Offset(5, 8))
@@ -160,7 +160,7 @@ def test_a_truncated_topic_is_a_loss() -> None:
         read(cluster, EARLIEST, Offset(5, 8))
 
 
-def test_messages_that_do_not_arrive_are_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_do_not_arrive_are_a_timeout(monkeypatch):
     cluster = cluster_of(3)
     monkeypatch.setattr("scripted_cluster.ScriptedSource.read", lambda self, max_entries, timeout: [])
     with pytest.raises(Timeout, match=f"nothing arrived for 20 ms while reading {TOPIC}"):
@@ -175,7 +175,7 @@ def chunk(payload: bytes, number: int, count: int, uuid: str) -> bytes:
     return build_entry(metadata.SerializeToString(), payload)
 
 
-def test_a_chunked_message_belongs_to_the_range_of_its_last_chunk() -> None:
+def test_a_chunked_message_belongs_to_the_range_of_its_last_chunk():
     cluster = cluster_of(1)
     entries = cluster.topics[ONE]
     for number in range(4):
@@ -189,7 +189,7 @@ def test_a_chunked_message_belongs_to_the_range_of_its_last_chunk() -> None:
     assert seen == [6, 2, 2, 2, 2, 2, 2, 2, 1, 0]
 
 
-def test_chunks_are_found_in_earlier_ledgers() -> None:
+def test_chunks_are_found_in_earlier_ledgers():
     """Chunks are found across any number of ledgers in between, also deleted ones."""
     for others in (0, 1, 40):
         cluster = ScriptedCluster({ONE: {}})
@@ -212,7 +212,7 @@ def test_chunks_are_found_in_earlier_ledgers() -> None:
         assert read(cluster, Offset(90, 0), Offset(95, 0), fail_on_data_loss=False) == []
 
 
-def test_any_number_of_interleaved_chunked_messages_is_read() -> None:
+def test_any_number_of_interleaved_chunked_messages_is_read():
     """Official consumers drop the oldest of more than ten; a reader of a range drops none."""
     cluster = ScriptedCluster({ONE: {}})
     for number in range(2):
@@ -221,7 +221,7 @@ def test_any_number_of_interleaved_chunked_messages_is_read() -> None:
     assert read(cluster, EARLIEST, Offset(5, 99)) == [b"01"] * 50
 
 
-def test_a_task_continues_after_a_restart_of_the_broker() -> None:
+def test_a_task_continues_after_a_restart_of_the_broker():
     cluster = cluster_of(40)
     part = Range(ONE, EARLIEST, Offset(5, 39))
     rows = []
@@ -236,7 +236,7 @@ def test_a_task_continues_after_a_restart_of_the_broker() -> None:
     assert rows == list(range(40))
 
 
-def test_entries_sent_with_the_range_are_not_fetched() -> None:
+def test_entries_sent_with_the_range_are_not_fetched():
     cluster = cluster_of(6)
     head = tuple(cluster.raw_entry(ONE, (5, number)) for number in range(3))
     cluster.bytes_read = 0
@@ -254,13 +254,13 @@ def test_entries_sent_with_the_range_are_not_fetched() -> None:
         rows(Range(ONE, Offset(5, -1), Offset(5, 4), head=head))
 
 
-def test_chunks_without_their_first_one_are_left_out() -> None:
+def test_chunks_without_their_first_one_are_left_out():
     cluster = cluster_of(1)
     cluster.topics[ONE][5, 1] = chunk(b"1", 1, 2, "a")
     assert read(cluster, EARLIEST, Offset(5, 1)) == expected(0)
 
 
-def test_damaged_and_encrypted_entries_are_named() -> None:
+def test_damaged_and_encrypted_entries_are_named():
     cluster = cluster_of(3)
     damaged = bytearray(cluster.topics[ONE][5, 1])
     damaged[-1] ^= 1
@@ -275,7 +275,7 @@ def test_damaged_and_encrypted_entries_are_named() -> None:
 
 
 @pytest.mark.parametrize("gone", [(5, 3), (5, 4), (5, 9)], ids=["first", "between", "last"])
-def test_entries_lost_to_damage_are_a_loss(gone: tuple[int, int], caplog: pytest.LogCaptureFixture) -> None:
+def test_entries_lost_to_damage_are_a_loss(gone, caplog):
     """Retention removes whole ledgers: with others of their ledger there, nothing but damage takes entries.
     Apache Pulsar's broker keeps some to itself, which are no messages."""
     cluster = cluster_of(12)
@@ -294,7 +294,7 @@ def test_entries_lost_to_damage_are_a_loss(gone: tuple[int, int], caplog: pytest
     assert "withholds markers of transactions" in caplog.text
 
 
-def test_chunked_messages_begun_before_the_partition_are_no_loss() -> None:
+def test_chunked_messages_begun_before_the_partition_are_no_loss():
     """The rest of a chunked message is no loss in any task, as long as the partition still begins where it
     did at the start of the query."""
     cluster = cluster_of(1, ledger=3)

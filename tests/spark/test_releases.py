@@ -10,8 +10,6 @@ from driven_query import SCHEMA, Query, numbers, publish
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StructType, TimestampType
 
-from geminga import Client
-from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, OperationNotSupported
 from geminga.spark import releases
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("older_release")
 
 
 @pytest.fixture
-def client(pulsar_broker: EmbeddedBroker) -> Any:
+def client(pulsar_broker):
     with pulsar_broker.client() as found:
         yield found
 
@@ -34,9 +32,7 @@ class OlderQuery(Query):
         return self.reader.latestOffset()
 
 
-def test_a_restarted_stream_reads_each_row_once(
-    pulsar_broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+def test_a_restarted_stream_reads_each_row_once(pulsar_broker, client, pulsar_topic):
     publish(client, pulsar_topic, 0, 5)
     query = OlderQuery(pulsar_broker, pulsar_topic, startingOffsets="earliest")
     assert query.batch() == numbers(0, 5)
@@ -50,8 +46,8 @@ def test_a_restarted_stream_reads_each_row_once(
 
 
 def test_a_stream_from_latest_loses_no_row_between_its_first_end_and_its_start(
-    pulsar_broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+    pulsar_broker, client, pulsar_topic
+):
     publish(client, pulsar_topic, 0, 5)
     query = OlderQuery(pulsar_broker, pulsar_topic, startingOffsets="latest")
     end = query.latest()
@@ -65,8 +61,8 @@ def test_a_stream_from_latest_loses_no_row_between_its_first_end_and_its_start(
 
 
 def test_a_new_stream_with_a_subscription_starts_at_the_option_and_keeps_its_place(
-    pulsar_broker: EmbeddedBroker, client: Client, pulsar_topic: str
-) -> None:
+    pulsar_broker, client, pulsar_topic
+):
     publish(client, pulsar_topic, 0, 5)
     options = {"predefinedSubscription": "s", "startingOffsets": "earliest"}
     query = OlderQuery(pulsar_broker, pulsar_topic, **options)
@@ -81,8 +77,8 @@ def test_a_new_stream_with_a_subscription_starts_at_the_option_and_keeps_its_pla
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_topics_deleted_while_a_stream_was_stopped_are_reported_at_its_restart(
-    pulsar_broker: EmbeddedBroker, client: Client, pulsar_topic: str, fails: bool
-) -> None:
+    pulsar_broker, client, pulsar_topic, fails
+):
     kept, gone = f"{pulsar_topic}-kept", f"{pulsar_topic}-gone"
     publish(client, kept, 0, 5)
     publish(client, gone, 5, 5)
@@ -102,14 +98,14 @@ def test_topics_deleted_while_a_stream_was_stopped_are_reported_at_its_restart(
 
 
 @pytest.mark.parametrize("option", [{"maxOffsetsPerTrigger": "5"}, {"durableSubscription": "true"}])
-def test_options_that_need_a_newer_release_are_refused_at_the_start(option: dict[str, str]) -> None:
+def test_options_that_need_a_newer_release_are_refused_at_the_start(option):
     options = {"service.url": "pulsar://localhost:1", "topic": "t", **option}
     reader = PulsarDataSource(options).streamReader(SCHEMA)
     with pytest.raises(OperationNotSupported, match=r"needs PySpark 4\.2 or newer; this is PySpark 4"):
         reader.initialOffset()
 
 
-def test_errors_of_the_options_are_raised_by_the_first_call() -> None:
+def test_errors_of_the_options_are_raised_by_the_first_call():
     """PySpark hides an error of `streamReader` behind an error of its own."""
     options = {"service.url": "pulsar://localhost:1", "topic": "t", "endingTime": f"{10**12}"}
     reader: Any = PulsarDataSource(options).streamReader(SCHEMA)
@@ -118,7 +114,7 @@ def test_errors_of_the_options_are_raised_by_the_first_call() -> None:
             call()
 
 
-def test_rows_are_written_as_arrow_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_written_as_arrow_batches(monkeypatch):
     class Writer:
         def write(self, batches: Any) -> list[Any]:
             return list(batches)

@@ -77,9 +77,7 @@ def scattered(folder: Path, rows: int = 30_000, seconds: int = 60) -> None:
 @pytest.mark.parametrize(
     ("options", "seconds"), [({}, 0.0), ({"speed": "30"}, 2.0), ({"rowsPerSecond": "10000"}, 3.0)]
 )
-def test_every_row_is_replayed_once_in_order_and_on_time(
-    options: dict[str, str], seconds: float, tmp_path: Path
-) -> None:
+def test_every_row_is_replayed_once_in_order_and_on_time(options, seconds, tmp_path):
     scattered(tmp_path / "t")
     run = Run(tmp_path / "t", **options)
     run.go()
@@ -91,7 +89,7 @@ def test_every_row_is_replayed_once_in_order_and_on_time(
             assert given >= (time - START) / 1e6 / 30 - 0.01, "no row before it is due"
 
 
-def test_a_run_resumes_after_the_previous_one_even_when_files_were_merged(tmp_path: Path) -> None:
+def test_a_run_resumes_after_the_previous_one_even_when_files_were_merged(tmp_path):
     scattered(tmp_path / "t")
     first = Run(tmp_path / "t", speed="30")
     offset = first.go(most=3)
@@ -113,7 +111,7 @@ def test_a_run_resumes_after_the_previous_one_even_when_files_were_merged(tmp_pa
     Run(tmp_path / "t").go(offset)  # what was left out once is no news
 
 
-def test_rows_of_the_same_time_are_in_one_micro_batch(tmp_path: Path, monkeypatch: Any) -> None:
+def test_rows_of_the_same_time_are_in_one_micro_batch(tmp_path, monkeypatch):
     monkeypatch.setattr(replaying, "ROWS_MAX", 100)
     lay(tmp_path / "t", "0", [START] * 1000 + [START + 1] * 10 + [START + 2] * 95)
     run = Run(tmp_path / "t")
@@ -122,7 +120,7 @@ def test_rows_of_the_same_time_are_in_one_micro_batch(tmp_path: Path, monkeypatc
     assert run.ids == list(range(1105)), "as the file has them"
 
 
-def test_a_long_time_span_needs_little_memory(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_long_time_span_needs_little_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(replaying, "BUCKETS_MAX", 64)
     monkeypatch.setattr(replaying, "ROWS_MAX", 500)
     scattered(tmp_path / "t", 30_000, 10**9)
@@ -133,14 +131,14 @@ def test_a_long_time_span_needs_little_memory(tmp_path: Path, monkeypatch: Any) 
     assert sorted(run.ids) == list(range(30_000))
 
 
-def test_starting_and_ending_time_select_a_part(tmp_path: Path) -> None:
+def test_starting_and_ending_time_select_a_part(tmp_path):
     lay(tmp_path / "t", "0", [START + n * 1_000_000 for n in range(10)])
     run = Run(tmp_path / "t", startingTime="2025-10-09T08:53:22Z", endingTime="2025-10-09T08:53:25+00:00")
     run.go()
     assert run.ids == [2, 3, 4]
 
 
-def test_times_before_1970_and_empty_tables_are_replayed(tmp_path: Path) -> None:
+def test_times_before_1970_and_empty_tables_are_replayed(tmp_path):
     lay(tmp_path / "t", "0", [])
     run = Run(tmp_path / "t")
     offset = run.go()
@@ -151,7 +149,7 @@ def test_times_before_1970_and_empty_tables_are_replayed(tmp_path: Path) -> None
     assert again.ids == [0, 1, 2]
 
 
-def test_rows_without_a_time_are_refused(tmp_path: Path) -> None:
+def test_rows_without_a_time_are_refused(tmp_path):
     (tmp_path / "t").mkdir()
     times = pa.array([START, None], pa.timestamp("ns"))
     parquet.write_table(pa.table({"id": [0, 1], "at": times}), tmp_path / "t/0.parquet")
@@ -173,12 +171,12 @@ def test_rows_without_a_time_are_refused(tmp_path: Path) -> None:
         ({"path": "/t", "time": "at", "nullTimes": "drop"}, "nullTimes="),
     ],
 )
-def test_invalid_options_are_named(options: dict[str, str], said: str) -> None:
+def test_invalid_options_are_named(options, said):
     with pytest.raises(InvalidConfiguration, match=said):
         ReplayOptions.of(options)
 
 
-def test_a_missing_or_unsuitable_time_column_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_unsuitable_time_column_is_named(tmp_path):
     lay(tmp_path / "t", "0", [START])
     with pytest.raises(InvalidConfiguration, match="did you mean 'at'"):
         Run(tmp_path / "t", time="att").go()

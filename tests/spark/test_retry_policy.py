@@ -8,13 +8,13 @@ from geminga.spark.retry_policy import RetryPolicy
 
 
 @pytest.mark.parametrize("failures", [0, 1, 7])
-def test_temporary_failures_are_retried(failures: int) -> None:
+def test_temporary_failures_are_retried(failures):
     outage = Outage(failures)
     RetryPolicy(30, outage.clock, outage.sleep).call("asking", outage)
     assert outage.left == 0
 
 
-def test_retries_end_after_the_timeout() -> None:
+def test_retries_end_after_the_timeout():
     outage = Outage(1 << 30)
     with pytest.raises(ConnectError) as caught:
         RetryPolicy(30, outage.clock, outage.sleep).call("asking", outage)
@@ -31,7 +31,7 @@ def test_retries_end_after_the_timeout() -> None:
     assert outage.left == left - 1, "what took all the time is not begun again"
 
 
-def test_a_subscription_in_use_is_awaited_for_a_third_of_the_timeout() -> None:
+def test_a_subscription_in_use_is_awaited_for_a_third_of_the_timeout():
     outage = Outage(0)
 
     def busy() -> None:
@@ -43,7 +43,7 @@ def test_a_subscription_in_use_is_awaited_for_a_third_of_the_timeout() -> None:
     assert "each source of a query needs a predefinedSubscription of its own" in caught.value.__notes__[0]
 
 
-def test_other_failures_are_raised_at_once() -> None:
+def test_other_failures_are_raised_at_once():
     outage = Outage(0)
 
     def missing() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -53,7 +52,7 @@ def shaped(schema: StructType, entries: list[RawEntry]) -> pa.RecordBatch:
     return batch
 
 
-def test_every_column_has_sparks_arrow_type() -> None:
+def test_every_column_has_sparks_arrow_type():
     schema = source_schema(tuple(COLUMNS))
     (row,) = shaped(schema, [entry()]).to_pylist()
     assert row["value"] == b"v"
@@ -66,7 +65,7 @@ def test_every_column_has_sparks_arrow_type() -> None:
     assert shaped(schema, []).num_rows == 0
 
 
-def test_text_columns_replace_invalid_utf_8() -> None:
+def test_text_columns_replace_invalid_utf_8():
     schema = StructType().add("value", StringType()).add("__KEY", StringType())
     assert shaped(schema, [entry(b"a\xff"), entry(b"b")]).to_pylist() == [
         {"value": "a\ufffd", "__KEY": "k"},
@@ -82,12 +81,12 @@ def test_text_columns_replace_invalid_utf_8() -> None:
         (("value", "VALUE"), "names a column twice"),
     ],
 )
-def test_unknown_columns_are_refused(columns: tuple[str, ...], message: str) -> None:
+def test_unknown_columns_are_refused(columns, message):
     with pytest.raises(InvalidConfiguration, match=message):
         source_schema(columns)
 
 
-def test_unsuitable_schemas_are_refused() -> None:
+def test_unsuitable_schemas_are_refused():
     with pytest.raises(InvalidConfiguration, match="'value' can be read as binary or string, not as int"):
         message_columns(StructType().add("value", IntegerType()))
     with pytest.raises(InvalidConfiguration, match="no column 'id'"):
@@ -97,7 +96,7 @@ def test_unsuitable_schemas_are_refused() -> None:
 TEXT_MAP = MapType(StringType(), StringType())
 
 
-def test_columns_of_a_frame_are_assigned_to_message_fields() -> None:
+def test_columns_of_a_frame_are_assigned_to_message_fields():
     schema = StructType()
     for name, kind in [
         ("__key", StringType()), ("value", BinaryType()), ("__eventTime", TimestampType()),
@@ -111,7 +110,7 @@ def test_columns_of_a_frame_are_assigned_to_message_fields() -> None:
 
 
 @pytest.mark.parametrize("last", [DayTimeIntervalType.MINUTE, DayTimeIntervalType.SECOND])
-def test_a_delay_may_be_any_day_time_interval(last: int) -> None:
+def test_a_delay_may_be_any_day_time_interval(last):
     """``INTERVAL 15 MINUTES`` is of another type than one of days to seconds."""
     schema = StructType().add("value", BinaryType()).add("__deliverAfter", DayTimeIntervalType(2, last))
     assert written_columns(schema, "t").columns == {"value": 0, "deliver_after": 1}
@@ -138,7 +137,7 @@ def test_a_delay_may_be_any_day_time_interval(last: int) -> None:
     ],
     ids=["name", "value kind", "key kind", "twice", "no value", "two times", "no topic"],
 )
-def test_unsuitable_frames_are_refused(fields: dict[str, Any], topic: str | None, message: str) -> None:
+def test_unsuitable_frames_are_refused(fields, topic, message):
     schema = StructType()
     for name, kind in fields.items():
         schema.add(name, kind)
@@ -146,7 +145,7 @@ def test_unsuitable_frames_are_refused(fields: dict[str, Any], topic: str | None
         written_columns(schema, topic)
 
 
-def test_strings_with_a_collation_are_strings() -> None:
+def test_strings_with_a_collation_are_strings():
     text = StringType("UTF8_LCASE")
     schema = StructType().add("value", text).add("a", ArrayType(text)).add("m", MapType(text, text))
     schema.add("s", StructType().add("x", text, False).add("n", LongType()))
@@ -156,7 +155,7 @@ def test_strings_with_a_collation_are_strings() -> None:
     assert not plain["s"].dataType["x"].nullable
 
 
-def test_properties_with_null_values_are_left_out() -> None:
+def test_properties_with_null_values_are_left_out():
     pairs = [[("a", "1")], None, [("b", None), ("c", "2")], [], [("d", None)]]
     kind = pa.map_(pa.string(), pa.string())
     batch = pa.record_batch({"value": [b"v"] * 5, "properties": pa.array(pairs, kind)})
@@ -169,7 +168,7 @@ def test_properties_with_null_values_are_left_out() -> None:
         ]
 
 
-def test_delays_become_delivery_times() -> None:
+def test_delays_become_delivery_times():
     columns = {"value": [b"v", b"v"], "after": pa.array([dt.timedelta(seconds=2), None], pa.duration("us"))}
     layout = FrameLayout({"value": 0, "deliver_after": 1}, StructType())
     found = to_messages(pa.record_batch(columns), layout, 1000)

@@ -49,7 +49,7 @@ def newest(cluster: ScriptedCluster) -> Offset:
 
 
 @given(layout=layouts, ledger=st.integers(-1, 300))
-def test_ledgers_after_a_position_are_found(layout: Layout, ledger: int) -> None:
+def test_ledgers_after_a_position_are_found(layout, ledger):
     cluster = cluster_of(layout)
     last = max(layout)
     assert ask(cluster, ledgers_after(ledger, last)) == dict.fromkeys(
@@ -57,14 +57,14 @@ def test_ledgers_after_a_position_are_found(layout: Layout, ledger: int) -> None
     )
 
 
-def test_a_thousand_ledgers_take_few_rounds() -> None:
+def test_a_thousand_ledgers_take_few_rounds():
     cluster = cluster_of(dict.fromkeys(range(0, 100_000, 100), 1))
     assert len(ask(cluster, ledgers_after(-1, 99_900))) == 1000
     assert cluster.rounds < 80
     assert cluster.questions < 1100
 
 
-def test_more_ledgers_than_the_limit_are_found_in_even_parts() -> None:
+def test_more_ledgers_than_the_limit_are_found_in_even_parts():
     cluster = cluster_of(dict.fromkeys(range(4000), 1))
     found = list(ask(cluster, ledgers_after(-1, 3999)))
     assert len(found) == 4 + 16 * 64
@@ -72,14 +72,14 @@ def test_more_ledgers_than_the_limit_are_found_in_even_parts() -> None:
 
 
 @given(layout=layouts, data=st.data())
-def test_the_last_entry_of_a_ledger_is_found(layout: Layout, data: st.DataObject) -> None:
+def test_the_last_entry_of_a_ledger_is_found(layout, data):
     ledger = data.draw(st.sampled_from(sorted(layout)))
     known = data.draw(st.integers(-1, layout[ledger] - 1))
     assert ask(cluster_of(layout), last_entry(ledger, known)) == layout[ledger] - 1
 
 
 @given(layout=layouts, entries=st.integers(1, 60), data=st.data())
-def test_positions_some_entries_back_are_found(layout: Layout, entries: int, data: st.DataObject) -> None:
+def test_positions_some_entries_back_are_found(layout, entries, data):
     cluster = cluster_of(layout)
     places = sorted(cluster.topics[ONE])
     number = data.draw(st.integers(0, len(places) - 1))
@@ -93,7 +93,7 @@ def test_positions_some_entries_back_are_found(layout: Layout, entries: int, dat
 
 
 @given(layout=layouts, entries=st.integers(1, 30), data=st.data())
-def test_positions_some_entries_ahead_are_bounded(layout: Layout, entries: int, data: st.DataObject) -> None:
+def test_positions_some_entries_ahead_are_bounded(layout, entries, data):
     cluster = cluster_of(layout)
     places = sorted(cluster.topics[ONE])
     number = data.draw(st.integers(-1, len(places) - 2))
@@ -104,7 +104,7 @@ def test_positions_some_entries_ahead_are_bounded(layout: Layout, entries: int, 
 
 
 @pytest.mark.parametrize("time_ms", [0, 2999, *range(3000, 3006), *range(6999, 7008), *range(7999, 8007)])
-def test_the_first_entry_after_a_time_is_found(time_ms: int) -> None:
+def test_the_first_entry_after_a_time_is_found(time_ms):
     cluster = cluster_of({3: 4, 7: 6, 8: 5})
     start = ask(cluster, before_time(newest(cluster), time_ms))
     times = {place: 1000 * place[0] + place[1] for place in cluster.topics[ONE]}  # as `publish` numbers them
@@ -113,7 +113,7 @@ def test_the_first_entry_after_a_time_is_found(time_ms: int) -> None:
 
 
 @given(layout=layouts, size=st.integers(1, 9), exact=st.booleans(), data=st.data())
-def test_pieces_hold_every_entry_once(layout: Layout, size: int, exact: bool, data: st.DataObject) -> None:
+def test_pieces_hold_every_entry_once(layout, size, exact, data):
     cluster = cluster_of(layout)
     places = sorted(cluster.topics[ONE])
     number = data.draw(st.integers(-1, len(places) - 1))

@@ -3,25 +3,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from interpreter import run_python
 
 import geminga.spark
-from geminga import Client
-from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration
 from geminga.spark.sessions import CONFIGURED
 from geminga.testing.apache_pulsar import free_ports
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @pytest.mark.spark
-def test_a_session_knows_the_format(spark: SparkSession) -> None:
+def test_a_session_knows_the_format(spark):
     assert geminga.spark.session() is not None
     with pytest.raises(Exception, match=r"service\.url is missing"):
         spark.read.format("pulsar").option("topic", "t").load()
@@ -29,7 +24,7 @@ def test_a_session_knows_the_format(spark: SparkSession) -> None:
     assert spark.sparkContext.pythonExec == sys.executable
 
 
-def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported(monkeypatch):
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -38,7 +33,7 @@ def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         geminga.spark.session()
 
 
-def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_java_home_without_java_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(InvalidConfiguration, match=r"JAVA_HOME='.*' holds no bin/java"):
@@ -68,9 +63,7 @@ class Context:
         ("spark://cluster:7077", {}, "python3"),
     ],
 )
-def test_workers_of_a_local_session_run_this_interpreter(
-    monkeypatch: pytest.MonkeyPatch, master: str, settings: dict[str, str], expected: str
-) -> None:
+def test_workers_of_a_local_session_run_this_interpreter(monkeypatch, master, settings, expected):
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     context = Context(master, settings)
     registered: list[object] = []
@@ -111,13 +104,8 @@ class Asked(Exception):
     ],
 )
 def test_only_local_sessions_created_here_are_tuned(
-    master: str | None,
-    config: dict[str, str],
-    defaults: str,
-    is_tuned: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    master, config, defaults, is_tuned, monkeypatch, tmp_path
+):
     """Workers of a cluster know neither our interpreter nor our daemon: a plain map would fail there."""
     for name in ("PYSPARK_PYTHON", "SPARK_CONF_DIR", *CONFIGURED):
         monkeypatch.delenv(name, raising=False)
@@ -202,16 +190,14 @@ def run(script: str, *arguments: str) -> str:
 @pytest.mark.rotating(1, group="Spark in a process of its own")
 @pytest.mark.spark
 @pytest.mark.timeout(450)
-def test_an_existing_session_is_not_changed() -> None:
+def test_an_existing_session_is_not_changed():
     assert run(PLAIN_SESSION).split() == ["Europe/Berlin", "3", "True", "False"]
 
 
 @pytest.mark.rotating(1, group="Spark in a process of its own")
 @pytest.mark.spark
 @pytest.mark.timeout(450)
-def test_a_spark_connect_session_reads_a_topic(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+def test_a_spark_connect_session_reads_a_topic(pulsar_broker, pulsar_client, pulsar_topic):
     pytest.importorskip("grpc_status")
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for _ in range(5):
@@ -234,9 +220,9 @@ def test_a_spark_connect_session_reads_a_topic(
     assert plain.split() == ["5", "True", "5"]
 
 
-def test_importing_the_package_loads_no_spark() -> None:
+def test_importing_the_package_loads_no_spark():
     script = "import sys, geminga.spark; assert not {'pyspark', 'pyarrow', 'numba'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    run_python(script)
     assert {"register", "session", "PulsarDataSource"} <= set(dir(geminga.spark))
     assert geminga.spark.PulsarDataSource.name() == "pulsar"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -7,7 +7,6 @@ import json
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -44,9 +43,7 @@ SCHEMA = StructType().add("value", BinaryType())
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_deleted_topic_ends_a_stream_unless_data_loss_is_allowed(
-    pulsar_broker: EmbeddedBroker, pulsar_topic: str, fails: bool
-) -> None:
+def test_a_deleted_topic_ends_a_stream_unless_data_loss_is_allowed(pulsar_broker, pulsar_topic, fails):
     """The topic is named, not matched: that it is missing is an error as a query starts, and a loss later."""
     kept, gone = f"{pulsar_topic}-kept", f"{pulsar_topic}-gone"
     options = {"startingOffsets": "earliest", "failOnDataLoss": fails}
@@ -102,9 +99,7 @@ def numbers(first: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-def test_chunked_messages_are_read_with_any_split(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+def test_chunked_messages_are_read_with_any_split(pulsar_broker, pulsar_client, pulsar_topic):
     large = [bytes([65 + number]) * 3000 for number in range(3)]
     with pulsar_client.create_producer(
         pulsar_topic, batching_enabled=False, chunking_enabled=True, chunk_max_message_size=1000
@@ -120,9 +115,7 @@ def test_chunked_messages_are_read_with_any_split(
     assert read(whole, whole.partitions()) == read(reader, parts)
 
 
-def test_truncation_between_two_runs_is_a_loss(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+def test_truncation_between_two_runs_is_a_loss(pulsar_broker, pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 0, 20)
     url = pulsar_broker.service_url
     reader = stream_reader(url, pulsar_topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
@@ -144,9 +137,7 @@ def test_truncation_between_two_runs_is_a_loss(
         each.stop()
 
 
-def test_entries_skipped_by_the_broker_are_a_loss(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+def test_entries_skipped_by_the_broker_are_a_loss(pulsar_broker, pulsar_client, pulsar_topic):
     """Damaged entries inside a task's range: the broker delivers the entries after them."""
     publish(pulsar_client, pulsar_topic, 0, 50)
 
@@ -164,7 +155,7 @@ def test_entries_skipped_by_the_broker_are_a_loss(
     assert read(tolerant, tolerant.partitions()) == [*numbers(0, 15), *numbers(30, 20)]
 
 
-def test_offsets_survive_a_restart_of_the_broker(tmp_path: Path) -> None:
+def test_offsets_survive_a_restart_of_the_broker(tmp_path):
     topic = "persistent://public/default/kept"
     offset: dict[str, Any] | None = None
     for run in range(3):
@@ -186,7 +177,7 @@ def test_offsets_survive_a_restart_of_the_broker(tmp_path: Path) -> None:
             reader.stop()
 
 
-def test_a_task_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
+def test_a_task_survives_a_restart_of_the_broker(tmp_path):
     topic = "persistent://public/default/restarted"
     (port,) = free_ports(1)
     with embedded(tmp_path / "store", port=port) as broker:
@@ -204,7 +195,7 @@ def test_a_task_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
     assert rows == numbers(0, 40_000)
 
 
-def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path: Path) -> None:
+def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path):
     """Each step of driver and task, streams and batches, begins while no broker is there."""
     topic = "persistent://public/default/away"
     (port,) = free_ports(1)
@@ -243,7 +234,7 @@ def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def key_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def key_files(tmp_path_factory):
     """A public and a private key."""
     rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
     from cryptography.hazmat.primitives import serialization as form
@@ -258,9 +249,7 @@ def key_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return public, private
 
 
-def test_encrypted_topics_are_written_and_read(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, key_files: tuple[Path, Path]
-) -> None:
+def test_encrypted_topics_are_written_and_read(pulsar_broker, pulsar_client, pulsar_topic, key_files):
     public, private = map(str, key_files)
     url = pulsar_broker.service_url
     given = {
@@ -308,7 +297,7 @@ def newest_by_key(reader: PulsarReader | PulsarStreamReader, parts: Any) -> dict
     return state
 
 
-def test_compacted_topics_are_read(tmp_path: Path) -> None:
+def test_compacted_topics_are_read(tmp_path):
     """Batches, single messages and deletions; a compaction between plan and task; ledgers that are gone."""
     keyed = StructType().add("__key", "string").add("value", "binary")
     with embedded(data_dir=tmp_path) as broker, Client(broker.service_url) as client:
@@ -354,7 +343,7 @@ def test_compacted_topics_are_read(tmp_path: Path) -> None:
         stream.stop()
 
 
-def test_reads_and_writes_use_tokens_and_tls(tmp_path: Path) -> None:
+def test_reads_and_writes_use_tokens_and_tls(tmp_path):
     """Clients with a token or certificate write and read; others are rejected."""
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")

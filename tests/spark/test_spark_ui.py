@@ -8,12 +8,9 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from geminga import Client
-from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.schema import AvroSchema, BytesSchema
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
@@ -56,9 +53,7 @@ class Reading:
     station: str
 
 
-def test_sparks_pages_show_rates_and_left_out_messages(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
-) -> None:
+def test_sparks_pages_show_rates_and_left_out_messages(pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
     with pulsar_client.create_producer(pulsar_topic, schema=AvroSchema(Reading)) as good:
         for number in range(50):
             good.send(Reading(str(number)))

@@ -36,7 +36,7 @@ def batch(*bodies: bytes) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def staging(tmp_path: Path) -> Staging:
+def staging(tmp_path):
     return Staging(str(tmp_path / "a b"))
 
 
@@ -45,7 +45,7 @@ def files(staging: Staging) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def test_staged_batches_are_read_back(staging: Staging) -> None:
+def test_staged_batches_are_read_back(staging):
     name = staging.stage(iter([batch(b"a", b"b"), batch(b""), batch(b"c")]))
     assert [bytes(row["body"]) for row in staging.staged(name)] == [b"a", b"b", b"", b"c"]
     staging.discard([name, "never-there.arrow"])
@@ -56,7 +56,7 @@ def test_staged_batches_are_read_back(staging: Staging) -> None:
 
 @pytest.mark.parametrize("where", [0.02, 0.5, 0.9])
 @pytest.mark.parametrize("how", ["flip", "cut"])
-def test_damage_is_detected_and_named(staging: Staging, where: float, how: str) -> None:
+def test_damage_is_detected_and_named(staging, where, how):
     name = staging.stage(iter([batch(b"x" * 3000)]))
     path = Path(staging.root) / "staged" / name
     content = bytearray(path.read_bytes())
@@ -68,7 +68,7 @@ def test_damage_is_detected_and_named(staging: Staging, where: float, how: str) 
         list(staging.staged(name))
 
 
-def test_the_name_is_decided_once(tmp_path: Path) -> None:
+def test_the_name_is_decided_once(tmp_path):
     def name(wanted: str | None, default: str = "d", query: str = "q") -> str:
         staging = Staging(str(tmp_path), query, "persistent://public/default/t")
         found = staging.sink_name(wanted, default)
@@ -81,7 +81,7 @@ def test_the_name_is_decided_once(tmp_path: Path) -> None:
     assert name("mine", query="q2") == "mine"
 
 
-def test_each_query_and_target_has_its_own_folder(tmp_path: Path) -> None:
+def test_each_query_and_target_has_its_own_folder(tmp_path):
     keys = [("q", "t"), ("q", "persistent://a/b/t"), ("q", "persistent://a/b-t"), ("q2", "t"), ("q", "..")]
     roots = {Staging(str(tmp_path), *key).root for key in keys}
     assert len(roots) == len(keys)
@@ -96,7 +96,7 @@ def test_each_query_and_target_has_its_own_folder(tmp_path: Path) -> None:
     assert Staging(str(tmp_path), "q2", "t").is_done(0)
 
 
-def test_a_micro_batch_is_decided_and_finished(staging: Staging) -> None:
+def test_a_micro_batch_is_decided_and_finished(staging):
     for number in range(4):
         names = [staging.stage(iter([batch(b"a")])), staging.stage(iter([batch(b"b")]))]
         orphan = staging.stage(iter([batch(b"of an attempt that failed")]))
@@ -111,7 +111,7 @@ def test_a_micro_batch_is_decided_and_finished(staging: Staging) -> None:
     assert files(staging) == ["epochs/2.done", "epochs/2.json", "epochs/3.done", "epochs/3.json"]
 
 
-def test_decisions_of_an_older_release_are_read(staging: Staging) -> None:
+def test_decisions_of_an_older_release_are_read(staging):
     staging.decide(0, Epoch(files=("a",)))
     note = Path(staging.root) / "epochs" / "0.json"
     note.write_text('{"files": ["a"]}')
@@ -126,14 +126,12 @@ def test_decisions_of_an_older_release_are_read(staging: Staging) -> None:
         ((5, None), (7, None), False), ((None, None), (7, "p"), True),
     ],
 )  # fmt: skip
-def test_micro_batches_are_compared_by_offsets_or_rows(
-    one: tuple[int | None, str | None], other: tuple[int | None, str | None], is_same: bool
-) -> None:
+def test_micro_batches_are_compared_by_offsets_or_rows(one, other, is_same):
     first, second = (Epoch(files=(), rows=rows, plan=plan) for rows, plan in (one, other))
     assert first.is_same(second) == second.is_same(first) == is_same
 
 
-def test_a_plan_is_sparks_record_without_its_time(tmp_path: Path) -> None:
+def test_a_plan_is_sparks_record_without_its_time(tmp_path):
     log = tmp_path / "offsets"
     log.mkdir()
     assert planned(str(tmp_path), 0) is None
@@ -155,20 +153,20 @@ def test_a_plan_is_sparks_record_without_its_time(tmp_path: Path) -> None:
     assert planned(str(tmp_path), 1) != second, "it begins elsewhere"
 
 
-def test_a_damaged_note_is_named(staging: Staging) -> None:
+def test_a_damaged_note_is_named(staging):
     staging.decide(0, Epoch(files=()))
     (Path(staging.root) / "epochs" / "0.json").write_text("{")
     with pytest.raises(StoreDamaged, match=r"epochs/0\.json of the exactly-once sink is damaged"):
         staging.epoch(0)
 
 
-def test_staging_locations_may_be_uris(tmp_path: Path) -> None:
+def test_staging_locations_may_be_uris(tmp_path):
     staging = Staging((tmp_path / "u").as_uri())
     staging.decide(0, Epoch(files=("x",)))
     assert (tmp_path / "u" / "epochs" / "0.json").exists()
 
 
-def test_folders_of_killed_batch_queries_are_deleted_after_a_week(tmp_path: Path) -> None:
+def test_folders_of_killed_batch_queries_are_deleted_after_a_week(tmp_path):
     location = str(tmp_path)
     old, new = Staging(job_folder(location), "q", "t"), Staging(job_folder(location), "q", "t")
     for each in (old, new):
@@ -185,9 +183,7 @@ def test_folders_of_killed_batch_queries_are_deleted_after_a_week(tmp_path: Path
     remove_abandoned_jobs(str(tmp_path / "missing"))
 
 
-def test_folders_that_have_no_times_or_vanish_meanwhile_are_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_that_have_no_times_or_vanish_meanwhile_are_left(tmp_path, monkeypatch):
     timeless, ended = (Path(job_folder(str(tmp_path))) for _ in range(2))
     for each in (timeless, ended):
         each.mkdir()
@@ -205,9 +201,7 @@ def test_folders_that_have_no_times_or_vanish_meanwhile_are_left(
     assert list(tmp_path.iterdir()) == [timeless]
 
 
-def test_a_published_query_does_not_fail_for_a_folder_that_cannot_be_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_published_query_does_not_fail_for_a_folder_that_cannot_be_deleted(tmp_path, monkeypatch, caplog):
     def fails(location: str) -> None:
         raise PermissionError(f"{location}: not yours")
 

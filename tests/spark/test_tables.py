@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +52,7 @@ class Catalog:
 
 
 @pytest.fixture
-def catalog(
-    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> Iterator[Catalog]:
+def catalog(spark, pulsar_broker, pulsar_client, pulsar_topic):
     try:
         yield Catalog(spark, pulsar_broker, pulsar_client, pulsar_topic)
     finally:
@@ -62,14 +60,14 @@ def catalog(
             spark.sql(f"DROP {what}")
 
 
-def test_a_table_with_options_is_refused(catalog: Catalog) -> None:
+def test_a_table_with_options_is_refused(catalog):
     options = catalog.options(catalog.source, " ")
     with pytest.raises(Exception, match=r"(?s)can have no options \(service\.url, topic\).*TEMPORARY VIEW"):
         catalog.spark.sql(f"CREATE TABLE flights USING pulsar OPTIONS {options}")
     assert not catalog.spark.catalog.tableExists("flights")
 
 
-def test_a_table_without_columns_has_those_of_messages(catalog: Catalog) -> None:
+def test_a_table_without_columns_has_those_of_messages(catalog):
     catalog.spark.sql("DROP TABLE messages")
     catalog.spark.sql("CREATE TABLE messages USING pulsar")
     assert catalog.spark.table("messages").columns[:2] == ["value", "__key"]
@@ -102,15 +100,13 @@ def into_a_new_table(catalog: Catalog, rows: DataFrame) -> None:
     ],
     ids=["INSERT INTO", "CREATE TABLE AS", "insertInto", "writeTo"],
 )
-def test_a_write_without_options_is_refused(
-    catalog: Catalog, write: Callable[[Catalog, DataFrame], None]
-) -> None:
+def test_a_write_without_options_is_refused(catalog, write):
     with pytest.raises(Exception, match=r"(?s)service\.url is missing.*INSERT INTO t WITH"):
         write(catalog, with_options_in_metadata(catalog))
     assert catalog.values(catalog.source) == [b"read"]
 
 
-def test_options_in_parquet_metadata_name_no_target(catalog: Catalog, tmp_path: Path) -> None:
+def test_options_in_parquet_metadata_name_no_target(catalog, tmp_path):
     with_options_in_metadata(catalog).write.parquet(str(tmp_path / "rows"))
     with pytest.raises(Exception, match=r"service\.url is missing"):
         insert(catalog, catalog.spark.read.parquet(str(tmp_path / "rows")))
@@ -124,7 +120,7 @@ def run(stream: DataFrame, folder: Path, start: Callable[[Any], Any]) -> None:
     query.stop()
 
 
-def test_a_stream_into_a_table_needs_its_own_options(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_stream_into_a_table_needs_its_own_options(catalog, tmp_path):
     with pytest.raises(Exception, match=r"(?s)service\.url is missing"):
         run(catalog.stream(), tmp_path / "a", lambda writer: writer.toTable("messages"))
     assert catalog.values(catalog.source) == [b"read"]
@@ -161,20 +157,18 @@ def write_to_a_view(catalog: Catalog, rows: DataFrame) -> None:
 
 
 @pytest.mark.parametrize("write", [insert_with, write_to, insert_into_a_view, write_to_a_view])
-def test_rows_are_written_by_the_options_of_the_write(
-    catalog: Catalog, write: Callable[[Catalog, DataFrame], None]
-) -> None:
+def test_rows_are_written_by_the_options_of_the_write(catalog, write):
     write(catalog, with_options_in_metadata(catalog))
     assert (catalog.values(catalog.source), catalog.values(catalog.target)) == ([b"read"], [b"read"])
 
 
-def test_a_persistent_view_keeps_the_options_of_its_query(catalog: Catalog) -> None:
+def test_a_persistent_view_keeps_the_options_of_its_query(catalog):
     options = catalog.options(catalog.source)
     catalog.spark.sql(f"CREATE VIEW flights AS SELECT value FROM messages WITH {options}")
     assert [bytes(row.value) for row in catalog.spark.table("flights").collect()] == [b"read"]
 
 
-def test_options_in_the_metadata_of_a_schema_are_ignored(catalog: Catalog) -> None:
+def test_options_in_the_metadata_of_a_schema_are_ignored(catalog):
     schema = with_options_in_metadata(catalog).schema
     with pytest.raises(Exception, match=r"service\.url is missing"):
         catalog.spark.read.format("pulsar").schema(schema).load().collect()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from waiting import eventually
 
@@ -18,7 +16,7 @@ from geminga.spark.watch import PulsarCursors, PulsarPartitions
 
 
 @pytest.fixture
-def watch(pulsar_client: Client) -> Iterator[PulsarPartitions]:
+def watch(pulsar_client):
     found = PulsarPartitions(pulsar_client, "w")
     yield found
     found.close()
@@ -35,9 +33,7 @@ def publish(client: Client, topic: str, count: int, size: int = 10) -> None:
             producer.send(b"v" * size)
 
 
-def test_many_partitions_are_queried_at_once(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
-) -> None:
+def test_many_partitions_are_queried_at_once(pulsar_broker, pulsar_client, pulsar_topic, watch):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 40)
     partitions = [(pulsar_topic, index) for index in range(40)]
     for index in (3, 39):
@@ -53,9 +49,7 @@ def test_many_partitions_are_queried_at_once(
     eventually(lambda: not subscriptions(pulsar_broker, name))
 
 
-def test_samples_end_with_their_budget(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
-) -> None:
+def test_samples_end_with_their_budget(pulsar_broker, pulsar_client, pulsar_topic, watch):
     one = (pulsar_topic, -1)
     publish(pulsar_client, pulsar_topic, 50, size=1000)
     newest = Offset.through(watch.newest([one])[one])._replace(batch_index=EARLIEST.batch_index)
@@ -71,9 +65,7 @@ def test_samples_end_with_their_budget(
     assert (seen, is_all) == ([], True)
 
 
-def test_a_missing_answer_for_an_existing_entry_is_an_error(
-    pulsar_broker: EmbeddedBroker, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_answer_for_an_existing_entry_is_an_error(pulsar_broker, pulsar_topic, monkeypatch):
     with Client(pulsar_broker.service_url, operation_timeout_seconds=2) as client:
         publish(client, pulsar_topic, 1)
         monkeypatch.setattr("geminga.consumer.core.ConsumerCore._grant", lambda self: None)
@@ -86,9 +78,7 @@ def test_a_missing_answer_for_an_existing_entry_is_an_error(
         watch.close()
 
 
-def test_the_newest_message_of_a_recreated_topic_is_found(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
-) -> None:
+def test_the_newest_message_of_a_recreated_topic_is_found(pulsar_broker, pulsar_client, pulsar_topic, watch):
     one = (pulsar_topic, -1)
     publish(pulsar_client, pulsar_topic, 3)
     assert watch.newest([one])[one].entry_id == 2
@@ -97,9 +87,7 @@ def test_the_newest_message_of_a_recreated_topic_is_found(
     assert watch.newest([one])[one].entry_id == 0
 
 
-def test_a_removed_subscription_is_reported_to_its_holder(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+def test_a_removed_subscription_is_reported_to_its_holder(pulsar_broker, pulsar_client, pulsar_topic):
     cursors, one = PulsarCursors(pulsar_client, "s"), (pulsar_topic, -1)
     publish(pulsar_client, pulsar_topic, 3)
     assert cursors.states([one])[one] is not None

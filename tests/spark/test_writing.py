@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType, TimestampType
 
-from geminga import Client, MessageId
+from geminga import MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration, InvalidMessage, MessageTooBig
 from geminga.spark.exactly_once import ExactlyOnceWriter
@@ -29,14 +29,14 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"value": pa.array([b"v"] * size, pa.binary())})
 
 
-def test_small_batches_are_combined() -> None:
+def test_small_batches_are_combined():
     frame = OutgoingFrame(write_options({"service.url": "pulsar://nowhere:1", "topic": "t"}), VALUE)
     assert [t.num_rows for t in frame.tables(batches(1, 0, 2, 3))] == [6]
     assert [t.num_rows for t in frame.tables(batches(TABLE_ROWS - 1, 5, 7))] == [TABLE_ROWS + 4, 7]
     assert list(frame.tables(batches(0))) == []
 
 
-def test_rows_are_split_by_topic() -> None:
+def test_rows_are_split_by_topic():
     table = pa.table({"value": ["1", "2", "3"], "topic": ["a", "b", "a"]})
     found = {topic: part.column("value").to_pylist() for topic, part in by_topic(table, None)}
     assert found == {"persistent://public/default/a": ["1", "3"], "persistent://public/default/b": ["2"]}
@@ -51,9 +51,7 @@ def test_rows_are_split_by_topic() -> None:
 
 
 @pytest.mark.parametrize("writer", [PulsarWriter, PulsarStreamWriter])
-def test_everything_is_published_before_the_task_ends(
-    writer: type[PulsarWriter], pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+def test_everything_is_published_before_the_task_ends(writer, pulsar_broker, pulsar_client, pulsar_topic):
     schema = (
         StructType().add("value", StringType()).add("__key", BinaryType()).add("__eventTime", TimestampType())
         .add("__messageProperties", MapType(StringType(), StringType()))
@@ -79,18 +77,18 @@ def test_everything_is_published_before_the_task_ends(
     reader.close()
 
 
-def test_a_task_without_rows_does_not_connect() -> None:
+def test_a_task_without_rows_does_not_connect():
     nowhere = write_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t"})
     assert PulsarWriter(nowhere, VALUE).write(batches(0)) == PulsarCommit()
 
 
-def test_a_message_that_is_too_big_fails_the_task(pulsar_broker: EmbeddedBroker, pulsar_topic: str) -> None:
+def test_a_message_that_is_too_big_fails_the_task(pulsar_broker, pulsar_topic):
     batch = pa.record_batch({"value": pa.array([b"x" * (6 << 20)], pa.binary())})
     with pytest.raises(MessageTooBig):
         PulsarWriter(options(pulsar_broker, topic=pulsar_topic), VALUE).write(iter([batch]))
 
 
-def test_options_choose_the_writer(pulsar_broker: EmbeddedBroker) -> None:
+def test_options_choose_the_writer(pulsar_broker):
     assert isinstance(stream_writer(options(pulsar_broker, topic="t"), VALUE), PulsarStreamWriter)
     exact = options(pulsar_broker, topic="t", exactlyOnce="true", checkpointLocation="/tmp/c")
     assert isinstance(stream_writer(exact, VALUE), ExactlyOnceWriter)

@@ -1,7 +1,5 @@
 """Programs and figures of the benchmarks that compare the client with others."""
 
-from __future__ import annotations
-
 import pytest
 
 import geminga

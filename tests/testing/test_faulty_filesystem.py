@@ -18,7 +18,7 @@ def start(plan: Plan | None = None) -> tuple[SimulatedDisk, FaultyFileSystem]:
     return disk, FaultyFileSystem(disk, plan)
 
 
-def test_a_folder_is_lost_with_all_in_it_until_its_parent_is_synced() -> None:
+def test_a_folder_is_lost_with_all_in_it_until_its_parent_is_synced():
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     with pytest.raises(FileNotFoundError):
@@ -39,7 +39,7 @@ def content(disk: SimulatedDisk, path: str = "/f/a") -> bytes | None:
     return bytes(disk.names[path].visible) if path in disk.names else None
 
 
-def test_the_chosen_fate_decides_about_unsynced_data_and_names() -> None:
+def test_the_chosen_fate_decides_about_unsynced_data_and_names():
     disk, filesystem = start()
     file = filesystem.open("/f/a", create=True)
     file.write([b"one"], 0)
@@ -53,7 +53,7 @@ def test_the_chosen_fate_decides_about_unsynced_data_and_names() -> None:
     assert content(disk.crash(Fate("all", "none"))) == b"onetwo"
 
 
-def test_renames_and_deletions_are_lost_without_a_folder_sync() -> None:
+def test_renames_and_deletions_are_lost_without_a_folder_sync():
     disk, filesystem = start()
     filesystem.open("/f/a", create=True).write([b"a"], 0)
     filesystem.sync_folder("/f")
@@ -67,7 +67,7 @@ def test_renames_and_deletions_are_lost_without_a_folder_sync() -> None:
         filesystem.open("/f/b")
 
 
-def test_later_writes_may_survive_lost_earlier_ones_or_be_torn() -> None:
+def test_later_writes_may_survive_lost_earlier_ones_or_be_torn():
     disk, filesystem = start()
     file = filesystem.open("/f/a", create=True)
     filesystem.sync_folder("/f")
@@ -82,7 +82,7 @@ def test_later_writes_may_survive_lost_earlier_ones_or_be_torn() -> None:
     assert (0, 0, 0, 0) in seen
 
 
-def test_a_sync_after_a_failed_sync_does_not_save_its_data() -> None:
+def test_a_sync_after_a_failed_sync_does_not_save_its_data():
     disk, filesystem = start(Plan(errors={4: errno.EIO}))
     file = filesystem.open("/f/a", create=True)
     filesystem.sync_folder("/f")
@@ -97,7 +97,7 @@ def test_a_sync_after_a_failed_sync_does_not_save_its_data() -> None:
     assert content(disk.crash(Fate("none", "none"))) == b"kept"
 
 
-def test_planned_faults_tear_shorten_interrupt_and_end_operations() -> None:
+def test_planned_faults_tear_shorten_interrupt_and_end_operations():
     disk, filesystem = start(Plan(crash_at=5, torn_bytes=2, short_writes={3: 1}, errors={4: errno.EINTR}))
     file = filesystem.open("/f/a", create=True)
     filesystem.sync_folder("/f")
@@ -112,7 +112,7 @@ def test_planned_faults_tear_shorten_interrupt_and_end_operations() -> None:
     assert [kind for kind, _ in filesystem.history] == ["create", "sync folder", "write", "write", "write"]
 
 
-def test_truncation_and_allocation_are_unsynced_changes_too() -> None:
+def test_truncation_and_allocation_are_unsynced_changes_too():
     disk, filesystem = start()
     file = filesystem.open("/f/a", create=True)
     file.write([b"abcdef"], 0)
@@ -125,7 +125,7 @@ def test_truncation_and_allocation_are_unsynced_changes_too() -> None:
     assert content(disk.crash(Fate("all", "all"))) == b"ab\0\0\0"
 
 
-def test_databases_reopen_at_one_of_their_commits() -> None:
+def test_databases_reopen_at_one_of_their_commits():
     disk, filesystem = start()
     connection = filesystem.connect("/f/db")
     connection.execute("CREATE TABLE t (n INTEGER)")
@@ -147,7 +147,7 @@ def test_databases_reopen_at_one_of_their_commits() -> None:
     assert {rows(Fate(databases="some", random=random.Random(seed))) for seed in range(40)} == {-1, 1, 2, 3}
 
 
-def test_locks_hold_until_released_or_the_process_dies() -> None:
+def test_locks_hold_until_released_or_the_process_dies():
     disk, filesystem = start()
     lock, _ = filesystem.lock("/f/lock")
     assert lock is not None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
+from interpreter import run_python
 
 MODULE = """
 import pytest
@@ -47,14 +46,14 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
-def test_fixtures_come_with_the_package(tmp_path: Path) -> None:
+def test_fixtures_come_with_the_package(tmp_path):
     (tmp_path / "test_mine.py").write_text(MODULE)
     ended = run_pytest(tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "6 passed" in ended.stdout
 
 
-def test_fixtures_are_documented(tmp_path: Path) -> None:
+def test_fixtures_are_documented(tmp_path):
     (tmp_path / "test_mine.py").write_text(MODULE)
     shown = run_pytest(tmp_path, "--fixtures").stdout
     for name in (
@@ -70,20 +69,18 @@ def test_fixtures_are_documented(tmp_path: Path) -> None:
         assert name in shown
 
 
-def test_loading_the_plugin_costs_nothing() -> None:
+def test_loading_the_plugin_costs_nothing():
     program = (
         "import sys; import pytest; before = set(sys.modules); import geminga.testing.plugin; "
         "print([m for m in set(sys.modules) - before if m.split('.')[0] not in ('geminga', 'uuid')])"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
-    )
+    ended = run_python(program)
     loaded = ended.stdout
     for heavy in ("asyncio", "aiohttp", "uvloop", "google.protobuf", "pyarrow", "numpy"):
         assert f"'{heavy}'" not in loaded
 
 
-def test_messages_pass_through_the_fixtures(pulsar_client: Any, pulsar_topic: str) -> None:
+def test_messages_pass_through_the_fixtures(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     pulsar_client.create_producer(pulsar_topic).send(b"hello")
     message = consumer.receive(timeout_millis=30_000)
@@ -91,5 +88,5 @@ def test_messages_pass_through_the_fixtures(pulsar_client: Any, pulsar_topic: st
     consumer.acknowledge(message)
 
 
-def test_topics_differ(pulsar_topic: str, request: pytest.FixtureRequest) -> None:
+def test_topics_differ(pulsar_topic, request):
     assert pulsar_topic.startswith("persistent://public/default/test-topics-differ-")

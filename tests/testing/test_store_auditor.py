@@ -43,7 +43,7 @@ PUT = lambda store: store.keys.put("cursor", b"base")  # noqa: E731
 @pytest.mark.parametrize(
     "steps", [[CREATE, ONE, MERGE], [CREATE, ONE, MERGE, TWO], [CREATE, ONE, MERGE, TWO, PUT]]
 )
-def test_prefixes_with_all_durable_writes_are_accepted(steps: list[Callable[[MemoryStore], object]]) -> None:
+def test_prefixes_with_all_durable_writes_are_accepted(steps):
     auditor, _, _ = make()
     auditor.check_restarted(rebuild(*steps))
 
@@ -62,13 +62,13 @@ def test_prefixes_with_all_durable_writes_are_accepted(steps: list[Callable[[Mem
         [CREATE, CREATE, ONE, MERGE],
     ],
 )
-def test_any_other_content_is_rejected(steps: list[Callable[[MemoryStore], object]]) -> None:
+def test_any_other_content_is_rejected(steps):
     auditor, _, _ = make()
     with pytest.raises(AssertionError, match="no allowed state"):
         auditor.check_restarted(rebuild(*steps))
 
 
-def test_a_running_store_must_show_all_writes() -> None:
+def test_a_running_store_must_show_all_writes():
     auditor, store, ledger = make()
     auditor.check_running(store)
     store.append(ledger, b"behind the auditor's back", nothing)
@@ -76,7 +76,7 @@ def test_a_running_store_must_show_all_writes() -> None:
         auditor.check_running(store)
 
 
-def test_ids_given_twice_are_noticed() -> None:
+def test_ids_given_twice_are_noticed():
     auditor, store, ledger = make()
     auditor.operations.append(("append", ledger, 1, b"again"))
     with pytest.raises(AssertionError, match="out of turn"):
@@ -86,7 +86,7 @@ def test_ids_given_twice_are_noticed() -> None:
         auditor.check_running(store)
 
 
-def test_writes_after_a_restart_are_audited_too() -> None:
+def test_writes_after_a_restart_are_audited_too():
     auditor, _, _ = make()
     store = rebuild(CREATE, ONE, MERGE)
     auditor.check_restarted(store)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.producer.settings import CompressionType
 from geminga.tuning import render
 from geminga.tuning.advise import Advice, advise
+from geminga.tuning.expectation import DELIVERY_P99_SECONDS
 from geminga.tuning.formula import formula
 from geminga.tuning.observe import observe
 from geminga.tuning.publish_settings import PublishSettings
@@ -39,13 +38,13 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with geminga.embedded() as running:
         yield running
 
 
 @pytest.fixture
-def busy_topic(broker: EmbeddedBroker) -> Iterator[str]:
+def busy_topic(broker):
     """A topic of three partitions with a producer whose batching delay is 2 ms."""
     topic = "persistent://public/default/busy"
     with broker.client() as client:
@@ -78,13 +77,14 @@ def geminga_admin(broker: EmbeddedBroker, topic: str, partitions: int) -> None:
     admin(broker.admin_url, "PUT", f"persistent/public/default/{topic}/partitions", partitions)
 
 
-def test_advice_from_numbers() -> None:
+def test_advice_from_numbers():
     found = advice()
-    delay = found.settings.producer.batching_max_publish_delay_seconds
     codec, level = found.settings.producer.compression_type, found.settings.producer.compression_level
     assert (
         found.settings
-        == formula(PROFILE, compression=codec, compression_level=level, delay_seconds=delay).settings
+        == formula(
+            PROFILE, compression=codec, compression_level=level, reserve_seconds=DELIVERY_P99_SECONDS
+        ).settings
     )
     assert found.after.end_to_end_p99_seconds is not None
     assert found.after.end_to_end_p99_seconds <= PROFILE.latency_budget_seconds * 1.02
@@ -94,7 +94,7 @@ def test_advice_from_numbers() -> None:
     assert found.findings == ()
 
 
-def test_the_codec_is_chosen_by_bytes_and_cpu() -> None:
+def test_the_codec_is_chosen_by_bytes_and_cpu():
     assert advice().settings.producer.compression_type is not CompressionType.NONE
     import os
 
@@ -107,7 +107,7 @@ def test_the_codec_is_chosen_by_bytes_and_cpu() -> None:
     assert (hard.compression_type, hard.compression_level) == (CompressionType.ZSTD, 9)
 
 
-def test_more_subscriptions_justify_a_higher_compression_level() -> None:
+def test_more_subscriptions_justify_a_higher_compression_level():
     read_often = advice(profile=PROFILE.changed(subscriptions=10))
     never_read = advice(profile=PROFILE.changed(subscriptions=0))
 
@@ -121,7 +121,7 @@ def test_more_subscriptions_justify_a_higher_compression_level() -> None:
     assert size(read_often) < sizes[CompressionType.ZSTD, 0]  # eleven times the bytes are worth CPU
 
 
-def test_a_live_topic_is_observed_and_advised(broker: EmbeddedBroker, busy_topic: str) -> None:
+def test_a_live_topic_is_observed_and_advised(broker, busy_topic):
     seen = observe(broker.service_url, broker.admin_url, busy_topic, seconds=1.5)
     assert seen.profile.partitions == 3
     assert (seen.producers, seen.profile.subscriptions) == (1, 1)
@@ -144,7 +144,7 @@ def test_a_live_topic_is_observed_and_advised(broker: EmbeddedBroker, busy_topic
     assert list(stats["subscriptions"]) == ["reads"]  # watching leaves nothing behind
 
 
-def test_keys_and_encrypted_messages_are_noticed(broker: EmbeddedBroker) -> None:
+def test_keys_and_encrypted_messages_are_noticed(broker):
     with broker.client() as client:
         producer = client.create_producer("keyed")
         ending = threading.Event()
@@ -166,7 +166,7 @@ def test_keys_and_encrypted_messages_are_noticed(broker: EmbeddedBroker) -> None
     assert seen.profile.partitions == 1
 
 
-def test_a_missing_or_idle_topic_is_an_error_without_a_traceback(broker: EmbeddedBroker) -> None:
+def test_a_missing_or_idle_topic_is_an_error_without_a_traceback(broker):
     with pytest.raises(TopicNotFound):
         observe(broker.service_url, broker.admin_url, "nothing", seconds=0.1)
     with broker.client() as client:
@@ -177,9 +177,7 @@ def test_a_missing_or_idle_topic_is_an_error_without_a_traceback(broker: Embedde
             observe(broker.service_url, broker.admin_url, "still", seconds=0.1)
 
 
-def test_the_command_observes_a_topic_and_writes_a_settings_file(
-    broker: EmbeddedBroker, busy_topic: str, tmp_path: Path
-) -> None:
+def test_the_command_observes_a_topic_and_writes_a_settings_file(broker, busy_topic, tmp_path):
     path = tmp_path / "tuned.toml"
     result = run(
         "--topic", busy_topic, "--service-url", broker.service_url, "--admin-url", broker.admin_url,
@@ -198,18 +196,17 @@ def test_the_command_observes_a_topic_and_writes_a_settings_file(
         producer.send(b"hello")
 
 
-def test_the_command_explains_its_advice() -> None:
+def test_the_command_explains_its_advice():
     result = run(*NUMBERS, *(f"--format={k}" for k in render.FORMATS))
     assert result.exit_code == 0, result.output
     for word in (
         "max_pending_messages = ", "geminga.Client(", "PulsarClient.builder()",
-        "batchingMaxPublishDelayMicros: ", '.option("batchingMaxMessages", "',
         "entries a second", "Sizes are measured on",
     ):  # fmt: skip
         assert word in result.output
 
 
-def test_every_output_format_has_all_settings() -> None:
+def test_every_output_format_has_all_settings():
     settings = formula(PROFILE, compression=CompressionType.ZLib).settings
     python = render.python(settings)
     compile(python, "settings", "exec")
@@ -217,11 +214,9 @@ def test_every_output_format_has_all_settings() -> None:
         assert f"    {name}=" in python
     assert "CompressionType.ZLIB" in render.java(settings)
     assert "BatcherBuilder.DEFAULT" in render.java(settings)
-    assert "compressionType: ZLIB" in render.yaml(settings)
-    assert '"compression", "ZLIB"' in render.spark(settings)
 
 
-def test_the_settings_name_the_observed_topic() -> None:
+def test_the_settings_name_the_observed_topic():
     settings = formula(PROFILE).settings
     place = render.PublishTarget(service_url='pulsar://"x', topic="persistent://a/b/c")
     for kind in render.FORMATS:
@@ -232,24 +227,13 @@ def test_the_settings_name_the_observed_topic() -> None:
     compile(render.python(settings, place), "settings", "exec")
 
 
-def test_traffic_options_together_with_a_topic_are_refused() -> None:
+def test_traffic_options_together_with_a_topic_are_refused():
     result = run("--topic", "t", "--partitions", "4")
     assert result.exit_code == 2
     assert "--partitions and --topic" in result.output
 
 
-def test_sparks_format_has_valid_options() -> None:
-    import re
-
-    from geminga.spark.options import write_options
-
-    settings = formula(PROFILE, compression=CompressionType.ZSTD).settings
-    options = dict(re.findall(r'\.option\("(\w+)", "(\w+)"\)', render.spark(settings)))
-    found = write_options({"service.url": "pulsar://x", "topic": "t", **options})
-    assert (found.compression, found.batching_max_messages) == ("ZSTD", 800)
-
-
-def test_sizes_and_compression_come_from_a_sample_file(tmp_path: Path) -> None:
+def test_sizes_and_compression_come_from_a_sample_file(tmp_path):
     file = tmp_path / "sample.jsonl"
     file.write_text("\n".join(json.dumps({"n": n, "text": "same words every time"}) for n in range(300)))
     result = run("--rate", "5000", "--sample", str(file), "--json")
@@ -260,7 +244,7 @@ def test_sizes_and_compression_come_from_a_sample_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list(STOCK))
-def test_advice_compares_with_any_stock_settings(name: str) -> None:
+def test_advice_compares_with_any_stock_settings(name):
     result = run(*NUMBERS, "--stock", name)
     assert result.exit_code == 0, result.output
     assert STOCK[name].title in result.output
@@ -276,7 +260,7 @@ def test_advice_compares_with_any_stock_settings(name: str) -> None:
         (["--topic", "t", "--service-url", "pulsar://127.0.0.1:1"], "127.0.0.1:1"),
     ],
 )
-def test_bad_input_is_an_error_without_a_traceback(arguments: list[str], sentence: str) -> None:
+def test_bad_input_is_an_error_without_a_traceback(arguments, sentence):
     result = run(*arguments)
     assert result.exit_code != 0
     if result.exception and not isinstance(result.exception, SystemExit):

@@ -19,7 +19,7 @@ def expect(profile: TrafficProfile, settings: PublishSettings, *, moves_on: bool
     return expected("", profile, settings, sample=standard_sample(200), moves_on_when_full=moves_on)
 
 
-def test_the_formula_fills_its_batches_and_keeps_the_budget() -> None:
+def test_the_formula_fills_its_batches_and_keeps_the_budget():
     found = expect(PROFILE, formula(PROFILE).settings)
     assert found.batch_fill == pytest.approx(800)
     assert found.entries_per_second == pytest.approx(25)
@@ -27,7 +27,7 @@ def test_the_formula_fills_its_batches_and_keeps_the_budget() -> None:
     assert 0.04 < found.end_to_end_p99_seconds < 0.06
 
 
-def test_stock_settings_make_small_batches() -> None:
+def test_stock_settings_make_small_batches():
     java = expect(PROFILE, JAVA.settings)
     assert 20 < java.batch_fill < 30  # a millisecond of 20,000 messages a second
     unbatched = expect(PROFILE, PULSAR_CLIENT.settings)
@@ -36,20 +36,20 @@ def test_stock_settings_make_small_batches() -> None:
     assert unbatched.end_to_end_p99_seconds == DELIVERY_P99_SECONDS
 
 
-def test_the_formula_saves_most_entries_and_bytes() -> None:
+def test_the_formula_saves_most_entries_and_bytes():
     stock = expect(PROFILE, JAVA.compressed(CompressionType.LZ4))
     tuned = expect(PROFILE, formula(PROFILE, compression=CompressionType.ZSTD).settings)
     assert tuned.entries_per_second < 0.05 * stock.entries_per_second
     assert tuned.stored_bytes_per_second < 0.5 * stock.stored_bytes_per_second
 
 
-def test_changing_the_partition_by_the_clock_cuts_off_a_batch() -> None:
+def test_changing_the_partition_by_the_clock_cuts_off_a_batch():
     settings = formula(PROFILE).settings.changed(batching_max_messages=500)
     assert expect(PROFILE, settings).batch_fill == 500
     assert expect(PROFILE, settings, moves_on=False).batch_fill == pytest.approx(400)
 
 
-def test_keys_share_the_delay_among_partitions() -> None:
+def test_keys_share_the_delay_among_partitions():
     keyed = PROFILE.changed(keys=100_000)
     found = expect(keyed, formula(keyed).settings)
     assert found.batch_fill == pytest.approx(1 + 20_000 / 60 * 0.0403, rel=0.01)
@@ -59,14 +59,14 @@ def test_keys_share_the_delay_among_partitions() -> None:
     assert expect(keyed, per_key).batch_fill == pytest.approx(1, rel=0.05)
 
 
-def test_the_lower_limit_bounds_the_memory() -> None:
+def test_the_lower_limit_bounds_the_memory():
     settings = formula(PROFILE).settings
     assert expect(PROFILE, settings).memory_bytes_max == 1600 * 60 * 200
     assert expect(PROFILE, settings.changed(memory_limit_bytes=1 << 20)).memory_bytes_max == 1 << 20
     assert expect(PROFILE, JAVA.settings).memory_bytes_max == 64 << 20
 
 
-def test_larger_batches_of_a_sample_compress_better() -> None:
+def test_larger_batches_of_a_sample_compress_better():
     sample = standard_sample(200)
     for codec in (CompressionType.LZ4, CompressionType.ZSTD):
         ratios = [sample.ratio(fill, codec) for fill in (1, 20, 500)]
@@ -80,7 +80,7 @@ def test_larger_batches_of_a_sample_compress_better() -> None:
     )
 
 
-def test_batches_larger_than_the_sample_have_its_ratio() -> None:
+def test_batches_larger_than_the_sample_have_its_ratio():
     few = Sample([b'{"a":1}', b'{"a":2}', b'{"a":3}'], "three")
     assert few.entry_bytes(1000, CompressionType.LZ4) == pytest.approx(
         500 * few.entry_bytes(2, CompressionType.LZ4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +34,7 @@ def result(*rows: dict[str, Any], **fields: Any) -> pa.Table:
     return pa.Table.from_pylist([advise_topic(row, plan(**fields)) for row in rows], schema=schema())
 
 
-def test_a_topic_with_small_batches_gets_settings_that_fill_them() -> None:
+def test_a_topic_with_small_batches_gets_settings_that_fill_them():
     found = advise_topic(topic(entries_per_second=1000.0, stored_bytes_per_second=1.2e6), plan())
     assert found["problem"] == ""
     assert found["batch_fill_before"] == pytest.approx(5.0)
@@ -46,14 +45,14 @@ def test_a_topic_with_small_batches_gets_settings_that_fill_them() -> None:
     assert found["stored_bytes_per_second_after"] < found["stored_bytes_per_second_before"]
 
 
-def test_stock_settings_replace_missing_statistics() -> None:
+def test_stock_settings_replace_missing_statistics():
     java = advise_topic(topic(), plan())
     unbatched = advise_topic(topic(), plan(stock="pulsar-client"))
     assert unbatched["entries_per_second_before"] == pytest.approx(5000)
     assert java["entries_per_second_before"] < 2000
 
 
-def test_a_codec_is_kept_unless_another_is_asked_for() -> None:
+def test_a_codec_is_kept_unless_another_is_asked_for():
     row = topic(entries_per_second=1000.0, stored_bytes_per_second=1e6, compression="LZ4")
     kept = advise_topic(row, plan())
     zstd = advise_topic(row, plan(compression=CompressionType.ZSTD))
@@ -61,7 +60,7 @@ def test_a_codec_is_kept_unless_another_is_asked_for() -> None:
     assert zstd["stored_bytes_per_second_after"] < kept["stored_bytes_per_second_after"] < 1e6
 
 
-def test_an_unknown_codec_is_kept() -> None:
+def test_an_unknown_codec_is_kept():
     """Settings with NONE would switch off what a topic may well have."""
     unknown = advise_topic(topic(entries_per_second=1000.0, stored_bytes_per_second=1e6), plan())
     assert unknown["compression"] is None
@@ -80,16 +79,16 @@ def test_an_unknown_codec_is_kept() -> None:
         ({"message_bytes": float("nan")}, "message_bytes"),
     ],
 )
-def test_a_topic_with_invalid_statistics_gets_a_problem(fields: dict[str, Any], word: str) -> None:
+def test_a_topic_with_invalid_statistics_gets_a_problem(fields, word):
     assert word in advise_topic(topic(**fields), plan())["problem"]
 
 
-def test_an_invalid_codec_is_a_problem_of_its_topic_alone() -> None:
+def test_an_invalid_codec_is_a_problem_of_its_topic_alone():
     assert "compression='LZ5'" in advise_topic(topic(compression="LZ5"), plan())["problem"]
     assert advise_topic(topic(compression="zlib"), plan())["compression"] == "ZLib"
 
 
-def test_savings_are_sums_over_the_topics_with_advice() -> None:
+def test_savings_are_sums_over_the_topics_with_advice():
     table = result(
         topic(entries_per_second=1000.0, stored_bytes_per_second=1.2e6),
         topic(topic="other", entries_per_second=500.0, stored_bytes_per_second=1.1e6),
@@ -104,7 +103,7 @@ def test_savings_are_sums_over_the_topics_with_advice() -> None:
     assert "- bad: partitions=0" in text
 
 
-def test_statistics_without_a_column_or_a_topic_are_refused() -> None:
+def test_statistics_without_a_column_or_a_topic_are_refused():
     with pytest.raises(InvalidConfiguration, match="no column 'message_bytes'"):
         check_columns(pa.table({"topic": ["t"], "rate_messages_per_second": [1.0]}))
     empty = pa.table({name: pa.array([], pa.string()) for name in ("topic", "message_bytes")})
@@ -112,7 +111,7 @@ def test_statistics_without_a_column_or_a_topic_are_refused() -> None:
         check_columns(empty)
 
 
-def test_invalid_plans_are_refused() -> None:
+def test_invalid_plans_are_refused():
     with pytest.raises(InvalidConfiguration, match="stock"):
         plan(stock="nobody's")
 
@@ -130,7 +129,7 @@ def fleet(count: int) -> pa.Table:
     )
 
 
-def test_advice_of_many_topics_equals_that_of_single_ones() -> None:
+def test_advice_of_many_topics_equals_that_of_single_ones():
     topics = fleet(30)
     found = advise_fleet(topics, plan()).to_pylist()
     assert [row["topic"] for row in found] == topics.column("topic").to_pylist()
@@ -139,7 +138,7 @@ def test_advice_of_many_topics_equals_that_of_single_ones() -> None:
         assert {name: row[name] for name in alone} == alone
 
 
-def test_the_command_reads_parquet(tmp_path: Path) -> None:
+def test_the_command_reads_parquet(tmp_path):
     file, output = tmp_path / "topics.parquet", tmp_path / "out"
     pq.write_table(fleet(12), file)
     arguments = ["tune", "fleet", "--topics", str(file), "--output", str(output), "--compression", "ZSTD"]
@@ -153,7 +152,7 @@ def test_the_command_reads_parquet(tmp_path: Path) -> None:
     assert "12 topics" in (output / "fleet.md").read_text()
 
 
-def test_statistics_come_from_admin_rest(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_statistics_come_from_admin_rest(pulsar_broker, pulsar_client, pulsar_topic):
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, batching_max_messages=10)
     stop = threading.Event()
 
@@ -176,7 +175,7 @@ def test_statistics_come_from_admin_rest(pulsar_broker: Any, pulsar_client: Any,
     assert row["producers"] == 1
 
 
-def test_idle_topics_are_reported(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
+def test_idle_topics_are_reported(pulsar_broker, pulsar_client, pulsar_topic):
     pulsar_client.create_producer(pulsar_topic).close()
     assert pulsar_topic in [
         str(name)
@@ -186,7 +185,7 @@ def test_idle_topics_are_reported(pulsar_broker: Any, pulsar_client: Any, pulsar
         fleet_statistics.gather(pulsar_broker.admin_url, ["public/default"], watch_seconds=0.1)
 
 
-def test_a_file_that_is_no_parquet_is_reported(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_reported(tmp_path):
     file = tmp_path / "topics.parquet"
     file.write_text("topic,rate\n")
     result = CliRunner().invoke(command, ["tune", "fleet", "--topics", str(file), "--output", str(tmp_path)])
@@ -194,7 +193,7 @@ def test_a_file_that_is_no_parquet_is_reported(tmp_path: Path) -> None:
     assert "is no Parquet file" in str(result.exception)
 
 
-def test_a_broker_that_stops_between_two_queries_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_stops_between_two_queries_is_named(monkeypatch):
     with geminga.embedded() as broker, geminga.Client(broker.service_url) as client:
         for number in range(20):
             client.create_producer(f"fleet-{number}").close()

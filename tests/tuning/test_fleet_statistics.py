@@ -16,7 +16,7 @@ PAYLOAD = b'{"level": "INFO", "text": "door open, reading may drift"}' * 4
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
-def test_codec_and_size_are_read_from_the_newest_entry(partitions: int) -> None:
+def test_codec_and_size_are_read_from_the_newest_entry(partitions):
     with geminga.embedded() as broker, geminga.Client(broker.service_url) as client:
         admin = geminga.Admin(broker.admin_url)
         codecs = {"packed": geminga.CompressionType.ZSTD, "plain": geminga.CompressionType.NONE}

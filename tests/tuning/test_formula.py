@@ -14,7 +14,7 @@ def profile(**fields: object) -> TrafficProfile:
     return TrafficProfile(**values)  # type: ignore[arg-type]
 
 
-def test_every_line_of_the_formula_holds_for_the_published_case() -> None:
+def test_every_line_of_the_formula_holds_for_the_published_case():
     found = formula(profile())
     chosen = found.settings.producer
     assert chosen.max_pending_messages == 1600  # twice the 800 messages that 40 ms bring
@@ -27,7 +27,7 @@ def test_every_line_of_the_formula_holds_for_the_published_case() -> None:
     assert chosen.block_if_queue_full
 
 
-def test_the_memory_limit_is_in_bytes_and_within_its_range() -> None:
+def test_the_memory_limit_is_in_bytes_and_within_its_range():
     large = formula(profile(message_bytes=10_000, partitions=200)).settings
     assert large.memory_limit_bytes == 256 << 20
     assert large.producer.batching_max_allowed_size_in_bytes == (256 << 20) // 200 // 2
@@ -36,23 +36,23 @@ def test_the_memory_limit_is_in_bytes_and_within_its_range() -> None:
 
 
 @pytest.mark.parametrize(("rate", "permits"), [(100, 1000), (20_000, 1600), (1_000_000, 2000)])
-def test_permits_grow_with_the_rate_within_the_documents_range(rate: float, permits: int) -> None:
+def test_permits_grow_with_the_rate_within_the_documents_range(rate, permits):
     assert formula(profile(rate_messages_per_second=rate)).settings.producer.max_pending_messages == permits
 
 
-def test_the_delay_is_never_longer_than_a_batch_takes_to_fill() -> None:
+def test_the_delay_is_never_longer_than_a_batch_takes_to_fill():
     found = formula(profile(rate_messages_per_second=1_000_000)).settings.producer
     assert found.batching_max_publish_delay_seconds == 0.001
     found = formula(profile(rate_messages_per_second=100_000)).settings.producer
     assert found.batching_max_publish_delay_seconds == pytest.approx(1000 / 100_000)
 
 
-def test_keys_spread_a_delay_over_all_partitions() -> None:
+def test_keys_spread_a_delay_over_all_partitions():
     assert messages_in_delay(profile(), 0.04) == pytest.approx(800)
     assert messages_in_delay(profile(keys=1000), 0.04) == pytest.approx(800 / 60)
 
 
-def test_every_field_has_a_rule_and_a_reason() -> None:
+def test_every_field_has_a_rule_and_a_reason():
     found = formula(profile())
     for choice in found.choices:
         assert choice.rule
@@ -74,19 +74,14 @@ def test_every_field_has_a_rule_and_a_reason() -> None:
         ("producers", True, "a whole number >= 1"),
     ],
 )
-def test_bad_input_names_field_value_and_range(field: str, value: object, allowed: str) -> None:
+def test_bad_input_names_field_value_and_range(field, value, allowed):
     with pytest.raises(InvalidConfiguration, match=f"{field}=.*{allowed}"):
         profile(**{field: value})
 
 
-def test_the_brokers_known_time_is_subtracted_from_the_delay() -> None:
+def test_the_brokers_known_time_is_subtracted_from_the_delay():
     found = formula(profile(), reserve_seconds=0.02).settings.producer
     assert found.batching_max_publish_delay_seconds == 0.03
     assert (
         formula(profile(), reserve_seconds=0.2).settings.producer.batching_max_publish_delay_seconds == 0.001
     )
-
-
-def test_a_delay_above_the_budget_is_refused() -> None:
-    with pytest.raises(InvalidConfiguration, match=r"delay_seconds=0\.06 .* latency budget, 0\.05"):
-        formula(profile(), delay_seconds=0.06)

@@ -20,14 +20,14 @@ from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, structur
 from geminga.tuning.stock import JAVA
 
 
-def test_the_listening_process_is_found() -> None:
+def test_the_listening_process_is_found():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert host.listening_pid(port) == os.getpid()
     assert host.listening_pid(port) is None
 
 
-def test_local_addresses_are_recognised() -> None:
+def test_local_addresses_are_recognised():
     assert host.is_local("localhost")
     assert host.is_local("127.0.0.1")
     assert not host.is_local("192.0.2.1")
@@ -36,7 +36,7 @@ def test_local_addresses_are_recognised() -> None:
     assert host.host_and_port("127.0.0.1:33997", 0) == ("127.0.0.1", 33997)
 
 
-def test_cpu_is_counted_to_the_microsecond() -> None:
+def test_cpu_is_counted_to_the_microsecond():
     before = host.cpu_seconds(os.getpid())
     sum(range(200_000))
     assert 0 < host.cpu_seconds(os.getpid()) - before < 1
@@ -44,7 +44,7 @@ def test_cpu_is_counted_to_the_microsecond() -> None:
         host.cpu_seconds(2**22 - 1)
 
 
-def test_a_failing_child_process_reports_its_error() -> None:
+def test_a_failing_child_process_reports_its_error():
     with (
         MeasuredProcess("geminga.tuning.measuring.load", {"library": "no_such_library"}) as child,
         pytest.raises(ChildFailedError, match="the load process failed: ModuleNotFoundError"),
@@ -57,7 +57,7 @@ def test_a_failing_child_process_reports_its_error() -> None:
         child.wait("ready", 60)
 
 
-def test_messages_missed_in_the_warm_up_are_not_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_missed_in_the_warm_up_are_not_sent_later(monkeypatch):
     """Readers select the measured messages by due time: 64 of 4,030 once seemed lost."""
     clock = [1_000_000_000_000_000_000]  # the stamps have nineteen digits
     monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
@@ -86,7 +86,7 @@ def test_messages_missed_in_the_warm_up_are_not_sent_later(monkeypatch: pytest.M
     assert min(stamps) >= since_ns
 
 
-def test_a_latency_counts_for_each_message_of_its_chunk() -> None:
+def test_a_latency_counts_for_each_message_of_its_chunk():
     """In a burst a chunk holds many: percentiles of chunks were those of the quiet time."""
     receipts = Receipts("ok")
     receipts.timed(load.stamp_ns() - 5_000_000_000, 3, "ok", None)
@@ -97,7 +97,7 @@ def test_a_latency_counts_for_each_message_of_its_chunk() -> None:
     assert Receipts("ok").all_latencies_ns().tolist() == []
 
 
-def test_a_message_is_sent_as_soon_as_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_sent_as_soon_as_it_is_due(monkeypatch):
     """Not when the next one is: at 500 a second that made every latency 2 ms longer."""
     clock = [1_000_000_000]
     monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
@@ -113,7 +113,7 @@ def test_a_message_is_sent_as_soon_as_it_is_due(monkeypatch: pytest.MonkeyPatch)
     assert max(receipts.all_latencies_ns().tolist()) <= 1e9 * load.TICK_SECONDS
 
 
-def test_the_latency_of_a_chunk_is_that_of_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latency_of_a_chunk_is_that_of_its_middle(monkeypatch):
     clock = [1_000_000_000]
     monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
 
@@ -129,7 +129,7 @@ def test_the_latency_of_a_chunk_is_that_of_its_middle(monkeypatch: pytest.Monkey
     assert latencies.mean() == pytest.approx(0.5e6, rel=0.1)
 
 
-def test_a_refused_send_ends_the_load_and_earlier_messages_count() -> None:
+def test_a_refused_send_ends_the_load_and_earlier_messages_count():
     def send(payload: bytes, back: Callable[[object, object], None]) -> None:
         if receipts.received == 100:
             raise ProducerQueueIsFull("full")
@@ -142,7 +142,7 @@ def test_a_refused_send_ends_the_load_and_earlier_messages_count() -> None:
     assert sender.sent == 100
 
 
-def test_pulsar_client_gets_only_settings_that_it_has() -> None:
+def test_pulsar_client_gets_only_settings_that_it_has():
     pulsar = pytest.importorskip("pulsar")
     client, producer = library_arguments(pulsar, JAVA.settings)
     assert client == {}
@@ -154,7 +154,7 @@ def test_pulsar_client_gets_only_settings_that_it_has() -> None:
     assert mine["batching_partition_switch_frequency"] == 10
 
 
-def test_percentiles_and_rates_of_runs_are_computed() -> None:
+def test_percentiles_and_rates_of_runs_are_computed():
     latency = Latency.of_nanoseconds([1_000_000 * n for n in range(1, 101)])
     assert latency.p50_ms == pytest.approx(50.5)
     assert latency.p99_ms == pytest.approx(99.01)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from geminga.errors import InvalidConfiguration
 from geminga.tuning.measuring.outcome import Latency, RunOutcome
-from geminga.tuning.proof_report import headline, picture, summary, table
+from geminga.tuning.proof_report import picture, summary, table
 from geminga.tuning.prove import Proof
 from geminga.tuning.traffic import TrafficProfile
 
@@ -42,14 +41,13 @@ def proof() -> Proof:
     return Proof("a broker", CONDITIONS, machine, OUTCOMES)
 
 
-def test_the_idle_brokers_cpu_is_the_median_of_a_parts_runs() -> None:
+def test_the_idle_brokers_cpu_is_the_median_of_a_parts_runs():
     runs = proof().by_subject()
     assert [o.broker_cpu_above_idle for o in runs[TUNED]] == pytest.approx([0.2, 0.2])
-    assert headline(proof())["subjects"][TUNED]["broker_cpu"] == pytest.approx([-90, -90, -90])
     assert OUTCOMES[1].broker_idle_per_second == 0.09  # what was seen stays in the files
 
 
-def test_the_measuring_loops_cpu_is_the_median_of_all_runs() -> None:
+def test_the_measuring_loops_cpu_is_the_median_of_all_runs():
     seen = [replace(o, loop_cpu_seconds=0.5 + n, client_cpu_seconds=3.0 - n) for n, o in enumerate(OUTCOMES)]
     other = replace(OUTCOMES[0], subject="another", loop_cpu_seconds=0.0, client_cpu_seconds=2.0)
     runs = replace(proof(), outcomes=[*seen, other]).by_subject()
@@ -58,7 +56,7 @@ def test_the_measuring_loops_cpu_is_the_median_of_all_runs() -> None:
     assert runs["another"][0].client_cpu_seconds == 2.0
 
 
-def test_the_summary_shows_stock_formula_and_other_load() -> None:
+def test_the_summary_shows_stock_formula_and_other_load():
     text = summary(proof())
     assert "| broker CPU above idle, s | 2.00 | 0.20 | -90 % |" in text
     assert "| wire, MB | 20.0 | 8.0 | -60 % |" in text
@@ -67,13 +65,13 @@ def test_the_summary_shows_stock_formula_and_other_load() -> None:
     assert "× 1" not in text
 
 
-def test_without_the_needed_runs_the_summary_is_the_table() -> None:
+def test_without_the_needed_runs_the_summary_is_the_table():
     partial = replace(proof(), outcomes=OUTCOMES[:1])
     assert summary(partial) == table(partial)
     assert "One run of each" in table(partial)
 
 
-def test_a_saved_comparison_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_comparison_is_loaded(tmp_path):
     with pytest.raises(InvalidConfiguration, match="holds no comparison"):
         Proof.load(tmp_path)
     proof().save(tmp_path)

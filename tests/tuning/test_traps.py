@@ -24,7 +24,7 @@ def found(profile: TrafficProfile, settings: PublishSettings) -> dict[Trap, str]
 @pytest.mark.parametrize("rate", [1_000, 20_000, 500_000])
 @pytest.mark.parametrize("message_bytes", [20, 200, 20_000])
 @pytest.mark.parametrize("partitions", [1, 60, 1000])
-def test_the_formulas_settings_have_no_severe_trap(rate: float, message_bytes: int, partitions: int) -> None:
+def test_the_formulas_settings_have_no_severe_trap(rate, message_bytes, partitions):
     profile = TrafficProfile(
         rate_messages_per_second=rate, message_bytes=message_bytes, partitions=partitions
     )
@@ -32,7 +32,7 @@ def test_the_formulas_settings_have_no_severe_trap(rate: float, message_bytes: i
     assert broken == []
 
 
-def test_the_formulas_settings_have_no_trap_at_the_published_rate() -> None:
+def test_the_formulas_settings_have_no_trap_at_the_published_rate():
     assert traps(PROFILE, GOOD) == ()
 
 
@@ -129,20 +129,18 @@ CASES: list[tuple[Trap, dict[str, Any], dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(
     ("trap", "traffic", "settings", "words"), CASES, ids=lambda v: getattr(v, "name", "")
 )
-def test_each_trap_is_found_with_its_numbers(
-    trap: Trap, traffic: dict[str, Any], settings: dict[str, Any], words: list[str]
-) -> None:
+def test_each_trap_is_found_with_its_numbers(trap, traffic, settings, words):
     text = found(PROFILE.changed(**traffic), GOOD.changed(**settings)).get(trap)
     assert text is not None
     for word in words:
         assert word in text
 
 
-def test_every_trap_has_a_test_case() -> None:
+def test_every_trap_has_a_test_case():
     assert {case[0] for case in CASES} == set(Trap)
 
 
-def test_stock_settings_have_their_known_traps() -> None:
+def test_stock_settings_have_their_known_traps():
     assert Trap.NOT_BATCHED in found(PROFILE, PULSAR_CLIENT.settings)
     assert Trap.PERMITS_CUT in found(PROFILE, GEMINGA.settings)
     slow = PROFILE.changed(rate_messages_per_second=2000)
@@ -150,19 +148,19 @@ def test_stock_settings_have_their_known_traps() -> None:
     assert Trap.UNBOUNDED not in found(PROFILE, JAVA.settings)  # bounded by memory
 
 
-def test_the_most_severe_trap_comes_first() -> None:
+def test_the_most_severe_trap_comes_first():
     found_now = traps(PROFILE, GOOD.changed(block_if_queue_full=False, send_timeout_seconds=0.001))
     assert [f.severity for f in found_now] == [Severity.BROKEN, Severity.NOTE]
 
 
-def test_distinct_keys_of_a_batch_are_estimated() -> None:
+def test_distinct_keys_of_a_batch_are_estimated():
     assert key_batches_in_delay(PROFILE.changed(keys=1), 100) == 1.0
     even = PROFILE.changed(keys=1000, partitions=1)
     assert key_batches_in_delay(even, 1000) == pytest.approx(632.3, abs=0.1)
     assert key_batches_in_delay(even.changed(key_skew=1.0), 1000) < 400
 
 
-def test_the_smaller_limit_per_partition_applies() -> None:
+def test_the_smaller_limit_per_partition_applies():
     settings = PublishSettings(
         producer=ProducerSettings(max_pending_messages=1000, max_pending_messages_across_partitions=0)
     )

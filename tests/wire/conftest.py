@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +48,12 @@ class Recorded:
 
 
 @pytest.fixture(scope="session")
-def vectors() -> Path:
+def vectors():
     return VECTORS
 
 
 @pytest.fixture(scope="session")
-def recorded() -> list[Recorded]:
+def recorded():
     with open(VECTORS / "frames.jsonl", encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]
     return [Recorded(r["case"], r["client"], r["hex"], r["decoded"], "note" in r) for r in records]
@@ -115,13 +114,13 @@ def _message(draw: st.DrawFn, kind: type[Message], depth: int = 3) -> Message:
 
 
 @pytest.fixture(scope="session")
-def messages_of() -> Callable[[type[Message]], st.SearchStrategy[Any]]:
+def messages_of():
     """``messages_of(pb.X)``: a strategy of X with arbitrary values in an arbitrary set of its fields."""
     return _message
 
 
 @pytest.fixture(scope="module", params=["numba", "no numba"])
-def loops(request: pytest.FixtureRequest) -> Iterator[None]:
+def loops(request):
     """Run a test with compiled loops, and with the same loops where numba is not installed."""
     from kernels_without_numba import without_numba
 

@@ -30,9 +30,9 @@ def ack(consumer_id: int = 1, ledger_id: int = 2, entry_id: int = 3, **fields: A
 
 @given(NUMBER, NUMBER, NUMBER, st.one_of(st.none(), NUMBER), SMALL, SMALL)
 def test_plain_acks_are_decoded_without_protobuf(
-    consumer_id: int, ledger_id: int, entry_id: int, request_id: int | None, partition: int | None,
-    batch_index: int | None,
-) -> None:  # fmt: skip
+    consumer_id, ledger_id, entry_id, request_id, partition,
+    batch_index
+):  # fmt: skip
     command = ack(
         consumer_id, ledger_id, entry_id, request_id=request_id, partition=partition, batch_index=batch_index
     )
@@ -46,7 +46,7 @@ def test_plain_acks_are_decoded_without_protobuf(
     assert frame.command == command
 
 
-def test_other_acks_are_decoded_by_protobuf() -> None:
+def test_other_acks_are_decoded_by_protobuf():
     others = [ack(), ack(), ack(), ack(), ack(validation_error=1), ack(txnid_least_bits=1)]
     others[0].ack.ack_type = pb.CommandAck.Cumulative
     others[1].ack.message_id.add(ledgerId=5, entryId=6)
@@ -59,7 +59,7 @@ def test_other_acks_are_decoded_by_protobuf() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 255))
-def test_a_wrong_byte_is_read_as_protobuf_reads_it(at: int, byte: int) -> None:
+def test_a_wrong_byte_is_read_as_protobuf_reads_it(at, byte):
     data = bytearray(encode_command(ack(200, 70_000, 300, request_id=9, partition=1)))
     data[8 + at % (len(data) - 8)] = byte
     found = []
@@ -77,7 +77,7 @@ def test_a_wrong_byte_is_read_as_protobuf_reads_it(at: int, byte: int) -> None:
         pytest.fail(f"{bytes(data).hex()}: {found}")
 
 
-def test_an_ack_frame_returns_its_command() -> None:
+def test_an_ack_frame_returns_its_command():
     (frame,) = BrokerFrameDecoder().feed(encode_command(ack(request_id=4)))
     assert frame.type == pb.BaseCommand.ACK
     assert frame.command == ack(request_id=4)

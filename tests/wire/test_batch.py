@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import random
 import struct
-import subprocess
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreter import run_python
+from singles import encode_single_metadata
 
 from geminga.errors import CorruptPayload
 from geminga.producer.message import simple_message
 from geminga.wire import batch, compression
 from geminga.wire.batch import (
-    FullSingleMessage,
     SingleMessage,
     append_full_message,
     append_message,
     decode_batch,
     encode_plain_batch,
     encode_rich_batch,
-    encode_single_metadata,
     metadata_fields,
 )
 from geminga.wire.metadata import parse_entry
@@ -54,7 +51,7 @@ def by_protobuf(data: bytes, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def batches(recorded: list[Any]) -> list[tuple[Any, bytes, int]]:
+def batches(recorded):
     found = []
     for record in recorded:
         if record.entry is None:
@@ -73,7 +70,7 @@ def batches(recorded: list[Any]) -> list[tuple[Any, bytes, int]]:
 # --- recorded batches -------------------------------------------------------------------------------
 
 
-def test_recorded_batches_decode(batches: list[tuple[Any, bytes, int]]) -> None:
+def test_recorded_batches_decode(batches):
     for record, data, count in batches:
         messages = decode_batch(data, count)
         assert len(messages) == count
@@ -87,14 +84,14 @@ def test_recorded_batches_decode(batches: list[tuple[Any, bytes, int]]) -> None:
             assert message.properties == properties
 
 
-def test_recorded_batches_are_read_as_protobuf_reads_them(batches: list[tuple[Any, bytes, int]]) -> None:
+def test_recorded_batches_are_read_as_protobuf_reads_them(batches):
     for _, data, count in batches:
         expected = by_protobuf(data, count)
         assert [content(message) for message in decode_batch(data, count)] == expected
         assert [content(message) for message in decode_batch(memoryview(data), count)] == expected
 
 
-def test_recorded_batches_encode_to_the_same_bytes(batches: list[tuple[Any, bytes, int]]) -> None:
+def test_recorded_batches_encode_to_the_same_bytes(batches):
     same = 0
     for record, data, count in batches:
         if "partition_key_b64_encoded" in record.decoded["batch"][0]["metadata"]:
@@ -120,14 +117,12 @@ def test_recorded_batches_encode_to_the_same_bytes(batches: list[tuple[Any, byte
     assert same == 12
 
 
-def test_recorded_plain_batches_are_written_by_the_fast_writers(
-    batches: list[tuple[Any, bytes, int]],
-) -> None:
+def test_recorded_plain_batches_are_written_by_the_fast_writers(batches):
     same = 0
     for _, data, count in batches:
         messages = decode_batch(data, count)
         first = messages[0].sequence_id
-        if any(type(m) is FullSingleMessage or m.sequence_id != first + i for i, m in enumerate(messages)):
+        if any(m != SingleMessage(m.payload, first + i) for i, m in enumerate(messages)):
             continue
         pieces: list[bytes] = []
         for message in messages:
@@ -149,25 +144,18 @@ EDGES = [0, 1, 127, 128, 16383, 16384, 2 * 16384, 1 << 21, 1 << 28, (1 << 35) - 
 
 
 @pytest.mark.parametrize("first", [max(0, edge - before) for edge in EDGES for before in (0, 1, 5, 300)])
-def test_batches_over_the_edges_of_their_ids(first: int) -> None:
+def test_batches_over_the_edges_of_their_ids(first):
     for count in (1, 2, 5, 300):
         for payloads in ([b"x" * 130] * count, [b""] * count, [b"y" * (n % 7) for n in range(count)]):
             assert encode_plain_batch(payloads, first) == one_by_one(payloads, first)
     assert encode_plain_batch([], first) == b""
 
 
-@given(st.lists(st.binary(max_size=3), max_size=9), st.integers(0, (1 << 62)))
-def test_batches_are_those_of_their_messages(payloads: list[bytes], first: int) -> None:
-    assert encode_plain_batch(payloads, first) == one_by_one(payloads, first)
-
-
 # --- by hand and by protobuf ------------------------------------------------------------------------
 
 
 @given(st.data())
-def test_messages_are_read_as_protobuf_reads_them(
-    messages_of: Callable[..., st.SearchStrategy[Any]], data: st.DataObject
-) -> None:
+def test_messages_are_read_as_protobuf_reads_them(messages_of, data):
     payloads = data.draw(st.lists(st.binary(max_size=200), max_size=5))
     pieces = []
     for payload in payloads:
@@ -180,75 +168,25 @@ def test_messages_are_read_as_protobuf_reads_them(
     assert [message["payload"] for message in expected] == payloads
 
 
-@given(
-    st.integers(0, (1 << 31) - 1),
-    st.none() | st.integers(0, (1 << 64) - 1),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "partition_key": st.text(max_size=200),
-            "partition_key_b64": st.booleans(),
-            "ordering_key": st.binary(max_size=200),
-            "properties": st.dictionaries(st.text(max_size=5), st.text(max_size=200), max_size=3),
-            "event_time": st.integers(0, (1 << 64) - 1),
-            "null_value": st.booleans(),
-            "compacted_out": st.booleans(),
-            "null_partition_key": st.booleans(),
-        },
-    ),
-)
-def test_metadata_is_written_as_protobuf_writes_it(
-    size: int, sequence: int | None, fields: dict[str, Any]
-) -> None:
-    expected = pb.SingleMessageMetadata(payload_size=size)
-    if sequence is not None:
-        expected.sequence_id = sequence
-    for name, value in fields.items():
-        if name == "properties":
-            for key, text in value.items():
-                expected.properties.add(key=key, value=text)
-        elif value or name in ("partition_key", "ordering_key"):
-            setattr(expected, {"partition_key_b64": "partition_key_b64_encoded"}.get(name, name), value)
-    assert encode_single_metadata(size, sequence, **fields) == expected.SerializeToString()
-
-
 @given(st.lists(st.binary(max_size=300), max_size=10), st.integers(0, (1 << 63) - 1))
-def test_plain_batches_round_trip(payloads: list[bytes], first: int) -> None:
+def test_plain_batches_round_trip(payloads, first):
     encoded = encode_plain_batch(payloads, first)
-    pieces: list[bytes] = []
-    for index, payload in enumerate(payloads):
-        append_message(pieces, payload, first + index)
-    assert b"".join(pieces) == encoded
+    assert encoded == one_by_one(payloads, first)
     messages = decode_batch(encoded, len(payloads))
     assert [message.payload for message in messages] == payloads
     assert [message.sequence_id for message in messages] == list(range(first, first + len(payloads)))
 
 
-def test_a_plain_message_has_defaults_for_absent_fields() -> None:
+def test_a_plain_message_has_defaults_for_absent_fields():
     (message,) = decode_batch(encode_plain_batch([b"payload"], 9), 1)
-    assert type(message) is SingleMessage
     assert content(message) == {
         "payload": b"payload", "sequence_id": 9, "partition_key": None, "partition_key_b64": False,
         "ordering_key": None, "properties": {}, "event_time": 0, "null_value": False, "compacted_out": False,
         "null_partition_key": False,
     }  # fmt: skip
-    assert repr(message) == "SingleMessage(7 bytes, sequence_id=9)"
-    with pytest.raises(TypeError):
-        message.properties["shared"] = "by all"  # type: ignore[index]
 
 
-def test_a_message_without_sequence_id() -> None:
-    (message,) = decode_batch(piece(encode_single_metadata(1), b"x"), 1)
-    assert (message.payload, message.sequence_id) == (b"x", -1)
-
-
-def test_a_null_value() -> None:
-    (message,) = decode_batch(piece(encode_single_metadata(0, 1, null_value=True), b""), 1)
-    assert message.null_value
-    assert message.payload == b""
-
-
-def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_prefixes_are_bounded(monkeypatch):
     monkeypatch.setattr(batch, "PREFIXES_MAX", 10)
     prefixes = batch._Prefixes()
     for size in range(100):
@@ -262,7 +200,7 @@ GOOD = encode_plain_batch([b"one", b"two", b"three"], 300)
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1, 2, 4, 5, 1000, (1 << 31) - 1])
-def test_wrong_counts(count: int) -> None:
+def test_wrong_counts(count):
     with pytest.raises(CorruptPayload, match=r"batch"):
         decode_batch(GOOD, count)
 
@@ -283,23 +221,18 @@ def test_wrong_counts(count: int) -> None:
         ),
     ],
 )
-def test_batches_with_wrong_sizes_or_metadata_are_corrupt(data: bytes, words: str) -> None:
+def test_batches_with_wrong_sizes_or_metadata_are_corrupt(data, words):
     with pytest.raises(CorruptPayload, match=words):
         decode_batch(data, 3 if data.startswith(GOOD) else 1)
 
 
-def test_every_truncation_of_a_batch() -> None:
+def test_every_truncation_of_a_batch():
     for end in range(len(GOOD)):
         with pytest.raises(CorruptPayload):
             decode_batch(GOOD[:end], 3)
 
 
-def test_a_count_beyond_the_payload_costs_nothing() -> None:
-    with pytest.raises(CorruptPayload, match="a batch of 12 bytes cannot hold 2147483647 messages"):
-        decode_batch(GOOD[:12], (1 << 31) - 1)
-
-
-def test_text_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
+def test_text_that_is_not_utf_8_is_read_as_java_reads_it():
     metadata = encode_single_metadata(0, partition_key="ab", properties={"cd": "ef"})
     data = piece(metadata.replace(b"ab", b"a\xff").replace(b"cd", b"\xffd").replace(b"ef", b"\xff\xfe"), b"")
     (message,) = decode_batch(data, 1)
@@ -308,19 +241,8 @@ def test_text_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
     assert [content(message)] == by_protobuf(data, 1)
 
 
-@given(st.binary(max_size=200), st.integers(0, 20))
-def test_garbage_raises_nothing_else(data: bytes, count: int) -> None:
-    for encoded in (data, piece(data, b"payload"), GOOD + data):
-        try:
-            decode_batch(encoded, count)
-        except CorruptPayload as error:
-            assert str(error)  # noqa: PT017
-
-
 @pytest.mark.parametrize("seed", range(10))
-def test_mutated_recorded_batches_raise_nothing_else(
-    batches: list[tuple[Any, bytes, int]], seed: int
-) -> None:
+def test_mutated_recorded_batches_raise_nothing_else(batches, seed):
     chance = random.Random(seed)
     for _, original, count in batches:
         data = bytearray(original)
@@ -345,9 +267,7 @@ def test_mutated_recorded_batches_raise_nothing_else(
     ),
     st.sampled_from([0, 100, 127, 16_370, 1 << 21, (1 << 28) - 10, 1 << 40]),
 )
-def test_a_batch_with_keys_is_that_of_its_messages(
-    messages: list[tuple[bytes, str | None, Any]], first: int
-) -> None:
+def test_a_batch_with_keys_is_that_of_its_messages(messages, first):
     pieces: list[bytes] = []
     for number, (payload, key, properties) in enumerate(messages, first):
         metadata = encode_single_metadata(
@@ -360,7 +280,7 @@ def test_a_batch_with_keys_is_that_of_its_messages(
     assert encode_rich_batch(payloads, fields, first) == b"".join(pieces)
 
 
-def test_fields_are_cached_within_bounds() -> None:
+def test_fields_are_cached_within_bounds():
     for number in range(40_000):
         message = simple_message(b"", f"key-{number}", (("n", str(number)),))
         metadata_fields(b"\x0a", b"\x12", [message])
@@ -370,7 +290,7 @@ def test_fields_are_cached_within_bounds() -> None:
     assert "k" * 1000 not in batch._KEYS
 
 
-def test_batches_that_several_threads_write_at_once() -> None:
+def test_batches_that_several_threads_write_at_once():
     """Test also the first calls, which create the shared tables: in a separate process, with forced
     switches."""
     program = """
@@ -391,4 +311,4 @@ for thread in threads: thread.join()
 write_again = bytes(batch.encode_plain_batch(payloads, 20_000))
 assert [*written, write_again] == [expected] * 5, len(written)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    run_python(program)

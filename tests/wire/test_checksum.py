@@ -1,7 +1,5 @@
 """CRC32C against the values of the Java client (algorithms.md section 13)."""
 
-from __future__ import annotations
-
 import crc32c as package
 import pytest
 
@@ -21,18 +19,18 @@ from geminga.wire.checksum import crc32c
         (bytes(range(32)), 0x46DD794E),
     ],
 )
-def test_known_values(data: bytes, expected: int) -> None:
+def test_known_values(data, expected):
     assert crc32c(data) == expected
     assert crc32c(bytearray(data)) == expected
     assert crc32c(memoryview(b"x" + data)[1:]) == expected
 
 
-def test_a_checksum_of_two_pieces_equals_that_of_the_whole() -> None:
+def test_a_checksum_of_two_pieces_equals_that_of_the_whole():
     data = bytes(range(256)) * 300
     assert crc32c(data[1000:], crc32c(data[:1000])) == crc32c(data)
 
 
-def test_the_function_is_that_of_the_package_and_stands_in_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_function_is_that_of_the_package_and_stands_in_for_it(monkeypatch):
     data = bytes(range(256)) * 9
     assert checksum.crc32c(data, 7) == package.crc32c(data, 7)
     assert checksum.crc32c(data, 7, 0) == package.crc32c(data, 7)

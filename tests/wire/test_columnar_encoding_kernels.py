@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +30,7 @@ LOOPS = pytest.mark.parametrize(
 
 @LOOPS
 @pytest.mark.parametrize("scheme", COLUMNS, ids=COLUMNS.values())
-def test_hashes_of_the_official_clients(scheme: int, loops: Any) -> None:
+def test_hashes_of_the_official_clients(scheme, loops):
     rows = vectors()
     keys = [bytes.fromhex(row["utf8_hex"]) for row in rows]
     assert [json.loads(row["key_json"]).encode("utf-8", "surrogatepass") for row in rows] == keys
@@ -42,7 +41,7 @@ def test_hashes_of_the_official_clients(scheme: int, loops: Any) -> None:
     assert found.tolist() == [int(row[COLUMNS[scheme]]) for row in rows]
 
 
-def test_partitions_of_the_java_client() -> None:
+def test_partitions_of_the_java_client():
     rows = vectors()
     table = pa.table(
         {"value": [row["utf8_hex"] for row in rows], "key": [json.loads(row["key_json"]) for row in rows]}
@@ -57,7 +56,7 @@ def test_partitions_of_the_java_client() -> None:
 
 
 @LOOPS
-def test_rows_are_grouped_in_their_order(loops: Any) -> None:
+def test_rows_are_grouped_in_their_order(loops):
     groups = np.array([2, 0, 2, 1, 0, 2], np.int64)
     order, bounds = np.empty(6, np.int64), np.empty(5, np.int64)
     loops.group_rows(groups, 4, order, bounds)

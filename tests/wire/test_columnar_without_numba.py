@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreter import run_python
 from kernels_without_numba import without_numba
+from singles import encode_single_metadata
 
-from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import CorruptPayload
-from geminga.wire.batch import encode_plain_batch, encode_single_metadata
+from geminga.wire.batch import encode_plain_batch
 from geminga.wire.columnar import EXTRA_COLUMNS, MESSAGE_COLUMNS, decode_entries
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -84,7 +83,7 @@ def decoded(given_entries: list[RawEntry]) -> pa.RecordBatch | str:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(entries(), min_size=1, max_size=3))
-def test_decoding_gives_the_same_messages_and_errors(found: list[RawEntry]) -> None:
+def test_decoding_gives_the_same_messages_and_errors(found):
     compiled = decoded(found)
     with without_numba():
         plain = decoded(found)
@@ -110,9 +109,5 @@ with geminga.Client(sys.argv[1]) as client:
 """
 
 
-def test_tables_are_sent_and_received_without_numba(pulsar_broker: EmbeddedBroker) -> None:
-    run = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", PROGRAM, pulsar_broker.service_url],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+def test_tables_are_sent_and_received_without_numba(pulsar_broker):
+    run_python(PROGRAM, pulsar_broker.service_url, options=("-W", "error::RuntimeWarning"))

@@ -15,7 +15,7 @@ def refusal(data: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_command_is_known_complete_and_has_its_body() -> None:
+def test_a_command_is_known_complete_and_has_its_body():
     flow = pb.BaseCommand(type=pb.BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=1, messagePermits=2))
     assert parse_command(flow.SerializeToString()) == flow
     assert type_name(flow.type) == "FLOW"
@@ -26,7 +26,7 @@ def test_a_command_is_known_complete_and_has_its_body() -> None:
     assert "no protobuf" in refusal(b"\xff")
 
 
-def test_a_body_alone_is_no_command() -> None:
+def test_a_body_alone_is_no_command():
     connect = pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=pb.CommandConnect(client_version="x"))
     data = connect.SerializeToString()
     assert parse_command(data).connect.client_version == "x"

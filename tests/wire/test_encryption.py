@@ -58,7 +58,7 @@ def metadata_of(fields: bytes) -> pb.MessageMetadata:
 # --- what others encrypted ---
 
 
-def test_recorded_frames_of_java_decrypt(recorded: list[Any]) -> None:
+def test_recorded_frames_of_java_decrypt(recorded):
     found = []
     for frame in recorded:
         if frame.case != "java.encrypted" or frame.entry is None:
@@ -80,7 +80,7 @@ def java_vectors() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("number", range(len(java_vectors())))
-def test_elliptic_curve_keys_as_java_uses_them(number: int) -> None:
+def test_elliptic_curve_keys_as_java_uses_them(number):
     vector = java_vectors()[number]
     metadata = pb.MessageMetadata.FromString(bytes.fromhex(vector["metadata"]))
     payload = bytes.fromhex(vector["payload"])
@@ -97,7 +97,7 @@ def test_elliptic_curve_keys_as_java_uses_them(number: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 100_000])
-def test_round_trip(name: str, size: int) -> None:
+def test_round_trip(name, size):
     payload = os.urandom(size)
     sealed = encryptor(name).seal(payload)
     assert sealed is not None
@@ -105,14 +105,14 @@ def test_round_trip(name: str, size: int) -> None:
     assert PayloadDecryptor(private)(metadata_of(sealed.metadata), memoryview(sealed.payload)) == payload
 
 
-def test_views_of_signed_bytes_as_arrow_has_them_are_encrypted_and_decrypted() -> None:
+def test_views_of_signed_bytes_as_arrow_has_them_are_encrypted_and_decrypted():
     sealed = encryptor("k1").seal(memoryview(b"payload").cast("b"))
     assert sealed is not None
     view = memoryview(sealed.payload).cast("b")
     assert PayloadDecryptor(private)(metadata_of(sealed.metadata), view) == b"payload"
 
 
-def test_any_of_several_keys_opens() -> None:
+def test_any_of_several_keys_opens():
     def some(wanted: str) -> Callable[..., bytes]:
         def read(name: str, metadata: Any) -> bytes:
             if name != wanted:
@@ -131,7 +131,7 @@ def test_any_of_several_keys_opens() -> None:
         PayloadDecryptor(some("other"))(metadata, sealed.payload)
 
 
-def test_metadata_of_a_key_travels_to_its_reader() -> None:
+def test_metadata_of_a_key_travels_to_its_reader():
     seen = []
 
     def read_private(name: str, metadata: Any) -> EncryptionKeyInfo:
@@ -152,7 +152,7 @@ def test_metadata_of_a_key_travels_to_its_reader() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_flipped_bit_of_payload_tag_vector_and_data_key_fails(name: str) -> None:
+def test_every_flipped_bit_of_payload_tag_vector_and_data_key_fails(name):
     sealed = encryptor(name).seal(b"do not touch")
     assert sealed is not None
     good = metadata_of(sealed.metadata)
@@ -182,7 +182,7 @@ def test_every_flipped_bit_of_payload_tag_vector_and_data_key_fails(name: str) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_cut_fails(name: str) -> None:
+def test_every_cut_fails(name):
     sealed = encryptor(name).seal(b"whole")
     assert sealed is not None
     metadata = metadata_of(sealed.metadata)
@@ -196,7 +196,7 @@ def test_every_cut_fails(name: str) -> None:
             PayloadDecryptor(private)(metadata, sealed.payload)
 
 
-def test_odd_metadata() -> None:
+def test_odd_metadata():
     sealed = encryptor("k1").seal(b"x")
     assert sealed is not None
     for vector in (b"", b"short", bytes(16)):
@@ -214,7 +214,7 @@ def test_odd_metadata() -> None:
         PayloadDecryptor(private)(metadata, sealed.payload)
 
 
-def test_a_data_key_of_the_wrong_length_is_refused() -> None:
+def test_a_data_key_of_the_wrong_length_is_refused():
     wrapped = wrap_data_key(load_public_key(public("k1")), b"too short", os.urandom)
     with pytest.raises(CryptoError, match="9 bytes"):
         unwrap_data_key(load_private_key(private("k1")), wrapped)
@@ -227,7 +227,7 @@ def vector_of(fields: bytes) -> bytes:
     return metadata_of(fields).encryption_param
 
 
-def test_vectors_never_repeat_under_a_data_key_even_with_a_stuck_generator() -> None:
+def test_vectors_never_repeat_under_a_data_key_even_with_a_stuck_generator():
     source = encryptor("k1", random=lambda count: b"\xff" * count)
     sealed = [source.seal(b"same") for _ in range(2000)]
     assert all(item is not None for item in sealed)
@@ -235,7 +235,7 @@ def test_vectors_never_repeat_under_a_data_key_even_with_a_stuck_generator() -> 
     assert len({item.payload for item in sealed if item is not None}) == 2000
 
 
-def test_renewal_makes_another_data_key_and_reads_the_public_keys_again() -> None:
+def test_renewal_makes_another_data_key_and_reads_the_public_keys_again():
     reads = []
 
     def read(name: str, metadata: Any) -> bytes:
@@ -256,7 +256,7 @@ def test_renewal_makes_another_data_key_and_reads_the_public_keys_again() -> Non
         assert decryptor(metadata_of(item.metadata), item.payload) == plain
 
 
-def test_a_failed_renewal_keeps_the_data_key() -> None:
+def test_a_failed_renewal_keeps_the_data_key():
     broken: list[bool] = []
 
     def read(name: str, metadata: Any) -> bytes:
@@ -273,7 +273,7 @@ def test_a_failed_renewal_keeps_the_data_key() -> None:
     assert PayloadDecryptor(private)(metadata_of(sealed.metadata), sealed.payload) == b"still encrypted"
 
 
-def test_nothing_is_sent_plain_unless_asked_for() -> None:
+def test_nothing_is_sent_plain_unless_asked_for():
     careful = PayloadEncryptor(["k1"], public, os.urandom)
     with pytest.raises(CryptoError, match="nothing is sent"):
         careful.seal(b"secret")
@@ -283,7 +283,7 @@ def test_nothing_is_sent_plain_unless_asked_for() -> None:
     assert careless.seal(b"secret") is not None
 
 
-def test_data_keys_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_keys_are_remembered_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(encryption, "DATA_KEYS_KEPT", 3)
     reads = []
 
@@ -309,7 +309,7 @@ def test_data_keys_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch)
 # --- refusals ---
 
 
-def test_unreadable_and_unsupported_keys_are_refused() -> None:
+def test_unreadable_and_unsupported_keys_are_refused():
     with pytest.raises(CryptoError, match="public key cannot be read"):
         load_public_key(b"no PEM")
     with pytest.raises(CryptoError, match="private key cannot be read") as caught:
@@ -326,7 +326,7 @@ def test_unreadable_and_unsupported_keys_are_refused() -> None:
         unwrap_data_key(key, bytes(100))
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments():
     for names in ([], "k1", [""], ["a", "a"]):
         with pytest.raises(InvalidConfiguration, match="encryption_keys"):
             PayloadEncryptor(names, public, os.urandom)
@@ -335,7 +335,7 @@ def test_wrong_arguments() -> None:
             encryptor("k1", read=lambda name, metadata, answer=answer: answer)
 
 
-def test_secrets_are_not_shown() -> None:
+def test_secrets_are_not_shown():
     info = EncryptionKeyInfo(private("k1"))
     source = encryptor("k1")
     for shown in (repr(info), repr(source), repr(PayloadDecryptor(private))):
@@ -343,7 +343,7 @@ def test_secrets_are_not_shown() -> None:
         assert "\\x" not in shown
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, name)
     real = builtins.__import__

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +20,7 @@ def whole_frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:
     return struct.pack(">II", len(body) + 4 + len(entry), len(body)) + body + entry
 
 
-def test_encoders_write_what_official_clients_and_brokers_wrote(recorded: list[Any]) -> None:
+def test_encoders_write_what_official_clients_and_brokers_wrote(recorded):
     written = {frames.SEND: 0, frames.SEND_RECEIPT: 0, frames.MESSAGE: 0, pb.BaseCommand.FLOW: 0}
     for record in recorded:
         (frame,) = FrameDecoder().feed(record.data)
@@ -75,7 +73,7 @@ def test_encoders_write_what_official_clients_and_brokers_wrote(recorded: list[A
     st.tuples(st.booleans(), st.booleans(), st.none() | st.tuples(U64, U64)),
     st.binary(max_size=20),
 )
-def test_encode_send(numbers: tuple[Any, ...], rare: tuple[Any, ...], entry: bytes) -> None:
+def test_encode_send(numbers, rare, entry):
     producer_id, sequence_id, num_messages, highest = numbers
     is_chunk, marker, transaction = rare
     most, least = transaction or (None, None)
@@ -100,7 +98,7 @@ def test_encode_send(numbers: tuple[Any, ...], rare: tuple[Any, ...], entry: byt
 
 
 @given(ID, U64, st.none() | U64, st.just(-1) | ID, st.just(-1) | ID)
-def test_encode_receipt(producer: int, sequence: int, highest: int | None, ledger: int, entry: int) -> None:
+def test_encode_receipt(producer, sequence, highest, ledger, entry):
     expected = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
     body = expected.send_receipt
     body.producer_id, body.sequence_id = producer, sequence
@@ -122,9 +120,7 @@ def test_encode_receipt(producer: int, sequence: int, highest: int | None, ledge
     st.just(-1) | ID,
     st.binary(max_size=20),
 )
-def test_encode_message(
-    numbers: tuple[int, int, int, int], redelivered: int, ack_set: list[int], epoch: int, entry: bytes
-) -> None:
+def test_encode_message(numbers, redelivered, ack_set, epoch, entry):
     consumer_id, ledger_id, entry_id, partition = numbers
     expected = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
     body = expected.message
@@ -146,13 +142,13 @@ def test_encode_message(
 
 
 @given(ID, st.integers(0, (1 << 32) - 1))
-def test_encode_flow(consumer_id: int, permits: int) -> None:
+def test_encode_flow(consumer_id, permits):
     expected = pb.BaseCommand(type=pb.BaseCommand.FLOW)
     expected.flow.consumer_id, expected.flow.messagePermits = consumer_id, permits
     assert frames.encode_flow(consumer_id, permits) == whole_frame(expected)
 
 
-def test_remembered_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_ids_are_bounded(monkeypatch):
     monkeypatch.setattr(frame_encoding, "REMEMBERED_IDS_MAX", 10)
     remembered = frame_encoding._Tagged(b"\x08", b"\x10")
     for number in range(100):
@@ -169,8 +165,8 @@ def test_remembered_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     st.lists(st.binary(max_size=300), min_size=1, max_size=200),
 )
 def test_messages_that_follow_each_other_are_written_as_each_is(
-    consumer_id: int, ledger_id: int, first: int, partition: int, epoch: int, entries: list[bytes]
-) -> None:  # fmt: skip
+    consumer_id, ledger_id, first, partition, epoch, entries
+):  # fmt: skip
     expected = b"".join(
         frames.encode_message(
             consumer_id, ledger_id, first + index, partition, len(entry), consumer_epoch=epoch

@@ -107,14 +107,14 @@ def is_single(entry: bytes) -> bool:
     return entry[:2] == b"\x0e\x01" and not any(map(metadata.HasField, unusual))
 
 
-def test_frames_that_arrive_together_are_one_run() -> None:
+def test_frames_that_arrive_together_are_one_run():
     run = run_of([plain(number) for number in range(100)])
     assert run.entry_ids == list(range(100))
     assert run.columns() == ([plain(number)[10:-7] for number in range(100)], [b"payload"] * 100)
     assert run.consumer_id == 3
 
 
-def test_a_run_has_a_limited_number_of_messages() -> None:
+def test_a_run_has_a_limited_number_of_messages():
     """A malformed entry id ends a run, and the frames after it are read twice: not the whole stream."""
     data = b"".join(frame_of(plain(), 1000 + number) for number in range(2 * RUN_MESSAGES_MAX + 1))
     frames = ClientFrameDecoder().feed(data)
@@ -124,7 +124,7 @@ def test_a_run_has_a_limited_number_of_messages() -> None:
     assert [frame[2] for frame in singly(frames)] == list(range(1000, 1000 + 2 * RUN_MESSAGES_MAX + 1))
 
 
-def test_messages_of_many_producers_are_compared_with_one_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_many_producers_are_compared_with_one_pattern(monkeypatch):
     """Compiling a pattern takes longer than parsing a few metadata."""
     compiled = []
 
@@ -151,9 +151,7 @@ def test_messages_of_many_producers_are_compared_with_one_pattern(monkeypatch: p
     st.integers(1, 400),
     st.sampled_from([0, 120, 16_370]),
 )
-def test_any_stream_has_the_same_frames_with_and_without_runs(
-    steps: list[tuple[int, int, dict[str, Any], int]], cut: int, entry_id: int
-) -> None:
+def test_any_stream_has_the_same_frames_with_and_without_runs(steps, cut, entry_id):
     pieces = []
     for step, size, options, ledger_id in steps:
         entry_id += step
@@ -167,7 +165,7 @@ def test_any_stream_has_the_same_frames_with_and_without_runs(
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_frames_max_counts_the_messages_of_a_run(count: int) -> None:
+def test_frames_max_counts_the_messages_of_a_run(count):
     decoder = ClientFrameDecoder()
     data = b"".join(frame_of(plain(number), number) for number in range(5))
     found = []
@@ -179,7 +177,7 @@ def test_frames_max_counts_the_messages_of_a_run(count: int) -> None:
 
 
 @given(st.data())
-def test_a_changed_byte_has_the_same_effect_with_and_without_runs(data: st.DataObject) -> None:
+def test_a_changed_byte_has_the_same_effect_with_and_without_runs(data):
     stream = bytearray(b"".join(frame_of(plain(number), 126 + number) for number in range(5)))
     stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
     outcomes = []
@@ -205,16 +203,14 @@ def test_a_changed_byte_has_the_same_effect_with_and_without_runs(data: st.DataO
         max_size=4,
     ),
 )
-def test_a_run_has_the_metadata_that_protobuf_finds_in_each_entry(
-    described: list[tuple[dict[str, Any], list[tuple[str, str]], bool]],
-) -> None:
+def test_a_run_has_the_metadata_that_protobuf_finds_in_each_entry(described):
     metadata = [metadata_of(*each) for each in described]
     entries = [build_entry(each.SerializeToString(), b"body") for each in metadata]
     assert metadata_of_run(entries) == (metadata if all(map(is_single, entries)) else None)
 
 
 @given(st.data())
-def test_a_run_with_metadata_that_protobuf_rejects_is_read_singly(data: st.DataObject) -> None:
+def test_a_run_with_metadata_that_protobuf_rejects_is_read_singly(data):
     """Any changed bytes, under a correct checksum."""
     good = plain(20_000, uncompressed_size=7)
     metadata = bytearray(good[10:-7])
@@ -227,7 +223,7 @@ def test_a_run_with_metadata_that_protobuf_rejects_is_read_singly(data: st.DataO
 
 
 @given(st.integers(1, 30))
-def test_metadata_that_are_cut_across_entries_are_read_singly(size: int) -> None:
+def test_metadata_that_are_cut_across_entries_are_read_singly(size):
     encoded = plain()[10:-7]
     halves = [encoded[: len(encoded) - size], encoded[len(encoded) - size :] + encoded]
     entries = [build_entry(each, b"payload") for each in halves if each]
@@ -243,7 +239,7 @@ def test_metadata_that_are_cut_across_entries_are_read_singly(size: int) -> None
     ],
     ids=["checksum", "metadata too long"],
 )
-def test_a_run_with_a_damaged_or_unusual_entry_is_read_singly(damaged: bytes) -> None:
+def test_a_run_with_a_damaged_or_unusual_entry_is_read_singly(damaged):
     assert metadata_of_run([plain(), damaged, plain()]) is None
 
 
@@ -252,21 +248,21 @@ def test_a_run_with_a_damaged_or_unusual_entry_is_read_singly(damaged: bytes) ->
     [b"", plain()[:9], plain()[6:], b"\x0e\x02\x00\x00\x00\x02\x08\x01" + plain()],
     ids=["empty", "short", "no checksum", "broker metadata"],
 )
-def test_an_entry_without_a_checksum_at_its_beginning_is_in_no_run(entry: bytes) -> None:
+def test_an_entry_without_a_checksum_at_its_beginning_is_in_no_run(entry):
     data = b"".join(frame_of(each, n) for n, each in enumerate([plain(), plain(), entry, entry, plain()]))
     first, *others = ClientFrameDecoder().feed(data)
     assert [type(each) for each in (first, *others)] == [MessageRun, MessageFrame, MessageFrame, MessageFrame]
     assert singly([first, *others]) == singly(FrameDecoder().feed(data))
 
 
-def test_entry_ids_beyond_the_signed_range_are_read_as_without_runs() -> None:
+def test_entry_ids_beyond_the_signed_range_are_read_as_without_runs():
     last = (1 << 63) - 2
     heads = [frame_of(plain(), entry_id) for entry_id in (last, last + 1, last + 2, last + 3)]
     data = b"".join(heads)
     assert singly(ClientFrameDecoder().feed(data)) == singly(FrameDecoder().feed(data))
 
 
-def test_large_payloads_do_not_keep_the_read_buffer() -> None:
+def test_large_payloads_do_not_keep_the_read_buffer():
     sizes = [10, ENTRY_COPY_BYTES_MAX, 1, 3 * ENTRY_COPY_BYTES_MAX]
     columns = run_of([plain(payload=b"x" * size) for size in sizes]).columns()
     assert columns is not None

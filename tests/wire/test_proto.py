@@ -41,7 +41,7 @@ def type_name(field: FieldDescriptor) -> str:
     )
 
 
-def test_fields(vectors: Path) -> None:
+def test_fields(vectors):
     expected = rows(vectors / "wire_fields.tsv")
     assert len(expected) > 400
     for row in expected:
@@ -64,21 +64,21 @@ def test_fields(vectors: Path) -> None:
             assert str(value) == row["default"], where
 
 
-def test_enums(vectors: Path) -> None:
+def test_enums(vectors):
     expected = rows(vectors / "wire_enums.tsv")
     assert len(expected) > 150
     for row in expected:
         assert enum(row["enum"]).values_by_name[row["name"]].number == int(row["number"]), row
 
 
-def test_a_command_s_body_has_the_number_of_its_type() -> None:
+def test_a_command_s_body_has_the_number_of_its_type():
     fields = pb.BaseCommand.DESCRIPTOR.fields_by_number
     for value in enum("BaseCommand.Type").values:
         assert fields[value.number].message_type is not None, value.name
 
 
 @pytest.mark.parametrize("name", ["BaseCommand", "MessageMetadata", "SingleMessageMetadata", "MessageIdData"])
-def test_the_package_is_our_own(name: str) -> None:
+def test_the_package_is_our_own(name):
     # Another copy of Pulsar's messages in the same process must not clash with ours.
     assert getattr(pb, name).DESCRIPTOR.full_name == f"{FILE.package}.{name}"
     assert FILE.package.startswith("geminga")

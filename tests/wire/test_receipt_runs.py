@@ -41,14 +41,14 @@ def singly(frames: list[Frame]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("highest", [None, -1, 5])
 @pytest.mark.parametrize("first", [0, 120, 16_300, 20_000, (1 << 21) - 60, 1 << 40])
 @pytest.mark.parametrize("entry", [0, 100, 16_380, 1 << 30])
-def test_receipts_that_follow_each_other_are_a_run(first: int, entry: int, highest: int | None) -> None:
+def test_receipts_that_follow_each_other_are_a_run(first, entry, highest):
     data = b"".join(receipt(first + n, entry + n, highest=highest) for n in range(100))
     frames = ClientFrameDecoder().feed(data)
     assert singly(frames) == singly(FrameDecoder().feed(data))
     assert len(frames) <= 3  # a frame's own bytes change where one of its numbers becomes longer
 
 
-def test_any_difference_ends_a_run() -> None:
+def test_any_difference_ends_a_run():
     others = [
         receipt(12, 13),  # an entry id is skipped
         receipt(13, 12),
@@ -67,7 +67,7 @@ def test_any_difference_ends_a_run() -> None:
         assert frames[0].count == 2
 
 
-def test_receipts_of_duplicates_are_no_run() -> None:
+def test_receipts_of_duplicates_are_no_run():
     data = b"".join(encode_send_receipt(1, 12 + n, None, -1, -1) for n in range(5))
     assert not any(isinstance(frame, ReceiptRun) for frame in ClientFrameDecoder().feed(data))
 
@@ -80,7 +80,7 @@ def test_receipts_of_duplicates_are_no_run() -> None:
     st.integers(1, 60),
     st.sampled_from([0, 125, 16_380]),
 )
-def test_runs_keep_all_receipts(steps: list[tuple[int, int, int, int | None]], cut: int, base: int) -> None:
+def test_runs_keep_all_receipts(steps, cut, base):
     sequence_id = entry_id = base
     pieces = []
     for sequence_step, entry_step, producer_id, highest in steps:
@@ -95,7 +95,7 @@ def test_runs_keep_all_receipts(steps: list[tuple[int, int, int, int | None]], c
     assert singly(found) == singly(plain.feed(data))
 
 
-def test_the_receipts_of_a_run_count_as_frames() -> None:
+def test_the_receipts_of_a_run_count_as_frames():
     data = b"".join(receipt(n, n) for n in range(10))
     decoder = ClientFrameDecoder()
     counts = []
@@ -106,7 +106,7 @@ def test_the_receipts_of_a_run_count_as_frames() -> None:
     assert counts == [4, 4, 2]
 
 
-def test_receipts_without_runs_cost_in_proportion_to_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receipts_without_runs_cost_in_proportion_to_their_number(monkeypatch):
     compared = []
 
     def counted(first: int, count: int) -> list[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def singly(frames: list[Frame]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("first", [0, 120, 16_300, 20_000, (1 << 21) - 60, 1 << 40, (1 << 63) - 200])
-def test_sends_that_follow_each_other_are_a_run(first: int) -> None:
+def test_sends_that_follow_each_other_are_a_run(first):
     data = b"".join(send(first + n, ENTRY + bytes(n % 3)) for n in range(128))
     frames = BrokerFrameDecoder().feed(data)
     assert singly(frames) == singly(FrameDecoder().feed(data))
@@ -59,7 +58,7 @@ def test_sends_that_follow_each_other_are_a_run(first: int) -> None:
     assert all(isinstance(frame, SendRun) and type(frame.sequence_ids) is range for frame in frames)
 
 
-def test_any_difference_ends_a_run() -> None:
+def test_any_difference_ends_a_run():
     others = [
         PING,
         send(7, messages=3),
@@ -76,7 +75,7 @@ def test_any_difference_ends_a_run() -> None:
         assert singly(frames) == singly(FrameDecoder().feed(data))
 
 
-def test_sends_with_gaps_or_malformed_sequence_ids_decode_as_without_runs() -> None:
+def test_sends_with_gaps_or_malformed_sequence_ids_decode_as_without_runs():
     data = b"".join(map(send, [100, 101, 90, 90, 91, 3]))
     frames = BrokerFrameDecoder().feed(data)
     assert [isinstance(frame, SendRun) for frame in frames] == [True, False, True, False]
@@ -95,7 +94,7 @@ def test_sends_with_gaps_or_malformed_sequence_ids_decode_as_without_runs() -> N
         assert runs == singles
 
 
-def test_frames_max_counts_the_sends_of_a_run() -> None:
+def test_frames_max_counts_the_sends_of_a_run():
     decoder = BrokerFrameDecoder()
     data = b"".join(send(n) for n in range(100))
     found = decoder.feed(data, 30)
@@ -107,7 +106,7 @@ def test_frames_max_counts_the_sends_of_a_run() -> None:
 
 
 @given(st.data())
-def test_any_frames_in_any_pieces(data: st.DataObject) -> None:
+def test_any_frames_in_any_pieces(data):
     chance = data.draw(st.randoms(use_true_random=False))
     stream, sequence_id = b"", chance.choice((0, 100, 16_380, 1 << 20))
     for _ in range(chance.randint(1, 60)):
@@ -128,7 +127,7 @@ def test_any_frames_in_any_pieces(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 400), st.randoms(use_true_random=False))
-def test_damaged_streams_are_read_alike(noise: bytes, at: int, chance: random.Random) -> None:
+def test_damaged_streams_are_read_alike(noise, at, chance):
     stream = b"".join(send(100 + n, ENTRY[: chance.randint(0, len(ENTRY))]) for n in range(12))
     stream = stream[:at] + noise + stream[at + chance.choice((0, len(noise))) :]
     found = []
@@ -141,7 +140,7 @@ def test_damaged_streams_are_read_alike(noise: bytes, at: int, chance: random.Ra
     assert found[0] == found[1]
 
 
-def test_a_run_is_intact_when_every_entry_is() -> None:
+def test_a_run_is_intact_when_every_entry_is():
     def run(*entries: bytes) -> SendRun:
         return SendRun(1, range(len(entries)), list(entries))
 
@@ -161,9 +160,7 @@ def test_a_run_is_intact_when_every_entry_is() -> None:
     st.one_of(st.integers(0, 60_000), st.integers(0, 1 << 40)),
     st.integers(1, 300),
 )
-def test_receipts_are_those_of_each(
-    producer_id: int, first: int, ledger_id: int, first_entry_id: int, count: int
-) -> None:
+def test_receipts_are_those_of_each(producer_id, first, ledger_id, first_entry_id, count):
     ids = range(first, first + count)
     expected = [
         encode_send_receipt(producer_id, sequence_id, None, ledger_id, first_entry_id + index)
@@ -179,16 +176,14 @@ def test_receipts_are_those_of_each(
     st.sampled_from(["p", "a" * 130]),
     st.sampled_from([b"", b"\x01" * 8]),
 )
-def test_frames_of_a_run_are_those_of_its_messages(
-    payloads: list[bytes], first: int, producer_id: int, name: str, version: bytes
-) -> None:
+def test_frames_of_a_run_are_those_of_its_messages(payloads, first, producer_id, name, version):
     from geminga.producer.operation import SendOperation, name_field, schema_version_field
 
     producer_name, schema = name_field(name), schema_version_field(version)
     singles = bytearray()
     for index, payload in enumerate(payloads):
         operation = SendOperation(
-            [payload], [None], sequence_id=first + index, highest_sequence_id=first + index,
+            [payload], [None], 1, sequence_id=first + index, highest_sequence_id=first + index,
             size=len(payload), permits=1, opened_at=0.0, deadline=0.0, is_batch=False,
         )  # fmt: skip
         for piece in operation.frame(producer_id, producer_name, 1_700_000_000_000, 1 << 20, schema):
@@ -213,9 +208,7 @@ def test_frames_of_a_run_are_those_of_its_messages(
     st.sampled_from(["p", "a" * 130]),
     st.sampled_from([b"", b"\x01" * 8]),
 )
-def test_frames_of_a_run_with_keys_are_those_of_its_messages(
-    messages: list[tuple[bytes, str, Any]], first: int, producer_id: int, name: str, version: bytes
-) -> None:
+def test_frames_of_a_run_with_keys_are_those_of_its_messages(messages, first, producer_id, name, version):
     from geminga.producer.message import simple_message
     from geminga.producer.operation import SendOperation, name_field, schema_version_field
 
@@ -223,7 +216,7 @@ def test_frames_of_a_run_with_keys_are_those_of_its_messages(
     singles = bytearray()
     for index, (payload, key, properties) in enumerate(messages):
         operation = SendOperation(
-            [payload], [None], sequence_id=first + index, highest_sequence_id=first + index,
+            [payload], [None], 1, sequence_id=first + index, highest_sequence_id=first + index,
             size=len(payload), permits=1, opened_at=0.0, deadline=0.0, is_batch=False,
             messages={0: simple_message(payload, key, properties)} if key else None,
         )  # fmt: skip
@@ -243,7 +236,7 @@ def test_frames_of_a_run_with_keys_are_those_of_its_messages(
 
 
 @pytest.mark.parametrize("left_out", [1, 4, 11, None])
-def test_a_send_that_ends_inside_its_command_is_no_part_of_a_run(left_out: int | None) -> None:
+def test_a_send_that_ends_inside_its_command_is_no_part_of_a_run(left_out):
     """Once, such a send was decoded as one without an entry, and an empty entry was stored."""
     head = encode_send(1, 3, 1, None, 0)
     total = 0 if left_out is None else len(head) - 4 - left_out

@@ -1,7 +1,5 @@
 """Required fields and text, which protobuf does not check."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.errors import CorruptPayload, ProtocolError
@@ -9,28 +7,28 @@ from geminga.wire import strict
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
-def test_parse_names_what_is_missing() -> None:
+def test_parse_names_what_is_missing():
     with pytest.raises(CorruptPayload, match=r"the metadata of 2 bytes lacks .*sequence_id.*: 0a00"):
         strict.parse(pb.MessageMetadata, b"\x0a\x00", "the metadata", CorruptPayload)
 
 
-def test_parse_shows_garbage() -> None:
+def test_parse_shows_garbage():
     with pytest.raises(CorruptPayload, match="the metadata of 3 bytes is no MessageMetadata: ffffff"):
         strict.parse(pb.MessageMetadata, b"\xff\xff\xff", "the metadata", CorruptPayload)
 
 
-def test_excerpt_is_bounded() -> None:
+def test_excerpt_is_bounded():
     assert strict.excerpt(b"\x01\x02") == "0102"
     assert strict.excerpt(bytes(1000)) == "00" * 32 + "..."
 
 
-def test_text_is_read_as_java_reads_it() -> None:
+def test_text_is_read_as_java_reads_it():
     metadata = pb.MessageMetadata.FromString(b"\x0a\x03a\xffb\x10\x00\x18\x00")
     assert strict.text(metadata.producer_name) == "a�b"
     assert strict.text("é") == "é"
 
 
-def test_messages_that_hold_text() -> None:
+def test_messages_that_hold_text():
     assert strict.holds_text(pb.CommandSubscribe.DESCRIPTOR)
     assert strict.holds_text(pb.Schema.DESCRIPTOR)
     assert not strict.holds_text(pb.CommandFlow.DESCRIPTOR)
@@ -38,7 +36,7 @@ def test_messages_that_hold_text() -> None:
     assert not strict.holds_text(pb.MessageIdData.DESCRIPTOR)
 
 
-def test_check_text_looks_inside() -> None:
+def test_check_text_looks_inside():
     good = pb.CommandProducer(topic="é", producer_id=1, request_id=2)
     good.metadata.add(key="k", value="v")
     strict.check_text(good, "producer", ProtocolError)

@@ -1,7 +1,5 @@
 """Varints: the tables against protobuf's own encoder, and the reader's refusals."""
 
-from __future__ import annotations
-
 import pytest
 from google.protobuf.internal.encoder import _VarintBytes
 from hypothesis import given
@@ -13,29 +11,29 @@ EDGES = [n for bits in range(0, 64, 7) for n in ((1 << bits) - 1, 1 << bits)] + 
 
 
 @pytest.mark.parametrize("value", EDGES)
-def test_varints_at_the_edges_of_their_lengths_round_trip(value: int) -> None:
+def test_varints_at_the_edges_of_their_lengths_round_trip(value):
     assert varint(value) == SHORT[value] == _VarintBytes(value)
     assert read_varint(b"\xff" + varint(value) + b"\xff", 1) == (value, 1 + len(varint(value)))
 
 
 @given(st.integers(0, U64_MASK))
-def test_any_number(value: int) -> None:
+def test_any_number(value):
     assert varint(value) == _VarintBytes(value)
     assert read_varint(varint(value), 0) == (value, len(varint(value)))
 
 
 @given(st.one_of(st.sampled_from(EDGES), st.integers(0, 1 << 62)), st.integers(1, 400))
-def test_many_that_follow_each_other(first: int, count: int) -> None:
+def test_many_that_follow_each_other(first, count):
     assert varints(first, count) == [varint(value) for value in range(first, first + count)]
 
 
-def test_negative_numbers_take_ten_bytes() -> None:
+def test_negative_numbers_take_ten_bytes():
     assert varint(-1) == SHORT[-1] == MINUS_ONE
     assert varint(-(1 << 63)) == _VarintBytes(1 << 63)
 
 
 @pytest.mark.parametrize("value", EDGES)
-def test_data_that_ends_inside_a_varint(value: int) -> None:
+def test_data_that_ends_inside_a_varint(value):
     data = varint(value)
     for end in range(len(data)):
         with pytest.raises(IndexError):
@@ -43,12 +41,12 @@ def test_data_that_ends_inside_a_varint(value: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x80" * 10 + b"\x01", b"\xff" * 9 + b"\x02", b"\xff" * 100])
-def test_overlong_varints_are_refused(data: bytes) -> None:
+def test_overlong_varints_are_refused(data):
     with pytest.raises(ValueError, match="varint"):
         read_varint(data, 0)
 
 
-def test_the_tables_stay_small() -> None:
+def test_the_tables_stay_small():
     for value in range(20000):
         varint(value)
     assert len(SHORT) <= 16384

@@ -6,14 +6,13 @@ import contextlib
 import json
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 pulsar = pytest.importorskip("pulsar", reason="needs the official client: pip install pulsar-client")
 
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded  # noqa: E402
+from geminga.broker.serving.embedded import embedded  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,13 +22,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with embedded(failover_delay_seconds=0.1, batch_index_ack=True) as running:
         yield running
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[..., Any]]:
+def connect():
     """``connect(service_url, **options)``: an official client that is quiet, does not hang, and is closed."""
     made = []
 
@@ -46,22 +45,22 @@ def connect() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def client(broker: EmbeddedBroker, connect: Callable[..., Any]) -> Any:
+def client(broker, connect):
     return connect(broker.service_url)
 
 
 @pytest.fixture
-def other_client(broker: EmbeddedBroker, connect: Callable[..., Any]) -> Any:
+def other_client(broker, connect):
     return connect(broker.service_url)
 
 
 @pytest.fixture
-def topic() -> str:
+def topic():
     return f"persistent://public/default/t-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
-def admin(broker: EmbeddedBroker) -> Callable[..., Any]:
+def admin(broker):
     """``admin("PUT", "persistent/public/default/t/partitions", 3)`` -> the JSON answer, or None."""
 
     def call(method: str, path: str, body: Any = None) -> Any:

@@ -17,11 +17,11 @@ EXPLAINED = {row.where: (row.theirs, row.ours) for row in client_differences.SEE
 
 
 @pytest.mark.parametrize("name", client_behaviour.PROGRAMS)
-def test_the_program_sees_the_same_or_what_its_row_says(broker: Any, name: str) -> None:
+def test_the_program_sees_the_same_or_what_its_row_says(broker, name):
     theirs, ours = client_behaviour.compared(name, broker.service_url)
     assert (theirs, ours) == EXPLAINED.get(name, (theirs, theirs)), "tools/client_differences.py"
 
 
-def test_every_row_has_its_program_and_reason() -> None:
+def test_every_row_has_its_program_and_reason():
     assert EXPLAINED.keys() <= client_behaviour.PROGRAMS.keys()
     assert all(row.why for row in client_differences.SEEN)

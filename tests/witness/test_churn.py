@@ -10,14 +10,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pulsar
 import pytest
 from waiting import eventually
-
-from geminga.broker.serving.embedded import EmbeddedBroker
 
 MESSAGES = 800
 KEYS = 17
@@ -81,9 +78,7 @@ def publish(client: Any, topic: str, batched: bool) -> None:
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
 @pytest.mark.parametrize("kind", ["Shared", "KeyShared", "Failover"])
-def test_no_message_is_lost_while_consumers_come_and_go(
-    broker: EmbeddedBroker, connect: Callable[..., Any], topic: str, kind: str, batched: bool
-) -> None:
+def test_no_message_is_lost_while_consumers_come_and_go(broker, connect, topic, kind, batched):
     if kind == "KeyShared" and batched:
         pytest.skip("Key_Shared needs batches of one key, which are single entries to the broker")
     publisher, client = connect(broker.service_url), connect(broker.service_url)
@@ -117,9 +112,7 @@ def test_no_message_is_lost_while_consumers_come_and_go(
         raise AssertionError(f"came back at the end: {last.receive(timeout_millis=500).data()!r}")
 
 
-def test_keys_stay_in_order_while_consumers_come_and_go(
-    broker: EmbeddedBroker, connect: Callable[..., Any], topic: str
-) -> None:
+def test_keys_stay_in_order_while_consumers_come_and_go(broker, connect, topic):
     """Every key's messages arrive in order although consumers come and go (each drains before it leaves)."""
     client = connect(broker.service_url)
     lock = threading.Lock()

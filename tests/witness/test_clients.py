@@ -1,22 +1,17 @@
 """Corners of the official client's interface against our broker."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pulsar
 
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 from geminga.testing.apache_pulsar import free_ports
 
 Earliest = pulsar.InitialPosition.Earliest
 Shared = pulsar.ConsumerType.Shared
 
 
-def test_the_largest_messages_are_received(client: Any, topic: str) -> None:
+def test_the_largest_messages_are_received(client, topic):
     consumer = client.subscribe(topic, "s", receiver_queue_size=3)
     producer = client.create_producer(topic, batching_enabled=False)
     payload = bytes(range(256)) * 19_000
@@ -28,7 +23,7 @@ def test_the_largest_messages_are_received(client: Any, topic: str) -> None:
         consumer.acknowledge(message)
 
 
-def test_a_reader_reads_all_partitions(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_a_reader_reads_all_partitions(client, topic, admin):
     admin("PUT", topic.replace("://", "/") + "/partitions", 3)
     producer = client.create_producer(topic, batching_enabled=False)
     for index in range(30):
@@ -40,7 +35,7 @@ def test_a_reader_reads_all_partitions(client: Any, topic: str, admin: Callable[
     assert sorted(found) == list(range(30))
 
 
-def test_added_partitions_have_the_subscriptions(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_added_partitions_have_the_subscriptions(client, topic, admin):
     path = topic.replace("://", "/")
     admin("PUT", f"{path}/partitions", 2)
     consumer = client.subscribe(topic, "s")
@@ -50,7 +45,7 @@ def test_added_partitions_have_the_subscriptions(client: Any, topic: str, admin:
     assert admin("GET", f"{path}-partition-3/subscriptions") == ["s"], "new partitions have the subscriptions"
 
 
-def test_the_initial_subscription_of_a_dead_letter_topic_keeps_its_messages(client: Any, topic: str) -> None:
+def test_the_initial_subscription_of_a_dead_letter_topic_keeps_its_messages(client, topic):
     dead = f"{topic}-dead"
     policy = pulsar.ConsumerDeadLetterPolicy(1, dead_letter_topic=dead, initial_subscription_name="keep")
     consumer = client.subscribe(
@@ -69,9 +64,7 @@ def test_the_initial_subscription_of_a_dead_letter_topic_keeps_its_messages(clie
     assert kept.receive(timeout_millis=30_000).data() == b"bad"
 
 
-def test_a_consumer_that_stops_reading_does_not_block_others(
-    broker: EmbeddedBroker, connect: Callable[..., Any], topic: str
-) -> None:
+def test_a_consumer_that_stops_reading_does_not_block_others(broker, connect, topic):
     # Half a gigabyte of permits that are never used up.
     lazy = connect(broker.service_url).subscribe(topic, "lazy", receiver_queue_size=100_000)
     client = connect(broker.service_url)
@@ -85,9 +78,7 @@ def test_a_consumer_that_stops_reading_does_not_block_others(
     assert lazy.receive(timeout_millis=30_000).data() == b"x" * 5000
 
 
-def test_clients_reconnect_after_a_restart_on_the_same_port(
-    connect: Callable[..., Any], topic: str, tmp_path: Path
-) -> None:
+def test_clients_reconnect_after_a_restart_on_the_same_port(connect, topic, tmp_path):
     (port,) = free_ports(1)
     with embedded(tmp_path / "s", web_port=None, port=port) as first:
         client = connect(first.service_url)
@@ -106,7 +97,7 @@ def test_clients_reconnect_after_a_restart_on_the_same_port(
         client.close()
 
 
-def test_messages_of_many_topics_are_received_at_once(client: Any, topic: str) -> None:
+def test_messages_of_many_topics_are_received_at_once(client, topic):
     producers = [client.create_producer(f"{topic}-{number}") for number in range(150)]
     for number, producer in enumerate(producers):
         producer.send_async(str(number).encode(), lambda result, _id: None)
@@ -117,7 +108,7 @@ def test_messages_of_many_topics_are_received_at_once(client: Any, topic: str) -
     assert found == [str(number).encode() for number in range(150)]
 
 
-def test_sequence_ids_continue_from_the_initial_one(client: Any, topic: str) -> None:
+def test_sequence_ids_continue_from_the_initial_one(client, topic):
     producer = client.create_producer(topic, producer_name="p", initial_sequence_id=41)
     producer.send(b"x")
     assert producer.last_sequence_id() == 42

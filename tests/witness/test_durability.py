@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -14,9 +12,7 @@ Shared = pulsar.ConsumerType.Shared
 Earliest = pulsar.InitialPosition.Earliest
 
 
-def test_messages_and_holes_survive_a_restart(
-    connect: Callable[..., Any], tmp_path: Path, topic: str
-) -> None:
+def test_messages_and_holes_survive_a_restart(connect, tmp_path, topic):
     folder = tmp_path / "store"
     with embedded(folder) as broker:
         client = connect(broker.service_url)
@@ -46,7 +42,7 @@ def test_messages_and_holes_survive_a_restart(
         assert (later.ledger_id(), later.entry_id()) > places[-1]
 
 
-def test_metadata_survives_a_restart(connect: Callable[..., Any], tmp_path: Path, topic: str) -> None:
+def test_metadata_survives_a_restart(connect, tmp_path, topic):
     folder = tmp_path / "store"
     with embedded(folder, auto_create_topic_kind="partitioned", auto_create_partitions=2) as broker:
         client = connect(broker.service_url)
@@ -60,9 +56,7 @@ def test_metadata_survives_a_restart(connect: Callable[..., Any], tmp_path: Path
         assert sum(reader.has_message_available() for reader in readers) == 1
 
 
-def test_batch_index_acknowledgements_survive_a_restart(
-    connect: Callable[..., Any], tmp_path: Path, topic: str
-) -> None:
+def test_batch_index_acknowledgements_survive_a_restart(connect, tmp_path, topic):
     folder = tmp_path / "store"
     options: dict[str, Any] = {"consumer_type": Shared, "batch_index_ack_enabled": True}
     with embedded(folder, batch_index_ack=True) as broker:

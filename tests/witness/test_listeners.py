@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pulsar
 import pytest
 
 import geminga
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 from geminga.testing.apache_pulsar import free_ports
 
 
@@ -52,7 +50,7 @@ def _carry(source: socket.socket, sink: socket.socket) -> None:
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[tuple[EmbeddedBroker, Relay]]:
+def place():
     (port,) = free_ports(1)
     relay = Relay(port)
     listeners = (f"internal:pulsar://127.0.0.1:{port}", f"external:pulsar://127.0.0.1:{relay.port}")
@@ -67,9 +65,7 @@ def place() -> Iterator[tuple[EmbeddedBroker, Relay]]:
     [(pulsar, "pulsar"), (geminga, "pulsar"), (geminga, "http")],
     ids=["official", "ours", "ours-http"],
 )
-def test_clients_that_name_a_listener_get_its_address(
-    place: tuple[EmbeddedBroker, Relay], library: Any, over: str, topic: str
-) -> None:
+def test_clients_that_name_a_listener_get_its_address(place, library, over, topic):
     broker, relay = place
     url = broker.service_url if over == "pulsar" else broker.admin_url
     for name in (None, "internal", "external"):

@@ -43,7 +43,7 @@ class PlainTest(unittest.TestCase):
 
 
 @pytest.mark.timeout(200)
-def test_both_libraries_run_a_suite(broker: Any, tmp_path: Path) -> None:
+def test_both_libraries_run_a_suite(broker, tmp_path):
     (tmp_path / "plain_test.py").write_text(SUITE)
     found = {library: official_suite.run(library, broker, tmp_path, 120) for library in ("geminga", "pulsar")}
     place = "plain_test::PlainTest::"
@@ -66,13 +66,13 @@ def test_both_libraries_run_a_suite(broker: Any, tmp_path: Path) -> None:
     assert (tmp_path / "plain_test.py").read_text() == SUITE, "a copy runs"
 
 
-def test_a_folder_without_a_suite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_a_suite_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["official_suite.py", str(tmp_path)])
     with pytest.raises(SystemExit, match="checkout of pulsar-client"):
         official_suite.main()
 
 
-def test_the_page_names_failing_and_private_tests() -> None:
+def test_the_page_names_failing_and_private_tests():
     theirs = {f"t::T::{name}": "passed" for name in ("test_a", "test_b", "test_seek_timestamp", "test_c")}
     columns = {
         official_suite.JUDGE: {**theirs, "t::T::test_tls": "failed"},

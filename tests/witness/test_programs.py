@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> dict[str, dict[str, Any]]:
+def outcomes():
     with embedded(failover_delay_seconds=0.1, batch_index_ack=True) as broker:
         urls = (broker.service_url, broker.admin_url)
         found: dict[str, dict[str, Any]] = columns.run({p: (p, *urls) for p in ("geminga", "pulsar")})
@@ -26,6 +26,6 @@ def outcomes() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("program", columns.names())
-def test_both_libraries_have_the_same_outcome(outcomes: dict[str, dict[str, Any]], program: str) -> None:
+def test_both_libraries_have_the_same_outcome(outcomes, program):
     found = columns.differing({library: of[program] for library, of in outcomes.items()})
     assert not found, found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pulsar
@@ -31,7 +30,7 @@ def drain(consumer: Any, count: int, timeout_millis: int = 30_000) -> list[Any]:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS, ids=str)
 @pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
-def test_payloads_are_received_unchanged(client: Any, topic: str, compression: Any, batching: bool) -> None:
+def test_payloads_are_received_unchanged(client, topic, compression, batching):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(
         topic, compression_type=compression, batching_enabled=batching, batching_max_publish_delay_ms=5
@@ -44,21 +43,7 @@ def test_payloads_are_received_unchanged(client: Any, topic: str, compression: A
     assert [m.data() for m in drain(consumer, len(payloads))] == payloads
 
 
-def test_many_batches_are_received_in_order(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", receiver_queue_size=100)
-    producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_messages=50, block_if_queue_full=True
-    )
-    results: list[Any] = []
-    for index in range(5000):
-        producer.send_async(str(index).encode(), lambda result, _id: results.append(result))
-    producer.flush()
-    found = [int(m.data()) for m in drain(consumer, 5000)]
-    assert found == list(range(5000))
-    assert results == [pulsar.Result.Ok] * 5000
-
-
-def test_a_producer_name_in_use_is_refused(client: Any, other_client: Any, topic: str) -> None:
+def test_a_producer_name_in_use_is_refused(client, other_client, topic):
     first = client.create_producer(topic, producer_name="one")
     with pytest.raises(pulsar.ProducerBusy):
         other_client.create_producer(topic, producer_name="one")
@@ -67,9 +52,7 @@ def test_a_producer_name_in_use_is_refused(client: Any, other_client: Any, topic
 
 
 @pytest.mark.parametrize("library", [pulsar, geminga], ids=["pulsar-client", "geminga"])
-def test_a_fenced_producer_does_not_disturb_others_on_its_connection(
-    broker: Any, admin: Any, topic: str, library: Any
-) -> None:
+def test_a_fenced_producer_does_not_disturb_others_on_its_connection(broker, admin, topic, library):
     """All of it over one connection, which stays open throughout."""
     client = library.Client(broker.service_url)
     modes = library.ProducerAccessMode
@@ -99,9 +82,7 @@ def test_a_fenced_producer_does_not_disturb_others_on_its_connection(
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("rich", [(), ("keys",), ("keys", "properties")])
-def test_the_official_client_reads_what_send_many_published(
-    broker: Any, client: Any, topic: str, batched: bool, compressed: bool, rich: tuple[str, ...]
-) -> None:
+def test_the_official_client_reads_what_send_many_published(broker, client, topic, batched, compressed, rich):
     """Check messages of `send_async` as received: payloads, keys, properties, order, and batch indexes."""
     values = [b"%d" % number * (number % 40) for number in range(700)]
     keys = [None if number % 4 == 0 else f"k{number % 9}" for number in range(700)]
@@ -144,23 +125,3 @@ def test_the_official_client_reads_what_send_many_published(
             )
     assert said[0] == said[1]
     assert [each[0] for each in said[0]] == values
-
-
-def test_messages_of_several_concurrent_producers_stay_in_order(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", receiver_queue_size=5000)
-    producers = [client.create_producer(topic, batching_enabled=n % 2 == 0) for n in range(4)]
-
-    def publish(number: int) -> None:
-        for index in range(200):
-            producers[number].send_async(f"{number}-{index}".encode(), lambda result, _id: None)
-        producers[number].flush()
-
-    threads = [threading.Thread(target=publish, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = [m.data().decode() for m in drain(consumer, 800)]
-    for number in range(4):
-        own = [int(text.split("-")[1]) for text in found if text.startswith(f"{number}-")]
-        assert own == list(range(200))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pulsar
 import pytest
 
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 from geminga.client.admin import admin
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
@@ -19,15 +17,13 @@ from runs_through_cuts import Play, read_all
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["at least once", "deduplicated"])
-def cut_broker(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedBroker, bool]]:
+def cut_broker(request):
     with embedded(deduplication=request.param) as running:
         yield running, request.param
 
 
 @pytest.mark.simulation(6, 3)
-def test_what_has_a_receipt_is_found_however_connections_are_cut(
-    cut_broker: tuple[EmbeddedBroker, bool], connect: Any, seeds: range
-) -> None:
+def test_what_has_a_receipt_is_found_however_connections_are_cut(cut_broker, connect, seeds):
     broker, deduplicates = cut_broker
     witness = connect(broker.service_url)
     for seed in seeds:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pulsar
@@ -94,7 +94,7 @@ def plain(record: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["AvroSchema", "JsonSchema"])
 @pytest.mark.parametrize("name", NAMES)
-def test_record_definitions_and_payloads_are_the_same(kind: str, name: str) -> None:
+def test_record_definitions_and_payloads_are_the_same(kind, name):
     mine, other = getattr(ours, kind)(OURS[name]), getattr(theirs, kind)(THEIRS[name])
     info = mine.schema_info()
     assert info.data.decode() == other.schema_info().schema()
@@ -105,7 +105,7 @@ def test_record_definitions_and_payloads_are_the_same(kind: str, name: str) -> N
     assert plain(mine.decode(payload)) == plain(value(OURS, name))
 
 
-def test_primitive_and_text_schemas_are_the_same() -> None:
+def test_primitive_and_text_schemas_are_the_same():
     for name in ("StringSchema", "BytesSchema"):
         info, other = getattr(ours, name)().schema_info(), getattr(theirs, name)().schema_info()
         if info is not None:
@@ -113,16 +113,14 @@ def test_primitive_and_text_schemas_are_the_same() -> None:
 
 
 @pytest.fixture
-def here(broker: Any) -> Iterator[geminga.Client]:
+def here(broker):
     with geminga.Client(broker.service_url, operation_timeout_seconds=10) as mine:
         yield mine
 
 
 @pytest.mark.parametrize("kind", ["AvroSchema", "JsonSchema"])
 @pytest.mark.parametrize("name", NAMES)
-def test_each_library_reads_the_records_of_the_other(
-    client: Any, here: geminga.Client, admin: Callable[..., Any], topic: str, kind: str, name: str
-) -> None:
+def test_each_library_reads_the_records_of_the_other(client, here, admin, topic, kind, name):
     mine, other = getattr(ours, kind)(OURS[name]), getattr(theirs, kind)(THEIRS[name])
     at_theirs = client.subscribe(topic, "theirs", schema=other)
     at_ours = here.subscribe(topic, "ours", schema=mine)
@@ -152,9 +150,7 @@ def evolved(module: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("batching", [False, True])
-def test_both_libraries_read_old_and_new_versions(
-    client: Any, here: geminga.Client, topic: str, batching: bool
-) -> None:
+def test_both_libraries_read_old_and_new_versions(client, here, topic, batching):
     (our_old, our_new), (their_old, their_new) = evolved(ours), evolved(theirs)
     at_theirs = client.subscribe(topic, "theirs", schema=theirs.AvroSchema(their_old))
     here.create_producer(topic, schema=ours.AvroSchema(our_old), batching_enabled=batching).send(our_old(x=1))
@@ -179,7 +175,7 @@ def test_both_libraries_read_old_and_new_versions(
     assert [at_theirs.receive(30_000).value().x for _ in range(8)] == list(range(1, 9))
 
 
-def test_asyncio_reads_the_writers_version(here: geminga.Client, broker: Any, topic: str) -> None:
+def test_asyncio_reads_the_writers_version(here, broker, topic):
     old, new = evolved(ours)
     here.create_producer(topic, schema=ours.AvroSchema(old)).send(old(x=1))
     here.create_producer(topic, schema=ours.AvroSchema(new)).send(new(x=2, y="two"))
@@ -199,7 +195,7 @@ def test_asyncio_reads_the_writers_version(here: geminga.Client, broker: Any, to
     assert asyncio.run(main()) == [(1, "none"), (2, "two"), (1, "none")]
 
 
-def test_both_libraries_refuse_incompatible_schemas(client: Any, here: geminga.Client, topic: str) -> None:
+def test_both_libraries_refuse_incompatible_schemas(client, here, topic):
     (our_old, _), (their_old, _) = evolved(ours), evolved(theirs)
 
     class Other(ours.Record):
@@ -229,7 +225,7 @@ def test_both_libraries_refuse_incompatible_schemas(client: Any, here: geminga.C
     producer.send(our_old(x=1))
 
 
-def test_protobuf_messages_are_read_by_both_libraries(client: Any, here: geminga.Client, topic: str) -> None:
+def test_protobuf_messages_are_read_by_both_libraries(client, here, topic):
     timestamp_class = importlib.import_module("google.protobuf.timestamp_pb2").Timestamp
     mine, other = ours.ProtobufNativeSchema(timestamp_class), theirs.ProtobufNativeSchema(timestamp_class)
     at_theirs = client.subscribe(topic, "theirs", schema=other)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pulsar
 import pytest
@@ -16,7 +13,7 @@ from waiting import eventually
 
 import geminga
 from geminga.broker.rules.tokens import make_token
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 from geminga.testing.certificates import Authority
 
 KEY = bytes(range(32))
@@ -28,14 +25,12 @@ def token(role: str, seconds: int | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[EmbeddedBroker]:
+def guarded():
     with embedded(token_secret_key=SECRET, super_user_roles=("admin",)) as running:
         yield running
 
 
-def test_roles_do_only_what_is_allowed(
-    guarded: EmbeddedBroker, connect: Callable[..., Any], topic: str
-) -> None:
+def test_roles_do_only_what_is_allowed(guarded, connect, topic):
     for url in (guarded.service_url, guarded.admin_url):
         client = connect(url, authentication=pulsar.AuthenticationToken(token("admin")))
         consumer = client.subscribe(topic, "s" + url[:4])
@@ -52,7 +47,7 @@ def test_roles_do_only_what_is_allowed(
         stranger.subscribe(topic, "s")
 
 
-def test_certificates_give_a_role_over_tls(connect: Callable[..., Any], topic: str, tmp_path: Path) -> None:
+def test_certificates_give_a_role_over_tls(connect, topic, tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")
     admin = authority.sign("admin")
@@ -71,16 +66,14 @@ def test_certificates_give_a_role_over_tls(connect: Callable[..., Any], topic: s
         assert consumer.receive(30_000).data() == b"1"
 
 
-def test_clients_without_a_token_are_refused(
-    guarded: EmbeddedBroker, connect: Callable[..., Any], topic: str
-) -> None:
+def test_clients_without_a_token_are_refused(guarded, connect, topic):
     for options in ({}, {"authentication": pulsar.AuthenticationToken("x.y.z")}):
         client = connect(guarded.service_url, operation_timeout_seconds=2, **options)
         with pytest.raises(pulsar.PulsarException):
             client.create_producer(topic)
 
 
-def test_an_expired_token_is_replaced(connect: Callable[..., Any], topic: str) -> None:
+def test_an_expired_token_is_replaced(connect, topic):
     asked = []
 
     def supplier() -> str:
@@ -97,7 +90,7 @@ def test_an_expired_token_is_replaced(connect: Callable[..., Any], topic: str) -
 
 
 @pytest.fixture(scope="module")
-def by_password(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def by_password(tmp_path_factory):
     pytest.importorskip("passlib")
     pytest.importorskip("bcrypt")
     users = tmp_path_factory.mktemp("users") / "htpasswd"
@@ -108,7 +101,7 @@ def by_password(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBr
 
 
 @pytest.mark.parametrize("library", [pulsar, geminga], ids=["official", "ours"])
-def test_clients_log_in_with_user_and_password(by_password: EmbeddedBroker, library: Any, topic: str) -> None:
+def test_clients_log_in_with_user_and_password(by_password, library, topic):
     for url in (by_password.service_url, by_password.admin_url):
         client = library.Client(url, authentication=library.AuthenticationBasic("admin", "secret"))
         try:
@@ -137,7 +130,7 @@ def test_clients_log_in_with_user_and_password(by_password: EmbeddedBroker, libr
             pass
 
 
-def test_a_browser_is_asked_for_a_password(by_password: EmbeddedBroker) -> None:
+def test_a_browser_is_asked_for_a_password(by_password):
     url = f"{by_password.admin_url}/admin/v2/tenants"
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(url, timeout=10)

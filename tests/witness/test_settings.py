@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import time
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import pulsar
@@ -15,7 +14,7 @@ import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 
 
-def test_without_auto_creation_an_unknown_topic_is_not_found(connect: Callable[..., Any], topic: str) -> None:
+def test_without_auto_creation_an_unknown_topic_is_not_found(connect, topic):
     with embedded(auto_create_topics=False) as broker:
         client = connect(broker.service_url)
         with pytest.raises(pulsar.TopicNotFound):
@@ -24,30 +23,19 @@ def test_without_auto_creation_an_unknown_topic_is_not_found(connect: Callable[.
             client.subscribe(topic, "s")
 
 
-def test_a_topic_of_an_unknown_namespace_is_not_found(client: Any) -> None:
+def test_a_topic_of_an_unknown_namespace_is_not_found(client):
     with pytest.raises(pulsar.TopicNotFound):
         client.create_producer("persistent://public/nowhere/t")
 
 
-def test_partitions_are_created_by_policy(connect: Callable[..., Any], topic: str) -> None:
+def test_partitions_are_created_by_policy(connect, topic):
     with embedded(auto_create_topic_kind="partitioned", auto_create_partitions=3) as broker:
         client = connect(broker.service_url)
         client.create_producer(topic).send(b"x")
         assert len(client.get_topic_partitions(topic)) == 3
 
 
-def test_messages_expire_after_their_ttl(client: Any, topic: str, admin: Callable[..., Any]) -> None:
-    admin("PUT", "namespaces/public/ttl", {})
-    name = topic.replace("default", "ttl")
-    client.subscribe(name, "s").close()
-    client.create_producer(name).send(b"old")
-    path = name.replace("://", "/")
-    time.sleep(1.1)
-    admin("POST", f"{path}/subscription/s/expireMessages/1")
-    assert admin("GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"] == 0
-
-
-def test_terminated_topics_take_no_more_messages(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_terminated_topics_take_no_more_messages(client, topic, admin):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, send_timeout_millis=3000)
     producer.send(b"last")
@@ -59,7 +47,7 @@ def test_terminated_topics_take_no_more_messages(client: Any, topic: str, admin:
     assert consumer.receive(timeout_millis=30_000).data() == b"last"
 
 
-def test_clients_reconnect_after_an_unload(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_clients_reconnect_after_an_unload(client, topic, admin):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     producer.send(b"before")
@@ -73,7 +61,7 @@ def test_clients_reconnect_after_an_unload(client: Any, topic: str, admin: Calla
     assert found == {b"before", b"after"}
 
 
-def test_a_cursor_reset_over_rest_delivers_again(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_a_cursor_reset_over_rest_delivers_again(client, topic, admin):
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=False)
     for index in range(5):
@@ -91,16 +79,7 @@ def test_a_cursor_reset_over_rest_delivers_again(client: Any, topic: str, admin:
     ]
 
 
-def test_clients_connect_by_an_http_service_url(
-    broker: EmbeddedBroker, connect: Callable[..., Any], topic: str
-) -> None:
-    client = connect(broker.admin_url)
-    consumer = client.subscribe(topic, "s")
-    client.create_producer(topic).send(b"over http lookup")
-    assert consumer.receive(timeout_millis=30_000).data() == b"over http lookup"
-
-
-def test_messages_of_non_persistent_topics_are_received(client: Any, topic: str) -> None:
+def test_messages_of_non_persistent_topics_are_received(client, topic):
     name = topic.replace("persistent://", "non-persistent://")
     consumer = client.subscribe(name, "s")
     producer = client.create_producer(name)
@@ -109,7 +88,7 @@ def test_messages_of_non_persistent_topics_are_received(client: Any, topic: str)
 
 
 @pytest.mark.parametrize("library", ["pulsar", "geminga"])
-def test_a_producer_held_by_a_quota_resumes(connect: Callable[..., Any], topic: str, library: str) -> None:
+def test_a_producer_held_by_a_quota_resumes(connect, topic, library):
     with embedded(backlog_quota_bytes=20_000) as broker:
         client = connect(broker.service_url) if library == "pulsar" else geminga.Client(broker.service_url)
         subscriber = client.subscribe(topic, "s")

@@ -9,7 +9,7 @@ from geminga.cli.connecting import operation
 from geminga.cli.permissions import add_permission_commands
 from geminga.cli.policies import add_policy_commands
 from geminga.cli.tables import TableColumn, print_rows
-from geminga.client.admin.sync.namespaces import Namespaces
+from geminga.client.admin.sync import Namespaces
 from geminga.client.cluster import Cluster
 
 _NAMES = (TableColumn("namespace", "namespace"),)

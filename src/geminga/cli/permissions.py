@@ -9,7 +9,7 @@ import click
 from geminga.cli.common import WordChoice, emit
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
-from geminga.client.admin.sync.namespaces import ACTIONS
+from geminga.client.admin.aio.namespaces import ACTIONS
 from geminga.client.cluster import Cluster
 
 _COLUMNS = (TableColumn("role", "role"), TableColumn("actions", "actions", ", ".join))

@@ -129,10 +129,10 @@ def compact(folder: Path, names: tuple[str, ...], target_mb: float, keep_hours: 
     Readers see the old files or the new files, also if this command is killed half-way.
     """
     from geminga.config import check_choice
-    from geminga.spark.pipelines import lake, running
+    from geminga.spark.pipelines import checkpoints, lake, running
 
     folder = folder.resolve()
-    found = running.tables(folder)
+    found = checkpoints.tables(folder)
     for name in names:
         check_choice("table", name, tuple(found))
     with running.alone(folder):

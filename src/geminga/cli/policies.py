@@ -14,7 +14,7 @@ from geminga.cli.common import WordChoice, emit, say
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import SIZE, SIZE_OR_UNLIMITED, SPAN, SPAN_OR_FOREVER, SWITCH, count, size, span
-from geminga.client.admin.sync.policies import PolicyHolder
+from geminga.client.admin.sync import Admin, PolicyHolder
 from geminga.client.cluster import Cluster
 from geminga.config import check_choice
 from geminga.errors import AdminNotAllowed, AdminNotFound, AdminServerError
@@ -333,7 +333,7 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
         Use it for policies without a command.
         """
-        found = _by_rest_name(holder(cluster, kind), place, policy, value, remove)
+        found = _by_rest_name(cluster.admin(), kind, place, policy, value, remove)
         emit({"place": place, "policy": policy, "value": found}, as_json=as_json, text=json.dumps(found))
 
 
@@ -408,15 +408,16 @@ def _set_quota(part: Any, place: str, limit: int | None, age: Any, policy: str, 
     )
 
 
-def _by_rest_name(part: Any, place: str, policy: str, value: str | None, remove: bool) -> Any:
+def _by_rest_name(admin: Admin, kind: str, place: str, policy: str, value: str | None, remove: bool) -> Any:
     if remove and value is not None:
         raise click.UsageError("give either a value or --remove")
     base, _, query = policy.partition("?")
     if not base.isalnum():
         raise click.BadParameter(f"{policy!r} is not the name of a policy", param_hint="POLICY")
+    part = getattr(admin, kind)
     path = f"{part.path(place)}/{base}" + (f"?{query}" if query else "")
     if remove:
-        part.calls.call("DELETE", path)
+        admin.call("DELETE", path)
     elif value is not None:
         try:
             content = json.loads(value)
@@ -425,10 +426,10 @@ def _by_rest_name(part: Any, place: str, policy: str, value: str | None, remove:
         known = {one.segment: one for one in type(part).policies_known()}
         method = known[base].method if base in known else "POST"
         if base in known and known[base].as_query:
-            part.calls.call(method, path, query={known[base].as_query: content})
+            admin.call(method, path, query={known[base].as_query: content})
         else:
-            part.calls.call(method, path, content)
-    return part.calls.call("GET", f"{part.path(place)}/backlogQuotaMap" if base == "backlogQuota" else path)
+            admin.call(method, path, content)
+    return admin.call("GET", f"{part.path(place)}/backlogQuotaMap" if base == "backlogQuota" else path)
 
 
 def _json(value: Any) -> Any:

@@ -14,7 +14,7 @@ from geminga.cli.permissions import add_permission_commands
 from geminga.cli.policies import add_policy_commands
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import SIZE, backlog_of, count, id_text, rate, size
-from geminga.client.admin.sync.policies import TopicPolicies
+from geminga.client.admin.sync import TopicPolicies
 from geminga.client.admin.types import LedgerInfo
 from geminga.client.cluster import Cluster
 from geminga.diagnosis.commands import how_many

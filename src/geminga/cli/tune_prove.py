@@ -77,10 +77,9 @@ def command(
     proof = Prover(plan, output, lambda line: click.echo(line, err=True)).prove()
     from geminga.tuning import proof_report
 
-    text = proof_report.table(proof)
-    (output / "proof.md").write_text(text)
+    (output / "proof.md").write_text(proof_report.table(proof))
     proof_report.picture(proof, output / "proof.svg")
-    click.echo(text)
+    click.echo(proof_report.summary(proof))
     if proof.stopped:
         raise click.ClickException(f"{proof.stopped}; the runs up to then are in {output}")
 

@@ -223,4 +223,4 @@ def _kind_of_run(item: Item) -> type | None:
 
 def _has_unanswered(handle: ConsumerHandle) -> bool:
     acks = handle.consumer.acks
-    return bool(acks.pending_count or acks.unanswered_count)
+    return bool(acks.pending_count or acks.receipts)

@@ -18,7 +18,7 @@ from sys import maxsize
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.acknowledging import Acknowledgeable, Acknowledging, Several
-from geminga.client.consumer_handle import ConsumerHandle
+from geminga.client.consumer_handle import ConsumerHandle, HandleCallbacks
 from geminga.client.context import ClientContext
 from geminga.client.multi_consumer import HandleGroup
 from geminga.client.receive_waiters import ReceiveWaiters
@@ -87,8 +87,10 @@ class AsyncConsumer(Generic[T_co]):
         self._loop_ended: AlreadyClosed | None = None
         self.group = HandleGroup(
             context, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
-            on_dead_letters=self._on_dead_letters, on_failure=self._on_failure,
-            before_messages=self._drain, on_active=self._on_active,
+            callbacks=HandleCallbacks(
+                on_dead_letters=self._on_dead_letters, on_failure=self._on_failure,
+                on_active=self._on_active, before_messages=self._drain,
+            ),
         )  # fmt: skip
         self.acknowledging = Acknowledging(context, self.group, settings)
         self.inbox = self.acknowledging.inbox
@@ -517,7 +519,7 @@ class AsyncConsumer(Generic[T_co]):
             await asyncio.sleep(min(left, DRAIN_LOOKS_SECONDS))
         if not self.closed:
             self._drain()
-        rest = sum(c.unsettled.messages_in_hand(c.acks.known_batch) for c in self.group.cores())
+        rest = sum(c.unsettled.messages_in_hand(c.acks.parts.batches.get) for c in self.group.cores())
         await self.close()
         return rest
 

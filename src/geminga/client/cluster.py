@@ -16,7 +16,7 @@ from geminga.connection.addresses import HTTP_SCHEMES
 from geminga.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
-    from geminga.client.admin.sync.admin import Admin
+    from geminga.client.admin.sync import Admin
     from geminga.client.authentication import Authentication
     from geminga.client.sync import Client
 
@@ -106,7 +106,7 @@ class Cluster:
     def admin(self, **arguments: Any) -> Admin:
         """Create an admin; ``arguments`` are further arguments of `geminga.Admin`. Raises the errors of
         `find_admin_url`."""
-        from geminga.client.admin.sync.admin import Admin
+        from geminga.client.admin.sync import Admin
 
         return Admin(**self.admin_arguments(), **arguments)
 

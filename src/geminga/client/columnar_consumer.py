@@ -402,7 +402,7 @@ def _rows_by_entry(consumer: TableSource, table: pa.Table) -> Iterator[_Rows]:
         if indexes[start] < 0:
             yield _Rows(handle.consumer, key, 0, [], start)
             continue
-        known = handle.consumer.acks.known_batch(key)
+        known = handle.consumer.acks.parts.batches.get(key)
         if known is not None:
             size = len(known.flags)
         elif sizes is not None:

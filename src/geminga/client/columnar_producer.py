@@ -74,17 +74,18 @@ class ReadyBatch:
 
     def operation(self, seal: Seal | None) -> SendOperation:
         """Return the operation that sends the batch. Raises `CryptoError`."""
-        return SendOperation.of_encoded(
+        operation = SendOperation.of_encoded(
             self.body,
             self.count,
-            sequence_id=self.sequence_id,
-            highest_sequence_id=self.highest_sequence_id,
+            (self.sequence_id, self.highest_sequence_id),
             compression=self.compression,
             uncompressed_size=self.uncompressed_size,
             message=_outer(self, self.deliver_at_ms, self.schema_version),
             seal=seal if self.sealed is None else None,
-            sealed=self.sealed or b"",
         )
+        if self.sealed is not None:
+            operation.sealed = self.sealed
+        return operation
 
     @staticmethod
     def of(
@@ -330,8 +331,7 @@ class ColumnarProducer:
             return SendOperation.of_encoded(
                 body,
                 batch.count,
-                sequence_id=-1,
-                highest_sequence_id=-1,
+                (-1, -1),
                 compression=compression,
                 uncompressed_size=batch.uncompressed_size,
                 message=_outer(batch, deliver_at_ms),

@@ -19,9 +19,9 @@ from geminga.client import forks
 from geminga.client.acknowledging import Acknowledgeable, Several
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.context import ClientContext
+from geminga.client.delegation import called, waited
 from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
-from geminga.client.sync_handles import SyncConsumerBase
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
@@ -55,7 +55,7 @@ _new_message = Message.__new__
 __all__ = ["AsyncConsumer", "Consumer", "subscribe"]
 
 
-class Consumer(SyncConsumerBase, Generic[T_co]):
+class Consumer(Generic[T_co]):
     """Consumer for threads; ``for message in consumer`` receives without end.
 
     Made by `geminga.Client.subscribe`. Methods are ``pulsar-client``'s; any thread may call them.
@@ -276,6 +276,17 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runtime.call(coroutine)
+
+    topic = called("_consumer", AsyncConsumer.topic)
+    subscription_name = called("_consumer", AsyncConsumer.subscription_name)
+    consumer_name = called("_consumer", AsyncConsumer.consumer_name)
+    has_reached_end_of_topic = called("_consumer", AsyncConsumer.has_reached_end_of_topic)
+    seek = waited("_consumer", AsyncConsumer.seek)
+    get_last_message_id = waited("_consumer", AsyncConsumer.get_last_message_id)
+    get_last_message_ids = waited("_consumer", AsyncConsumer.get_last_message_ids)
+    reconsume_later = waited("_consumer", AsyncConsumer.reconsume_later)
+    acknowledge_table = waited("_consumer", AsyncConsumer.acknowledge_table)
+    stats = waited("_consumer", AsyncConsumer.stats)
 
     def is_connected(self) -> bool:
         """Return True while every topic and partition is connected."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from geminga.client.context import ClientContext
 from geminga.client.driver import HandleDriver
 from geminga.client.pool import BrokerConnection
 from geminga.consumer import commands
+from geminga.consumer.commands import ConsumerIdentity
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import (
     AcksSettled,
@@ -53,17 +55,27 @@ _warned_about_keys: set[tuple[str, str]] = set()
 """Topics and subscriptions already warned about, a partitioned topic once."""
 
 
+@dataclass(frozen=True, slots=True)
+class HandleCallbacks:
+    """Reactions of a consumer to events of its handles."""
+
+    on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None]
+    """Publishes dead messages."""
+    on_failure: Callable[[ConsumerHandle, Exception], None]
+    """Ends the consumer: reconnecting has failed for good."""
+    on_active: Callable[[int, bool], None]
+    """Notifies the program that a partition's consumer became active, or inactive."""
+    before_messages: Callable[[], None]
+    """Called after each (re)subscription, before the first message can arrive."""
+
+
 class HandleOwner(Protocol):
     """The group of handles of one consumer."""
 
     subscription: str
     consumer_name: str
     queue: ReceiveQueue
-    on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None]
-    """Publishes dead messages."""
-    on_active: Callable[[int, bool], None]
-    before_messages: Callable[[], None]
-    """Called after each (re)subscription, before the first message can arrive."""
+    callbacks: HandleCallbacks
 
     def failed(self, handle: ConsumerHandle, error: Exception) -> None:
         """Note that reconnecting has failed for good."""
@@ -84,10 +96,10 @@ class ConsumerHandle:
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.consumer = ConsumerCore(
-            settings, topic=topic, subscription=owner.subscription, consumer_id=context.new_consumer_id(),
-            consumer_name=owner.consumer_name, queue=owner.queue, partition=partition, queue_size=queue_size,
-        )  # fmt: skip
+        identity = ConsumerIdentity(
+            topic, owner.subscription, context.new_consumer_id(), owner.consumer_name, partition
+        )
+        self.consumer = ConsumerCore(settings, identity, owner.queue, queue_size)
         self.driver = HandleDriver(context, self)
         if context.metrics is not None:
             context.metrics.add_consumer(self.consumer)
@@ -131,7 +143,8 @@ class ConsumerHandle:
                 # The broker may still create the consumer: close it there.
                 self._write_close(connection, consumer.consumer_id)
             raise
-        self._owner.before_messages()  # messages acknowledged meanwhile are recognised when redelivered
+        # Messages acknowledged meanwhile are recognised when redelivered.
+        self._owner.callbacks.before_messages()
         self._connection = connection
         self._statistics = None
         consumer.new_request_id = connection.new_request_id
@@ -147,10 +160,8 @@ class ConsumerHandle:
         consumer, context = self.consumer, self._context
         timeout = context.settings.operation_timeout_seconds
         consumer_id, request_id = context.new_consumer_id(), connection.new_request_id()
-        command = commands.ask_for_durable(
-            self.topic, consumer.subscription, consumer_id=consumer_id, consumer_name=consumer.consumer_name,
-            request_id=request_id,
-        )  # fmt: skip
+        asking = consumer.identity._replace(consumer_id=consumer_id)
+        command = commands.ask_for_durable(asking, request_id)
         try:
             await connection.request(command, request_id, timeout)
         except NotAllowedError:
@@ -257,17 +268,17 @@ class ConsumerHandle:
             for token in event.tokens:
                 _settle_token(token, event.error)
         elif isinstance(event, DeadLettered):
-            self._owner.on_dead_letters(self, event)
+            self._owner.callbacks.on_dead_letters(self, event)
         elif isinstance(event, EntryRefused):
             fate = "acknowledged as unreadable" if event.acknowledged else "left unacknowledged"
             logger.warning("entry %s:%s of %s is %s: %s", *event.key, self.topic, fate, event.error)
         elif isinstance(event, ActiveChanged):
             logger.info(
-                "%s is %s consumer of %s on %s", self.consumer.consumer_name,
+                "%s is %s consumer of %s on %s", self.consumer.identity.consumer_name,
                 "now the active" if event.is_active else "not the active",
                 self.consumer.subscription, self.topic,
             )  # fmt: skip
-            self._owner.on_active(self.partition, event.is_active)
+            self._owner.callbacks.on_active(self.partition, event.is_active)
         elif isinstance(event, KeysMixed):
             self._warn_about_keys(event)
         elif isinstance(event, EndOfTopic):

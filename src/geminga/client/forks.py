@@ -1,27 +1,20 @@
 """Forks: a child process must not use its parent's clients.
 
 A child has only the thread that called ``fork``, so nothing of an inherited client works there: every use
-raises `ForkedProcessError`, also in a call that was waiting when a signal handler forked. The child detaches
-its copies of the parent's connections, so that it neither takes bytes off them nor keeps them open after the
-parent ends.
+raises `ForkedProcessError`. The child detaches its copies of the parent's connections, so that it neither
+takes bytes off them nor keeps them open after the parent ends.
 
 A callback or a listener may fork and create clients in the child. It must end the child itself, as
-multiprocessing does, and not return into a thread of the library: `end_child`.
+multiprocessing does, and not return into a thread of the library.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import weakref
 from typing import Protocol
-
-logger = logging.getLogger("geminga")
-
-generation = 0
-"""Number of forks between the process that loaded this module and the current one."""
 
 
 class Inherited(Protocol):
@@ -35,14 +28,6 @@ inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
 """All such objects of this process."""
 
 
-def end_child(before: int) -> None:
-    """End the process if it is a child that application code forked, on one of the library's threads, since
-    `generation` was ``before``."""
-    if generation != before:
-        logger.error("a callback forked and returned in the child, which ends: end it with os._exit()")
-        os._exit(1)
-
-
 def detach(sock: socket.socket | None) -> None:
     """Redirect an inherited socket to the null device. Closing it instead would remove it from the selector
     that the child shares with the parent's loop."""
@@ -54,8 +39,6 @@ def detach(sock: socket.socket | None) -> None:
 
 
 def _after_fork_in_child() -> None:
-    global generation
-    generation += 1
     for each in list(inherited):
         with contextlib.suppress(OSError):  # no free descriptor: the others must refuse use nevertheless
             each._after_fork()

@@ -16,7 +16,6 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from geminga.client import forks
 from geminga.client.waiter import Waiter
 from geminga.consumer.settings import ConsumerEventListener
 from geminga.errors import AlreadyClosed, PulsarException
@@ -111,13 +110,11 @@ class ListenerRunner:
                     self._waits = True
                     self._tell(self)
                 return
-            generation = forks.generation
             try:
                 self._listener(self._owner, message)
             except BaseException:
                 # SystemExit too: it would only end this thread, silently.
                 logger.exception("a message listener raised; the message stays unacknowledged")
-            forks.end_child(generation)
         assert self._thread is not None
         self._thread.put(self)
 
@@ -153,12 +150,10 @@ class ConsumerEventNotifier:
         """Pass the queued events to the listener, on its thread."""
         while self._events:
             notify, partition = self._events.popleft()
-            generation = forks.generation
             try:
                 notify(self._owner, partition)
             except BaseException:
                 logger.exception("an event listener raised")
-            forks.end_child(generation)
 
 
 class _Turn(Protocol):

@@ -10,15 +10,14 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from geminga.client.consumer_handle import ConsumerHandle
+from geminga.client.consumer_handle import ConsumerHandle, HandleCallbacks
 from geminga.client.context import ClientContext
 from geminga.client.topic_set import SubscribedPart, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
 from geminga.consumer.core import ConsumerCore
-from geminga.consumer.events import DeadLettered
 from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, place_of
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import is_end
@@ -41,10 +40,7 @@ class HandleGroup:
         subscription: str,
         consumer_name: str,
         queue: ReceiveQueue,
-        on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None],
-        on_failure: Callable[[ConsumerHandle, Exception], None],
-        on_active: Callable[[int, bool], None],
-        before_messages: Callable[[], None],
+        callbacks: HandleCallbacks,
     ) -> None:
         self.handles: dict[str, ConsumerHandle] = {}
         self.whole_entries = False
@@ -57,10 +53,7 @@ class HandleGroup:
         self.subscription = subscription
         self.consumer_name = consumer_name
         self.queue = queue
-        self.on_dead_letters = on_dead_letters
-        self._on_failure = on_failure
-        self.on_active = on_active
-        self.before_messages = before_messages
+        self.callbacks = callbacks
         self._watcher: asyncio.Task[None] | None = None
         self._only: ConsumerHandle | None = None
         """The only handle, if there never was another: all acknowledgements concern its topic."""
@@ -218,7 +211,7 @@ class HandleGroup:
         if self._topics.pattern is not None:
             gone = [handle for topic, handle in self.handles.items() if topic not in names]
             if gone:
-                self.before_messages()  # process acknowledgements while the handles exist
+                self.callbacks.before_messages()  # process acknowledgements while the handles exist
             for handle in gone:
                 del self.handles[handle.topic]
                 logger.info("%s does not exist any more: its consumer is closed", handle.topic)
@@ -233,7 +226,7 @@ class HandleGroup:
         if self._topics.pattern is not None and isinstance(error, TopicNotFound):
             logger.info("%s was deleted: its consumer is closed", handle.topic)
             return
-        self._on_failure(handle, error)
+        self.callbacks.on_failure(handle, error)
 
     # --- finding ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.completions import ReceiptWaiter, fail_completion
 from geminga.client.context import ClientContext
+from geminga.client.delegation import called, waited
 from geminga.client.many import ManySent, ManyWaiter, set_outcome
 from geminga.client.many_rows import ManyRows, callbacks_of
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
@@ -488,26 +489,11 @@ class Producer(Generic[T_contra]):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def topic(self) -> str:
-        """Return the full name of the topic, without a partition suffix."""
-        return self._producer.topic()
-
-    def producer_name(self) -> str:
-        """Return the producer name, given or chosen by the broker; empty while it is not known."""
-        return self._producer.producer_name()
-
-    def last_sequence_id(self) -> int:
-        """Return the highest sequence id with a receipt; at first the broker's last for this name, or -1."""
-        return self._producer.last_sequence_id()
-
-    def is_connected(self) -> bool:
-        """Return whether every started partition has a connection now."""
-        return self._producer.is_connected()
-
-    def flush(self) -> None:
-        """Send open batches and wait until every message submitted before has its receipt. Raises
-        `AlreadyClosed`."""
-        self._runtime.call(self._producer.flush())
+    topic = called("_producer", AsyncProducer.topic)
+    producer_name = called("_producer", AsyncProducer.producer_name)
+    last_sequence_id = called("_producer", AsyncProducer.last_sequence_id)
+    is_connected = called("_producer", AsyncProducer.is_connected)
+    flush = waited("_producer", AsyncProducer.flush)
 
     def statistics(self) -> ProducerStatistics:
         """Return a snapshot of all counts; ``partitions`` holds those of each partition."""

@@ -16,6 +16,7 @@ from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.consumer import Consumer
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
+from geminga.client.delegation import called, waited
 from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
 from geminga.client.statistics_log import HandleCounts
@@ -243,22 +244,10 @@ class Reader(Generic[T_co]):
             self._listener = ListenerRunner(self, reader.listener, self._take_now, self._tell)
             self._listener.start(threads)
 
-    def topic(self) -> str:
-        """Return the topic, the topics separated by commas, or the pattern."""
-        return self._reader.topic()
-
-    def is_connected(self) -> bool:
-        """Return True while every topic and partition is connected."""
-        return self._reader.is_connected()
-
-    def seek(self, messageid: MessageId | int) -> None:
-        """Continue after a message (at it, with ``start_message_id_inclusive``), or at a publish time in
-        milliseconds since 1970."""
-        self._runtime.call(self._reader.seek(messageid))
-
-    def get_last_message_id(self) -> MessageId:
-        """Return the id of the topic's last message; its entry id is -1 if the topic is empty."""
-        return self._runtime.call(self._reader.get_last_message_id())
+    topic = called("_reader", AsyncReader.topic)
+    is_connected = called("_reader", AsyncReader.is_connected)
+    seek = waited("_reader", AsyncReader.seek)
+    get_last_message_id = waited("_reader", AsyncReader.get_last_message_id)
 
     def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message; wait for one, at most ``timeout_millis``. Raises `Timeout`,

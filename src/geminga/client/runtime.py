@@ -15,8 +15,6 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import os
-import select
 import sys
 import threading
 import warnings
@@ -224,12 +222,8 @@ class _Loop:
 
     def _turn(self) -> None:
         """Run until stopped, or until an exception is raised that was not caught."""
-        generation = forks.generation
         try:
-            try:
-                self.loop.run_forever()
-            finally:
-                forks.end_child(generation)
+            self.loop.run_forever()
         except Exception:  # of the loop itself, as errors of callbacks are caught
             logger.exception("%s: the I/O loop is broken; the client is closed", self.name)
             self.closed = self._stopped = self._broken = True
@@ -293,17 +287,8 @@ class LoopThread:
         return self._inner.forked
 
     def _after_fork(self) -> None:
-        """Refuse calls in a child process. If the child runs on the loop's thread, end the loop after this
-        iteration, and replace its selector, which is the parent's: the child would take wake-ups from it."""
+        """Refuse calls in a child process."""
         self._inner.forked = True
-        if self.is_here:
-            if hasattr(select, "epoll"):  # kqueue descriptors are not inherited
-                loop: Any = self.loop
-                uvloops = getattr(loop, "_get_backend_id", None)
-                with select.epoll() as nothing:
-                    selector = uvloops() if uvloops is not None else loop._selector.fileno()
-                    os.dup2(nothing.fileno(), selector, inheritable=False)
-            self.loop.stop()
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("a client and its handles cannot be pickled: create a client in the other process")

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Self
 
-from geminga.client import forks
 from geminga.client.context import ClientContext
 from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
@@ -208,12 +207,10 @@ class AsyncTableView(Generic[T_co]):
         return self.schema.decode(kept)
 
     def _notify(self, callback: AsyncListener, change: _Change) -> None:
-        generation = forks.generation
         try:
             callback(change.key, self._value_of(change))
         except BaseException:  # SystemExit too: it would only stop further notifications
             logger.exception("a table view listener of %s failed", self.topic)
-        forks.end_child(generation)
 
     async def _notify_here(self, callback: AsyncListener, change: _Change) -> None:
         try:

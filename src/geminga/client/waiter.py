@@ -5,9 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-from geminga.client import forks
-from geminga.errors import ForkedProcessError
-
 SIGNAL_CHECK_SECONDS = 0.2
 """Interval at which a waiting main thread lets the interpreter handle signals that reached another thread of
 the process: those do not interrupt a lock, and on Windows no signal does."""
@@ -28,15 +25,11 @@ class Waiter:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep, at most ``timeout`` seconds; return whether it was woken. Raises `ForkedProcessError` in a
-        child that a signal handler forked meanwhile: the thread that would wake it is missing there."""
+        """Sleep, at most ``timeout`` seconds; return whether it was woken."""
         if threading.current_thread() is not threading.main_thread():
             return self._lock.acquire(True, -1 if timeout is None else max(0.0, timeout))
         deadline = None if timeout is None else time.monotonic() + timeout
-        generation = forks.generation
         while True:
-            if forks.generation != generation:
-                raise ForkedProcessError("this is a child process; the call waits for a thread of its parent")
             left = SIGNAL_CHECK_SECONDS
             if deadline is not None:
                 left = min(left, max(0.0, deadline - time.monotonic()))

@@ -16,48 +16,20 @@ other reconnect, and then the whole batch must be delivered. Java's and the C++ 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby, islice, repeat
 from operator import attrgetter
 from typing import Any
 
 from geminga.consumer.commands import ACK_CUMULATIVE, ACK_INDIVIDUAL, encode_ack
-from geminga.consumer.message import EntryAcks, Message, ReceivedEntry, UnbatchedRun
+from geminga.consumer.message import EntryAcks, EntryKey, Message, ReceivedEntry, UnbatchedRun
+from geminga.consumer.parts import DeliveredParts, drop_through
+from geminga.consumer.receipts import AckReceipts, AckRequest, Cumulative
 from geminga.ids import MessageId
 
-EntryKey = tuple[int, int]
 _ENTRY_OF = attrgetter("_entry")
-
-KNOWN_BATCHES_MAX = 100_000
-"""Maximum partly acknowledged batches that are remembered; the oldest is forgotten first."""
 
 IDS_PER_COMMAND_MAX = 10_000
 """Maximum ids in one ACK command: a frame of about 200 KB."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class _Cumulative:
-    """Cumulative position; ``acks`` has the remaining messages of its last entry."""
-
-    key: EntryKey
-    acks: EntryAcks | None
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class _Wait:
-    """Tokens, and the number of ACKs sent before them that have no receipt yet."""
-
-    tokens: list[Any]
-    unanswered: int
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class AckRequest:
-    """One ACK command, sent or about to be sent."""
-
-    individual: dict[EntryKey, EntryAcks | None] = field(default_factory=dict)
-    cumulative: _Cumulative | None = None
-    waits: list[_Wait] = field(default_factory=list)
 
 
 class AckTracker:
@@ -77,38 +49,14 @@ class AckTracker:
         self._batch_index = batch_index
         self._receipts = receipts
         self._pending: dict[EntryKey, EntryAcks | None] = {}
-        self._cumulative: _Cumulative | None = None
+        self._cumulative: Cumulative | None = None
         self._cumulative_pending = False
+        self.receipts = AckReceipts()
+        self.parts = DeliveredParts()
         self._tokens: list[Any] = []
         self._deadline = float("inf")
-        self._requests: dict[int, AckRequest] = {}
-        self._batches: dict[EntryKey, EntryAcks] = {}
-        self._chunked: dict[EntryKey, list[EntryKey]] = {}
 
     # --- deliveries ------------------------------------------------------------------------------
-
-    def batch_of(self, key: EntryKey, count: int) -> EntryAcks:
-        """Return the acknowledgement state of a batch: the known one when the entry is redelivered."""
-        acks = self._batches.get(key)
-        if acks is None or len(acks.flags) != count:
-            acks = self._batches[key] = EntryAcks(key[0], key[1], count)
-            if len(self._batches) > KNOWN_BATCHES_MAX:
-                del self._batches[next(iter(self._batches))]
-        return acks
-
-    def known_batch(self, key: EntryKey) -> EntryAcks | None:
-        """Return the state of a delivered, unfinished batch; None for any other entry."""
-        return self._batches.get(key)
-
-    def chunked(self, key: EntryKey, chunk_ids: list[EntryKey]) -> None:
-        """Register the chunks of a message, which are acknowledged together; ``key`` is the last chunk's."""
-        self._chunked[key] = chunk_ids
-        if len(self._chunked) > KNOWN_BATCHES_MAX:
-            del self._chunked[next(iter(self._chunked))]
-
-    def entries_of(self, key: EntryKey) -> list[EntryKey]:
-        """Return the entries of a message: its own, or all chunks of a chunked one."""
-        return self._chunked.get(key) or [key]
 
     def is_duplicate(self, key: EntryKey) -> bool:
         """Return True for an entry whose acknowledgement has not reached the broker yet.
@@ -123,16 +71,13 @@ class AckTracker:
         ):
             self._cumulative_pending = True
             return True
-        if not self._requests:
-            return False
-        return any(request.individual.get(key, self) is None for request in self._requests.values())
+        return self.receipts.settles(key)
 
     def may_be_duplicate(self, keys: Sequence[EntryKey]) -> bool:
         """Return False if no entry is one of those of `is_duplicate`."""
         if self._cumulative is not None and min(keys) <= self._cumulative.key:
             return True
-        sent = (request.individual for request in self._requests.values())
-        return not all(known.keys().isdisjoint(keys) for known in (self._pending, *sent))
+        return not self._pending.keys().isdisjoint(keys) or self.receipts.touches(keys)
 
     # --- acknowledging ---------------------------------------------------------------------------
 
@@ -158,7 +103,7 @@ class AckTracker:
                     acks.remaining -= flags[index]
                     flags[index] = 0
                 if before and not acks.remaining:
-                    self._batches.pop((entry.ledger_id, entry.entry_id), None)
+                    self.parts.batches.pop((entry.ledger_id, entry.entry_id), None)
                     done.append((entry.ledger_id, entry.entry_id))
                 elif self._batch_index and acks.remaining < before:
                     # The remaining messages are read when the ACK is sent.
@@ -182,7 +127,7 @@ class AckTracker:
         self._pending[key] = acks if acks.remaining else None
 
     def _chunks_done(self, entry: ReceivedEntry) -> None:
-        self._chunked.pop((entry.ledger_id, entry.entry_id), None)
+        self.parts.chunks.pop((entry.ledger_id, entry.entry_id), None)
         self._pending.update(dict.fromkeys(entry.chunk_ids or ()))
 
     def acknowledge_entries(self, entries: Iterable[ReceivedEntry], now: float) -> list[EntryKey]:
@@ -191,7 +136,7 @@ class AckTracker:
         for entry in entries:
             if entry.acks is not None:
                 entry.acks.settle_through(entry.count - 1)
-                self._batches.pop((entry.ledger_id, entry.entry_id), None)
+                self.parts.batches.pop((entry.ledger_id, entry.entry_id), None)
             self._chunks_done(entry)
             done.append((entry.ledger_id, entry.entry_id))
         self._pending.update(dict.fromkeys(done))
@@ -210,20 +155,20 @@ class AckTracker:
             return []
         self._arm(now)
         if message_id.batch_index >= 0:
-            acks = self._batches.get(key)
+            acks = self.parts.batches.get(key)
             if acks is None and message_id.batch_size > 0:
-                acks = self.batch_of(key, message_id.batch_size)
+                acks = self.parts.batch_of(key, message_id.batch_size)
             if acks is not None and not acks.settle(message_id.batch_index):
                 if self._batch_index and acks.remaining:
                     self._note_partial(key, acks)
                 return []
-        chunk_ids = self._chunked.pop(key, None)
+        chunk_ids = self.parts.chunks.pop(key, None)
         if chunk_ids is None and message_id.first_chunk is not None:
             first = message_id.first_chunk
             chunk_ids = [(first.ledger_id, first.entry_id)]
         if chunk_ids:
             self._pending.update(dict.fromkeys(chunk_ids))
-        self._batches.pop(key, None)
+        self.parts.batches.pop(key, None)
         self._pending[key] = None
         return [key]
 
@@ -234,14 +179,14 @@ class AckTracker:
         if self._pending.get(key, self) is None:
             return []
         self._arm(now)
-        acks = self._batches.get(key) or self.batch_of(key, size)
+        acks = self.parts.batches.get(key) or self.parts.batch_of(key, size)
         for index in indexes:
             acks.settle(index)
         if acks.remaining:
             if self._batch_index:
                 self._note_partial(key, acks)
             return []
-        self._batches.pop(key, None)
+        self.parts.batches.pop(key, None)
         self._pending[key] = None
         return [key]
 
@@ -280,9 +225,9 @@ class AckTracker:
         key = (message_id.ledger_id, message_id.entry_id)
         if message_id.batch_index < 0:
             return self.acknowledge_through(key, -1, None, now)
-        acks = self._batches.get(key)
+        acks = self.parts.batches.get(key)
         if acks is None and message_id.batch_size > 0:
-            acks = self.batch_of(key, message_id.batch_size)
+            acks = self.parts.batch_of(key, message_id.batch_size)
         if acks is None:
             before = (key[0], key[1] - 1)
             return self.acknowledge_through(before, -1, None, now)
@@ -292,18 +237,16 @@ class AckTracker:
         known = self._cumulative
         if known is not None and (key < known.key or (key == known.key and known.acks is None)):
             return
-        self._cumulative = _Cumulative(key, acks)
+        self._cumulative = Cumulative(key, acks)
         self._cumulative_pending = True
-        # All entries below are covered. The tables are mostly ordered by key: a covered key after one that is
-        # not covered stays a while, which is harmless.
-        _drop_through(self._batches, key, acks is None)
-        _drop_through(self._pending, key, acks is None)
-        _drop_through(self._chunked, key, acks is None)
+        # All entries below are covered.
+        drop_through(self._pending, key, acks is None)
+        self.parts.drop_through(key, acks is None)
 
     # --- tokens and time -------------------------------------------------------------------------
 
     def add_token(self, token: Any, now: float) -> None:
-        """Send now; `flush` or `answered` returns ``token`` when all pending ACKs are receipted."""
+        """Send now; `flush` or `receipts.answered` returns ``token`` when all pending ACKs are receipted."""
         self._tokens.append(token)
         self._deadline = now
 
@@ -311,11 +254,6 @@ class AckTracker:
     def pending_count(self) -> int:
         """Number of ids waiting to be sent."""
         return len(self._pending) + self._cumulative_pending
-
-    @property
-    def unanswered_count(self) -> int:
-        """Number of ACK commands without a receipt."""
-        return len(self._requests)
 
     def _arm(self, now: float) -> None:
         self._deadline = min(self._deadline, now + self._grouping_seconds)
@@ -334,8 +272,8 @@ class AckTracker:
     def flush(self, new_request_id: Callable[[], int] | None) -> tuple[list[bytes], list[Any]]:
         """Return all pending acknowledgements as frames, and the tokens that are settled by sending.
 
-        With receipts no token is settled here while this or an earlier ACK has no receipt: `answered` returns
-        them. ``new_request_id`` is only needed with receipts.
+        With receipts no token is settled here while this or an earlier ACK has none: `receipts.answered`
+        returns them. ``new_request_id`` is only needed with receipts.
         """
         self._deadline = float("inf")
         tokens, self._tokens = self._tokens, []
@@ -354,15 +292,10 @@ class AckTracker:
             return [self._encode(request, None) for request in requests], tokens
         for request in requests:
             request_id = new_request_id()
-            self._requests[request_id] = request
+            self.receipts.sent(request_id, request)
             frames.append(self._encode(request, request_id))
-        if not tokens or not self._requests:
-            return frames, tokens
         # A token's acknowledgements may have been sent earlier, with those of another token.
-        wait = _Wait(tokens, len(self._requests))
-        for request in self._requests.values():
-            request.waits.append(wait)
-        return frames, []
+        return frames, self.receipts.wait(tokens)
 
     def _encode(self, request: AckRequest, request_id: int | None) -> bytes:
         through = request.cumulative
@@ -374,25 +307,11 @@ class AckTracker:
             ack_sets = {key: acks.ack_set() for key, acks in keys.items() if acks is not None}
         return encode_ack(self._consumer_id, kind, keys, ack_sets, request_id=request_id)
 
-    def answered(self, request_id: int, *, failed: bool = False) -> list[Any]:
-        """Handle an ACK_RESPONSE; return the tokens that it settles: those whose last answer it is, and with
-        ``failed`` all that it concerns. An unknown id settles none."""
-        request = self._requests.pop(request_id, None)
-        if request is None:
-            return []
-        settled: list[Any] = []
-        for wait in request.waits:
-            wait.unanswered -= 1
-            if failed or not wait.unanswered:
-                settled += wait.tokens
-                wait.tokens = []
-        return settled
-
     def disconnected(self, now: float) -> None:
         """Make all acknowledgements without a receipt pending again, to be sent after the reconnect. Call
         `reopen_batches` once no more queued messages of this connection are delivered."""
-        requests, self._requests = self._requests, {}
-        for request in requests.values():
+        requests, tokens = self.receipts.withdraw()
+        for request in requests:
             for key, acks in request.individual.items():
                 self._pending.setdefault(key, acks)
             if request.cumulative is not None:
@@ -401,7 +320,7 @@ class AckTracker:
             # The cumulative ACK was sent and perhaps stored: entries redelivered below it may have been
             # requested since by moving the subscription back, and must not be acknowledged unseen.
             self._cumulative = None
-        self._tokens = _tokens_of(requests.values()) + self._tokens
+        self._tokens = tokens + self._tokens
         if self._pending or self._cumulative_pending:
             self._arm(now)
 
@@ -410,40 +329,20 @@ class AckTracker:
         decides what it redelivers. Late acknowledgements of the other messages do not complete these batches.
         """
         told = self._cumulative.acks if self._cumulative is not None else None
-        for key, acks in self._batches.items():
+        for key, acks in self.parts.batches.items():
             if acks is not told and self._pending.get(key) is not acks:
                 acks.reopen()
 
     def forget(self) -> list[Any]:
         """Forget all acknowledgements after a seek moved the position. Return all tokens."""
-        for acks in self._batches.values():
-            # Later acknowledgements of earlier deliveries do not affect the other messages of their batch.
-            acks.reopen()
-        tokens = _tokens_of(self._requests.values()) + self._tokens
+        tokens = self.receipts.withdraw()[1] + self._tokens
         self._tokens = []
-        self._requests.clear()
+        self.parts.forget()
         self._pending.clear()
-        self._batches.clear()
-        self._chunked.clear()
         self._cumulative = None
         self._cumulative_pending = False
         self._deadline = float("inf")
         return tokens
-
-
-def _tokens_of(requests: Iterable[AckRequest]) -> list[Any]:
-    waits = {id(wait): wait for request in requests for wait in request.waits}
-    return [token for wait in waits.values() for token in wait.tokens]
-
-
-def _drop_through(table: dict[EntryKey, Any], key: EntryKey, inclusive: bool) -> None:
-    covered = []
-    for known in table:
-        if not (known < key or (inclusive and known == key)):
-            break
-        covered.append(known)
-    for known in covered:
-        del table[known]
 
 
 def _remaining(acks: EntryAcks | None) -> int:

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from struct import Struct
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.ids import MessageId, to_unsigned
@@ -23,14 +23,21 @@ ACK_INDIVIDUAL = pb.CommandAck.Individual
 ACK_CUMULATIVE = pb.CommandAck.Cumulative
 
 
+class ConsumerIdentity(NamedTuple):
+    """Names and number of a consumer on one topic; ``partition`` -1: the topic has no partitions."""
+
+    topic: str
+    subscription: str
+    consumer_id: int
+    consumer_name: str
+    partition: int = -1
+
+
 def subscribe(
     settings: ConsumerSettings,
-    *,
-    topic: str,
-    subscription: str,
-    consumer_id: int,
-    consumer_name: str,
+    consumer: ConsumerIdentity,
     request_id: int,
+    *,
     start_message_id: MessageId | None,
     first_time: bool,
     epoch: int | None,
@@ -41,12 +48,12 @@ def subscribe(
     """
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     body = command.subscribe
-    body.topic = topic
-    body.subscription = subscription
+    body.topic = consumer.topic
+    body.subscription = consumer.subscription
     body.subType = settings.consumer_type.value  # type: ignore[assignment]
-    body.consumer_id = consumer_id
+    body.consumer_id = consumer.consumer_id
     body.request_id = request_id
-    body.consumer_name = consumer_name
+    body.consumer_name = consumer.consumer_name
     body.priority_level = settings.priority_level
     body.durable = settings.durable
     if not settings.durable and start_message_id is not None:
@@ -67,9 +74,7 @@ def subscribe(
     return command
 
 
-def ask_for_durable(
-    topic: str, subscription: str, *, consumer_id: int, consumer_name: str, request_id: int
-) -> pb.BaseCommand:
+def ask_for_durable(consumer: ConsumerIdentity, request_id: int) -> pb.BaseCommand:
     """Return a SUBSCRIBE that fails with NotAllowedError if a durable subscription of that name exists.
 
     Otherwise it creates a non-durable one that ends with its consumer. The protocol has no other query for
@@ -77,12 +82,12 @@ def ask_for_durable(
     """
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     body = command.subscribe
-    body.topic = topic
-    body.subscription = subscription
+    body.topic = consumer.topic
+    body.subscription = consumer.subscription
     body.subType = pb.CommandSubscribe.Exclusive
-    body.consumer_id = consumer_id
+    body.consumer_id = consumer.consumer_id
     body.request_id = request_id
-    body.consumer_name = consumer_name
+    body.consumer_name = consumer.consumer_name
     body.durable = False
     body.force_topic_creation = False
     return command

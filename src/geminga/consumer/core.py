@@ -15,7 +15,7 @@ from typing import Any
 
 from geminga.consumer import commands
 from geminga.consumer.acknowledgements import AckTracker
-from geminga.consumer.commands import ACK_INDIVIDUAL, encode_ack
+from geminga.consumer.commands import ACK_INDIVIDUAL, ConsumerIdentity, encode_ack
 from geminga.consumer.dead_letters import is_dead
 from geminga.consumer.events import (
     AcksSettled,
@@ -23,7 +23,6 @@ from geminga.consumer.events import (
     ConsumerEvent,
     DeadLettered,
     EndOfTopic,
-    EntryKey,
     EntryRefused,
     KeysMixed,
 )
@@ -31,6 +30,7 @@ from geminga.consumer.flow import FlowControl, Release
 from geminga.consumer.message import (
     ConsumerOrigin,
     EntryAcks,
+    EntryKey,
     Message,
     ReceivedEntry,
     UnbatchedRun,
@@ -64,14 +64,17 @@ class ConsumerCore(Settlement):
     ``queue_size`` is this consumer's share of the receive queue (default: the settings' size)."""
 
     def __init__(
-        self, settings: ConsumerSettings, *, topic: str, subscription: str, consumer_id: int,
-        consumer_name: str, queue: ReceiveQueue, partition: int = -1, queue_size: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: ConsumerSettings,
+        identity: ConsumerIdentity,
+        queue: ReceiveQueue,
+        queue_size: int | None = None,
+    ) -> None:
         self.settings = settings
-        self.topic = topic
-        self.subscription = subscription
-        self.consumer_id = consumer_id
-        self.consumer_name = consumer_name
+        self.identity = identity
+        self.topic = identity.topic
+        self.subscription = identity.subscription
+        self.consumer_id = identity.consumer_id
         self.queue = queue
         self.state = ConsumerState.IDLE
         self.error: Exception | None = None
@@ -84,10 +87,10 @@ class ConsumerCore(Settlement):
             settings.receiver_queue_bytes_max,
             settings.stop_at_message_id,
         )
-        self.origin = ConsumerOrigin(topic, partition, settings.schema)
+        self.origin = ConsumerOrigin(identity.topic, identity.partition, settings.schema)
         keeps = self.origin.keeps
         self.acks = AckTracker(
-            consumer_id,
+            identity.consumer_id,
             grouping_seconds=settings.ack_grouping_time_ms / 1000,
             grouping_max=settings.ack_grouping_max,
             batch_index=settings.batch_index_ack_enabled and keeps and settings.durable,
@@ -123,8 +126,7 @@ class ConsumerCore(Settlement):
         if not first_time:
             self._end_connection()
         return commands.subscribe(
-            self.settings, topic=self.topic, subscription=self.subscription, consumer_id=self.consumer_id,
-            consumer_name=self.consumer_name, request_id=request_id, start_message_id=self._position.attach(),
+            self.settings, self.identity, request_id, start_message_id=self._position.attach(),
             first_time=first_time, epoch=None if self.settings.individual_only else self.epoch,
         )  # fmt: skip
 
@@ -273,7 +275,7 @@ class ConsumerCore(Settlement):
             return
         wanted = self._wanted(entry, key, opened.compacted_out)
         if entry.chunk_ids is not None:
-            self.acks.chunked(key, entry.chunk_ids)
+            self.acks.parts.chunked(key, entry.chunk_ids)
             self.unsettled.settled(entry.chunk_ids)
         if wanted is not None and not wanted:
             self._drop(opened.permits)
@@ -322,7 +324,7 @@ class ConsumerCore(Settlement):
         count = entry.count
         if count == 1:
             return [] if first > 0 or compacted_out else None
-        acks = self.acks.batch_of(key, count) if self.origin.keeps else EntryAcks(*key, count)
+        acks = self.acks.parts.batch_of(key, count) if self.origin.keeps else EntryAcks(*key, count)
         entry.acks = acks
         if entry.ack_set:
             acks.apply_ack_set(entry.ack_set)
@@ -426,7 +428,7 @@ class ConsumerCore(Settlement):
             error = None
             if response.HasField("error"):
                 error = from_server(response.error, response.message)
-            tokens = self.acks.answered(response.request_id, failed=error is not None)
+            tokens = self.acks.receipts.answered(response.request_id, failed=error is not None)
             if tokens:
                 self.events.append(AcksSettled(tokens, error))
         elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
@@ -527,7 +529,7 @@ class ConsumerCore(Settlement):
             self.redeliver_unacknowledged(keys)
             return
         # A chunked message times out by its last chunk: all its chunks are redelivered.
-        keys = list(dict.fromkeys(each for key in keys for each in self.acks.entries_of(key)))
+        keys = list(dict.fromkeys(each for key in keys for each in self.acks.parts.entries_of(key)))
         # Queued messages of these entries are redelivered with the rest.
         lots, entries = self.queue.take_out(self.origin, set(keys))
         for release in self.counted.withdraw(lots, entries):

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from geminga.consumer.flow import Release
-from geminga.consumer.message import Message
+from geminga.consumer.message import EntryKey, Message
 from geminga.errors import PulsarException
 
-EntryKey = tuple[int, int]
 """Ledger id and entry id."""
 
 

@@ -18,6 +18,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 
 Buffer = bytes | bytearray | memoryview
+EntryKey = tuple[int, int]
 
 _read_size = Struct(">I").unpack_from
 

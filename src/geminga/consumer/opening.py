@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from geminga.consumer.chunks import ChunkAssembler
-from geminga.consumer.message import ConsumerOrigin, ReceivedEntry, Row
+from geminga.consumer.message import ConsumerOrigin, EntryKey, ReceivedEntry, Row
 from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
 from geminga.consumer.unbatching import (
     BATCH_DESERIALIZE_ERROR,
@@ -28,7 +28,6 @@ from geminga.wire.metadata import build_entry, checksum_matches, parse_entry, pe
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Buffer = bytes | bytearray | memoryview
-EntryKey = tuple[int, int]
 
 BATCH_COUNT_MAX = 1 << 24
 """Maximum messages that a batch may announce. 2^24 of 6 bytes would fill a frame of 100 MB."""

@@ -1,14 +1,15 @@
 """Policies of a consumer: batch receiving, key sharing, dead letters, and redelivery delays.
 
-The four ``Consumer…Policy`` classes are the arguments of ``subscribe``. Three of them wrap plain objects that
-``pulsar-client`` also exposes under their own names: `BatchReceivePolicy`, `KeySharedPolicy` and
-`DeadLetterPolicy` with its builder; ``policy()`` returns them.
+The ``Consumer…Policy`` classes are the arguments of ``subscribe``. Each has a base class with getters that
+``pulsar-client`` exposes as well: `BatchReceivePolicy`, `KeySharedPolicy` and `DeadLetterPolicy` with its
+builder. There ``policy()`` returns such an object, here the policy itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from geminga.by_fields import ByFields
 from geminga.choices import Choice
@@ -30,12 +31,12 @@ class KeySharedMode(Choice):
 class BatchReceivePolicy:
     """The limits of `ConsumerBatchReceivePolicy`; a limit that is not above 0 is ignored."""
 
-    __slots__ = ("_max_num_bytes", "_max_num_messages", "_timeout_ms")
+    __slots__ = ("max_num_bytes", "max_num_message", "timeout_ms")
 
     def __init__(self, max_num_messages: int, max_num_bytes: int, timeout_ms: int) -> None:
-        self._max_num_messages = check_int("max_num_message", max_num_messages)
-        self._max_num_bytes = check_int("max_num_bytes", max_num_bytes)
-        self._timeout_ms = check_int("timeout_ms", timeout_ms)
+        self.max_num_message = check_int("max_num_message", max_num_messages)
+        self.max_num_bytes = check_int("max_num_bytes", max_num_bytes)
+        self.timeout_ms = check_int("timeout_ms", timeout_ms)
         if max_num_messages <= 0 and max_num_bytes <= 0 and timeout_ms <= 0:
             refuse(
                 "ConsumerBatchReceivePolicy", (max_num_messages, max_num_bytes, timeout_ms), "one limit > 0"
@@ -43,79 +44,65 @@ class BatchReceivePolicy:
 
     def getMaxNumMessages(self) -> int:
         """Return the maximum number of messages; not above 0: no limit."""
-        return self._max_num_messages
+        return self.max_num_message
 
     def getMaxNumBytes(self) -> int:
         """Return the maximum number of payload bytes; not above 0: no limit."""
-        return self._max_num_bytes
+        return self.max_num_bytes
 
     def getTimeoutMs(self) -> int:
         """Return the time-out in milliseconds; not above 0: no limit."""
-        return self._timeout_ms
+        return self.timeout_ms
 
 
-class ConsumerBatchReceivePolicy:
-    """Limits at which `batch_receive` returns: number of messages, bytes, or a time-out.
+class ConsumerBatchReceivePolicy(BatchReceivePolicy):
+    """Limits at which `batch_receive` returns: a number of messages, their payload bytes (except of a single
+    larger message), or a time-out in milliseconds, after which the messages received so far are returned.
 
-    A negative limit is ignored.
+    A negative limit is ignored. The arguments are attributes.
     """
 
-    __slots__ = ("_policy",)
+    __slots__ = ()
 
     def __init__(
         self, max_num_message: int = -1, max_num_bytes: int = 10 * 1024 * 1024, timeout_ms: int = 100
     ) -> None:
-        self._policy = BatchReceivePolicy(max_num_message, max_num_bytes, timeout_ms)
-
-    @property
-    def max_num_message(self) -> int:
-        """Maximum number of messages."""
-        return self._policy.getMaxNumMessages()
-
-    @property
-    def max_num_bytes(self) -> int:
-        """Maximum number of payload bytes, except of a single larger message."""
-        return self._policy.getMaxNumBytes()
-
-    @property
-    def timeout_ms(self) -> int:
-        """Time-out in milliseconds, after which the messages received so far are returned."""
-        return self._policy.getTimeoutMs()
+        super().__init__(max_num_message, max_num_bytes, timeout_ms)
 
     def policy(self) -> BatchReceivePolicy:
-        """Return the limits as an object with ``pulsar-client``'s getters."""
-        return self._policy
+        """Return this object, which has ``pulsar-client``'s getters."""
+        return self
 
 
 class KeySharedPolicy:
     """The choices of `ConsumerKeySharedPolicy`; every setter checks its argument and returns this object."""
 
-    __slots__ = ("_allow_out_of_order_delivery", "_key_shared_mode", "_sticky_ranges")
+    __slots__ = ("allow_out_of_order_delivery", "key_shared_mode", "sticky_ranges")
 
     def __init__(self) -> None:
-        self._key_shared_mode = KeySharedMode.AutoSplit
-        self._allow_out_of_order_delivery = False
-        self._sticky_ranges: tuple[tuple[int, int], ...] = ()
+        self.key_shared_mode = KeySharedMode.AutoSplit
+        self.allow_out_of_order_delivery = False
+        self.sticky_ranges: list[tuple[int, int]] = []
 
     def set_key_shared_mode(self, key_shared_mode: KeySharedMode) -> KeySharedPolicy:
         """Set whether the broker assigns the keys, or the consumer's own ranges do."""
-        self._key_shared_mode = check_type("key_shared_mode", key_shared_mode, KeySharedMode)
+        self.key_shared_mode = check_type("key_shared_mode", key_shared_mode, KeySharedMode)
         return self
 
     def get_key_shared_mode(self) -> KeySharedMode:
         """Return whether the broker assigns the keys, or the consumer's own ranges do."""
-        return self._key_shared_mode
+        return self.key_shared_mode
 
     def set_allow_out_of_order_delivery(self, allow_out_of_order_delivery: bool) -> KeySharedPolicy:
         """Set whether a key may move to another consumer while some of its messages are unacknowledged."""
-        self._allow_out_of_order_delivery = check_type(
+        self.allow_out_of_order_delivery = check_type(
             "allow_out_of_order_delivery", allow_out_of_order_delivery, bool
         )
         return self
 
     def is_allow_out_of_order_delivery(self) -> bool:
         """Return whether a key may move to another consumer while some of its messages are unacknowledged."""
-        return self._allow_out_of_order_delivery
+        return self.allow_out_of_order_delivery
 
     def set_sticky_ranges(self, sticky_ranges: Sequence[tuple[int, int]]) -> KeySharedPolicy:
         """Set at least one inclusive pair within 0..65535; pairs may not overlap."""
@@ -128,21 +115,21 @@ class KeySharedPolicy:
             if low <= previous:
                 refuse("sticky_ranges", sticky_ranges, "ranges that do not overlap")
             previous = high
-        self._sticky_ranges = tuple((low, high) for low, high in sticky_ranges)
+        self.sticky_ranges = [(low, high) for low, high in sticky_ranges]
         return self
 
     def get_sticky_ranges(self) -> list[tuple[int, int]]:
         """Return the ranges in the order in which they were given."""
-        return list(self._sticky_ranges)
+        return list(self.sticky_ranges)
 
 
-class ConsumerKeySharedPolicy:
-    """Key_Shared behaviour, with ``pulsar-client``'s constructor.
+class ConsumerKeySharedPolicy(KeySharedPolicy):
+    """Key_Shared behaviour, with ``pulsar-client``'s constructor. The arguments are attributes.
 
     ``sticky_ranges`` are inclusive pairs within 0..65535; they are required for ``KeySharedMode.Sticky``.
     """
 
-    __slots__ = ("_policy",)
+    __slots__ = ()
 
     def __init__(
         self,
@@ -150,42 +137,25 @@ class ConsumerKeySharedPolicy:
         allow_out_of_order_delivery: bool = False,
         sticky_ranges: Sequence[tuple[int, int]] | None = None,
     ) -> None:
+        super().__init__()
         if key_shared_mode is KeySharedMode.Sticky and sticky_ranges is None:
             refuse(
                 "sticky_ranges", sticky_ranges, "at least one (first, last) pair with KeySharedMode.Sticky"
             )
-        self._policy = (
-            KeySharedPolicy()
-            .set_key_shared_mode(key_shared_mode)
-            .set_allow_out_of_order_delivery(allow_out_of_order_delivery)
-        )
+        self.set_key_shared_mode(key_shared_mode)
+        self.set_allow_out_of_order_delivery(allow_out_of_order_delivery)
         if sticky_ranges is not None:
-            self._policy.set_sticky_ranges(sticky_ranges)
-
-    @property
-    def key_shared_mode(self) -> KeySharedMode:
-        """Whether the broker assigns the keys, or the consumer's own ranges do."""
-        return self._policy.get_key_shared_mode()
-
-    @property
-    def allow_out_of_order_delivery(self) -> bool:
-        """Whether a key may move to another consumer while some of its messages are unacknowledged."""
-        return self._policy.is_allow_out_of_order_delivery()
-
-    @property
-    def sticky_ranges(self) -> list[tuple[int, int]]:
-        """The consumer's own ranges, first and last included."""
-        return self._policy.get_sticky_ranges()
+            self.set_sticky_ranges(sticky_ranges)
 
     def policy(self) -> KeySharedPolicy:
-        """Return the choices as an object with ``pulsar-client``'s getters."""
-        return self._policy
+        """Return this object, which has ``pulsar-client``'s getters."""
+        return self
 
 
 class DeadLetterPolicy:
     """Result of a `DeadLetterPolicyBuilder`; a text that was not given is empty."""
 
-    __slots__ = ("_dead_letter_topic", "_initial_subscription_name", "_max_redeliver_count")
+    __slots__ = ("dead_letter_topic", "initial_subscription_name", "max_redeliver_count")
 
     def __init__(
         self,
@@ -193,9 +163,9 @@ class DeadLetterPolicy:
         dead_letter_topic: str = "",
         initial_subscription_name: str = "",
     ) -> None:
-        self._max_redeliver_count = check_int("max_redeliver_count", max_redeliver_count, 1)
-        self._dead_letter_topic: str = check_type("dead_letter_topic", dead_letter_topic, str)
-        self._initial_subscription_name: str = check_type(
+        self.max_redeliver_count = check_int("max_redeliver_count", max_redeliver_count, 1)
+        self.dead_letter_topic: str = check_type("dead_letter_topic", dead_letter_topic, str)
+        self.initial_subscription_name: str = check_type(
             "initial_subscription_name", initial_subscription_name, str
         )
         if dead_letter_topic:
@@ -203,58 +173,55 @@ class DeadLetterPolicy:
 
     def getDeadLetterTopic(self) -> str:
         """Return the dead letter topic; empty: ``<topic>-<subscription>-DLQ``."""
-        return self._dead_letter_topic
+        return self.dead_letter_topic
 
     def getMaxRedeliverCount(self) -> int:
         """Return the number of redeliveries before a message is sent to the dead letter topic."""
-        return self._max_redeliver_count
+        return self.max_redeliver_count
 
     def getInitialSubscriptionName(self) -> str:
         """Return the subscription that is created with the dead letter topic; empty: none."""
-        return self._initial_subscription_name
+        return self.initial_subscription_name
 
 
 class DeadLetterPolicyBuilder:
     """Builds a `DeadLetterPolicy` step by step; every step returns the builder."""
 
-    __slots__ = ("_dead_letter_topic", "_initial_subscription_name", "_max_redeliver_count")
+    __slots__ = ("_given",)
 
     def __init__(self) -> None:
-        self._max_redeliver_count = REDELIVER_COUNT_MAX
-        self._dead_letter_topic = ""
-        self._initial_subscription_name = ""
+        self._given: dict[str, Any] = {}
 
     def maxRedeliverCount(self, max_redeliver_count: int) -> DeadLetterPolicyBuilder:
         """Set the number of redeliveries before a message is sent to the dead letter topic."""
-        self._max_redeliver_count = max_redeliver_count
+        self._given["max_redeliver_count"] = max_redeliver_count
         return self
 
     def deadLetterTopic(self, dead_letter_topic: str) -> DeadLetterPolicyBuilder:
         """Set the dead letter topic."""
-        self._dead_letter_topic = dead_letter_topic
+        self._given["dead_letter_topic"] = dead_letter_topic
         return self
 
     def initialSubscriptionName(self, initial_subscription_name: str) -> DeadLetterPolicyBuilder:
         """Set the subscription that is created with the dead letter topic."""
-        self._initial_subscription_name = initial_subscription_name
+        self._given["initial_subscription_name"] = initial_subscription_name
         return self
 
     def build(self) -> DeadLetterPolicy:
         """Return the policy. Raises `InvalidConfiguration` or `InvalidTopicName` for invalid values."""
-        return DeadLetterPolicy(
-            self._max_redeliver_count, self._dead_letter_topic, self._initial_subscription_name
-        )
+        return DeadLetterPolicy(**self._given)
 
 
-class ConsumerDeadLetterPolicy:
+class ConsumerDeadLetterPolicy(DeadLetterPolicy):
     """Topics for messages that were redelivered more than ``max_redeliver_count`` times.
 
-    ``dead_letter_topic`` is ``<topic>-<subscription>-DLQ`` by default, ``retry_letter_topic``
-    ``<topic>-<subscription>-RETRY``; the attributes are empty then. ``initial_subscription_name`` is created
-    with the dead letter topic, so that its messages are kept.
+    ``dead_letter_topic`` is ``<topic>-<subscription>-DLQ`` by default, and that of `reconsume_later`,
+    ``retry_letter_topic``, ``<topic>-<subscription>-RETRY``. ``initial_subscription_name`` is created with
+    the dead letter topic, so that its messages are kept. The arguments are attributes; a text that was not
+    given is empty.
     """
 
-    __slots__ = ("_policy", "_retry_letter_topic")
+    __slots__ = ("retry_letter_topic",)
 
     def __init__(
         self,
@@ -264,40 +231,18 @@ class ConsumerDeadLetterPolicy:
         *,
         retry_letter_topic: str | None = None,
     ) -> None:
-        # None comes from programs that forgot to set it; it never means "without limit".
-        check_int("max_redeliver_count", max_redeliver_count, 1)
-        self._policy = DeadLetterPolicy(
+        super().__init__(
             max_redeliver_count,
             "" if dead_letter_topic is None else dead_letter_topic,
             "" if initial_subscription_name is None else initial_subscription_name,
         )
         if retry_letter_topic is not None:
             TopicName.parse(retry_letter_topic)
-        self._retry_letter_topic = retry_letter_topic or ""
-
-    @property
-    def max_redeliver_count(self) -> int:
-        """Number of redeliveries before a message is sent to the dead letter topic."""
-        return self._policy.getMaxRedeliverCount()
-
-    @property
-    def dead_letter_topic(self) -> str:
-        """The dead letter topic; empty: ``<topic>-<subscription>-DLQ``."""
-        return self._policy.getDeadLetterTopic()
-
-    @property
-    def initial_subscription_name(self) -> str:
-        """The subscription that is created with the dead letter topic; empty: none."""
-        return self._policy.getInitialSubscriptionName()
-
-    @property
-    def retry_letter_topic(self) -> str:
-        """The topic of `reconsume_later`; empty: ``<topic>-<subscription>-RETRY``."""
-        return self._retry_letter_topic
+        self.retry_letter_topic = retry_letter_topic or ""
 
     def policy(self) -> DeadLetterPolicy:
-        """Return the choices as an object with ``pulsar-client``'s getters."""
-        return self._policy
+        """Return this object, which has ``pulsar-client``'s getters."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)

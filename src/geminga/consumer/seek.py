@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from geminga.consumer.message import EntryAcks
+from geminga.consumer.message import EntryAcks, EntryKey
 from geminga.ids import MessageId
-
-EntryKey = tuple[int, int]
 
 ALL_INDEXES = 1 << 30
 """More messages than any batch holds."""

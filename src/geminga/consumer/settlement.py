@@ -7,8 +7,15 @@ from itertools import groupby
 from typing import Any
 
 from geminga.consumer.acknowledgements import AckTracker
-from geminga.consumer.events import EntryKey
-from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, key_of, origin_of, place_of
+from geminga.consumer.message import (
+    ConsumerOrigin,
+    EntryKey,
+    Message,
+    ReceivedEntry,
+    key_of,
+    origin_of,
+    place_of,
+)
 from geminga.consumer.settings import ConsumerSettings
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unacked_entries import UnackedEntries
@@ -68,7 +75,7 @@ class Settlement:
 
     def acknowledge_indexes(self, key: EntryKey, size: int, indexes: Sequence[int], now: float) -> None:
         """Acknowledge some messages of a batch of ``size`` individually."""
-        if self.origin.cluster and self.acks.known_batch(key) is None:
+        if self.origin.cluster and self.acks.parts.batches.get(key) is None:
             return  # the key alone does not identify its cluster
         self.counted.acknowledged += len(indexes)
         self.unsettled.settled(self.acks.acknowledge_indexes(key, size, indexes, now))
@@ -113,7 +120,7 @@ class Settlement:
         """`negative_acknowledge` by id, which does not have the redelivery count."""
         if message_id.cluster != self.origin.cluster:
             return
-        keys = self.acks.entries_of((message_id.ledger_id, message_id.entry_id))
+        keys = self.acks.parts.entries_of((message_id.ledger_id, message_id.entry_id))
         self.counted.refused += 1
         self._negative(keys, redelivery_count, now)
 

@@ -14,11 +14,9 @@ from itertools import repeat, takewhile
 from math import ceil, inf
 from typing import Any
 
-from geminga.consumer.message import EntryAcks, Message, key_of, place_of
+from geminga.consumer.message import EntryAcks, EntryKey, Message, key_of, place_of
 from geminga.consumer.rewind import Rewind
 from geminga.consumer.statistics import ConsumerCounters
-
-EntryKey = tuple[int, int]
 
 IN_HAND_MAX = 100_000
 """Maximum entries known to be in hand: an application that never acknowledges must not fill the memory. A

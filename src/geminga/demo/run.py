@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import geminga
-from geminga.client.admin.sync.admin import Admin
+from geminga.client.admin.sync import Admin
 from geminga.demo import flights, picture, pipeline, proof
 from geminga.demo.application import DriverProgress, follow
 from geminga.demo.console import Console, Update

@@ -230,7 +230,9 @@ class FileStore:
             state.load()
             position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
             sizes = self._catalog.files()
-        recovery = self._recovery = Recovery(self.filesystem, self.folder, self.store_id, self._files, state)
+        recovery = self._recovery = Recovery(
+            self.filesystem, self.folder, self.store_id, self._files, state, self.settings.log_file_bytes
+        )
         if self.settings.verify_on_open:
             recovery.verify(position)
         recovered = recovery.run(position, sequence, sizes)

@@ -206,7 +206,7 @@ class TopicMaker:
         them (Apache Pulsar): then each is queried."""
         if self._tells_what_is_set:
             try:
-                found = await source.calls.call("GET", f"{source.path(place)}/policiesSet")
+                found = await self._source.call("GET", f"{source.path(place)}/policiesSet")
                 if isinstance(found, list):
                     return frozenset(found)
                 self._tells_what_is_set = False

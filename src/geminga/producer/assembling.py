@@ -213,6 +213,7 @@ class BatchBuilder:
             SendOperation(
                 [payload],
                 [token],
+                count=1,
                 sequence_id=sequence_id,
                 highest_sequence_id=sequence_id,
                 size=len(payload),
@@ -295,8 +296,8 @@ class BatchBuilder:
         found = None if messages is None else by_index(messages, 0)
         # By position: for names CPython builds a dictionary, a tenth of the cost of a lone message here.
         return SendOperation(
-            payloads, tokens, first, first + count - 1, size, count, now, now + self._send_timeout_seconds,
-            False, count > 1, found,
+            payloads, tokens, count, first, first + count - 1, size, count, now,
+            now + self._send_timeout_seconds, False, count > 1, found,
         )  # fmt: skip
 
     def until_full(self) -> tuple[int, int]:
@@ -321,7 +322,7 @@ class BatchBuilder:
             room -= encryptor.metadata_size + TAG_SIZE
         if message is not None:
             probe = SendOperation(
-                None, [None], sequence_id=0, highest_sequence_id=0, size=0, permits=0, opened_at=0.0,
+                None, [None], 1, sequence_id=0, highest_sequence_id=0, size=0, permits=0, opened_at=0.0,
                 deadline=0.0, is_batch=False, messages={0: message},
             )  # fmt: skip
             room -= probe.metadata_size()
@@ -356,6 +357,7 @@ class BatchBuilder:
             operation = SendOperation(
                 None,
                 [token] if part.last else [],
+                count=1 if part.last else 0,
                 sequence_id=sequence_id,
                 highest_sequence_id=sequence_id,
                 size=len(piece),
@@ -367,12 +369,11 @@ class BatchBuilder:
                 compression_level=self._compression_level,
                 messages=None if message is None else {0: message},
                 automatic=automatic,
-                count=1 if part.last else 0,
                 chunk=part,
                 seal=self._seal,
+                body=piece,
+                uncompressed_size=uncompressed_size,
             )
-            operation.body = piece
-            operation.uncompressed_size = uncompressed_size
             operations.append(operation)
         return operations
 
@@ -391,8 +392,8 @@ class BatchBuilder:
         if isinstance(batch, KeyedBatches):
             operations = [
                 self._operation(
-                    part.payloads, part.tokens, part.messages, part.sequence_ids, keyed=True,
-                    opened_at=batch.opened_at, automatic=not batch.explicit,
+                    part.payloads, part.tokens, part.messages, part.sequence_ids, batch.opened_at,
+                    automatic=not batch.explicit, first=None,
                 )
                 for part in batch.in_order()
             ]  # fmt: skip
@@ -402,8 +403,8 @@ class BatchBuilder:
                 self.next_sequence_id = first + len(batch.payloads)
             operations = [
                 self._operation(
-                    batch.payloads, batch.tokens, batch.messages, batch.sequence_ids, keyed=False,
-                    opened_at=batch.opened_at, automatic=batch.sequence_ids is None, first=first,
+                    batch.payloads, batch.tokens, batch.messages, batch.sequence_ids, batch.opened_at,
+                    automatic=batch.sequence_ids is None, first=first,
                 )
             ]  # fmt: skip
         for operation in operations:
@@ -416,22 +417,24 @@ class BatchBuilder:
         tokens: list[Any],
         messages: dict[int, OutgoingMessage] | None,
         sequence_ids: list[int] | None,
-        *,
-        keyed: bool,
         opened_at: float,
+        *,
         automatic: bool,
-        first: int = 0,
+        first: int | None,
     ) -> SendOperation:
-        """Return a batch of these messages, or a plain message if it is only one."""
-        if sequence_ids is None:
+        """Return a batch of these messages, or a plain message if it is only one. ``first``: the first of
+        consecutive sequence ids; None: a batch by key, which has the highest id of ``sequence_ids``."""
+        if first is None:
+            assert sequence_ids is not None
+            lowest = highest = max(sequence_ids)
+        elif sequence_ids is None:
             lowest, highest = first, first + len(payloads) - 1
         else:
             lowest, highest = sequence_ids[0], sequence_ids[-1]
-            if keyed:
-                lowest = highest = max(sequence_ids)
         return SendOperation(
             payloads,
             tokens,
+            count=len(payloads),
             sequence_id=lowest,
             highest_sequence_id=highest,
             size=sum(map(len, payloads)),
@@ -469,10 +472,9 @@ class BatchBuilder:
                     if messages is None
                     else {i - start: m for i, m in messages.items() if start <= i < end} or None,
                     None if ids is None else ids[start:end],
-                    keyed=keyed,
-                    opened_at=operation.opened_at,
+                    operation.opened_at,
                     automatic=operation.automatic,
-                    first=operation.sequence_id + start,
+                    first=None if keyed else operation.sequence_id + start,
                 )
             )
         for half in halves:

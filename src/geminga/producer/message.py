@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -21,60 +22,29 @@ LOCAL_CLUSTER = ("__local__",)
 """``replicate_to`` of a message that must not be replicated (algorithms.md section 5)."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OutgoingMessage:
     """One message. Times are milliseconds since 1970 (UTC), 0 where absent; ``sequence_id`` -1: automatic."""
 
-    __slots__ = (
-        "_kept",
-        "deliver_at_time",
-        "event_time",
-        "null_value",
-        "ordering_key",
-        "partition_key",
-        "partition_key_b64",
-        "payload",
-        "properties",
-        "replicate_to",
-        "schema_version",
-        "sequence_id",
-        "transaction",
-    )
-
-    def __init__(
-        self,
-        payload: bytes,
-        *,
-        null_value: bool = False,
-        partition_key: str | None = None,
-        partition_key_b64: bool = False,
-        ordering_key: bytes | None = None,
-        properties: tuple[tuple[str, str], ...] = (),
-        event_time: int = 0,
-        deliver_at_time: int = 0,
-        sequence_id: int = -1,
-        replicate_to: tuple[str, ...] = (),
-        schema_version: bytes | None = None,
-        transaction: tuple[int, int] | None = None,
-    ) -> None:
-        self.payload = payload
-        self.null_value = null_value
-        self.partition_key = partition_key
-        self.partition_key_b64 = partition_key_b64
-        self.ordering_key = ordering_key
-        self.properties = properties
-        self.event_time = event_time
-        self.deliver_at_time = deliver_at_time
-        self.sequence_id = sequence_id
-        self.replicate_to = replicate_to
-        self.schema_version = schema_version
-        self.transaction = transaction
-        self._kept: dict[object, Any] | None = None
+    payload: bytes
+    _: KW_ONLY
+    null_value: bool = False
+    partition_key: str | None = None
+    partition_key_b64: bool = False
+    ordering_key: bytes | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    event_time: int = 0
+    deliver_at_time: int = 0
+    sequence_id: int = -1
+    replicate_to: tuple[str, ...] = ()
+    schema_version: bytes | None = None
+    transaction: tuple[int, int] | None = None
+    _kept: dict[object, Any] | None = field(default=None, init=False)
 
     def replace(self, **changes: Any) -> OutgoingMessage:
         """Return a copy with some fields changed; for interceptors."""
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "_kept"}
-        fields.update(changes)
-        copy = OutgoingMessage(**fields)
+        values = {one.name: getattr(self, one.name) for one in fields(OutgoingMessage) if one.init}
+        copy = OutgoingMessage(**(values | changes))
         copy._kept = self._kept
         return copy
 

@@ -19,6 +19,7 @@ for a new connection) replaces the run by an operation for each message (`single
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
@@ -31,13 +32,13 @@ from geminga.wire.batch import (
     append_message,
     encode_plain_batch,
     encode_rich_batch,
-    encode_single_metadata,
     metadata_fields,
 )
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.compression import compress
 from geminga.wire.encryption import Sealed
 from geminga.wire.frames import encode_send
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import encode_sends
 from geminga.wire.varint import varint
 
@@ -63,6 +64,7 @@ RUN_PAYLOAD_BYTES_MAX = 16 * 1024
 """Maximum payload bytes of a message in a run; larger ones are sent without copying."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SendOperation:
     """One entry to be sent to the broker, or a run of entries with one simple message each (``is_run``).
 
@@ -76,139 +78,62 @@ class SendOperation:
     metadata fields that belong to the encrypted body.
     """
 
-    __slots__ = (
-        "automatic",
-        "body",
-        "chunk",
-        "claimed",
-        "compression",
-        "compression_level",
-        "count",
-        "deadline",
-        "done",
-        "entry_id",
-        "error",
-        "head",
-        "highest_sequence_id",
-        "is_batch",
-        "is_run",
-        "ledger_id",
-        "messages",
-        "opened_at",
-        "partition",
-        "payloads",
-        "permits",
-        "publish_time",
-        "resent",
-        "seal",
-        "sealed",
-        "sent_at",
-        "sequence_id",
-        "sequence_ids",
-        "size",
-        "tokens",
-        "tuned",
-        "uncompressed_size",
-        "watchers",
-    )
-
-    def __init__(
-        self,
-        payloads: list[bytes] | None,
-        tokens: list[Any],
-        sequence_id: int,
-        highest_sequence_id: int,
-        size: int,
-        permits: int,
-        opened_at: float,
-        deadline: float,
-        is_batch: bool,
-        is_run: bool = False,
-        messages: dict[int, OutgoingMessage] | None = None,
-        *,
-        compression: int = 0,
-        compression_level: int = 0,
-        sequence_ids: list[int] | None = None,
-        automatic: bool = True,
-        count: int | None = None,
-        chunk: ChunkPart | None = None,
-        seal: Seal | None = None,
-    ) -> None:
-        self.payloads = payloads
-        self.tokens = tokens
-        self.sequence_id = sequence_id
-        self.highest_sequence_id = highest_sequence_id
-        self.size = size
-        self.permits = permits
-        self.opened_at = opened_at
-        self.deadline = deadline
-        self.is_batch = is_batch
-        self.is_run = is_run
-        self.done = 0
-        self.compression = compression
-        self.compression_level = compression_level
-        self.messages = messages
-        self.sequence_ids = sequence_ids
-        self.automatic = automatic
-        self.count = len(tokens) if count is None else count
-        self.chunk = chunk
-        self.seal = seal
-        self.sealed = b""
-        self.body: Buffer | None = None
-        self.head: bytes | None = None
-        self.uncompressed_size = 0
-        self.publish_time = 0
-        self.claimed = False
-        self.resent = False
-        self.sent_at = 0.0
-        self.partition: Any = None
-        self.ledger_id = NO_RECEIPT
-        self.entry_id = NO_RECEIPT
-        self.error: Exception | None = None
-        self.watchers: list[Callable[[Any], None]] | None = None
-        self.tuned: BatchTiming | None = None
-        """Timing notes about the batch of a producer that tunes itself."""
+    payloads: list[bytes] | None
+    tokens: list[Any]
+    count: int
+    sequence_id: int
+    highest_sequence_id: int
+    size: int
+    permits: int
+    opened_at: float
+    deadline: float
+    is_batch: bool
+    is_run: bool = False
+    messages: dict[int, OutgoingMessage] | None = None
+    compression: int = 0
+    compression_level: int = 0
+    sequence_ids: list[int] | None = None
+    automatic: bool = True
+    chunk: ChunkPart | None = None
+    seal: Seal | None = None
+    sealed: bytes = b""
+    body: Buffer | None = None
+    uncompressed_size: int = 0
+    head: bytes | None = field(default=None, init=False)
+    done: int = field(default=0, init=False)
+    publish_time: int = field(default=0, init=False)
+    claimed: bool = field(default=False, init=False)
+    resent: bool = field(default=False, init=False)
+    sent_at: float = field(default=0.0, init=False)
+    partition: Any = field(default=None, init=False)
+    ledger_id: int = field(default=NO_RECEIPT, init=False)
+    entry_id: int = field(default=NO_RECEIPT, init=False)
+    error: Exception | None = field(default=None, init=False)
+    watchers: list[Callable[[Any], None]] | None = field(default=None, init=False)
+    tuned: BatchTiming | None = field(default=None, init=False)
+    """Timing notes about the batch of a producer that tunes itself."""
 
     @classmethod
     def of_encoded(
         cls,
         body: Buffer,
         count: int,
+        ids: tuple[int, int],
         *,
-        sequence_id: int,
-        highest_sequence_id: int,
         compression: int,
         uncompressed_size: int,
-        token: Any = None,
         message: OutgoingMessage | None = None,
         seal: Seal | None = None,
-        sealed: bytes = b"",
     ) -> SendOperation:
-        """Return an operation for an encoded batch: ``body`` is its compressed payload. ``message`` has the
-        outer metadata.
-
-        ``seal`` encrypts the body at once; a body that is encrypted already has its metadata fields in
-        ``sealed``. Raises `CryptoError`.
+        """Return an operation for an encoded batch: ``body`` is its compressed payload, ``ids`` its lowest
+        and highest sequence id. ``message`` has the outer metadata; ``seal`` encrypts the body at once.
+        Raises `CryptoError`.
         """
         operation = cls(
-            None,
-            [token],
-            sequence_id=sequence_id,
-            highest_sequence_id=highest_sequence_id,
-            size=len(body),
-            permits=0,
-            opened_at=0.0,
-            deadline=float("inf"),
-            is_batch=True,
-            compression=compression,
-            messages=None if message is None else {0: message},
-            automatic=False,
-            count=count,
-            seal=seal,
-        )
-        operation.body = body
-        operation.sealed = sealed
-        operation.uncompressed_size = uncompressed_size
+            None, [None], count, *ids, size=len(body), permits=0, opened_at=0.0, deadline=float("inf"),
+            is_batch=True, messages=None if message is None else {0: message}, compression=compression,
+            automatic=False, seal=seal, body=body, uncompressed_size=uncompressed_size,
+        )  # fmt: skip
         operation.encode_body()
         return operation
 
@@ -293,7 +218,7 @@ class SendOperation:
         assert self.payloads is not None
         start, end = self.done, self.done + count
         part = SendOperation(
-            None, self.tokens[start:end], sequence_id=self.sequence_id,
+            None, self.tokens[start:end], count, sequence_id=self.sequence_id,
             highest_sequence_id=self.sequence_id + count - 1, size=sum(map(len, self.payloads[start:end])),
             permits=count, opened_at=self.opened_at, deadline=self.deadline, is_batch=False, is_run=True,
         )  # fmt: skip
@@ -316,7 +241,7 @@ class SendOperation:
             message = None if self.messages is None else self.messages.get(self.done + offset)
             sequence_id = self.sequence_id + offset
             operation = SendOperation(
-                [payload], [self.tokens[self.done + offset]], sequence_id=sequence_id,
+                [payload], [self.tokens[self.done + offset]], 1, sequence_id=sequence_id,
                 highest_sequence_id=sequence_id, size=len(payload), permits=1, opened_at=self.opened_at,
                 deadline=self.deadline, is_batch=False, messages=None if message is None else {0: message},
             )  # fmt: skip
@@ -515,13 +440,15 @@ def _bytes(tag: bytes, value: bytes) -> bytes:
 
 
 def _single_metadata(message: OutgoingMessage, sequence_id: int) -> bytes:
-    return encode_single_metadata(
-        len(message.payload),
-        sequence_id,
-        partition_key=message.partition_key,
-        partition_key_b64=message.partition_key_b64,
-        ordering_key=message.ordering_key,
-        properties=dict(message.properties),
-        event_time=message.event_time,
-        null_value=message.null_value,
-    )
+    pairs = dict(message.properties).items()
+    fields: dict[str, Any] = {
+        "payload_size": len(message.payload),
+        "sequence_id": sequence_id,
+        "partition_key": message.partition_key,
+        "partition_key_b64_encoded": message.partition_key_b64 or None,
+        "ordering_key": message.ordering_key,
+        "properties": [pb.KeyValue(key=key, value=value) for key, value in pairs],
+        "event_time": message.event_time or None,
+        "null_value": message.null_value or None,
+    }
+    return pb.SingleMessageMetadata(**fields).SerializeToString()

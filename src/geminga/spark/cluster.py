@@ -24,7 +24,7 @@ from geminga.spark.watch import PulsarCursors, PulsarPartitions
 from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:
-    from geminga.client.admin.sync.admin import Admin
+    from geminga.client.admin.sync import Admin
     from geminga.client.authentication import Authentication
     from geminga.client.sync import Client
 
@@ -209,7 +209,7 @@ def open_client(options: ConnectionOptions) -> Client:
 
 def open_admin(options: ConnectionOptions, admin_url: str) -> Admin:
     """Return a new admin client. Raises `InvalidConfiguration` naming the faulty option."""
-    from geminga.client.admin.sync.admin import Admin
+    from geminga.client.admin.sync import Admin
 
     return Admin(
         admin_url,

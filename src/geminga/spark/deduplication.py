@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from geminga.client.admin.sync.admin import Admin
+from geminga.client.admin.sync import Admin
 from geminga.client.web_address import find_admin_url
 from geminga.errors import AdminError, AdminNotFound, NotAllowedError, PulsarException
 from geminga.ids import TopicName

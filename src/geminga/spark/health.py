@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from geminga.admin import topic_path
-from geminga.client.admin.sync.admin import Admin
+from geminga.client.admin.sync import Admin
 from geminga.config import check_choice, refuse
 from geminga.errors import InvalidConfiguration, TopicNotFound
 from geminga.ids import TopicName

@@ -54,8 +54,6 @@ FAMILIES = (
     (*_OBSERVED, "gauge", ("query", "id", "metrics", "field")),
 )
 """Name, help text, type and labels of the metrics of `serve_metrics`."""
-QUERIES_MAX = 1000
-"""Maximum queries whose last progress is kept; terminated queries are removed at once."""
 
 
 def query_lag(progress: Any) -> dict[str, dict[str, Any]]:
@@ -151,8 +149,6 @@ class MetricsListener(StreamingQueryListener):
     def saw(self, progress: Mapping[str, Any]) -> None:
         with self._lock:
             self._progress[str(progress["id"])] = progress
-            while len(self._progress) > QUERIES_MAX:
-                self._progress.pop(next(iter(self._progress)))
 
     def text(self) -> str:
         """Return all metrics in Prometheus' text format."""

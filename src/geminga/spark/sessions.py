@@ -23,6 +23,8 @@ _LOCAL_CONFIGURATION = {
     # TCP between the JVM and its Python workers takes half the time of a micro-batch.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # By default, a snapshot's job that lists many files has a task for each: 8 ms instead of 0.1.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
     "spark.sql.session.timeZone": "UTC",
 }
 """Settings of a local session created here. Workers on other machines are configured by their owners."""

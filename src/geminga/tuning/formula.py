@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from geminga.config import check_int, refuse
 from geminga.producer.settings import CompressionType, ProducerSettings
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.traffic import TrafficProfile
@@ -66,29 +65,18 @@ def formula(
     *,
     compression: CompressionType = CompressionType.LZ4,
     compression_level: int = 0,
-    max_pending_messages: int | None = None,
-    delay_seconds: float | None = None,
     reserve_seconds: float = 0.0,
 ) -> Formula:
-    """Return the settings for a topic's traffic.
-
-    ``max_pending_messages`` and ``delay_seconds`` override the rules. ``reserve_seconds``: known time for
-    sending, storing and delivering, if it exceeds the rules' reserve. Raises `InvalidConfiguration` for a
-    delay that the latency budget does not allow.
-    """
-    if delay_seconds is None:
-        delay = _delay_by_budget(profile, reserve_seconds)
-    else:
-        delay = _given_delay(profile, delay_seconds)
-    permits = _permits(profile, delay) if max_pending_messages is None else max_pending_messages
-    check_int("max_pending_messages", permits, 2, 1_000_000)
+    """Return the settings for a topic's traffic. ``reserve_seconds``: known time for sending, storing and
+    delivering, if it exceeds the rules' reserve."""
+    delay = _delay_by_budget(profile, reserve_seconds)
+    permits = _permits(profile, delay)
     wanted = math.ceil(permits * profile.partitions * profile.message_bytes)
     memory = min(max(wanted, MEMORY_MIN_BYTES), MEMORY_MAX_BYTES)
     batch_messages = permits // 2
     batch_bytes = max(1, min(memory // profile.partitions // 2, BATCH_BYTES_MAX))
-    if delay_seconds is None:
-        delay = min(delay, _fill_seconds(profile, batch_messages, batch_bytes))
-        delay = max(DELAY_MIN_SECONDS, math.floor(round(delay * 10_000, 6)) / 10_000)
+    delay = min(delay, _fill_seconds(profile, batch_messages, batch_bytes))
+    delay = max(DELAY_MIN_SECONDS, math.floor(round(delay * 10_000, 6)) / 10_000)
     settings = PublishSettings(
         memory_limit_bytes=memory,
         producer=ProducerSettings(
@@ -121,15 +109,6 @@ def _delay_by_budget(profile: TrafficProfile, reserve_seconds: float) -> float:
     reserve = max(reserve_seconds, budget * (1 - DELAY_PART_OF_BUDGET), RESERVE_MIN_SECONDS)
     allowed = round(budget - reserve, 9)
     return min(max(allowed, DELAY_MIN_SECONDS), DELAY_MAX_SECONDS)
-
-
-def _given_delay(profile: TrafficProfile, delay_seconds: float) -> float:
-    budget = profile.latency_budget_seconds
-    if not 0 < delay_seconds <= budget:
-        refuse(
-            "delay_seconds", delay_seconds, f"a number of seconds > 0 and <= the latency budget, {budget:g}"
-        )
-    return delay_seconds
 
 
 def _permits(profile: TrafficProfile, delay_seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""Report of a comparison: a table, sentences, and a picture."""
+"""Report of a comparison: two tables and a picture."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from geminga.tuning.prove import Proof
 Measure = Callable[[RunOutcome], float | None]
 
 REFERENCE = "Geminga, stock, LZ4"
-PLAIN = "Geminga, stock"
-"""Baseline: stock settings with compression, as in the published case; and without."""
+"""Baseline: stock settings with compression, as in the published case."""
 UNBATCHED = "pulsar-client, stock"
 """Settings with which most Python programs publish."""
 
@@ -55,9 +54,6 @@ FRONT = (
 def table(proof: Proof) -> str:
     """Return a Markdown table: the median of each subject's runs, with minimum and maximum in brackets."""
     parts = [heading(proof), _rows(proof.by_subject())]
-    found = headline(proof).get("sentences", ())
-    if found:
-        parts.append("\n".join(f"* {line}" for line in found))
     if proof.stopped:
         parts.append(f"It ended early: {proof.stopped}. What was measured till then is above.")
     return "\n\n".join(parts) + "\n"
@@ -156,45 +152,6 @@ def saving(proof: Proof, reference: str, subject: str, measure: Measure) -> Spre
         if value is not None and base:
             changes.append(100 * (value / base - 1))
     return Spread.of(changes)
-
-
-def headline(proof: Proof) -> dict[str, Any]:
-    """Return the savings of the formula as numbers and sentences; empty if the needed runs are missing."""
-    runs = proof.by_subject()
-    tuned = [name for name in runs if name.startswith("Geminga, formula, ")]
-    if REFERENCE not in runs or not tuned:
-        return {}
-    found: dict[str, Any] = {"reference": REFERENCE, "subjects": {}, "sentences": []}
-    for name in tuned:
-        changes = {
-            "broker_cpu": saving(proof, REFERENCE, name, BROKER_CPU),
-            "wire": saving(proof, REFERENCE, name, WIRE),
-            "wire_against_plain": saving(proof, PLAIN, name, WIRE),
-            "client_cpu": saving(proof, REFERENCE, name, CLIENT_CPU),
-            "rate": saving(proof, REFERENCE, name, RATE),
-        }
-        p99 = Spread.of([o.receipt.p99_ms for o in runs[name]])
-        far = Spread.of([o.end_to_end.p99_ms for o in runs[name]])
-        found["subjects"][name] = {
-            **{key: None if s is None else [s.median, s.low, s.high] for key, s in changes.items()},
-            "receipt_p99_ms": None if p99 is None else p99.median,
-            "end_to_end_p99_ms": None if far is None else far.median,
-        }
-        parts = [
-            f"{title} {spread.median:+.0f} % ({spread.low:+.0f} to {spread.high:+.0f})"
-            for title, spread in (
-                ("broker CPU above idle", changes["broker_cpu"]),
-                ("wire", changes["wire"]),
-                ("wire against no compression", changes["wire_against_plain"]),
-                ("client CPU", changes["client_cpu"]),
-                ("rate", changes["rate"]),
-            )
-            if spread is not None
-        ]
-        latency = f"p99 of receipts {p99.median:.0f} ms" if p99 else ""
-        latency += f", end to end {far.median:.0f} ms" if far else ""
-        found["sentences"].append(f"{name}, against {REFERENCE}: {', '.join(parts)}; {latency}")
-    return found
 
 
 def picture(proof: Proof, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Advice as text: a table, and the settings for Python, Java, YAML, Spark and as a settings file."""
+"""Advice as text: a table, and the settings for Python, Java and as a settings file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from geminga.client.settings_file import FileSettings, dump_settings
 from geminga.config import check_choice
@@ -84,59 +83,8 @@ def java(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
             .create();""")
 
 
-def _java_properties(settings: PublishSettings) -> dict[str, Any]:
-    """Return the producer's settings by the names of Java's ``ProducerConfigurationData``, for ``loadConf``,
-    and for Spark's Scala connector after ``pulsar.producer.``."""
-    producer = settings.producer
-    return {
-        "batchingEnabled": producer.batching_enabled,
-        "batchingMaxMessages": producer.batching_max_messages,
-        "batchingMaxBytes": producer.batching_max_allowed_size_in_bytes,
-        "batchingMaxPublishDelayMicros": round(producer.batching_max_publish_delay_seconds * 1e6),
-        "batchingPartitionSwitchFrequencyByPublishDelay": producer.batching_partition_switch_frequency,
-        "compressionType": _codec(producer.compression_type),
-        "maxPendingMessages": producer.max_pending_messages,
-        "maxPendingMessagesAcrossPartitions": producer.max_pending_messages_across_partitions,
-        "blockIfQueueFull": producer.block_if_queue_full,
-        "sendTimeoutMs": round(producer.send_timeout_seconds * 1000),
-    }
-
-
-def yaml(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
-    """Return the settings by the names of Java's configuration maps, for ``loadConf`` and similar tools."""
-    lines = ["client:"]
-    if place is not SOMEWHERE:
-        lines.append(f"  serviceUrl: {_quoted(place.service_url)}")
-    lines += [f"  memoryLimitBytes: {settings.memory_limit_bytes}", "producer:"]
-    if place is not SOMEWHERE:
-        lines.append(f"  topicName: {_quoted(place.topic)}")
-    for name, value in _java_properties(settings).items():
-        lines.append(f"  {name}: {str(value).lower() if isinstance(value, bool) else value}")
-    return "\n".join(lines)
-
-
-def spark(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
-    """Return options of Spark's sink, which fills batches from its rows and needs no delay."""
-    producer = settings.producer
-    options = {
-        "compression": _codec(producer.compression_type),
-        **({"compressionLevel": producer.compression_level} if producer.compression_level else {}),
-        "batchingMaxMessages": producer.batching_max_messages,
-        "batchingMaxBytes": producer.batching_max_allowed_size_in_bytes,
-        "sendTimeoutMs": round(producer.send_timeout_seconds * 1000),
-    }
-    lines = [f'    .option("{name}", "{value}")' for name, value in options.items()]
-    where = ["    # service.url, topic ..."]
-    if place is not SOMEWHERE:
-        where = [
-            f'    .option("service.url", {_quoted(place.service_url)})',
-            f'    .option("topic", {_quoted(place.topic)})',
-        ]
-    return "\n".join(["(", '    frame.write.format("pulsar")', *lines, *where, ")"])
-
-
 def _quoted(text: str) -> str:
-    """Quote text in a form that is valid in Python, Java and YAML."""
+    """Quote text in a form that is valid in Python and Java."""
     return json.dumps(text)
 
 
@@ -163,8 +111,6 @@ def toml(advice: Advice) -> str:
 FORMATS: dict[str, Callable[[PublishSettings, PublishTarget], str]] = {
     "python": python,
     "java": java,
-    "yaml": yaml,
-    "spark": spark,
 }
 
 

@@ -110,7 +110,7 @@ class Sample:
 
 def _entry_size(payloads: list[bytes], compression: CompressionType, level: int) -> int:
     operation = SendOperation(
-        payloads, [None] * len(payloads), sequence_id=1_000_000,
+        payloads, [None] * len(payloads), len(payloads), sequence_id=1_000_000,
         highest_sequence_id=1_000_000 + len(payloads) - 1, size=sum(map(len, payloads)),
         permits=len(payloads), opened_at=0.0, deadline=math.inf, is_batch=len(payloads) > 1,
         compression=int(compression), compression_level=level,

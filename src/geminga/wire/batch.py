@@ -6,13 +6,12 @@ A batch is, for each message: a 4-byte size, that many bytes of ``SingleMessageM
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from operator import add
 from struct import Struct
-from types import MappingProxyType
 from typing import Any
 
 from geminga.errors import CorruptPayload
@@ -22,116 +21,37 @@ from geminga.wire.strict import parse, text
 from geminga.wire.varint import MORE, SHORT, read_varint, varint, varints
 
 _SIZE = Struct(">I")
-_SIZE_AND_TAG = Struct(">IB").unpack_from
+_SIZE_FROM = _SIZE.unpack_from
 
 # Tags of SingleMessageMetadata: field number << 3 | wire type.
-_PROPERTIES = 0x0A
-_PARTITION_KEY = 0x12
 _PAYLOAD_SIZE = 0x18
-_EVENT_TIME = 0x28
-_ORDERING_KEY = 0x3A
 _SEQUENCE_ID = 0x40
-_BYTES = frozenset((_PARTITION_KEY, _ORDERING_KEY))
-_FLAGS = frozenset((0x20, 0x30, 0x48, 0x50))
-"""compacted_out, partition_key_b64_encoded, null_value, null_partition_key."""
-_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 PREFIXES_MAX = 65_536
 """Maximum payload sizes whose encoded metadata is cached; then the cache is cleared."""
 
 
+@dataclass(slots=True)
 class SingleMessage:
     """One message of a batch.
 
-    ``sequence_id`` is -1 when absent. Fields that most messages lack are class attributes that hold
-    the default; a message that has any of them is a `FullSingleMessage`. ``event_time`` is in
-    milliseconds since 1970, 0 when absent. ``compacted_out``: the message was removed by compaction,
-    its position in the batch remains.
+    ``sequence_id`` is -1 when absent. ``event_time`` is in milliseconds since 1970, 0 when absent.
+    ``compacted_out``: the message was removed by compaction, its position in the batch remains.
     """
 
-    __slots__ = ("payload", "sequence_id")
-
+    payload: bytes = field(repr=False)
+    sequence_id: int
     partition_key: str | None = None
     partition_key_b64: bool = False
     ordering_key: bytes | None = None
-    properties: Mapping[str, str] = _NO_PROPERTIES
+    properties: Mapping[str, str] = field(default_factory=dict)
     event_time: int = 0
     null_value: bool = False
     compacted_out: bool = False
     null_partition_key: bool = False
 
-    def __init__(self, payload: bytes, sequence_id: int) -> None:
-        self.payload = payload
-        self.sequence_id = sequence_id
-
-    def __repr__(self) -> str:
-        key = "" if self.partition_key is None else f", partition_key={self.partition_key!r}"
-        return f"SingleMessage({len(self.payload)} bytes, sequence_id={self.sequence_id}{key})"
-
-
-class FullSingleMessage(SingleMessage):
-    """A message with more than a payload and a sequence id."""
-
-    __slots__ = (
-        "compacted_out", "event_time", "null_partition_key", "null_value", "ordering_key",
-        "partition_key", "partition_key_b64", "properties",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        payload: bytes,
-        sequence_id: int,
-        partition_key: str | None,
-        partition_key_b64: bool,
-        ordering_key: bytes | None,
-        properties: Mapping[str, str],
-        event_time: int,
-        null_value: bool,
-        compacted_out: bool,
-        null_partition_key: bool,
-    ) -> None:
-        self.payload = payload
-        self.sequence_id = sequence_id
-        self.partition_key = partition_key
-        self.partition_key_b64 = partition_key_b64
-        self.ordering_key = ordering_key
-        self.properties = properties
-        self.event_time = event_time
-        self.null_value = null_value
-        self.compacted_out = compacted_out
-        self.null_partition_key = null_partition_key
-
 
 # --- writing ----------------------------------------------------------------------------------------
-
-
-def encode_single_metadata(
-    payload_size: int,
-    sequence_id: int | None = None,
-    *,
-    partition_key: str | None = None,
-    partition_key_b64: bool = False,
-    ordering_key: bytes | None = None,
-    properties: Mapping[str, str] | None = None,
-    event_time: int = 0,
-    null_value: bool = False,
-    compacted_out: bool = False,
-    null_partition_key: bool = False,
-) -> bytes:
-    """Return the bytes of a ``SingleMessageMetadata``. Fields at their default are left out."""
-    fields: dict[str, Any] = {
-        "payload_size": payload_size,
-        "sequence_id": sequence_id,
-        "partition_key": partition_key,
-        "partition_key_b64_encoded": partition_key_b64 or None,
-        "ordering_key": ordering_key,
-        "properties": [pb.KeyValue(key=name, value=value) for name, value in (properties or {}).items()],
-        "event_time": event_time or None,
-        "null_value": null_value or None,
-        "compacted_out": compacted_out or None,
-        "null_partition_key": null_partition_key or None,
-    }
-    return pb.SingleMessageMetadata(**fields).SerializeToString()
 
 
 def _tagged(tag: bytes, value: bytes) -> bytes:
@@ -160,7 +80,7 @@ def append_message(buffer: list[bytes], payload: bytes, sequence_id: int) -> Non
 
 
 def append_full_message(buffer: list[bytes], payload: bytes, metadata: bytes) -> None:
-    """Append a message with the metadata of `encode_single_metadata`."""
+    """Append a message with its encoded ``SingleMessageMetadata``."""
     buffer += (_SIZE.pack(len(metadata)), metadata, payload)
 
 
@@ -299,38 +219,21 @@ def decode_batch(
     if not 0 <= count <= len(data) // 6:
         raise CorruptPayload(f"a batch of {len(data)} bytes cannot hold {count} messages")
     messages: list[SingleMessage] = []
-    append = messages.append
     total = len(data)
     position = 0
     for index in range(count):
-        try:
-            size, tag = _SIZE_AND_TAG(data, position)
-            end = position + 4 + size
-            if tag == _PAYLOAD_SIZE:
-                start = position + 6
-                payload_size = data[position + 5]
-                if payload_size > 127:
-                    payload_size, start = read_varint(data, position + 5)
-                sequence_id = -1
-                if start < end and data[start] == _SEQUENCE_ID:
-                    sequence_id = data[start + 1]
-                    if sequence_id > 127:
-                        sequence_id, start = read_varint(data, start + 1)
-                    else:
-                        start += 2
-                after = end + payload_size
-                if start == end and after <= total:
-                    append(SingleMessage(data[end:after], sequence_id))
-                    position = after
-                    continue
+        if position + 4 <= total:
+            size = _SIZE_FROM(data, position)[0]
+            found = _read_plain(data, position + 4, position + 4 + size)
+            if found is not None:
+                message, position = found
+                messages.append(message)
+                continue
             room -= size
             if room < 0:
                 raise CorruptPayload(f"its messages have more than {metadata_bytes_max} bytes of metadata")
-            read = _read_fields(data, position + 4, end)
-        except (IndexError, ValueError, struct.error):
-            read = None
-        message, position = read or _read_message(data, position, index)
-        append(message)
+        message, position = _read_message(data, position, index)
+        messages.append(message)
     if position != total:
         raise CorruptPayload(
             f"the {count} messages of a batch end at byte {position}; its payload has {total} bytes"
@@ -338,65 +241,22 @@ def decode_batch(
     return messages
 
 
-def _read_fields(data: bytes, position: int, end: int) -> tuple[SingleMessage, int] | None:
-    """Read a message with a key, properties or the like by hand; return it and the position after it.
-
-    None, `IndexError` or `ValueError` for anything unusual.
-    """
-    payload_size = sequence_id = -1
-    partition_key = ordering_key = None
-    properties: dict[str, str] = {}
-    event_time = 0
-    flags = [False] * 11
-    while position < end:
-        tag = data[position]
-        if tag == _PAYLOAD_SIZE:
-            payload_size, position = read_varint(data, position + 1)
-        elif tag == _SEQUENCE_ID:
-            sequence_id, position = read_varint(data, position + 1)
-        elif tag == _EVENT_TIME:
-            event_time, position = read_varint(data, position + 1)
-        elif tag in _BYTES:
-            size, start = read_varint(data, position + 1)
-            position = start + size
-            if tag == _PARTITION_KEY:
-                partition_key = data[start:position].decode("utf-8", "replace")
-            else:
-                ordering_key = data[start:position]
-        elif tag == _PROPERTIES:
-            size, start = read_varint(data, position + 1)
-            position = start + size
-            if not _read_property(data, start, position, properties):
-                return None
-        elif tag in _FLAGS and data[position + 1] <= 1:
-            flags[tag >> 3] = data[position + 1] == 1
-            position += 2
-        else:
+def _read_plain(data: bytes, position: int, end: int) -> tuple[SingleMessage, int] | None:
+    """Read a message that has only a payload and a sequence id; return it and the position after it. None for
+    any other. Most messages are such, and protobuf takes several times as long."""
+    try:
+        if data[position] != _PAYLOAD_SIZE:
             return None
-    after = end + payload_size
-    if position != end or payload_size < 0 or after > len(data):
+        payload_size, position = read_varint(data, position + 1)
+        sequence_id = -1
+        if position < end and data[position] == _SEQUENCE_ID:
+            sequence_id, position = read_varint(data, position + 1)
+    except (IndexError, ValueError):
         return None
-    message = FullSingleMessage(
-        data[end:after], sequence_id, partition_key, flags[6], ordering_key, properties, event_time,
-        flags[9], flags[4], flags[10],
-    )  # fmt: skip
-    return message, after
-
-
-def _read_property(data: bytes, position: int, end: int, properties: dict[str, str]) -> bool:
-    """Read a ``KeyValue`` of key then value into ``properties``; return False for anything else."""
-    if data[position] != 0x0A:
-        return False
-    size, start = read_varint(data, position + 1)
-    position = start + size
-    if data[position] != 0x12:
-        return False
-    name = data[start:position]
-    size, start = read_varint(data, position + 1)
-    if start + size != end:
-        return False
-    properties[name.decode("utf-8", "replace")] = data[start:end].decode("utf-8", "replace")
-    return True
+    after = end + payload_size
+    if position != end or after > len(data):
+        return None
+    return SingleMessage(data[end:after], sequence_id), after
 
 
 def _read_message(data: bytes, position: int, index: int) -> tuple[SingleMessage, int]:
@@ -417,7 +277,7 @@ def _read_message(data: bytes, position: int, index: int) -> tuple[SingleMessage
             f"message {index} announces {size} bytes; {len(data) - end} are left in the batch"
         )
     has = single.HasField
-    message = FullSingleMessage(
+    message = SingleMessage(
         data[end : end + size],
         single.sequence_id if has("sequence_id") else -1,
         text(single.partition_key) if has("partition_key") else None,

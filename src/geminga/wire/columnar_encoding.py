@@ -38,16 +38,15 @@ def _kernels() -> Any:
 class EncodedBatch:
     """The uncompressed body of one batch, which follows ``MessageMetadata`` in an entry.
 
-    ``rows`` are the table's row numbers in the order of the messages. ``first_sequence_id`` is -1 when no
-    sequence ids were given. ``partition_key`` and ``ordering_key`` are the first message's: the outer
-    metadata repeats them. ``keyed``: the partition was chosen by a key's hash.
+    ``rows`` are the table's row numbers in the order of the messages. ``partition_key`` and ``ordering_key``
+    are the first message's: the outer metadata repeats them. ``keyed``: the partition was chosen by a key's
+    hash.
     """
 
     partition: int
     body: memoryview
     count: int
     rows: Sequence[int]
-    first_sequence_id: int
     keyed: bool
     partition_key: str | None
     partition_key_b64: bool
@@ -60,10 +59,6 @@ class EncodedBatch:
     @property
     def first_row(self) -> int:
         return int(self.rows[0])
-
-    @property
-    def last_sequence_id(self) -> int:
-        return self.first_sequence_id + self.count - 1 if self.first_sequence_id >= 0 else -1
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -243,9 +238,8 @@ class _Encoder:
         return int(size)
 
     def encode(
-        self, k: Any, order: Int64s, bounds: Int64s, first_partition: int, sequence_ids: Int64s,
-        max_messages: int, max_bytes: int,
-    ) -> list[EncodedBatch]:  # fmt: skip
+        self, k: Any, order: Int64s, bounds: Int64s, first_partition: int, max_messages: int, max_bytes: int
+    ) -> list[EncodedBatch]:
         maps = self._map_input()
         out = np.empty(self._worst_size(maps), np.uint8)
         # Never touched beyond the batches that are made, so that the worst case costs nothing.
@@ -255,7 +249,7 @@ class _Encoder:
             self.event_times, maps,
         )  # fmt: skip
         count, size = k.encode_rows(
-            (order, bounds), first_partition, sequence_ids, (max_messages, max_bytes),
+            (order, bounds), first_partition, (max_messages, max_bytes),
             self._binary_input(self.value), columns, batches, out,
         )  # fmt: skip
         body = out.data[:size]
@@ -273,7 +267,6 @@ class _Encoder:
             body=body[fields[field.BATCH_START] : fields[field.BATCH_END]],
             count=count,
             rows=rows,
-            first_sequence_id=fields[field.BATCH_SEQUENCE_ID],
             keyed=bool(fields[field.BATCH_IS_KEYED]),
             partition_key=None if self.key is None else self.key[row].as_py(),
             partition_key_b64=len(self.key_flags) > 0 and bool(self.key_flags[row]),
@@ -329,7 +322,6 @@ def encode_table(
     first_partition: int = 0,
     max_messages: int = 1000,
     max_bytes: int = 128 * 1024,
-    first_sequence_ids: Sequence[int] | None = None,
     by_key: bool = False,
 ) -> list[EncodedBatch]:
     """Serialise the rows of ``table`` into batches.
@@ -341,19 +333,16 @@ def encode_table(
     are spread a batch at a time from ``first_partition`` on.
 
     A batch closes at ``max_messages`` messages, or before its payloads (metadata not counted, as in
-    the official clients) exceed ``max_bytes``; a larger message travels alone. ``first_sequence_ids``
-    holds the next sequence id of every partition (ids then count up, one a message); with None the
-    messages carry none. With ``by_key`` a batch holds rows of one key and ordering key, for Key_Shared
-    consumers; rows keep the table's order within them then, and there are no sequence ids. Raises
-    `InvalidMessage` for a column that can't be carried.
+    the official clients) exceed ``max_bytes``; a larger message travels alone. Messages carry no sequence
+    ids. With ``by_key`` a batch holds rows of one key and ordering key, for Key_Shared consumers; rows keep
+    the table's order within them then. Raises `InvalidMessage` for a column that can't be carried.
     """
-    _check_arguments(partitions, hashing, max_messages, first_sequence_ids, by_key)
+    _check_arguments(partitions, hashing, max_messages)
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if table.num_rows == 0:
         return []
     kernels = _kernels()
-    sequence_ids = _NO_ROWS if first_sequence_ids is None else np.array(first_sequence_ids, np.int64)
     piece_rows = max(1, table.num_rows * _PIECE_BYTES // max(table_bytes(table), _PIECE_BYTES))
     batches: list[EncodedBatch] = []
     turn = first_partition
@@ -369,7 +358,6 @@ def encode_table(
             order,
             bounds,
             turn,
-            sequence_ids,
             max_messages,
             max_bytes if max_bytes > 0 else _INT32_MAX,
         )
@@ -380,21 +368,13 @@ def encode_table(
     return batches
 
 
-def _check_arguments(
-    partitions: int, hashing: str, max_messages: int, first_sequence_ids: Sequence[int] | None, by_key: bool
-) -> None:
+def _check_arguments(partitions: int, hashing: str, max_messages: int) -> None:
     if hashing not in _SCHEMES:
         raise InvalidConfiguration(
             f"hashing={hashing!r}{suggestion(hashing, _SCHEMES)}; allowed: {', '.join(_SCHEMES)}"
         )
     if partitions < 1 or max_messages < 1:
         raise InvalidConfiguration(f"partitions={partitions} and max_messages={max_messages} must be >= 1")
-    if first_sequence_ids is not None and len(first_sequence_ids) != partitions:
-        raise InvalidConfiguration(
-            f"{len(first_sequence_ids)} first_sequence_ids for {partitions} partitions"
-        )
-    if by_key and first_sequence_ids is not None:
-        raise InvalidConfiguration("by_key=True is not allowed with first_sequence_ids")
 
 
 def _placed(

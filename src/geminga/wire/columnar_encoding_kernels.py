@@ -190,14 +190,14 @@ def _put_properties(out, position, row, map_offsets, key_offsets, keys, value_of
 
 
 @kernel
-def encode_rows(rows, first_partition, sequence_ids, limits, values, columns, batches, out):
+def encode_rows(rows, first_partition, limits, values, columns, batches, out):
     """Serialise every row in one pass, closing batches by count and by payload bytes.
 
     ``rows``: (rows in the order of sending, empty as they stand; bounds of the groups in it); the last group
-    has no keys. ``sequence_ids``: the next one a partition, advanced; empty: none is written.
-    ``limits``: (messages, bytes) of a batch. ``values``: (offsets, bytes, nulls). ``columns``: key, flags of
-    keys that are base64, ordering key, event times, and properties. Absent columns are empty arrays; nulls
-    are empty where a column has no null. Returns the number of batches and the number of bytes written.
+    has no keys. ``limits``: (messages, bytes) of a batch. ``values``: (offsets, bytes, nulls). ``columns``:
+    key, flags of keys that are base64, ordering key, event times, and properties. Absent columns are empty
+    arrays; nulls are empty where a column has no null. Returns the number of batches and the number of bytes
+    written.
     """
     # Unpacked here, as unpacking a tuple for each row takes longer than writing it.
     order, bounds = rows
@@ -228,7 +228,6 @@ def encode_rows(rows, first_partition, sequence_ids, limits, values, columns, ba
                 batches[batch, col.BATCH_FIRST] = place
                 batches[batch, col.BATCH_ROWS] = 0
                 batches[batch, col.BATCH_START] = position
-                batches[batch, col.BATCH_SEQUENCE_ID] = sequence_ids[partition] if len(sequence_ids) else -1
                 batches[batch, col.BATCH_IS_KEYED] = group < partitions
                 left, room = limits
             at = position + 4
@@ -253,10 +252,6 @@ def encode_rows(rows, first_partition, sequence_ids, limits, values, columns, ba
                 out[at] = 0x3A
                 size = np.int64(ordering_offsets[row + 1] - ordering_offsets[row])
                 at = put_bytes(out, at + 1, ordering_keys, np.int64(ordering_offsets[row]), size)
-            if len(sequence_ids):
-                out[at] = 0x40
-                at = put_varint(out, at + 1, sequence_ids[partition])
-                sequence_ids[partition] += 1
             if is_null:
                 out[at] = 0x48
                 out[at + 1] = 1

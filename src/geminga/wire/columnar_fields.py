@@ -59,10 +59,9 @@ from __future__ import annotations
     BATCH_ROWS,
     BATCH_START,
     BATCH_END,
-    BATCH_SEQUENCE_ID,  # of the first message, -1 without sequence ids
     BATCH_IS_KEYED,
     BATCH_FIELDS,
-) = range(8)
+) = range(7)
 
-WORST_METADATA_SIZE = 4 + 6 + 11 + 11 + 2 + 2 + 6 + 6
+WORST_METADATA_SIZE = 4 + 6 + 11 + 2 + 2 + 6 + 6
 """Size prefix and every field of a message besides its value, key, ordering key and properties."""

@@ -23,6 +23,7 @@ in the stream at which reading could resume.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from struct import Struct
 from typing import ClassVar, Final
@@ -75,6 +76,7 @@ class Frame:
 
     type: int
     entry: Buffer | None
+    _command: pb.BaseCommand | None = None
 
     @property
     def command(self) -> pb.BaseCommand:
@@ -130,7 +132,6 @@ class SendFrame(Frame):
     txnid_least_bits: int = 0
     txnid_most_bits: int = 0
     message_id: pb.MessageIdData | None = None
-    _command: pb.BaseCommand | None = None
 
     def __init__(
         self, producer_id: int, sequence_id: int, num_messages: int, highest_sequence_id: int, entry: Buffer
@@ -172,7 +173,6 @@ class ReceiptFrame(Frame):
     __slots__ = ("entry_id", "highest_sequence_id", "ledger_id", "producer_id", "sequence_id")
 
     type = SEND_RECEIPT
-    _command: pb.BaseCommand | None = None
 
     def __init__(
         self, producer_id: int, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
@@ -203,6 +203,7 @@ class _FullReceiptFrame(ReceiptFrame):
     """Keeps the protobuf command that it was read from."""
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class MessageFrame(Frame):
     """MESSAGE. ``partition`` is -1 for a topic without partitions, ``consumer_epoch`` -1 when absent.
 
@@ -210,27 +211,16 @@ class MessageFrame(Frame):
     unacknowledged; empty when the whole entry is.
     """
 
-    __slots__ = (
-        "ack_set", "consumer_epoch", "consumer_id", "entry_id",
-        "ledger_id", "partition", "redelivery_count",
-    )  # fmt: skip
+    consumer_id: int
+    ledger_id: int
+    entry_id: int
+    partition: int
+    redelivery_count: int
+    ack_set: Sequence[int]
+    consumer_epoch: int
+    entry: Buffer
 
     type = MESSAGE
-    entry: Buffer
-    _command: pb.BaseCommand | None = None
-
-    def __init__(
-        self, consumer_id: int, ledger_id: int, entry_id: int, partition: int, redelivery_count: int,
-        ack_set: Sequence[int], consumer_epoch: int, entry: Buffer,
-    ) -> None:  # fmt: skip
-        self.consumer_id = consumer_id
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
-        self.partition = partition
-        self.redelivery_count = redelivery_count
-        self.ack_set = ack_set
-        self.consumer_epoch = consumer_epoch
-        self.entry = entry
 
     @property
     def message(self) -> MessageFrame:

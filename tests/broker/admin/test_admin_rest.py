@@ -11,9 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +23,7 @@ from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.admin.topic_actions import SubscriptionActions, TopicActions
 from geminga.broker.refusal import Refused
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 from geminga.ids import TopicName
 from geminga.ledger.memory import MemoryStore
 from geminga.testing.inside import inside
@@ -35,7 +33,7 @@ LATEST = {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1, "partitionIndex":
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with embedded() as running:
         yield running
 
@@ -75,17 +73,17 @@ class Rest:
 
 
 @pytest.fixture(scope="module")
-def rest(broker: EmbeddedBroker) -> Rest:
+def rest(broker):
     return Rest(broker.admin_url)
 
 
 @pytest.fixture
-def name() -> str:
+def name():
     return f"t-{uuid.uuid4().hex[:10]}"
 
 
 @pytest.fixture
-def namespace(rest: Rest) -> str:
+def namespace(rest):
     made = f"public/n-{uuid.uuid4().hex[:10]}"
     rest.call("PUT", f"namespaces/{made}", {})
     return made
@@ -95,23 +93,21 @@ def namespace(rest: Rest) -> str:
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
-def test_numbers_that_no_json_answer_could_contain_are_refused(
-    rest: Rest, namespace: str, number: str
-) -> None:
+def test_numbers_that_no_json_answer_could_contain_are_refused(rest, namespace, number):
     body = f'{{"retentionTimeInMinutes": 1, "retentionSizeInMB": 1, "more": {number}}}'.encode()
     status, answer, _ = rest.raw("POST", f"/admin/v2/namespaces/{namespace}/retention", body)
     assert (status, f"{number} is not a finite number" in answer.decode()) == (400, True)
     assert rest.get(f"namespaces/{namespace}/retention") is None
 
 
-def test_names_of_anti_affinity_groups_may_be_any_text(rest: Rest, namespace: str) -> None:
+def test_names_of_anti_affinity_groups_may_be_any_text(rest, namespace):
     path = f"/admin/v2/namespaces/{namespace}/antiAffinity"
     for sent, shown in ((b"[" * 20_000, b"[" * 20_000), (rb'"\ud800"', b"?")):
         assert rest.raw("POST", path, sent)[0] == 204
         assert rest.raw("GET", path)[:2] == (200, shown)
 
 
-def test_tenants_are_created_shown_changed_and_deleted(rest: Rest, name: str) -> None:
+def test_tenants_are_created_shown_changed_and_deleted(rest, name):
     assert {"public", "pulsar"} <= set(rest.get("tenants"))
     info = {"adminRoles": ["role1"], "allowedClusters": ["standalone"]}
     rest.call("PUT", f"tenants/{name}", info)
@@ -128,7 +124,7 @@ def test_tenants_are_created_shown_changed_and_deleted(rest: Rest, name: str) ->
     rest.fails(412, "PUT", f"tenants/{name}", {"allowedClusters": ["mars"]})
 
 
-def test_clusters_are_created_and_shown(rest: Rest, broker: EmbeddedBroker) -> None:
+def test_clusters_are_created_and_shown(rest, broker):
     assert "standalone" in rest.get("clusters")
     assert rest.get("clusters/standalone")["brokerServiceUrl"] == broker.service_url
     rest.fails(404, "GET", "clusters/mars")
@@ -141,7 +137,7 @@ def test_clusters_are_created_and_shown(rest: Rest, broker: EmbeddedBroker) -> N
     assert rest.get("clusters/standalone/failureDomains") == {}
 
 
-def test_a_new_namespace_is_shown_with_the_fields_of_pulsar(rest: Rest, name: str) -> None:
+def test_a_new_namespace_is_shown_with_the_fields_of_pulsar(rest, name):
     official = {
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
         "replication_clusters": [], "allowed_clusters": [], "bundles": {"numBundles": 4},
@@ -161,7 +157,7 @@ def test_a_new_namespace_is_shown_with_the_fields_of_pulsar(rest: Rest, name: st
     rest.fails(404, "GET", "namespaces/nobody")
 
 
-def test_forced_deletion_of_a_namespace_deletes_its_topics(rest: Rest, namespace: str) -> None:
+def test_forced_deletion_of_a_namespace_deletes_its_topics(rest, namespace):
     rest.call("PUT", f"persistent/{namespace}/p/partitions", 3)
     rest.call("PUT", f"persistent/{namespace}/t", {})
     rest.call("DELETE", f"namespaces/{namespace}?force=true")
@@ -169,8 +165,8 @@ def test_forced_deletion_of_a_namespace_deletes_its_topics(rest: Rest, namespace
 
 
 def test_clients_reconnecting_do_not_recreate_topics_of_a_deleted_namespace(
-    rest: Rest, broker: EmbeddedBroker, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    rest, broker, namespace, monkeypatch
+):
     """Disconnected clients reconnect at once; their topics used to be recreated and left behind."""
     for number in range(5):
         rest.call("PUT", f"persistent/{namespace}/t{number}", {})
@@ -189,8 +185,8 @@ def test_clients_reconnecting_do_not_recreate_topics_of_a_deleted_namespace(
 
 
 def test_a_failed_forced_deletion_is_answered_with_the_reason_and_may_be_repeated(
-    rest: Rest, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    rest, namespace, monkeypatch
+):
     """And it may be asked for again."""
     rest.call("PUT", f"persistent/{namespace}/t", {})
     with monkeypatch.context() as broken:
@@ -251,9 +247,7 @@ POLICIES: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("segment", "method", "value"), POLICIES, ids=[p[0] for p in POLICIES])
-def test_namespace_policies_are_set_shown_and_removed(
-    rest: Rest, namespace: str, segment: str, method: str, value: Any
-) -> None:
+def test_namespace_policies_are_set_shown_and_removed(rest, namespace, segment, method, value):
     path = f"namespaces/{namespace}/{segment}"
     unset = rest.get(path)
     rest.call(method, path, value)
@@ -270,7 +264,7 @@ _ANY_OBJECT = {
 }  # fmt: skip
 
 
-def test_backlog_quotas_of_size_and_age_are_set_and_shown(rest: Rest, namespace: str) -> None:
+def test_backlog_quotas_of_size_and_age_are_set_and_shown(rest, namespace):
     assert rest.get(f"namespaces/{namespace}/backlogQuotaMap") == {}
     quota = {"limit": 10485760, "limitSize": 10485760, "limitTime": -1, "policy": "producer_exception"}
     rest.call("POST", f"namespaces/{namespace}/backlogQuota", quota)
@@ -285,7 +279,7 @@ def test_backlog_quotas_of_size_and_age_are_set_and_shown(rest: Rest, namespace:
     rest.fails(412, "POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=odd", quota)
 
 
-def test_replication_properties_and_permissions_are_set_and_shown(rest: Rest, namespace: str) -> None:
+def test_replication_properties_and_permissions_are_set_and_shown(rest, namespace):
     assert rest.get(f"namespaces/{namespace}/replication") == ["standalone"]
     rest.call("POST", f"namespaces/{namespace}/replication", ["standalone"], status=200)
     rest.fails(403, "POST", f"namespaces/{namespace}/replication", ["mars"])
@@ -305,7 +299,7 @@ def test_replication_properties_and_permissions_are_set_and_shown(rest: Rest, na
     assert rest.raw("GET", f"/admin/v2/namespaces/{namespace}/antiAffinity")[0] == 204
 
 
-def test_anti_affinity_groups_are_taken_as_the_java_client_sends_them(rest: Rest, namespace: str) -> None:
+def test_anti_affinity_groups_are_taken_as_the_java_client_sends_them(rest, namespace):
     path = f"/admin/v2/namespaces/{namespace}/antiAffinity"
     assert rest.raw("POST", path, b"apart")[0] == 204
     assert rest.raw("GET", path)[1] == b"apart"
@@ -317,7 +311,7 @@ def test_anti_affinity_groups_are_taken_as_the_java_client_sends_them(rest: Rest
     assert rest.raw("GET", path)[1] == b"quoted"
 
 
-def test_resource_groups_are_kept_and_shown(rest: Rest, namespace: str) -> None:
+def test_resource_groups_are_kept_and_shown(rest, namespace):
     rest.fails(404, "GET", "resourcegroups/slow")
     rest.fails(412, "POST", f"namespaces/{namespace}/resourcegroup/slow")
     rest.call("PUT", "resourcegroups/slow", {"publishRateInMsgs": 100})
@@ -334,7 +328,7 @@ def test_resource_groups_are_kept_and_shown(rest: Rest, namespace: str) -> None:
     assert rest.get("resourcegroups") == []
 
 
-def test_migration_and_failure_domains_of_clusters_are_kept_and_shown(rest: Rest) -> None:
+def test_migration_and_failure_domains_of_clusters_are_kept_and_shown(rest):
     rest.call("PUT", "clusters/far", {"serviceUrl": "http://far:8080"}, status=200)
     rest.fails(404, "GET", "clusters/far/migrate")
     rest.call("POST", "clusters/far/migrate?migrated=true", {"serviceUrl": "http://new:8080"})
@@ -354,7 +348,7 @@ def test_migration_and_failure_domains_of_clusters_are_kept_and_shown(rest: Rest
     rest.call("DELETE", "clusters/far")
 
 
-def test_offload_policies_and_offload_threshold_change_the_same_values(rest: Rest, namespace: str) -> None:
+def test_offload_policies_and_offload_threshold_change_the_same_values(rest, namespace):
     path = f"namespaces/{namespace}"
     rest.call("POST", f"{path}/offloadPolicies", {"managedLedgerOffloadThresholdInBytes": 1000})
     assert rest.get(f"{path}/offloadThreshold") == 1000
@@ -368,7 +362,7 @@ def test_offload_policies_and_offload_threshold_change_the_same_values(rest: Res
     assert rest.get(f"{path}/offloadThreshold") == 2000
 
 
-def test_policies_that_the_broker_cannot_follow_are_refused(rest: Rest, namespace: str) -> None:
+def test_policies_that_the_broker_cannot_follow_are_refused(rest, namespace):
     reason = rest.fails(400, "POST", f"namespaces/{namespace}/entryFilters", {"entryFilterNames": "jms"})
     assert "'jms' not found" in reason
     rest.call("POST", f"namespaces/{namespace}/entryFilters", {"entryFilterNames": ""})
@@ -388,7 +382,7 @@ def test_policies_that_the_broker_cannot_follow_are_refused(rest: Rest, namespac
     assert rest.get("brokers/configuration/runtime")["dispatchThrottlingRateInMsg"] == "-1"
 
 
-def test_a_bundle_is_split_on_request(rest: Rest, namespace: str) -> None:
+def test_a_bundle_is_split_on_request(rest, namespace):
     assert rest.get(f"namespaces/{namespace}/bundles")["numBundles"] == 4
     rest.call("PUT", f"namespaces/{namespace}/0x00000000_0x40000000/split")
     found = rest.get(f"namespaces/{namespace}/bundles")
@@ -412,7 +406,7 @@ def test_a_bundle_is_split_on_request(rest: Rest, namespace: str) -> None:
 # --- topics ---
 
 
-def test_a_topic_is_created_shown_and_deleted(rest: Rest, namespace: str) -> None:
+def test_a_topic_is_created_shown_and_deleted(rest, namespace):
     path = f"persistent/{namespace}/a%20topic%2Fwith"
     rest.fails(412, "PUT", path, {})
     path = f"persistent/{namespace}/t"
@@ -436,7 +430,7 @@ def test_a_topic_is_created_shown_and_deleted(rest: Rest, namespace: str) -> Non
     rest.fails(404, "PUT", "persistent/public/nowhere/t", {})
 
 
-def test_partitioned_topics_are_created_shown_and_enlarged(rest: Rest, namespace: str) -> None:
+def test_partitioned_topics_are_created_shown_and_enlarged(rest, namespace):
     path = f"persistent/{namespace}/p"
     rest.fails(404, "GET", f"{path}/partitions")
     assert rest.get(f"{path}/partitions?checkAllowAutoCreation=true")["partitions"] == 0
@@ -471,7 +465,7 @@ def test_partitioned_topics_are_created_shown_and_enlarged(rest: Rest, namespace
     rest.fails(404, "DELETE", f"{path}/partitions")
 
 
-def test_non_persistent_topics_are_created_and_shown(rest: Rest, namespace: str) -> None:
+def test_non_persistent_topics_are_created_and_shown(rest, namespace):
     path = f"non-persistent/{namespace}/p"
     rest.call("PUT", f"{path}/partitions", 2)
     assert rest.get(f"non-persistent/{namespace}/partitioned") == [f"non-persistent://{namespace}/p"]
@@ -484,7 +478,7 @@ def test_non_persistent_topics_are_created_and_shown(rest: Rest, namespace: str)
     assert (inside["entriesAddedCounter"], inside["numberOfEntries"], inside["cursors"]) == (0, 0, {})
 
 
-def test_subscriptions_are_created_shown_and_deleted(rest: Rest, namespace: str) -> None:
+def test_subscriptions_are_created_shown_and_deleted(rest, namespace):
     path = f"persistent/{namespace}/t"
     rest.call("PUT", f"{path}/subscription/s?replicated=false", LATEST)
     assert rest.get(f"{path}/subscriptions") == ["s"], "the topic is created with it"
@@ -508,8 +502,8 @@ def test_subscriptions_are_created_shown_and_deleted(rest: Rest, namespace: str)
 
 @pytest.mark.parametrize("action", ["expire", "skip_all"])
 def test_a_change_of_all_subscriptions_passes_over_those_deleted_meanwhile(
-    rest: Rest, broker: EmbeddedBroker, namespace: str, monkeypatch: pytest.MonkeyPatch, action: str
-) -> None:
+    rest, broker, namespace, monkeypatch, action
+):
     topic = f"persistent/{namespace}/t"
     rest.call("PUT", f"{topic}/subscription/first", EARLIEST)
     with geminga.Client(broker.service_url) as client:
@@ -535,9 +529,7 @@ def test_a_change_of_all_subscriptions_passes_over_those_deleted_meanwhile(
     assert {each["msgBacklog"] for each in found.values()} == {0}
 
 
-def test_the_age_of_a_backlog_grows_while_the_broker_is_idle(
-    rest: Rest, broker: EmbeddedBroker, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_age_of_a_backlog_grows_while_the_broker_is_idle(rest, broker, namespace, monkeypatch):
     path = f"persistent/{namespace}/age"
     rest.call("PUT", f"{path}/subscription/s", EARLIEST)
     with geminga.Client(broker.service_url) as client:
@@ -568,9 +560,7 @@ TOPIC_POLICIES: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("segment", "method", "value"), TOPIC_POLICIES, ids=[p[0] for p in TOPIC_POLICIES])
-def test_topic_policies_are_set_shown_and_removed(
-    rest: Rest, namespace: str, segment: str, method: str, value: Any
-) -> None:
+def test_topic_policies_are_set_shown_and_removed(rest, namespace, segment, method, value):
     rest.fails(404, "GET", f"persistent/{namespace}/t/{segment}")
     rest.call("PUT", f"persistent/{namespace}/t", {})
     path = f"persistent/{namespace}/t/{segment}"
@@ -582,9 +572,7 @@ def test_topic_policies_are_set_shown_and_removed(
     assert rest.get(path) == unset
 
 
-def test_statistics_leave_out_the_lists_of_clients_on_request(
-    rest: Rest, broker: EmbeddedBroker, namespace: str
-) -> None:
+def test_statistics_leave_out_the_lists_of_clients_on_request(rest, broker, namespace):
     topic = f"persistent://{namespace}/p"
     rest.call("PUT", f"persistent/{namespace}/p/partitions", 2)
     with broker.client() as client:
@@ -603,7 +591,7 @@ def test_statistics_leave_out_the_lists_of_clients_on_request(
         assert found["subscriptions"]["s"]["consumers"]
 
 
-def test_applied_values_are_shown_for_every_policy(rest: Rest, namespace: str) -> None:
+def test_applied_values_are_shown_for_every_policy(rest, namespace):
     path = f"persistent/{namespace}/t"
     rest.call("PUT", path, {})
     rates = ("dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate")
@@ -619,9 +607,7 @@ def test_applied_values_are_shown_for_every_policy(rest: Rest, namespace: str) -
     assert (found["message_age"]["limitTime"], found["destination_storage"]["limitTime"]) == (60, -1)
 
 
-def test_policies_of_all_clusters_are_separate_from_local_ones(
-    rest: Rest, broker: EmbeddedBroker, namespace: str
-) -> None:
+def test_policies_of_all_clusters_are_separate_from_local_ones(rest, broker, namespace):
     path = f"persistent/{namespace}/t"
     rest.call("PUT", path, {})
     rest.call("POST", f"{path}/maxProducers?isGlobal=true", 7)
@@ -649,7 +635,7 @@ def test_policies_of_all_clusters_are_separate_from_local_ones(
     assert rest.get(f"{path}/messageTTL") is None
 
 
-def test_an_applied_ttl_is_that_of_the_topic_or_else_of_the_namespace(rest: Rest, namespace: str) -> None:
+def test_an_applied_ttl_is_that_of_the_topic_or_else_of_the_namespace(rest, namespace):
     path = f"persistent/{namespace}/t"
     rest.call("PUT", path, {})
     rest.call("POST", f"namespaces/{namespace}/messageTTL", 50)
@@ -661,7 +647,7 @@ def test_an_applied_ttl_is_that_of_the_topic_or_else_of_the_namespace(rest: Rest
     assert rest.get(f"{path}/retention?applied=true")["retentionTimeInMinutes"] == 7 * 24 * 60
 
 
-def test_topic_permissions_are_granted_shown_and_revoked(rest: Rest, namespace: str) -> None:
+def test_topic_permissions_are_granted_shown_and_revoked(rest, namespace):
     path = f"persistent/{namespace}/t"
     rest.call("PUT", path, {})
     rest.call("POST", f"{path}/permissions/role1", ["produce", "consume"])
@@ -674,7 +660,7 @@ def test_topic_permissions_are_granted_shown_and_revoked(rest: Rest, namespace: 
 # --- schemas ---
 
 
-def test_schemas_are_posted_checked_and_shown(rest: Rest, namespace: str) -> None:
+def test_schemas_are_posted_checked_and_shown(rest, namespace):
     rest.call("PUT", f"persistent/{namespace}/t", {})
     path = f"schemas/{namespace}/t"
     rest.fails(404, "GET", f"{path}/schema")
@@ -695,7 +681,7 @@ def test_schemas_are_posted_checked_and_shown(rest: Rest, namespace: str) -> Non
 # --- the broker about itself ---
 
 
-def test_health_version_and_leader_of_the_broker_are_shown(rest: Rest, broker: EmbeddedBroker) -> None:
+def test_health_version_and_leader_of_the_broker_are_shown(rest, broker):
     assert rest.raw("GET", "/admin/v2/brokers/health")[:2] == (200, b"ok")
     assert rest.raw("GET", "/admin/v2/brokers/version")[0] == 200
     assert rest.get("brokers/leaderBroker")["serviceUrl"] == broker.admin_url
@@ -716,7 +702,7 @@ def test_health_version_and_leader_of_the_broker_are_shown(rest: Rest, broker: E
     rest.get("resource-quotas")
 
 
-def test_topic_statistics_are_grouped_by_bundle(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
+def test_topic_statistics_are_grouped_by_bundle(rest, broker, namespace):
     domains_known = ("persistent", "non-persistent")
     names = [TopicName.parse(f"{domain}://{namespace}/t{n}") for n in range(9) for domain in domains_known]
     with broker.client() as client:
@@ -741,7 +727,7 @@ def test_topic_statistics_are_grouped_by_bundle(rest: Rest, broker: EmbeddedBrok
     assert set(counts) == {(0, 0, 0)}
 
 
-def test_lookups_return_the_brokers_addresses(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
+def test_lookups_return_the_brokers_addresses(rest, broker, namespace):
     status, raw, _ = rest.raw("GET", f"/lookup/v2/topic/persistent/{namespace}/t")
     assert status == 200
     assert json.loads(raw) == {
@@ -751,14 +737,14 @@ def test_lookups_return_the_brokers_addresses(rest: Rest, broker: EmbeddedBroker
     assert rest.raw("GET", "/lookup/v2/topic/persistent/public/nowhere/t")[0] == 404
 
 
-def test_lookup_names_the_host_that_the_client_connected_to() -> None:
+def test_lookup_names_the_host_that_the_client_connected_to():
     with embedded(host="0.0.0.0") as broker:
         rest = Rest(f"http://127.0.0.1:{broker.settings.web_port}")
         found = json.loads(rest.raw("GET", "/lookup/v2/topic/persistent/public/default/t")[1])
         assert found["brokerUrl"] == f"pulsar://127.0.0.1:{broker.settings.port}"
 
 
-def test_metrics_are_served_as_text(rest: Rest, namespace: str) -> None:
+def test_metrics_are_served_as_text(rest, namespace):
     rest.call("PUT", f"persistent/{namespace}/t", {})
     status, raw, headers = rest.raw("GET", "/metrics")
     text = raw.decode()
@@ -789,9 +775,7 @@ def test_metrics_are_served_as_text(rest: Rest, namespace: str) -> None:
         ("GET", "/admin/v2/odd-domain/public/default/t/stats", None, 404),
     ],
 )
-def test_bad_input_is_answered_with_a_reason(
-    rest: Rest, method: str, path: str, data: bytes | None, status: int
-) -> None:
+def test_bad_input_is_answered_with_a_reason(rest, method, path, data, status):
     found, raw, _ = rest.raw(method, path, data)
     assert (found, list(json.loads(raw))) == (status, ["reason"])
 
@@ -799,7 +783,7 @@ def test_bad_input_is_answered_with_a_reason(
 @pytest.mark.parametrize(
     "headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}]
 )
-def test_requests_from_pages_of_other_sites_are_refused(rest: Rest, headers: dict[str, str]) -> None:
+def test_requests_from_pages_of_other_sites_are_refused(rest, headers):
     request = urllib.request.Request(rest.base + "/admin/v2/tenants", headers=headers)
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=20)
@@ -810,7 +794,7 @@ def test_requests_from_pages_of_other_sites_are_refused(rest: Rest, headers: dic
         assert answer.status == 200
 
 
-def test_the_longest_idle_web_connection_is_closed_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_idle_web_connection_is_closed_at_the_limit(monkeypatch):
     monkeypatch.setattr("geminga.broker.admin.web.CONNECTIONS_MAX", 3)
     with embedded() as broker:
         port = broker.settings.web_port
@@ -828,7 +812,7 @@ def test_the_longest_idle_web_connection_is_closed_at_the_limit(monkeypatch: pyt
             one.close()
 
 
-def test_names_with_special_characters_are_shown_unchanged(rest: Rest, namespace: str) -> None:
+def test_names_with_special_characters_are_shown_unchanged(rest, namespace):
     local = "flug daten:ü=1"
     path = f"persistent/{namespace}/{urllib.parse.quote(local, safe='')}"
     rest.call("PUT", path, {})
@@ -837,7 +821,7 @@ def test_names_with_special_characters_are_shown_unchanged(rest: Rest, namespace
     rest.call("DELETE", path)
 
 
-def test_damage_is_listed_and_acknowledged(tmp_path: Path) -> None:
+def test_damage_is_listed_and_acknowledged(tmp_path):
     with embedded(data_dir=tmp_path) as broker:
         Rest(broker.admin_url).call("POST", "namespaces/public/default/messageTTL", 77)
     for path in (*tmp_path.glob("log-*"), *tmp_path.glob("catalog*")):
@@ -859,7 +843,7 @@ def test_damage_is_listed_and_acknowledged(tmp_path: Path) -> None:
 
 
 # --- compaction ---
-def test_compaction_is_started_and_its_status_shown(rest: Rest, broker: EmbeddedBroker, name: str) -> None:
+def test_compaction_is_started_and_its_status_shown(rest, broker, name):
     path = f"persistent/public/default/{name}"
     with broker.client() as client:
         producer = client.create_producer(f"persistent://public/default/{name}")
@@ -888,9 +872,7 @@ def test_compaction_is_started_and_its_status_shown(rest: Rest, broker: Embedded
     rest.fails(404, "GET", f"{path}-missing/compaction")
 
 
-def test_changes_that_wait_for_the_store_are_all_made(
-    broker: EmbeddedBroker, rest: Rest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_that_wait_for_the_store_are_all_made(broker, rest, monkeypatch):
     """A revocation is not undone by a grant that was asked for at the same time, nor any other change."""
     rest.call("PUT", "namespaces/public/together", {})
     rest.call("POST", "namespaces/public/together/permissions/gone", ["produce"])
@@ -929,7 +911,7 @@ def test_changes_that_wait_for_the_store_are_all_made(
 # --- limits of the properties that clients may store ---
 
 
-def test_properties_to_be_stored_are_limited(rest: Rest, namespace: str, name: str) -> None:
+def test_properties_to_be_stored_are_limited(rest, namespace, name):
     """It is parsed, written and held as a whole, and by those who may do little else."""
     topic = f"persistent/{namespace}/{name}"
     rest.call("PUT", topic, {})
@@ -946,7 +928,7 @@ def test_properties_to_be_stored_are_limited(rest: Rest, namespace: str, name: s
     assert "at most 65536" in rest.fails(412, "PUT", f"{topic}2", {"k": "v" * 70_000})
 
 
-def test_the_size_of_all_policies_of_a_namespace_is_limited(rest: Rest, namespace: str) -> None:
+def test_the_size_of_all_policies_of_a_namespace_is_limited(rest, namespace):
     roles = [f"role-{number}-{'x' * 80}" for number in range(6_000)]
     path = f"namespaces/{namespace}/permissions/subscription"
     rest.call("POST", f"{path}/one", roles)
@@ -954,14 +936,14 @@ def test_the_size_of_all_policies_of_a_namespace_is_limited(rest: Rest, namespac
     assert list(rest.get(path)) == ["one"]
 
 
-def test_request_bodies_and_reasons_are_limited(rest: Rest, namespace: str) -> None:
+def test_request_bodies_and_reasons_are_limited(rest, namespace):
     path = f"namespaces/{namespace}/publishRate"
     assert "at most 1048576" in rest.fails(413, "POST", path, ["x" * 1_100_000])
     assert "5242880" in rest.fails(413, "POST", path, ["x" * 5_300_000])
     assert len(rest.fails(412, "POST", path, ["x" * 1_000_000])) < 2_100
 
 
-def test_open_and_stored_messages_can_be_read(rest: Rest, broker: EmbeddedBroker, name: str) -> None:
+def test_open_and_stored_messages_can_be_read(rest, broker, name):
     topic = f"persistent/public/default/{name}"
     with geminga.Client(broker.service_url) as client:
         consumer = client.subscribe(name, "s", geminga.ConsumerType.Shared)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import urllib.request
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +21,7 @@ TOPIC = "persistent://public/default/t"
 
 
 @pytest.fixture
-def topic(harness: Any, make_entry: Callable[..., bytes]) -> Any:
+def topic(harness, make_entry):
     """Return a topic with ten messages, a second apart, with the keys a and b in turn."""
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -48,7 +47,7 @@ def entries(found: dict[str, Any]) -> list[int]:
     return [int(each["id"].partition(":")[2]) for each in found["messages"]]
 
 
-def test_messages_are_read_forward_in_pages(topic: Any) -> None:
+def test_messages_are_read_forward_in_pages(topic):
     first = browse(topic, count=4)
     assert entries(first) == [0, 1, 2, 3]
     assert first["left"] == 6
@@ -58,14 +57,14 @@ def test_messages_are_read_forward_in_pages(topic: Any) -> None:
     assert rest["left"] == 0
 
 
-def test_messages_are_read_backward_in_pages(topic: Any) -> None:
+def test_messages_are_read_backward_in_pages(topic):
     newest = browse(topic, "latest", 3, older=True)
     assert entries(newest) == [9, 8, 7]
     ledger_id, entry_id = map(int, newest["next"].split(":"))
     assert entries(browse(topic, count=100, older=True, after=(ledger_id, entry_id))) == [6, 5, 4, 3, 2, 1, 0]
 
 
-def test_a_position_is_a_time_or_an_id(harness: Any, topic: Any) -> None:
+def test_a_position_is_a_time_or_an_id(harness, topic):
     sent_ms = harness.now_ms - 10_000
     assert entries(browse(topic, str(sent_ms + 7_000))) == [7, 8, 9]
     assert entries(browse(topic, str(sent_ms + 7_000), until_ms=sent_ms + 8_000)) == [7, 8]
@@ -79,13 +78,13 @@ def test_a_position_is_a_time_or_an_id(harness: Any, topic: Any) -> None:
     [({"key": "b"}, [1, 3, 5, 7, 9]), ({"text": "value 4"}, [4]), ({"key": "a", "text": "value 4"}, [4]),
      ({"key": "b", "text": "value 4"}, [])],
 )  # fmt: skip
-def test_key_and_text_filter(topic: Any, wanted: dict[str, str], expected: list[int]) -> None:
+def test_key_and_text_filter(topic, wanted, expected):
     found = browse(topic, **wanted)
     assert entries(found) == expected
     assert found["examined"] == 10
 
 
-def test_a_filter_finds_messages_in_batches(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_a_filter_finds_messages_in_batches(harness, make_entry):
     peer = harness.peer()
     peer.producer(TOPIC)
     batch = encode_plain_batch([b"one", b"two"], 0)
@@ -101,7 +100,7 @@ def test_a_filter_finds_messages_in_batches(harness: Any, make_entry: Callable[.
     assert whole_message(topic, ledger_id, 1, -1) is None
 
 
-def test_a_single_message_is_returned_whole(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_a_single_message_is_returned_whole(harness, make_entry):
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.send(0, make_entry(b"x" * 100_000))
@@ -113,14 +112,14 @@ def test_a_single_message_is_returned_whole(harness: Any, make_entry: Callable[.
     assert len(whole["payload"]) == -(-100_000 // 3) * 4
 
 
-def test_an_empty_topic_has_no_messages(harness: Any) -> None:
+def test_an_empty_topic_has_no_messages(harness):
     harness.actions.create(TopicName.parse(TOPIC), lambda _error: None)
     topic = harness.actions.topic(TopicName.parse(TOPIC))
     for older in (False, True):
         assert browse(topic, "latest", older=older)["messages"] == []
 
 
-def test_many_searches_at_once_leave_other_work_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_searches_at_once_leave_other_work_its_turns(monkeypatch):
     turns, stepped = itertools.count(), []
 
     class Slow(Browser):
@@ -152,9 +151,7 @@ def test_many_searches_at_once_leave_other_work_its_turns(monkeypatch: pytest.Mo
     assert len(set(stepped)) == 40
 
 
-def test_large_messages_are_read_backward_in_small_parts(
-    harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_messages_are_read_backward_in_small_parts(harness, make_entry, monkeypatch):
     monkeypatch.setattr(browsing, "READ_BYTES_AT_ONCE", 10_000)
     peer = harness.peer()
     peer.producer(TOPIC)

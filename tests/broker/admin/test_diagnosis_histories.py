@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -395,9 +394,9 @@ def run(seed: int, make: Any, entry: Any, monkeypatch: pytest.MonkeyPatch) -> Co
 
 @pytest.mark.simulation(12, 6)
 def test_the_diagnosis_agrees_with_the_clients_in_every_history(
-    seeds: range, make_harness: Callable[..., Any], make_entry: Callable[..., bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    seeds, make_harness, make_entry,
+    monkeypatch
+):  # fmt: skip
     seen: Counter[str] = Counter()
     for seed in seeds:
         try:

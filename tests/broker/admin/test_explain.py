@@ -127,11 +127,11 @@ def command_in(text: str, start: str) -> str:
 
 
 @pytest.fixture
-def case(harness: Any, make_entry: Callable[..., bytes]) -> Case:
+def case(harness, make_entry):
     return Case(harness, make_entry)
 
 
-def test_a_fully_acknowledged_subscription_is_reported_as_caught_up(case: Case) -> None:
+def test_a_fully_acknowledged_subscription_is_reported_as_caught_up(case):
     peer = case.subscribe()
     case.publish(2)
     peer.ack((0, 0), (0, 1))
@@ -144,7 +144,7 @@ def test_a_fully_acknowledged_subscription_is_reported_as_caught_up(case: Case) 
     assert "terminated" in case.finding("caught-up")["text"]
 
 
-def test_delivered_messages_that_await_acknowledgement_are_no_problem(case: Case) -> None:
+def test_delivered_messages_that_await_acknowledgement_are_no_problem(case):
     case.subscribe()
     case.publish(2)
     found = case.explain()
@@ -153,7 +153,7 @@ def test_delivered_messages_that_await_acknowledgement_are_no_problem(case: Case
     assert (found["facts"]["type"], found["facts"]["consumers"]) == ("Shared", 1)
 
 
-def test_a_subscription_without_consumers_is_reported_as_stopped(case: Case) -> None:
+def test_a_subscription_without_consumers_is_reported_as_stopped(case):
     case.create()
     case.publish(3)
     finding = case.finding("nobody-connected")
@@ -173,7 +173,7 @@ def test_a_subscription_without_consumers_is_reported_as_stopped(case: Case) -> 
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_consumer_that_never_asked_for_messages_is_reported(case: Case, kind: str) -> None:
+def test_a_consumer_that_never_asked_for_messages_is_reported(case, kind):
     peer = case.subscribe(kind, permits=0, consumer_name="idle")
     case.publish(3)
     finding = case.finding("no-permits")
@@ -184,7 +184,7 @@ def test_a_consumer_that_never_asked_for_messages_is_reported(case: Case, kind: 
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_consumer_that_stopped_asking_for_messages_is_reported(case: Case, kind: str) -> None:
+def test_a_consumer_that_stopped_asking_for_messages_is_reported(case, kind):
     peer = case.subscribe(kind, permits=2)
     case.publish(5, partition_key="k")
     assert case.stopping() == ["no-permits"]
@@ -197,7 +197,7 @@ def test_a_consumer_that_stopped_asking_for_messages_is_reported(case: Case, kin
     assert case.finding("nobody-connected")
 
 
-def test_a_consumer_without_permits_stops_nothing_while_another_has_some(case: Case) -> None:
+def test_a_consumer_without_permits_stops_nothing_while_another_has_some(case):
     case.subscribe(permits=1)
     case.publish(1)
     case.subscribe(permits=100)
@@ -206,7 +206,7 @@ def test_a_consumer_without_permits_stops_nothing_while_another_has_some(case: C
     assert not case.finding("no-permits")["stops"]
 
 
-def test_a_client_that_does_not_read_its_connection_is_reported(case: Case) -> None:
+def test_a_client_that_does_not_read_its_connection_is_reported(case):
     peer = case.subscribe()
     peer.writable = False
     case.publish(3)
@@ -217,9 +217,7 @@ def test_a_client_that_does_not_read_its_connection_is_reported(case: Case) -> N
     assert case.stopping() == []
 
 
-def test_a_consumer_at_its_limit_of_unacknowledged_messages_is_reported(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
-) -> None:
+def test_a_consumer_at_its_limit_of_unacknowledged_messages_is_reported(make_harness, make_entry):
     case = Case(make_harness(unacked_messages_per_consumer_max=3), make_entry)
     peer = case.subscribe()
     case.publish(5)
@@ -232,9 +230,7 @@ def test_a_consumer_at_its_limit_of_unacknowledged_messages_is_reported(
     assert case.stopping() == []
 
 
-def test_a_subscription_at_its_limit_of_unacknowledged_messages_is_reported(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
-) -> None:
+def test_a_subscription_at_its_limit_of_unacknowledged_messages_is_reported(make_harness, make_entry):
     case = Case(make_harness(unacked_messages_per_subscription_max=4), make_entry)
     peer = case.subscribe()
     case.publish(6)
@@ -247,7 +243,7 @@ def test_a_subscription_at_its_limit_of_unacknowledged_messages_is_reported(
     assert {m.redelivery_count for m in peer.messages()} >= {1}
 
 
-def test_delayed_messages_are_reported_with_the_next_time(case: Case) -> None:
+def test_delayed_messages_are_reported_with_the_next_time(case):
     peer = case.subscribe()
     case.publish(2, deliver_at_time=case.harness.now_ms + 90_000)
     finding = case.finding("delayed")
@@ -260,7 +256,7 @@ def test_delayed_messages_are_reported_with_the_next_time(case: Case) -> None:
     assert len(peer.messages()) == 3
 
 
-def test_a_key_that_waits_for_another_consumer_is_reported(case: Case) -> None:
+def test_a_key_that_waits_for_another_consumer_is_reported(case):
     first = case.subscribe("Key_Shared", consumer_name="first")
     case.publish(2, partition_key="a")
     others = [case.subscribe("Key_Shared", consumer_name=f"other-{number}") for number in range(9)]
@@ -275,7 +271,7 @@ def test_a_key_that_waits_for_another_consumer_is_reported(case: Case) -> None:
     assert sum(len(other.messages()) for other in others) == 3
 
 
-def test_a_key_without_an_owner_is_reported(case: Case) -> None:
+def test_a_key_without_an_owner_is_reported(case):
     ranges = pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=0, end=0)])
     peer = case.harness.peer()
     peer.subscribe(
@@ -286,7 +282,7 @@ def test_a_key_without_an_owner_is_reported(case: Case) -> None:
     assert case.finding("key-unowned")["stops"]
 
 
-def test_a_hole_is_reported_with_the_consumer_that_has_it(case: Case) -> None:
+def test_a_hole_is_reported_with_the_consumer_that_has_it(case):
     peer = case.subscribe(consumer_name="forgetful")
     case.publish(6)
     case.harness.advance(20)
@@ -306,7 +302,7 @@ def test_a_hole_is_reported_with_the_consumer_that_has_it(case: Case) -> None:
     assert [m.entry_id for m in peer.messages()] == [4]
 
 
-def test_a_hole_inside_a_batch_is_reported_with_its_indexes(case: Case) -> None:
+def test_a_hole_inside_a_batch_is_reported_with_its_indexes(case):
     peer = case.subscribe()
     case.producer.send(0, case.make_entry(num_messages_in_batch=6), messages=6)
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b011010])
@@ -314,7 +310,7 @@ def test_a_hole_inside_a_batch_is_reported_with_its_indexes(case: Case) -> None:
     assert "of its batch, messages 1, 3 to 4 are not" in case.finding("hole")["text"]
 
 
-def test_a_damaged_entry_is_reported_and_passed_over(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_entry_is_reported_and_passed_over(case, monkeypatch):
     case.create()
     case.publish(4)
     plain = case.harness.store.read
@@ -336,7 +332,7 @@ def test_a_damaged_entry_is_reported_and_passed_over(case: Case, monkeypatch: py
     assert case.explain()["summary"] == "everything is acknowledged"
 
 
-def test_a_store_that_cannot_be_read_is_reported(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_read_is_reported(case, monkeypatch):
     case.create()
     case.publish(2)
 
@@ -352,9 +348,7 @@ def test_a_store_that_cannot_be_read_is_reported(case: Case, monkeypatch: pytest
     assert case.stopping() == []
 
 
-def test_a_quota_that_stops_the_producers_is_reported(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
-) -> None:
+def test_a_quota_that_stops_the_producers_is_reported(make_harness, make_entry):
     case = Case(make_harness(backlog_quota_bytes=300), make_entry)
     peer = case.subscribe()
     case.publish(6)
@@ -373,7 +367,7 @@ def test_a_quota_that_stops_the_producers_is_reported(
     assert [each["kind"] for each in case.explain()["findings"]] == ["caught-up"]
 
 
-def test_a_fenced_subscription_is_reported(case: Case) -> None:
+def test_a_fenced_subscription_is_reported(case):
     case.create()
     case.publish(1)
     case.harness.broker.topics.find(NAME).subscriptions["s"].fenced = True
@@ -383,7 +377,7 @@ def test_a_fenced_subscription_is_reported(case: Case) -> None:
     assert case.stopping() == ["nobody-connected"]
 
 
-def test_a_subscription_lost_to_damage_is_reported(case: Case) -> None:
+def test_a_subscription_lost_to_damage_is_reported(case):
     case.create()
     case.publish(1)
     case.harness.broker.topics.find(NAME).subscriptions["s"].harmed = "its record fails its checksum"
@@ -393,9 +387,7 @@ def test_a_subscription_lost_to_damage_is_reported(case: Case) -> None:
     assert case.stopping() == ["nobody-connected"]
 
 
-def test_a_failover_consumer_that_stands_by_is_reported(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
-) -> None:
+def test_a_failover_consumer_that_stands_by_is_reported(make_harness, make_entry):
     case = Case(make_harness(failover_delay_seconds=5), make_entry)
     case.subscribe("Failover", consumer_name="b")
     case.publish(1)
@@ -403,9 +395,7 @@ def test_a_failover_consumer_that_stands_by_is_reported(
     assert "consumer 'a' at /10.0.0.1:4242 is on standby: consumer 'b'" in case.finding("standby")["text"]
 
 
-def test_a_failover_consumer_about_to_take_over_is_reported(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
-) -> None:
+def test_a_failover_consumer_about_to_take_over_is_reported(make_harness, make_entry):
     case = Case(make_harness(failover_delay_seconds=5), make_entry)
     case.subscribe("Failover", consumer_name="old", priority_level=1)
     case.publish(2)
@@ -417,7 +407,7 @@ def test_a_failover_consumer_about_to_take_over_is_reported(
     assert case.stopping() == []
 
 
-def test_messages_that_are_held_for_two_minutes_are_reported(case: Case) -> None:
+def test_messages_that_are_held_for_two_minutes_are_reported(case):
     case.subscribe(consumer_name="worker-3")
     case.publish(3)
     assert case.explain()["trouble"] == Trouble.MOVING
@@ -433,14 +423,14 @@ def test_messages_that_are_held_for_two_minutes_are_reported(case: Case) -> None
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_pending_messages_are_reported_for_every_type(case: Case, kind: str) -> None:
+def test_pending_messages_are_reported_for_every_type(case, kind):
     peer = case.subscribe(kind)
     case.publish(4)
     peer.ack((0, 0))
     assert case.explain()["facts"]["messagesHeld"] == 3
 
 
-def test_consumers_without_permits_are_trouble_only_after_a_while(case: Case) -> None:
+def test_consumers_without_permits_are_trouble_only_after_a_while(case):
     case.subscribe(permits=2)
     case.publish(5)
     found = case.explain()
@@ -455,7 +445,7 @@ def test_consumers_without_permits_are_trouble_only_after_a_while(case: Case) ->
     assert found["sentence"] == found["summary"] == found["findings"][0]["text"]
 
 
-def test_holes_are_no_trouble_while_the_mark_moves(case: Case) -> None:
+def test_holes_are_no_trouble_while_the_mark_moves(case):
     peer = case.subscribe()
     case.publish(6)
     peer.ack((0, 0), (0, 2))
@@ -467,7 +457,7 @@ def test_holes_are_no_trouble_while_the_mark_moves(case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Failover"])
-def test_only_some_of_very_many_consumers_are_reported(harness: Any, kind: str) -> None:
+def test_only_some_of_very_many_consumers_are_reported(harness, kind):
     peer = harness.peer()
     for number in range(CONSUMERS_NAMED_MAX + 20):
         peer.subscribe(f"persistent://public/default/{kind}", kind=kind, consumer_id=number, permits=0)
@@ -479,7 +469,7 @@ def test_only_some_of_very_many_consumers_are_reported(harness: Any, kind: str) 
     assert found["findings"][0]["stops"]
 
 
-def test_a_consumer_that_acknowledges_nothing_is_reported_after_a_minute(case: Case) -> None:
+def test_a_consumer_that_acknowledges_nothing_is_reported_after_a_minute(case):
     peer = case.subscribe(permits=100_000, consumer_name="silent")
     for _ in range(80):
         case.publish(2)
@@ -494,7 +484,7 @@ def test_a_consumer_that_acknowledges_nothing_is_reported_after_a_minute(case: C
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_slow_consumer_is_not_reported_as_paused(case: Case, kind: str) -> None:
+def test_a_slow_consumer_is_not_reported_as_paused(case, kind):
     peer = case.subscribe(kind, permits=100, consumer_name="slow")
     case.publish(130, partition_key="k")
     case.explain()
@@ -532,7 +522,7 @@ def _fill_look_ahead(case: Case) -> tuple[Any, Any]:
     return slow, healthy
 
 
-def test_a_full_look_ahead_names_the_consumer_that_fills_it(case: Case) -> None:
+def test_a_full_look_ahead_names_the_consumer_that_fills_it(case):
     slow, healthy = _fill_look_ahead(case)
     assert not healthy.messages()
     assert case.explain()["trouble"] == Trouble.GROWING
@@ -544,7 +534,7 @@ def test_a_full_look_ahead_names_the_consumer_that_fills_it(case: Case) -> None:
     assert healthy.messages(), "its messages go to the other consumer"
 
 
-def test_key_shared_messages_waiting_for_a_consumer_without_permits_are_reported(case: Case) -> None:
+def test_key_shared_messages_waiting_for_a_consumer_without_permits_are_reported(case):
     case.subscribe("Key_Shared", permits=1, consumer_name="full")
     other = case.subscribe("Key_Shared", permits=1000, consumer_name="other")
     for number in range(100):
@@ -559,9 +549,7 @@ def test_key_shared_messages_waiting_for_a_consumer_without_permits_are_reported
     assert case.stopping() == ["no-permits"]
 
 
-def test_a_subscription_at_its_limit_of_delayed_messages_is_reported(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_subscription_at_its_limit_of_delayed_messages_is_reported(case, monkeypatch):
     for module in (delayed, shared):
         monkeypatch.setattr(module, "DELAYED_MAX", 20)
     case.subscribe(permits=1000)
@@ -575,9 +563,7 @@ def test_a_subscription_at_its_limit_of_delayed_messages_is_reported(
     assert len(case.subscribe(permits=1000).messages()) == 25
 
 
-def test_advice_for_a_quota_frees_enough_for_producers_to_continue(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
-) -> None:
+def test_advice_for_a_quota_frees_enough_for_producers_to_continue(make_harness, make_entry):
     """Skipping the oldest message alone frees too little: then it is not advised."""
     case = Case(make_harness(backlog_quota_bytes=2_000), make_entry)
     case.create()
@@ -599,9 +585,7 @@ def test_advice_for_a_quota_frees_enough_for_producers_to_continue(
     assert case.producer.producer(TOPIC).producer_ready
 
 
-def test_advice_for_a_quota_names_another_subscription_that_exceeds_it(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
-) -> None:
+def test_advice_for_a_quota_names_another_subscription_that_exceeds_it(make_harness, make_entry):
     case = Case(make_harness(backlog_quota_bytes=2_000), make_entry)
     case.create()
     case.harness.actions.cursors.create(NAME, "t", MessageId.earliest, case.done)
@@ -614,9 +598,7 @@ def test_advice_for_a_quota_names_another_subscription_that_exceeds_it(
     assert not advice["effects"]["producersContinue"]
 
 
-def test_a_raised_limit_lets_a_blocked_consumer_continue(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
-) -> None:
+def test_a_raised_limit_lets_a_blocked_consumer_continue(make_harness, make_entry):
     case = Case(make_harness(unacked_messages_per_consumer_max=3), make_entry)
     peer = case.subscribe()
     case.publish(5)
@@ -626,7 +608,7 @@ def test_a_raised_limit_lets_a_blocked_consumer_continue(
     assert case.stopping() == []
 
 
-def test_acknowledgement_rates_count_messages(case: Case) -> None:
+def test_acknowledgement_rates_count_messages(case):
     peer = case.subscribe()
     case.publish(40)
     case.harness.advance(1)
@@ -638,9 +620,7 @@ def test_acknowledgement_rates_count_messages(case: Case) -> None:
     assert consumer.rates_now(case.harness.now)[3] == pytest.approx(40 / 11, abs=0.1)
 
 
-def test_a_quota_that_is_no_longer_exceeded_is_not_reported(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
-) -> None:
+def test_a_quota_that_is_no_longer_exceeded_is_not_reported(make_harness, make_entry):
     """Housekeeping notes an exceeded quota, and only later that it is not any more."""
     case = Case(make_harness(backlog_quota_bytes=2_000), make_entry)
     peer = case.subscribe()
@@ -652,7 +632,7 @@ def test_a_quota_that_is_no_longer_exceeded_is_not_reported(
     assert (case.explain()["trouble"], len(case.explain()["findings"])) == (Trouble.NOTHING_WAITS, 1)
 
 
-def test_a_reader_is_not_asked_to_acknowledge(case: Case) -> None:
+def test_a_reader_is_not_asked_to_acknowledge(case):
     case.subscribe("Exclusive", durable=False)
     case.publish()
     case.harness.advance(100)
@@ -663,7 +643,7 @@ def test_a_reader_is_not_asked_to_acknowledge(case: Case) -> None:
     )
 
 
-def test_a_dispatch_rate_that_slows_delivery_is_named_while_messages_move(case: Case) -> None:
+def test_a_dispatch_rate_that_slows_delivery_is_named_while_messages_move(case):
     value = {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 1}
     case.harness.broker.namespaces.set_topic_policy(
         NAME, "topicDispatchRate", {"standalone": value}, case.done
@@ -677,7 +657,7 @@ def test_a_dispatch_rate_that_slows_delivery_is_named_while_messages_move(case: 
     assert case.finding("throttled")["stops"] is False
 
 
-def test_a_message_that_consumers_reject_again_and_again_is_worth_a_look(case: Case) -> None:
+def test_a_message_that_consumers_reject_again_and_again_is_worth_a_look(case):
     consumer = case.subscribe()
     case.publish()
     for _ in range(REDELIVERIES):
@@ -691,7 +671,7 @@ def test_a_message_that_consumers_reject_again_and_again_is_worth_a_look(case: C
     assert case.explain()["trouble"] == Trouble.NOTHING_WAITS
 
 
-def test_expired_messages_are_not_called_acknowledged(case: Case) -> None:
+def test_expired_messages_are_not_called_acknowledged(case):
     case.create()
     case.publish(3)
     case.harness.advance(1)
@@ -702,7 +682,7 @@ def test_expired_messages_are_not_called_acknowledged(case: Case) -> None:
     )
 
 
-def test_a_subscription_whose_name_begins_with_a_dash_is_named_behind_two(case: Case) -> None:
+def test_a_subscription_whose_name_begins_with_a_dash_is_named_behind_two(case):
     assert shell_command("peek", TOPIC, "-s", options="-n 3") == f"geminga peek -n 3 -- {TOPIC} -s"
     assert shell_command("topics policy", TOPIC, "x", "-1") == f"geminga topics policy -- {TOPIC} x -1"
     case.subscribe(subscription="-s")

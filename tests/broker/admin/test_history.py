@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from geminga.broker.admin import history
 from geminga.broker.admin.history import SAMPLES, History, SubscriptionHistory
 
 TOPIC = "persistent://public/default/t"
 
 
-def test_each_minute_has_rates_and_the_backlog(harness: Any) -> None:
+def test_each_minute_has_rates_and_the_backlog(harness):
     kept = History(harness.broker)
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -26,7 +24,7 @@ def test_each_minute_has_rates_and_the_backlog(harness: Any) -> None:
     assert found["seconds"] == 60
 
 
-def test_no_more_than_an_hour_is_kept(harness: Any) -> None:
+def test_no_more_than_an_hour_is_kept(harness):
     kept = History(harness.broker)
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -40,7 +38,7 @@ def test_no_more_than_an_hour_is_kept(harness: Any) -> None:
     assert found["backlog"][0] == 6
 
 
-def test_idle_subscriptions_take_no_memory(harness: Any, monkeypatch: Any) -> None:
+def test_idle_subscriptions_take_no_memory(harness, monkeypatch):
     kept = History(harness.broker)
     made: list[SubscriptionHistory] = []
     monkeypatch.setattr(
@@ -52,7 +50,7 @@ def test_idle_subscriptions_take_no_memory(harness: Any, monkeypatch: Any) -> No
     assert kept.of([TOPIC], "s")["backlog"] == [0.0] * 10
 
 
-def test_minutes_that_were_missed_are_zero() -> None:
+def test_minutes_that_were_missed_are_zero():
     ring = SubscriptionHistory()
     ring.add(1, 0, 0, 5)
     ring.add(4, 60, 60, 7)
@@ -60,7 +58,7 @@ def test_minutes_that_were_missed_are_zero() -> None:
     assert ring.line("backlog", 200) == [0.0] * SAMPLES
 
 
-def test_topics_without_subscriptions_are_sampled_in_slices(harness: Any, monkeypatch: Any) -> None:
+def test_topics_without_subscriptions_are_sampled_in_slices(harness, monkeypatch):
     kept = History(harness.broker)
     for number in range(3):
         harness.peer().producer(f"{TOPIC}-{number}")

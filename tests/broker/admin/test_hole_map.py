@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ TOPIC = "persistent://public/default/t"
 
 
 @pytest.fixture
-def make_map(harness: Any) -> Callable[..., dict[str, Any]]:
+def make_map(harness):
     def make(start: int | None = None, stop: int | None = None, cells: int = 100) -> dict[str, Any]:
         found = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
         return hole_map(*found, start, stop, cells)
@@ -33,13 +32,13 @@ def publish(harness: Any, entries: int, **fields: Any) -> Any:
     return peer
 
 
-def test_a_topic_without_entries_has_an_empty_map(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_a_topic_without_entries_has_an_empty_map(harness, make_map):
     publish(harness, 0)
     found = make_map()
     assert (found["first"], found["end"], found["entries"]) == (0, 0, [])
 
 
-def test_a_short_stretch_is_mapped_entry_by_entry(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_a_short_stretch_is_mapped_entry_by_entry(harness, make_map):
     peer = publish(harness, 5)
     peer.ack((0, 0), (0, 3))
     found = make_map()
@@ -50,9 +49,7 @@ def test_a_short_stretch_is_mapped_entry_by_entry(harness: Any, make_map: Callab
     assert (found["mark"], found["read"], found["holes"]) == (1, 5, 1)
 
 
-def test_open_messages_of_a_batch_are_shown_as_ranges(
-    harness: Any, make_entry: Callable[..., bytes], make_map: Callable[..., Any]
-) -> None:
+def test_open_messages_of_a_batch_are_shown_as_ranges(harness, make_entry, make_map):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     producer = harness.peer()
@@ -64,7 +61,7 @@ def test_open_messages_of_a_batch_are_shown_as_ranges(
     assert (entry["state"], entry["messages"], entry["open"]) == ("partly", 8, [[0, 3], [6, 7]])
 
 
-def test_cells_count_their_acknowledged_entries(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_cells_count_their_acknowledged_entries(harness, make_map):
     chance = random.Random(7)
     peer = publish(harness, 3000)
     acknowledged = sorted(chance.sample(range(3000), 1700))
@@ -79,14 +76,14 @@ def test_cells_count_their_acknowledged_entries(harness: Any, make_map: Callable
         assert len(found["acknowledged"]) <= cells
 
 
-def test_stretches_beyond_the_topic_are_cut(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_stretches_beyond_the_topic_are_cut(harness, make_map):
     publish(harness, 10)
     assert (make_map(5, 1 << 60)["from"], make_map(5, 1 << 60)["to"]) == (5, 10)
     assert make_map(1 << 60, 1 << 61)["entries"] == []
     assert make_map(7, 3)["entries"] == []
 
 
-def test_damaged_entries_are_shown(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_damaged_entries_are_shown(harness, make_map):
     publish(harness, 4)
     topic, _ = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
     damage = Damage("log-1", 0, "entries", 0, 2, 2, DamageLoss.ENTRIES)
@@ -96,7 +93,7 @@ def test_damaged_entries_are_shown(harness: Any, make_map: Callable[..., Any]) -
     assert found["entries"][2]["state"] == "damaged"
 
 
-def test_ten_million_holes_are_cheap_to_draw(harness: Any, make_map: Callable[..., Any]) -> None:
+def test_ten_million_holes_are_cheap_to_draw(harness, make_map):
     """Counted in steps and not by the clock: no more cells, and no more chunks looked at, than there are."""
     publish(harness, 1)
     topic, subscription = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
@@ -112,9 +109,7 @@ def test_ten_million_holes_are_cheap_to_draw(harness: Any, make_map: Callable[..
     assert len(make_map(1_000_000, 1_000_000 + ENTRIES_MAX)["entries"]) == ENTRIES_MAX
 
 
-def test_very_many_partly_acknowledged_batches_are_sampled(
-    harness: Any, make_map: Callable[..., Any]
-) -> None:
+def test_very_many_partly_acknowledged_batches_are_sampled(harness, make_map):
     publish(harness, 1)
     topic, subscription = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
     entries = 100_000
@@ -126,7 +121,7 @@ def test_very_many_partly_acknowledged_batches_are_sampled(
     assert max(found["partly"]) <= found["width"]
 
 
-def test_each_entry_is_shown_with_the_consumer_that_holds_it(harness: Any) -> None:
+def test_each_entry_is_shown_with_the_consumer_that_holds_it(harness):
     topic = "persistent://public/default/held"
     peers = [harness.peer() for _ in range(2)]
     for number, peer in enumerate(peers):

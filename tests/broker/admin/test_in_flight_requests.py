@@ -44,9 +44,7 @@ class DeafKeys(MemoryKeys):
 
 
 @pytest.mark.parametrize("way", ["store", "disk", "behind"])
-def test_a_waiting_request_is_answered_when_the_broker_ends(
-    monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_a_waiting_request_is_answered_when_the_broker_ends(monkeypatch, way):
     monkeypatch.setattr(web_module, "LAST_ANSWERS_SECONDS", 0.2)
     asyncio.run(asyncio.wait_for(_wait_and_end(monkeypatch, way), TIMEOUT))
 
@@ -88,30 +86,25 @@ async def _wait_and_end(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     assert "the broker ends and did not confirm this" in document["reason"]
 
 
-def test_no_request_waits_after_the_broker_has_ended() -> None:
-    async def run() -> None:
-        unanswered = InFlightRequests()
-        loop = asyncio.get_running_loop()
-        first, done = loop.create_future(), loop.create_future()
-        waiting = asyncio.create_task(unanswered.wait(first))
-        told = asyncio.create_task(unanswered.wait(done))
-        await loop_turns()
-        done.set_result(None)
-        unanswered.end()
-        unanswered.end()
-        await told
-        with pytest.raises(AdminRefusal, match="the broker ends") as refused:
-            await waiting
-        assert refused.value.status == 503
-        with pytest.raises(AdminRefusal):
-            await unanswered.wait(loop.create_future())
-
-    asyncio.run(run())
+async def test_no_request_waits_after_the_broker_has_ended():
+    unanswered = InFlightRequests()
+    loop = asyncio.get_running_loop()
+    first, done = loop.create_future(), loop.create_future()
+    waiting = asyncio.create_task(unanswered.wait(first))
+    told = asyncio.create_task(unanswered.wait(done))
+    await loop_turns()
+    done.set_result(None)
+    unanswered.end()
+    unanswered.end()
+    await told
+    with pytest.raises(AdminRefusal, match="the broker ends") as refused:
+        await waiting
+    assert refused.value.status == 503
+    with pytest.raises(AdminRefusal):
+        await unanswered.wait(loop.create_future())
 
 
-def test_a_disconnect_during_a_request_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disconnect_during_a_request_is_no_error(monkeypatch, caplog):
     asyncio.run(asyncio.wait_for(_hang_up(monkeypatch), TIMEOUT))
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 

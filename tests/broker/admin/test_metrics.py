@@ -6,7 +6,6 @@ import re
 import sys
 import urllib.request
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ def render(harness: Any) -> str:
     return out.text()
 
 
-def test_every_line_is_well_formed_and_metrics_are_blocks(harness: Any) -> None:
+def test_every_line_is_well_formed_and_metrics_are_blocks(harness):
     seen: list[str] = []
     for line in render(harness).splitlines():
         if line.startswith("# HELP "):
@@ -64,7 +63,7 @@ def test_every_line_is_well_formed_and_metrics_are_blocks(harness: Any) -> None:
             assert line.split("{")[0].split(" ")[0] == seen[-1]
 
 
-def test_metrics_have_the_names_and_sums_of_pulsar(harness: Any) -> None:
+def test_metrics_have_the_names_and_sums_of_pulsar(harness):
     text = render(harness)
     assert 'pulsar_topics_count{cluster="standalone",namespace="public/default"} 5\n' in text
     assert 'pulsar_broker_topics_count{cluster="standalone"} 5\n' in text
@@ -76,7 +75,7 @@ def test_metrics_have_the_names_and_sums_of_pulsar(harness: Any) -> None:
     assert 'geminga_callback_failures_total{cluster="standalone",kind="timer"} 2\n' in text
 
 
-def test_numbers_are_written_as_prometheus_reads_them() -> None:
+def test_numbers_are_written_as_prometheus_reads_them():
     assert metrics.number(True) == "1"
     assert metrics.number(3) == "3"
     assert metrics.number(float("nan")) == "NaN"
@@ -84,11 +83,11 @@ def test_numbers_are_written_as_prometheus_reads_them() -> None:
     assert metrics.number(0.25) == "0.25"
 
 
-def test_resident_memory_is_known_on_linux() -> None:
+def test_resident_memory_is_known_on_linux():
     assert metrics.resident_bytes() > 1_000_000
 
 
-def test_exact_backlogs_have_metrics(harness: Any) -> None:
+def test_exact_backlogs_have_metrics(harness):
     peer = harness.peer()
     peer.subscribe(str(NAME))
     peer.producer(str(NAME))
@@ -109,9 +108,7 @@ def test_exact_backlogs_have_metrics(harness: Any) -> None:
     assert values["pulsar_storage_backlog_age_seconds"] == "5"
 
 
-def test_a_scrape_has_every_metric_of_the_table_and_its_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scrape_has_every_metric_of_the_table_and_its_labels(tmp_path, monkeypatch):
     """A broker with a topic, a subscription, a compaction and cheap storage."""
     monkeypatch.setattr(write_histogram, "WINDOW_SECONDS", 2.0)
     with (
@@ -147,7 +144,7 @@ def test_a_scrape_has_every_metric_of_the_table_and_its_labels(
         assert labels[name] == {frozenset({"cluster", *metric.of.labels, *metric.labels})}, name
 
 
-def test_a_restarted_broker_shows_backlogs_before_their_topics_are_used(tmp_path: Path) -> None:
+def test_a_restarted_broker_shows_backlogs_before_their_topics_are_used(tmp_path):
     with geminga.embedded(tmp_path / "data") as broker, broker.client() as client:
         client.subscribe("exact", "dead").close()
         producer = client.create_producer("exact")
@@ -169,7 +166,7 @@ def test_a_restarted_broker_shows_backlogs_before_their_topics_are_used(tmp_path
 @pytest.mark.parametrize(
     ("kind", "cumulative"), [("Shared", False), ("Exclusive", False), ("Exclusive", True)]
 )
-def test_acknowledgement_rates_of_batches_count_messages(harness: Any, kind: str, cumulative: bool) -> None:
+def test_acknowledgement_rates_of_batches_count_messages(harness, kind, cumulative):
     """Ten batches of four messages are acknowledged by one command, in ten seconds."""
     peer = harness.peer()
     peer.subscribe(str(NAME), kind=kind)
@@ -186,9 +183,7 @@ def test_acknowledgement_rates_of_batches_count_messages(harness: Any, kind: str
     assert harness.actions.stats(NAME)["subscriptions"]["s"]["messageAckRate"] == pytest.approx(4.0, rel=0.1)
 
 
-def test_only_stats_with_consumers_compute_the_hash_ranges_of_key_shared_consumers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_stats_with_consumers_compute_the_hash_ranges_of_key_shared_consumers(tmp_path, monkeypatch):
     computed = []
     ranges_of = ConsistentHashSelector.ranges
 
@@ -222,7 +217,7 @@ def scraped(url: str, **headers: str) -> tuple[str, dict[str, str]]:
         return body.decode(), dict(found.headers)
 
 
-def test_topics_can_be_left_out_and_namespaces_have_their_sums() -> None:
+def test_topics_can_be_left_out_and_namespaces_have_their_sums():
     with geminga.embedded(topic_metrics=False) as broker, broker.client() as client:
         for name in ("one", "two"):
             client.subscribe(name, "s").close()
@@ -242,7 +237,7 @@ def test_topics_can_be_left_out_and_namespaces_have_their_sums() -> None:
     assert "pulsar_average_msg_size" not in text, "an average has no sum"
 
 
-def test_a_reader_that_asks_for_no_messages_is_no_backlog(harness: Any) -> None:
+def test_a_reader_that_asks_for_no_messages_is_no_backlog(harness):
     driver = {"isDurable": False, "lastConsumedFlowTimestamp": 0, "msgBacklog": 5, "consumers": [{}]}
     reader = {**driver, "lastConsumedFlowTimestamp": 1, "msgBacklog": 7}
     durable = {**driver, "isDurable": True, "msgBacklog": 11}
@@ -257,7 +252,7 @@ def test_a_reader_that_asks_for_no_messages_is_no_backlog(harness: Any) -> None:
     assert re.findall(r"^pulsar_(?:broker_)?consumers_count.* (.*)$", out.text(), re.M) == ["3", "3"]
 
 
-def test_a_scrape_is_compressed_for_a_client_that_accepts_it() -> None:
+def test_a_scrape_is_compressed_for_a_client_that_accepts_it():
     with geminga.embedded() as broker:
         plain, headers = scraped(broker.admin_url)
         zipped, zipped_headers = scraped(broker.admin_url, **{"Accept-Encoding": "gzip"})
@@ -267,7 +262,7 @@ def test_a_scrape_is_compressed_for_a_client_that_accepts_it() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
-def test_the_process_has_its_descriptors_and_memory() -> None:
+def test_the_process_has_its_descriptors_and_memory():
     with geminga.embedded() as broker:
         text, _ = scraped(broker.admin_url)
     found = dict(re.findall(r"^(process_\w+)\{.*\} (.*)$", text, re.M))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,7 +16,7 @@ TOPIC = "/admin/v2/persistent/public/default/kept"
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with embedded() as running:
         yield running
 
@@ -33,7 +32,7 @@ def ask(broker: EmbeddedBroker, method: str, path: str, **headers: str) -> tuple
         connection.close()
 
 
-def test_requests_by_a_rebound_host_name_are_refused(broker: EmbeddedBroker) -> None:
+def test_requests_by_a_rebound_host_name_are_refused(broker):
     port = urlsplit(broker.admin_url).port
     assert ask(broker, "PUT", TOPIC)[0] == 204
     rebound = f"attacker.example.com:{port}"
@@ -46,7 +45,7 @@ def test_requests_by_a_rebound_host_name_are_refused(broker: EmbeddedBroker) -> 
     assert b"kept" in ask(broker, "GET", "/admin/v2/persistent/public/default")[1]
 
 
-def test_requests_of_foreign_pages_to_the_brokers_own_name_are_refused(broker: EmbeddedBroker) -> None:
+def test_requests_of_foreign_pages_to_the_brokers_own_name_are_refused(broker):
     assert ask(broker, "GET", "/admin/v2/clusters", Origin="http://attacker.example.com")[0] == 403
     assert ask(broker, "GET", "/admin/v2/clusters", Sec_Fetch_Site="cross-site")[0] == 403
     own = broker.admin_url
@@ -60,22 +59,22 @@ def test_requests_of_foreign_pages_to_the_brokers_own_name_are_refused(broker: E
         "broker.local", "broker.svc.cluster.local:8080", "pulsar.internal.", "broker.test", "",
     ],
 )  # fmt: skip
-def test_host_names_that_no_page_can_have_are_accepted(host: str) -> None:
+def test_host_names_that_no_page_can_have_are_accepted(host):
     assert WebHosts(BrokerSettings(memory=True)).is_ours(host)
 
 
 @pytest.mark.parametrize("host", ["example.com", "127.0.0.1.example.com:8080", "local.dev", "a.b:1:2"])
-def test_other_host_names_are_not_accepted(host: str) -> None:
+def test_other_host_names_are_not_accepted(host):
     assert not WebHosts(BrokerSettings(memory=True)).is_ours(host)
 
 
-def test_settings_allow_further_host_names() -> None:
+def test_settings_allow_further_host_names():
     hosts = WebHosts(BrokerSettings(memory=True, advertised_address="pulsar.example.com"))
     assert hosts.is_ours("pulsar.example.com:8080")
     assert WebHosts(BrokerSettings(memory=True, web_hosts=("a.example.com",))).is_ours("A.example.com.")
     WebHosts(BrokerSettings(memory=True, web_hosts=("*",))).check("any.example.com", None, None)
 
 
-def test_a_web_host_that_is_no_name_is_refused() -> None:
+def test_a_web_host_that_is_no_name_is_refused():
     with pytest.raises(InvalidConfiguration, match="web_hosts='http://a'"):
         BrokerSettings(memory=True, web_hosts=("http://a",))

@@ -8,7 +8,6 @@ import os
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ PATH = "persistent/public/default/t"
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with embedded() as running, running.client() as client:
         consumer = client.subscribe(TOPIC, "s", consumer_type=geminga.ConsumerType.Shared, consumer_name="c")
         producer = client.create_producer(TOPIC)
@@ -53,7 +52,7 @@ def get(broker: EmbeddedBroker, path: str) -> Any:
     return found
 
 
-def test_the_board_shows_each_subscription_with_its_backlog(broker: EmbeddedBroker) -> None:
+def test_the_board_shows_each_subscription_with_its_backlog(broker):
     while not (found := get(broker, "geminga/subscriptions?search=public&limit=5"))["complete"]:
         pass
     (row,) = found["rows"]
@@ -66,13 +65,13 @@ def test_the_board_shows_each_subscription_with_its_backlog(broker: EmbeddedBrok
     [("sort=luck", "sort='luck' is not allowed; allowed: trouble"), ("limit=0", "limit=0 is not allowed"),
      ("offset=x", "offset='x' is not a whole number"), ("reverse=perhaps", "reverse='perhaps'")],
 )  # fmt: skip
-def test_a_bad_query_is_answered_with_the_reason(broker: EmbeddedBroker, query: str, wanted: str) -> None:
+def test_a_bad_query_is_answered_with_the_reason(broker, query, wanted):
     status, found = ask(broker, f"geminga/subscriptions?{query}")
     assert status in (400, 412)
     assert wanted in found["reason"]
 
 
-def test_the_overview_shows_connections_and_the_store(broker: EmbeddedBroker) -> None:
+def test_the_overview_shows_connections_and_the_store(broker):
     found = get(broker, "geminga/overview")
     assert found["connections"] == len(found["peers"]) == 1
     peer = found["peers"][0]
@@ -83,7 +82,7 @@ def test_the_overview_shows_connections_and_the_store(broker: EmbeddedBroker) ->
     assert kinds == {"changed", "connected"}
 
 
-def test_the_holes_and_open_messages_of_a_subscription_are_shown(broker: EmbeddedBroker) -> None:
+def test_the_holes_and_open_messages_of_a_subscription_are_shown(broker):
     found = get(broker, f"{PATH}/subscription/s/holes?cells=4")
     assert [each["state"] for each in found["entries"]] == ["open"] * 5
     assert found["entries"][0]["consumer"] == "c"
@@ -98,7 +97,7 @@ def test_the_holes_and_open_messages_of_a_subscription_are_shown(broker: Embedde
     assert ask(broker, f"{PATH}/subscription/s/redeliver", "POST") == (200, {"messages": 5})
 
 
-def test_the_newest_messages_are_shown_and_filtered_by_key(broker: EmbeddedBroker) -> None:
+def test_the_newest_messages_are_shown_and_filtered_by_key(broker):
     found = get(broker, f"{PATH}/tail?count=2")
     assert [each["key"] for each in found["messages"]] == ["k3", "k4"]
     assert get(broker, f"{PATH}/tail?from={found['next']}")["messages"] == []
@@ -107,7 +106,7 @@ def test_the_newest_messages_are_shown_and_filtered_by_key(broker: EmbeddedBroke
     assert ask(broker, "persistent/public/default/none/tail")[0] == 404
 
 
-def test_each_role_sees_its_own_topics() -> None:
+def test_each_role_sees_its_own_topics():
     key = os.urandom(32)
     with embedded(token_secret_key=f"data:;base64,{_base64(key)}", super_user_roles=("super",)) as running:
         tokens = {role: make_token(role, key, "HS256") for role in ("super", "mine", "stranger")}
@@ -152,9 +151,7 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_a_list_of_open_messages_ends_early_when_they_are_large(
-    harness: Any, make_entry: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_of_open_messages_ends_early_when_they_are_large(harness, make_entry, monkeypatch):
     """The rest is there with the next look: an answer takes no longer than others can wait."""
     harness.peer().subscribe(TOPIC)
     producer = harness.peer()
@@ -170,7 +167,7 @@ def test_a_list_of_open_messages_ends_early_when_they_are_large(
     assert len(overview._open_messages(*found, 5)) == 5
 
 
-def test_entries_slow_to_read_are_waited_for(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_slow_to_read_are_waited_for(broker, monkeypatch):
     """A backlog that lies on the disk alone is what one looks at before it is skipped."""
     asked = 0
 
@@ -188,7 +185,7 @@ def test_entries_slow_to_read_are_waited_for(broker: EmbeddedBroker, monkeypatch
     assert asked == 6
 
 
-def test_an_entry_with_very_many_properties_is_not_peeked_at(broker: EmbeddedBroker) -> None:
+def test_an_entry_with_very_many_properties_is_not_peeked_at(broker):
     """Half a million properties would block the loop for a second and make a header of 6 MB."""
     with broker.client() as client:
         client.subscribe("many", "s").close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 from unittest.mock import MagicMock
@@ -19,7 +18,7 @@ from geminga.broker.admin.auth import RequiredPermission
 from geminga.broker.admin.routes import Route, add_routes
 from geminga.broker.admin.web import all_routes
 from geminga.broker.rules.tokens import make_token
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 KEY = bytes(range(32))
@@ -58,7 +57,7 @@ def call(
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with (
         pytest.MonkeyPatch.context() as patch,
         embedded(token_secret_key=SECRET, super_user_roles=("super",), metrics_roles=("metrics",)) as running,
@@ -78,12 +77,12 @@ def broker() -> Iterator[EmbeddedBroker]:
 PERMISSIONS = {route.key: route.needs for route in all_routes(MagicMock())}
 
 
-def test_only_the_health_checks_need_nothing() -> None:
+def test_only_the_health_checks_need_nothing():
     nothing = {key for key, needs in PERMISSIONS.items() if needs is RequiredPermission.NOTHING}
     assert nothing == {("GET", "/status.html"), ("GET", "/livez"), ("GET", "/readyz")}
 
 
-def test_fixed_parts_of_a_path_come_before_variable_ones() -> None:
+def test_fixed_parts_of_a_path_come_before_variable_ones():
     async def handler(request: web.Request) -> web.Response:
         return web.Response()
 
@@ -108,7 +107,7 @@ def path_of(canonical: str, tenant: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda m: {**VALUES, "tenant": tenant}.get(m[1], "1"), canonical)
 
 
-def test_every_route_asks_for_credentials(broker: EmbeddedBroker) -> None:
+def test_every_route_asks_for_credentials(broker):
     forged = f"Bearer {make_token('super', b'k' * 32, 'HS256')}"
     for method, canonical in ROUTES:
         path = path_of(canonical, "mine")
@@ -135,7 +134,7 @@ MAY = {
 }
 
 
-def test_each_route_is_allowed_only_to_its_roles_and_tenants(broker: EmbeddedBroker) -> None:
+def test_each_route_is_allowed_only_to_its_roles_and_tenants(broker):
     """Refusals are tried on all routes; what is allowed only where the call changes nothing."""
     for method, canonical in ROUTES:
         needs = PERMISSIONS[method, canonical]
@@ -155,7 +154,7 @@ def test_each_route_is_allowed_only_to_its_roles_and_tenants(broker: EmbeddedBro
             assert call(broker.admin_url, method, path_of(canonical, "mine"), "super")[0] not in (401, 403)
 
 
-def test_a_refusal_does_not_reveal_existing_topics(broker: EmbeddedBroker) -> None:
+def test_a_refusal_does_not_reveal_existing_topics(broker):
     for role, status in (("nobody", 403), (None, 401)):
         told = set()
         for place in ("mine/ns/t", "mine/ns/no", "mine/no/no", "no/no/no"):
@@ -171,20 +170,20 @@ def test_a_refusal_does_not_reveal_existing_topics(broker: EmbeddedBroker) -> No
     "place",
     ["mine%2Fns/x/t", "mine/ns%2F..%2F..%2Fothers/t", "mine/..%2Fothers/t", "mi%6ee/ns/t", "mine/ns/%00"],
 )
-def test_names_cannot_leave_their_tenant(broker: EmbeddedBroker, place: str) -> None:
+def test_names_cannot_leave_their_tenant(broker, place):
     for role in ("other-admin", "nobody"):
         status, _ = call(broker.admin_url, "GET", f"/admin/v2/persistent/{place}/stats", role)
         assert status in (403, 404, 412)
         assert call(broker.admin_url, "DELETE", f"/admin/v2/persistent/{place}", role)[0] in (403, 404, 412)
 
 
-def test_roles_cannot_act_for_other_roles(broker: EmbeddedBroker) -> None:
+def test_roles_cannot_act_for_other_roles(broker):
     headers = {"X-Original-Principal": "super"}
     assert call(broker.admin_url, "GET", "/admin/v2/tenants", "admin", headers=headers)[0] == 403
     assert call(broker.admin_url, "GET", "/admin/v2/tenants", "super", headers=headers)[0] == 200
 
 
-def test_secrets_are_not_in_the_configuration(broker: EmbeddedBroker) -> None:
+def test_secrets_are_not_in_the_configuration(broker):
     status, body = call(broker.admin_url, "GET", "/admin/v2/brokers/configuration/runtime", "super")
     assert status == 200
     assert b"AAECAwQF" not in body
@@ -194,7 +193,7 @@ def test_secrets_are_not_in_the_configuration(broker: EmbeddedBroker) -> None:
     assert shown["superUserRoles"] == "super"
 
 
-def test_grants_and_revocations_count_at_once(broker: EmbeddedBroker) -> None:
+def test_grants_and_revocations_count_at_once(broker):
     topic = "/admin/v2/persistent/mine/ns/t/permissions"
     assert call(broker.admin_url, "POST", f"{topic}/temp", "admin", ["produce"])[0] == 204
     client = geminga.Client(
@@ -216,7 +215,7 @@ def test_grants_and_revocations_count_at_once(broker: EmbeddedBroker) -> None:
     assert b"produce" in malformed[1]
 
 
-def test_changes_and_refusals_are_audited(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_and_refusals_are_audited(broker, caplog):
     caplog.set_level("INFO", "geminga.audit")
     base = f"{broker.admin_url}/admin/v2"
 

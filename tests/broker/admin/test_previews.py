@@ -69,12 +69,12 @@ class Case:
 
 
 @pytest.fixture
-def case(harness: Any, make_entry: Callable[..., bytes]) -> Case:
+def case(harness, make_entry):
     return Case(harness, make_entry)
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 6, 10, 1000])
-def test_a_preview_of_skipping_counts_what_skipping_then_skips(case: Case, count: int) -> None:
+def test_a_preview_of_skipping_counts_what_skipping_then_skips(case, count):
     before = case.open
     found = case.preview("skip", count=count)
     assert "are skipped" in found["text"]
@@ -83,11 +83,11 @@ def test_a_preview_of_skipping_counts_what_skipping_then_skips(case: Case, count
     assert found["left"] == case.open
 
 
-def test_a_preview_of_skipping_inside_a_batch_names_the_batch(case: Case) -> None:
+def test_a_preview_of_skipping_inside_a_batch_names_the_batch(case):
     assert "of them lie in batch 0:1" in case.preview("skip", count=2)["text"]
 
 
-def test_a_preview_of_skipping_all_counts_all_messages(case: Case) -> None:
+def test_a_preview_of_skipping_all_counts_all_messages(case):
     found = case.preview("skip-all")
     assert (found["messages"], found["left"], found["to"]) == (10, 0, "the end")
     case.harness.actions.cursors.skip_all(NAME, "s", done)
@@ -96,14 +96,14 @@ def test_a_preview_of_skipping_all_counts_all_messages(case: Case) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 15, 35, 55, 1000])
-def test_a_preview_of_expiring_counts_what_then_expires(case: Case, seconds: int) -> None:
+def test_a_preview_of_expiring_counts_what_then_expires(case, seconds):
     before = case.open
     found = case.preview("expire", seconds=seconds)
     case.harness.actions.cursors.expire(NAME, "s", done, seconds=seconds)
     assert found["messages"] == before - case.open
 
 
-def test_a_preview_of_resetting_back_counts_messages_delivered_again(case: Case) -> None:
+def test_a_preview_of_resetting_back_counts_messages_delivered_again(case):
     found = case.preview("reset", message=(0, 0))
     assert (found["messages"], found["messagesAgain"]) == (0, 2)
     assert "2 messages that were acknowledged are redelivered" in found["text"]
@@ -113,7 +113,7 @@ def test_a_preview_of_resetting_back_counts_messages_delivered_again(case: Case)
     assert case.open == before + 2
 
 
-def test_a_preview_of_resetting_forward_counts_messages_given_up(case: Case) -> None:
+def test_a_preview_of_resetting_forward_counts_messages_given_up(case):
     before = case.open
     found = case.preview("reset", message=(0, 3))
     assert found["messages"] == 4
@@ -121,14 +121,14 @@ def test_a_preview_of_resetting_forward_counts_messages_given_up(case: Case) -> 
     assert case.open == before - 4
 
 
-def test_a_preview_of_resetting_to_a_time_names_the_position(case: Case) -> None:
+def test_a_preview_of_resetting_to_a_time_names_the_position(case):
     found = case.preview("reset", timestamp=case.harness.now_ms - 25_000)
     assert found["to"] == "0:4"
     assert found["command"] == f"geminga subscriptions reset {TOPIC} s {case.harness.now_ms - 25_000}"
     assert case.preview("reset", timestamp=case.harness.now_ms + 1)["to"] == "the end"
 
 
-def test_a_preview_of_redelivery_counts_the_delivered_messages(case: Case) -> None:
+def test_a_preview_of_redelivery_counts_the_delivered_messages(case):
     found = case.preview("redeliver")
     assert found["messagesAgain"] == 10
     case.peer.messages()
@@ -141,7 +141,7 @@ def test_a_preview_of_redelivery_counts_the_delivered_messages(case: Case) -> No
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Key_Shared"])
-def test_redelivery_works_for_every_subscription_type(harness: Any, kind: str) -> None:
+def test_redelivery_works_for_every_subscription_type(harness, kind):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind=kind)
     producer = harness.peer()
@@ -153,13 +153,13 @@ def test_redelivery_works_for_every_subscription_type(harness: Any, kind: str) -
     assert len(peer.messages()) == 3
 
 
-def test_an_unknown_action_is_refused(case: Case) -> None:
+def test_an_unknown_action_is_refused(case):
     with pytest.raises(AdminRefusal, match="no action 'drop'; there are skip, "):
         case.preview("drop")
     assert set(ACTIONS) == {"skip", "skip-all", "expire", "reset", "redeliver"}
 
 
-def test_each_preview_shows_a_command_that_geminga_parses(case: Case) -> None:
+def test_each_preview_shows_a_command_that_geminga_parses(case):
     """The command shown beside a preview can be typed: ``geminga`` parses it."""
     shown = [
         case.preview("skip", count=2), case.preview("skip-all"), case.preview("expire", seconds=90),
@@ -177,9 +177,7 @@ def test_each_preview_shows_a_command_that_geminga_parses(case: Case) -> None:
     assert shown[-1]["command"].endswith(" latest")
 
 
-def test_a_publish_time_that_no_calendar_has_is_shown_as_a_number(
-    harness: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_a_publish_time_that_no_calendar_has_is_shown_as_a_number(harness, make_entry):
     harness.peer().subscribe(TOPIC)
     producer = harness.peer()
     producer.producer(TOPIC)

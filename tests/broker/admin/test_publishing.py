@@ -6,7 +6,6 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,12 +29,12 @@ def send(harness: Any, payload: bytes = b"x", key: str | None = None, **properti
 
 
 @pytest.fixture(autouse=True)
-def topic(harness: Any) -> None:
+def topic(harness):
     harness.actions.create(NAME, lambda _error: None)
     harness.poll()
 
 
-def test_a_message_is_stored_and_delivered(harness: Any) -> None:
+def test_a_message_is_stored_and_delivered(harness):
     peer = harness.peer()
     peer.subscribe(str(NAME))
     ledger_id, entry_id = send(harness, b"hello", "k", colour="red")
@@ -46,14 +45,14 @@ def test_a_message_is_stored_and_delivered(harness: Any) -> None:
     assert PRODUCER_NAME not in [each.name for each in found.access.producers.values()]
 
 
-def test_deduplication_keeps_every_message(harness: Any) -> None:
+def test_deduplication_keeps_every_message(harness):
     namespaces = harness.broker.namespaces
     namespaces.set_topic_policy(NAME, "deduplicationEnabled", True, lambda _error: None)
     harness.poll()
     assert len({send(harness) for _ in range(3)}) == 3
 
 
-def test_a_quota_stops_it(harness: Any) -> None:
+def test_a_quota_stops_it(harness):
     limit = {"destination_storage": {"limitSize": 10, "policy": "producer_exception"}}
     harness.broker.namespaces.set_topic_policy(NAME, "backlog_quota_map", limit, lambda _error: None)
     harness.peer().subscribe(str(NAME), permits=0)
@@ -63,7 +62,7 @@ def test_a_quota_stops_it(harness: Any) -> None:
         send(harness)
 
 
-def test_the_publish_rate_stops_it_for_a_while(harness: Any) -> None:
+def test_the_publish_rate_stops_it_for_a_while(harness):
     rate = {"standalone": {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}}
     harness.broker.namespaces.set_topic_policy(NAME, "publishMaxMessageRate", rate, lambda _error: None)
     harness.poll()
@@ -75,20 +74,20 @@ def test_the_publish_rate_stops_it_for_a_while(harness: Any) -> None:
     send(harness)
 
 
-def test_a_terminated_topic_refuses_it(harness: Any) -> None:
+def test_a_terminated_topic_refuses_it(harness):
     harness.actions.topic(NAME).terminate(lambda _error: None)
     harness.poll()
     with pytest.raises(AdminRefusal, match="terminated"):
         send(harness)
 
 
-def test_an_exclusive_producer_excludes_it(harness: Any) -> None:
+def test_an_exclusive_producer_excludes_it(harness):
     harness.peer().producer(str(NAME), producer_name="owner", producer_access_mode=pb.Exclusive)
     with pytest.raises(AdminRefusal, match="exclusive producer: owner"):
         send(harness)
 
 
-def test_the_limit_of_a_message_applies_to_it(make_harness: Callable[..., Any]) -> None:
+def test_the_limit_of_a_message_applies_to_it(make_harness):
     harness = make_harness(max_message_size=1024)
     harness.actions.create(NAME, lambda _error: None)
     harness.poll()
@@ -106,7 +105,7 @@ def test_the_limit_of_a_message_applies_to_it(make_harness: Callable[..., Any]) 
         ({"payload": "x", "properties": {"x": "\ud800"}}, "properties"),
     ],
 )
-def test_half_a_surrogate_pair_is_refused(wanted: dict[str, Any], field: str) -> None:
+def test_half_a_surrogate_pair_is_refused(wanted, field):
     with geminga.embedded() as broker:
         for path, body in (("partitions", 3), ("message", wanted)):
             answer = post(f"{broker.admin_url}/admin/v2/persistent/public/default/t/{path}", body)

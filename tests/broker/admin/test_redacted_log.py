@@ -28,9 +28,7 @@ HEAD = b"GET /admin/v2/tenants HTTP/1.1\r\nHost: localhost\r\n"
     ],
     ids=["zero", "newline", "too long", "version", "address", "method"],
 )
-def test_a_request_that_cannot_be_parsed_is_quoted_nowhere(
-    request_bytes: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_request_that_cannot_be_parsed_is_quoted_nowhere(request_bytes, caplog):
     caplog.set_level(logging.DEBUG)
     with (
         embedded() as broker,
@@ -59,9 +57,7 @@ BODY = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: localhost\r\n"
     ],
     ids=["chunks", "gzip", "no end"],
 )
-def test_a_body_that_cannot_be_read_or_does_not_come_is_refused(
-    request_bytes: bytes, status: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_cannot_be_read_or_does_not_come_is_refused(request_bytes, status, caplog, monkeypatch):
     monkeypatch.setattr(http, "BODY_SECONDS", 0.2)
     with (
         embedded() as broker,
@@ -75,7 +71,7 @@ def test_a_body_that_cannot_be_read_or_does_not_come_is_refused(
     assert "canary" not in caplog.text
 
 
-def test_other_errors_are_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_errors_are_logged_in_full(caplog):
     told: list[object] = []
     log = unquoted(logging.getLogger("geminga.test"), lambda line, value: told.append((line, value)))
     try:

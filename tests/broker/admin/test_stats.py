@@ -83,7 +83,7 @@ def prepared(harness: Any) -> Any:
     return harness.actions
 
 
-def test_topic_stats_have_the_fields_of_pulsar(harness: Any) -> None:
+def test_topic_stats_have_the_fields_of_pulsar(harness):
     stats = prepared(harness).stats(NAME)
     assert set(stats) >= TOPIC_FIELDS
     [publisher] = stats["publishers"]
@@ -109,9 +109,7 @@ def test_topic_stats_have_the_fields_of_pulsar(harness: Any) -> None:
     assert found["fo"]["activeConsumerName"] == "cC"
 
 
-def test_stats_of_key_shared_consumers_are_made_in_one_pass(
-    harness: Any, lines_run: Callable[..., int]
-) -> None:
+def test_stats_of_key_shared_consumers_are_made_in_one_pass(harness, lines_run):
     lines = []
     for topic, count in (("few", 10), ("many", 100)):
         for number in range(count):
@@ -144,9 +142,7 @@ def longest_step(steps: Any, lines_run: Callable[..., int]) -> int:
     return longest
 
 
-def test_stats_of_many_subscriptions_and_consumers_are_made_in_short_steps(
-    harness: Any, lines_run: Callable[..., int]
-) -> None:
+def test_stats_of_many_subscriptions_and_consumers_are_made_in_short_steps(harness, lines_run):
     found: dict[str, list[int]] = {}
     for topic, count in (("few", 10), ("many", 300)):
         name = TopicName.parse(topic)
@@ -168,7 +164,7 @@ def test_stats_of_many_subscriptions_and_consumers_are_made_in_short_steps(
     assert all(many < 3 * few + sums for few, many in zip(*found.values(), strict=True)), found
 
 
-def test_stats_leave_out_consumers_that_leave_meanwhile(harness: Any) -> None:
+def test_stats_leave_out_consumers_that_leave_meanwhile(harness):
     peers = [harness.peer() for _ in range(3)]
     for number, peer in enumerate(peers):
         peer.subscribe(TOPIC, "shared", kind="Shared", consumer_name=f"c{number}")
@@ -191,11 +187,11 @@ def test_stats_leave_out_consumers_that_leave_meanwhile(harness: Any) -> None:
         {"a": {f"{n}": [n] * 2 * n for n in range(101)}, "c": 1.5},
     ],
 )
-def test_pieces_of_json_make_the_document(document: Any) -> None:
+def test_pieces_of_json_make_the_document(document):
     assert "".join(json_pieces(document)) == json.dumps(document, separators=(",", ":"))
 
 
-def test_stats_without_key_ranges_walk_no_hash_ring(harness: Any) -> None:
+def test_stats_without_key_ranges_walk_no_hash_ring(harness):
     prepared(harness)
     selector = harness.actions.topics.find(NAME).subscriptions["ks"].dispatcher.selector
     selector.ranges = None
@@ -204,7 +200,7 @@ def test_stats_without_key_ranges_walk_no_hash_ring(harness: Any) -> None:
     assert "keyHashRangeArrays" not in found[0]
 
 
-def test_internal_stats_have_the_fields_of_pulsar(harness: Any) -> None:
+def test_internal_stats_have_the_fields_of_pulsar(harness):
     topics = prepared(harness)
     stats = at_once(topics.internal_stats(NAME))
     assert (stats["numberOfEntries"], stats["lastConfirmedEntry"], stats["state"]) == (
@@ -224,14 +220,14 @@ def test_internal_stats_have_the_fields_of_pulsar(harness: Any) -> None:
     assert shown == "[(0:2..0:3]]"
 
 
-def test_rates_are_per_second(harness: Any) -> None:
+def test_rates_are_per_second(harness):
     topics = prepared(harness)
     harness.advance(2)
     stats = topics.stats(NAME)
     assert (stats["msgRateIn"], stats["msgRateOut"]) == (2.5, 7.5)
 
 
-def test_counters_keep_the_messages_of_closed_consumers(harness: Any) -> None:
+def test_counters_keep_the_messages_of_closed_consumers(harness):
     producer = harness.peer()
     producer.producer(TOPIC)
     for subscription, durable in (("s", True), ("reader", False)):
@@ -242,7 +238,7 @@ def test_counters_keep_the_messages_of_closed_consumers(harness: Any) -> None:
     assert harness.actions.stats(NAME)["msgOutCounter"] == 3
 
 
-def test_times_are_written_in_utc_with_milliseconds() -> None:
+def test_times_are_written_in_utc_with_milliseconds():
     assert iso_time(0) == "1970-01-01T00:00:00.000Z"
     assert iso_time(1_795_222_002_051) == "2026-11-21T00:46:42.051Z"
 
@@ -275,7 +271,7 @@ def partition_stats(number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_stats_of_partitions_are_merged_by_name() -> None:
+def test_stats_of_partitions_are_merged_by_name():
     parts = [partition_stats(number) for number in range(6)]
     before = json.dumps(parts)
     merged = merged_stats(parts)
@@ -292,13 +288,13 @@ def test_stats_of_partitions_are_merged_by_name() -> None:
     assert merged_stats([]) == {"subscriptions": {}, "publishers": []}
 
 
-def test_stats_of_partitions_are_merged_in_proportion_to_their_number(lines_run: Callable[..., int]) -> None:
+def test_stats_of_partitions_are_merged_in_proportion_to_their_number(lines_run):
     parts = [partition_stats(number) for number in range(300)]
     few, many = (lines_run(lambda count=count: merged_stats(parts[:count])) for count in (30, 300))
     assert many < 12 * few
 
 
-def test_merged_stats_name_the_subscription_that_waits_longest() -> None:
+def test_merged_stats_name_the_subscription_that_waits_longest():
     parts: list[dict[str, Any]] = [
         {"oldestBacklogMessageAgeSeconds": -1},
         {"oldestBacklogMessageAgeSeconds": 9, "oldestBacklogMessageSubscriptionName": "slow"},

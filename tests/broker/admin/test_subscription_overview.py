@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import time
 import weakref
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +42,7 @@ def page(harness: Any, boards: SubscriptionOverview | None = None, **asked: Any)
 
 
 @pytest.fixture
-def make_topic(harness: Any, make_entry: Callable[..., bytes]) -> Callable[..., Any]:
+def make_topic(harness, make_entry):
     def make(name: str, subscriptions: tuple[str, ...] = ("s",), messages: int = 0) -> Any:
         topic = TopicName.parse(PREFIX + name)
         harness.actions.create(topic, done)
@@ -60,7 +59,7 @@ def make_topic(harness: Any, make_entry: Callable[..., bytes]) -> Callable[..., 
     return make
 
 
-def test_subscriptions_in_most_trouble_come_first(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_subscriptions_in_most_trouble_come_first(harness, make_topic):
     make_topic("quiet")
     make_topic("small", messages=2)
     make_topic("large", messages=9)
@@ -83,7 +82,7 @@ def test_subscriptions_in_most_trouble_come_first(harness: Any, make_topic: Call
     assert found["totals"]["subscriptions"] == 4
 
 
-def test_partitions_of_a_topic_are_one_row(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_partitions_of_a_topic_are_one_row(harness, make_entry):
     name = TopicName.parse(PREFIX + "parts")
     harness.actions.create_partitioned(name, 3, done)
     for index in range(3):
@@ -98,7 +97,7 @@ def test_partitions_of_a_topic_are_one_row(harness: Any, make_entry: Callable[..
     assert row["trouble"] == Trouble.GROWING
 
 
-def test_topics_that_are_not_in_memory_are_listed(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_topics_that_are_not_in_memory_are_listed(harness, make_topic):
     """The longest-waiting subscription may belong to a topic that is not in memory, and must be listed."""
     make_topic("resting", messages=5)
     make_topic("done")
@@ -114,7 +113,7 @@ def test_topics_that_are_not_in_memory_are_listed(harness: Any, make_topic: Call
     assert not harness.broker.topics.loaded(), "looking loads nothing"
 
 
-def test_holes_of_cursors_not_in_memory_are_counted(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_holes_of_cursors_not_in_memory_are_counted(harness, make_topic):
     make_topic("holes", messages=6)
     peer = harness.peer()
     peer.subscribe(PREFIX + "holes", kind="Shared")
@@ -125,7 +124,7 @@ def test_holes_of_cursors_not_in_memory_are_counted(harness: Any, make_topic: Ca
     assert page(harness)["rows"][0]["entries"] == 4
 
 
-def test_rows_are_searched_sorted_and_paged(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_rows_are_searched_sorted_and_paged(harness, make_topic):
     for number in range(7):
         make_topic(f"jobs-{number}", ("workers", f"audit-{number}"), messages=number)
     assert page(harness, search="AUDIT jobs-3")["rows"][0]["subscription"] == "audit-3"
@@ -141,7 +140,7 @@ def test_rows_are_searched_sorted_and_paged(harness: Any, make_topic: Callable[.
     assert page(harness, level=0)["matching"] == 2
 
 
-def test_roles_that_see_only_some_topics_get_no_totals(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_roles_that_see_only_some_topics_get_no_totals(harness, make_topic):
     make_topic("mine", messages=1)
     make_topic("theirs", messages=1)
     found = page(harness, sight=Visibility("me", lambda topic: topic.endswith("mine")))
@@ -150,7 +149,7 @@ def test_roles_that_see_only_some_topics_get_no_totals(harness: Any, make_topic:
     assert found["matching"] == 1
 
 
-def test_names_with_markup_are_shown_unchanged(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_names_with_markup_are_shown_unchanged(harness, make_topic):
     make_topic("<img src=x onerror=alert(1)>", ("<script>alert(1)</script>",), messages=1)
     make_topic("x-partition-", messages=1)
     rows = page(harness)["rows"]
@@ -160,13 +159,13 @@ def test_names_with_markup_are_shown_unchanged(harness: Any, make_topic: Callabl
     }
 
 
-def test_a_non_persistent_topic_has_a_row(harness: Any) -> None:
+def test_a_non_persistent_topic_has_a_row(harness):
     harness.peer().subscribe("non-persistent://public/default/n", kind="Shared", earliest=False)
     row = page(harness)["rows"][0]
     assert (row["durable"], row["trouble"], row["consumers"]) == (False, 0, 1)
 
 
-def test_the_growth_of_a_backlog_is_shown(harness: Any, make_topic: Callable[..., Any]) -> None:
+def test_the_growth_of_a_backlog_is_shown(harness, make_topic):
     make_topic("grows", messages=1)
 
     async def run() -> tuple[Any, Any]:
@@ -186,9 +185,7 @@ def test_the_growth_of_a_backlog_is_shown(harness: Any, make_topic: Callable[...
     assert second["rows"][0]["growth"] == pytest.approx(2.0)
 
 
-def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(
-    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(harness, make_topic, monkeypatch):
     monkeypatch.setattr(subscription_overview, "AGAIN_SECONDS_MIN", 1_000.0)
     make_topic("a", messages=1)
 
@@ -201,27 +198,22 @@ def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(
 
     monkeypatch.setattr(subscription_overview, "OverviewCache", Cache)
 
-    async def run() -> None:
-        boards = SubscriptionOverview(harness.broker)
-        question: dict[str, Any] = {
-            "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None,
-        }  # fmt: skip
-        first = await boards.page(search="", **question)
-        for _ in range(5):
-            again = await boards.page(search="", **question)
-            assert again["surveyedAt"] == first["surveyedAt"], "not surveyed again so soon"
-        for number in range(3 * subscription_overview.BOARDS_MAX):
-            await boards.page(search=str(number), **question)
-        assert len(cached) <= subscription_overview.BOARDS_MAX
-        boards.close()
-        assert not cached
-
-    asyncio.run(run())
+    boards = SubscriptionOverview(harness.broker)
+    question: dict[str, Any] = {
+        "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None,
+    }  # fmt: skip
+    first = await boards.page(search="", **question)
+    for _ in range(5):
+        again = await boards.page(search="", **question)
+        assert again["surveyedAt"] == first["surveyedAt"], "not surveyed again so soon"
+    for number in range(3 * subscription_overview.BOARDS_MAX):
+        await boards.page(search=str(number), **question)
+    assert len(cached) <= subscription_overview.BOARDS_MAX
+    boards.close()
+    assert not cached
 
 
-def test_of_too_many_subscriptions_those_in_least_trouble_are_left_out(
-    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_too_many_subscriptions_those_in_least_trouble_are_left_out(harness, make_topic, monkeypatch):
     monkeypatch.setattr(subscription_overview, "LINES_MAX", 10)
     for number in range(20):
         make_topic(f"quiet-{number:02}")
@@ -235,9 +227,7 @@ def test_of_too_many_subscriptions_those_in_least_trouble_are_left_out(
 
 
 @pytest.mark.parametrize("search", ["", "no such thing"])
-def test_no_step_of_a_survey_looks_at_all_names(
-    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, search: str
-) -> None:
+def test_no_step_of_a_survey_looks_at_all_names(harness, make_topic, monkeypatch, search):
     """This includes names that the search does not match, and topics that are in memory."""
     for number in range(40):
         make_topic(f"t{number:02}", messages=number % 2)
@@ -264,9 +254,7 @@ def test_no_step_of_a_survey_looks_at_all_names(
         harness.restart()
 
 
-def test_no_step_of_ranking_looks_at_all_rows(
-    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_step_of_ranking_looks_at_all_rows(harness, make_topic, monkeypatch):
     monkeypatch.setattr(subscription_overview, "LINES_MAX", 100)
     monkeypatch.setattr(subscription_overview, "_RANKED_AT_ONCE", 10)
     survey = subscription_overview.SubscriptionScan()
@@ -281,9 +269,7 @@ def test_no_step_of_ranking_looks_at_all_rows(
     assert {line.level for line in survey.lines.values()} == {Trouble.STOPPED}
 
 
-def test_names_that_only_resemble_partitions_are_rows_of_their_own(
-    harness: Any, make_topic: Callable[..., Any]
-) -> None:
+def test_names_that_only_resemble_partitions_are_rows_of_their_own(harness, make_topic):
     """Names that only resemble partitions (empty base name, other digits) are listed as separate topics."""
     names = ["-partition-0", "x", "x-partition-\u0663", "x-partition-01", "y-partition-0"]
     for name in names:
@@ -293,7 +279,7 @@ def test_names_that_only_resemble_partitions_are_rows_of_their_own(
     assert shown == ["-partition-0", "x", "x-partition-\u0663", "y"]
 
 
-def test_times_that_no_calendar_has_are_shown(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_times_that_no_calendar_has_are_shown(harness, make_entry):
     """A producer says when a message is to come: any number."""
     topic = PREFIX + "late"
     harness.peer().subscribe(topic, kind="Shared")
@@ -304,33 +290,30 @@ def test_times_that_no_calendar_has_are_shown(harness: Any, make_entry: Callable
     assert str(1 << 62) in row["sentence"]
 
 
-def test_a_revoked_permission_hides_a_topic_at_once(harness: Any, make_topic: Callable[..., Any]) -> None:
+async def test_a_revoked_permission_hides_a_topic_at_once(harness, make_topic):
     """Between two surveys of very many topics, minutes pass."""
     for name in ("mine", "was-mine"):
         make_topic(name)
     allowed = {PREFIX + "mine", PREFIX + "was-mine"}
 
-    async def run() -> None:
-        boards = SubscriptionOverview(harness.broker)
+    boards = SubscriptionOverview(harness.broker)
 
-        async def seen() -> list[str]:
-            found = await boards.page(
-                search="", sort="name", reverse=False, level=None, offset=0, limit=50,
-                sight=Visibility("role", allowed.__contains__),
-            )  # fmt: skip
-            return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
+    async def seen() -> list[str]:
+        found = await boards.page(
+            search="", sort="name", reverse=False, level=None, offset=0, limit=50,
+            sight=Visibility("role", allowed.__contains__),
+        )  # fmt: skip
+        return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
 
-        assert await seen() == ["mine", "was-mine"]
-        allowed.remove(PREFIX + "was-mine")
-        assert await seen() == ["mine"]
-        boards.close()
-
-    asyncio.run(run())
+    assert await seen() == ["mine", "was-mine"]
+    allowed.remove(PREFIX + "was-mine")
+    assert await seen() == ["mine"]
+    boards.close()
 
 
-def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
-    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
+    harness, make_topic, monkeypatch
+):
     for number in range(20):
         make_topic(f"t{number}")
     monkeypatch.setattr(subscription_overview, "STEP_SECONDS", 0.0)
@@ -353,27 +336,22 @@ def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
         subscription_overview, "time", SimpleNamespace(**{**vars(time), "thread_time": time.monotonic})
     )
 
-    async def run() -> None:
-        boards = SubscriptionOverview(harness.broker)
-        asked = {"sort": "name", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None}
-        of_all = await boards.page(search="", **asked)
-        assert not steps
-        found = await asyncio.gather(*(boards.page(search=f"T{number}  t", **asked) for number in range(5)))
-        for search, before in (("", of_all), ("t4 t", found[4])):
-            assert (await boards.page(search=search, **asked))["surveyedAt"] == before["surveyedAt"]
-        for number in range(5):
-            await boards.page(search=f"u{number}", **asked)
-        boards.close()
-
-    asyncio.run(run())
+    boards = SubscriptionOverview(harness.broker)
+    asked = {"sort": "name", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None}
+    of_all = await boards.page(search="", **asked)
+    assert not steps
+    found = await asyncio.gather(*(boards.page(search=f"T{number}  t", **asked) for number in range(5)))
+    for search, before in (("", of_all), ("t4 t", found[4])):
+        assert (await boards.page(search=search, **asked))["surveyedAt"] == before["surveyedAt"]
+    for number in range(5):
+        await boards.page(search=f"u{number}", **asked)
+    boards.close()
     assert len(steps) > 10
     # Each took 2 ms of a core, and four times as long nothing was done.
     assert min(after - before for before, after in itertools.pairwise(steps)) >= 0.008
 
 
-def test_topics_not_in_memory_are_read_in_several_steps(
-    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topics_not_in_memory_are_read_in_several_steps(harness, make_topic, monkeypatch):
     for number in range(12):
         make_topic(f"t{number}")
     harness.restart()

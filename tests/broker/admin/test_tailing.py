@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from singles import encode_single_metadata
 
 from geminga.broker.admin import browsing, tailing
 from geminga.broker.admin.browsing import tail
@@ -16,7 +16,7 @@ from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.tailing import MessageFilter, messages_of
 from geminga.ids import TopicName
-from geminga.wire.batch import append_full_message, encode_single_metadata
+from geminga.wire.batch import append_full_message
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -39,7 +39,7 @@ def opened(entry: bytes, wanted: MessageFilter | None = None, **options: Any) ->
     return found
 
 
-def test_a_single_message_is_shown_with_id_and_payload(make_entry: Callable[..., bytes]) -> None:
+def test_a_single_message_is_shown_with_id_and_payload(make_entry):
     found = opened(
         make_entry(b"hello", partition_key="k", event_time=5, schema_version=(7).to_bytes(8, "big"))
     )
@@ -49,7 +49,7 @@ def test_a_single_message_is_shown_with_id_and_payload(make_entry: Callable[...,
     assert (found[0]["key"], found[0]["eventTime"], found[0]["schemaVersion"]) == ("k", 5, 7)
 
 
-def test_the_messages_of_a_batch_are_shown_with_their_indexes() -> None:
+def test_the_messages_of_a_batch_are_shown_with_their_indexes():
     entry = batch(
         (b"a", {"partition_key": "x"}), (b"b", {"properties": {"n": "1"}}), (b"", {"null_value": True})
     )
@@ -71,7 +71,7 @@ def with_properties(payload: bytes, **fields: Any) -> bytes:
     return build_entry(metadata.SerializeToString(), payload)
 
 
-def test_a_message_with_texts_that_are_no_utf8_is_shown() -> None:
+def test_a_message_with_texts_that_are_no_utf8_is_shown():
     properties = [pb.KeyValue(key="NAM", value="NAM")]
     single = with_properties(b"one", partition_key="KEY", properties=properties)
     several = batch((b"two", {"partition_key": "KEY", "properties": {"NAM": "NAM"}}))
@@ -85,7 +85,7 @@ def test_a_message_with_texts_that_are_no_utf8_is_shown() -> None:
     assert json.loads(answer.headers["X-Pulsar-PROPERTY"]) == {"\ufffdAM": "\ufffdAM"}
 
 
-def test_properties_too_large_for_http_headers_are_refused() -> None:
+def test_properties_too_large_for_http_headers_are_refused():
     entry = with_properties(b"x", properties=[pb.KeyValue(key="n", value="v" * 65_536)])
     with pytest.raises(AdminRefusal, match="too many for HTTP") as refused:
         asyncio.run(entry_answer(3, 4, entry))
@@ -100,12 +100,12 @@ def test_properties_too_large_for_http_headers_are_refused() -> None:
         (MessageFilter(producer="p", text="a"), [0, 1]), (MessageFilter(), [0, 1, 2]),
     ],
 )  # fmt: skip
-def test_filters_select_messages_of_a_batch(wanted: MessageFilter, indexes: list[int]) -> None:
+def test_filters_select_messages_of_a_batch(wanted, indexes):
     entry = batch((b"a", {"partition_key": "x"}), (b"a needle", {}), (b"c", {"properties": {"n": "42"}}))
     assert [each["batchIndex"] for each in opened(entry, wanted)] == indexes
 
 
-def test_unreadable_entries_are_described(make_entry: Callable[..., bytes]) -> None:
+def test_unreadable_entries_are_described(make_entry):
     assert "cannot be read" in opened(b"rubbish")[0]["problem"]
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     metadata.encryption_keys.add(key="k", value=b"v")
@@ -120,14 +120,14 @@ def test_unreadable_entries_are_described(make_entry: Callable[..., bytes]) -> N
     assert "batch cannot be read" in opened(make_entry(b"x", num_messages_in_batch=5))[0]["problem"]
 
 
-def test_long_payloads_are_cut(make_entry: Callable[..., bytes]) -> None:
+def test_long_payloads_are_cut(make_entry):
     found = opened(make_entry(b"x" * 100_000))[0]
     assert found["size"] == 100_000
     assert len(base64.b64decode(found["payload"])) == tailing.PAYLOAD_SHOWN_BYTES
 
 
 @pytest.fixture
-def topic(harness: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def topic(harness, monkeypatch):
     monkeypatch.setattr(tailing, "ANSWER_SECONDS_MAX", 60.0)  # a busy machine gives up no search
     harness.actions.create(TopicName.parse(TOPIC), lambda _error: None)
     return harness.actions.topic(TopicName.parse(TOPIC))
@@ -137,7 +137,7 @@ def payloads(found: dict[str, Any]) -> list[bytes]:
     return [base64.b64decode(each["payload"]) for each in found["messages"]]
 
 
-def test_a_tail_sees_each_message_once(harness: Any, topic: Any) -> None:
+def test_a_tail_sees_each_message_once(harness, topic):
     found = tail(topic, None, 10, MessageFilter())
     assert (found["messages"], found["next"]) == ([], "-1:-1")
     producer = harness.peer()
@@ -154,7 +154,7 @@ def test_a_tail_sees_each_message_once(harness: Any, topic: Any) -> None:
     assert tail(topic, behind, 10, MessageFilter())["messages"] == []
 
 
-def test_a_tail_begins_with_the_newest_messages_and_counts_the_skipped(harness: Any, topic: Any) -> None:
+def test_a_tail_begins_with_the_newest_messages_and_counts_the_skipped(harness, topic):
     producer = harness.peer()
     producer.producer(TOPIC)
     producer.publish(50)
@@ -163,7 +163,7 @@ def test_a_tail_begins_with_the_newest_messages_and_counts_the_skipped(harness: 
     assert (found["skipped"], payloads(found)) == (37, [b"m47", b"m48", b"m49"])
 
 
-def test_filters_examine_every_later_entry(harness: Any, topic: Any) -> None:
+def test_filters_examine_every_later_entry(harness, topic):
     producer = harness.peer()
     producer.producer(TOPIC)
     producer.publish(90)
@@ -180,7 +180,7 @@ def test_filters_examine_every_later_entry(harness: Any, topic: Any) -> None:
     assert seen == [b"m7", *(b"m7%d" % number for number in range(10))]
 
 
-def test_an_answer_ends_at_its_time_limit(harness: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_ends_at_its_time_limit(harness, topic, monkeypatch):
     """A filter over many entries must not block the broker: the next answer continues."""
     monkeypatch.setattr(browsing, "ANSWER_SECONDS_MAX", 0.0)
     producer = harness.peer()
@@ -196,7 +196,7 @@ def test_an_answer_ends_at_its_time_limit(harness: Any, topic: Any, monkeypatch:
     assert seen == [b"m%d" % number for number in range(5)]
 
 
-def test_an_answer_ends_at_its_size_limit(harness: Any, topic: Any, make_entry: Callable[..., bytes]) -> None:
+def test_an_answer_ends_at_its_size_limit(harness, topic, make_entry):
     producer = harness.peer()
     producer.producer(TOPIC)
     for number in range(150):
@@ -206,7 +206,7 @@ def test_an_answer_ends_at_its_size_limit(harness: Any, topic: Any, make_entry: 
     assert found["behind"] > 0
 
 
-def test_messages_with_very_many_properties_are_not_opened(make_entry: Callable[..., bytes]) -> None:
+def test_messages_with_very_many_properties_are_not_opened(make_entry):
     """A hundred thousand of them take longer to be read than a loop can be held up."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     for number in range(100_000):
@@ -220,9 +220,7 @@ def test_messages_with_very_many_properties_are_not_opened(make_entry: Callable[
     assert len(opened(batch(*[(b"a", {"properties": {"trace": "x" * 200}})] * 1000))) == 1000
 
 
-def test_the_search_through_chunks_of_incomplete_messages_is_limited(
-    harness: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_search_through_chunks_of_incomplete_messages_is_limited(harness, make_entry, monkeypatch):
     """First parts of messages count for no message: to find twenty, all of a topic would be looked at."""
     monkeypatch.setattr(browsing, "NEWEST_ENTRIES_MAX", 30)
     producer = harness.peer()

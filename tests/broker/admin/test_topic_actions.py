@@ -26,7 +26,7 @@ def ignore(error: Exception | None) -> None:
 
 
 @pytest.fixture
-def topics(harness: Any) -> Any:
+def topics(harness):
     return harness.actions
 
 
@@ -55,7 +55,7 @@ def refused(status: int, call: Callable[..., Any], *args: Any, **options: Any) -
 
 
 # --- life ---
-def test_a_topic_is_created_once_the_store_has_it(harness: Any, topics: Any) -> None:
+def test_a_topic_is_created_once_the_store_has_it(harness, topics):
     done: list[Any] = []
     harness.auto_poll = False
     topics.create(NAME, done.append, properties={"a": "b"})
@@ -70,7 +70,7 @@ def test_a_topic_is_created_once_the_store_has_it(harness: Any, topics: Any) -> 
     assert harness.actions.properties(NAME) == {"a": "b"}
 
 
-def test_partitioned_topics_are_created_with_valid_numbers_only(harness: Any, topics: Any) -> None:
+def test_partitioned_topics_are_created_with_valid_numbers_only(harness, topics):
     refused(412, topics.create_partitioned, PARTS.partition_name(1), 2, ignore)
     refused(412, topics.create_partitioned, PARTS, 0, ignore)
     refused(412, topics.create_partitioned, PARTS, 10**6, ignore)
@@ -103,7 +103,7 @@ def test_partitioned_topics_are_created_with_valid_numbers_only(harness: Any, to
     refused(404, topics.partitions, PARTS)
 
 
-def test_deleting_a_topic_closes_its_clients(harness: Any, topics: Any, make_entry: Any) -> None:
+def test_deleting_a_topic_closes_its_clients(harness, topics, make_entry):
     refused(404, topics.delete, NAME, False, ignore)
     fill(harness, make_entry)
     peer = harness.peer()
@@ -125,7 +125,7 @@ def test_deleting_a_topic_closes_its_clients(harness: Any, topics: Any, make_ent
     assert not harness.actions.exists(NAME)
 
 
-def test_acknowledgements_under_way_do_not_bring_a_deleted_cursor_back(harness: Any, make_entry: Any) -> None:
+def test_acknowledgements_under_way_do_not_bring_a_deleted_cursor_back(harness, make_entry):
     topics = fill(harness, make_entry)
     subscription = topics.topics.find(NAME).subscriptions["s"]
     subscription.cursor.acknowledge(0)
@@ -135,7 +135,7 @@ def test_acknowledgements_under_way_do_not_bring_a_deleted_cursor_back(harness: 
     assert not list(harness.store.keys.scan("cursor/"))
 
 
-def test_unloading_disconnects_and_loses_nothing(harness: Any, make_entry: Any) -> None:
+def test_unloading_disconnects_and_loses_nothing(harness, make_entry):
     topics = fill(harness, make_entry)
     peer = harness.peer()
     peer.subscribe(TOPIC)
@@ -148,7 +148,7 @@ def test_unloading_disconnects_and_loses_nothing(harness: Any, make_entry: Any) 
     refused(404, topics.unload, PARTS)
 
 
-def test_unloading_with_entries_under_way_keeps_the_topic(harness: Any, topics: Any) -> None:
+def test_unloading_with_entries_under_way_keeps_the_topic(harness, topics):
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.auto_poll = False
@@ -159,7 +159,7 @@ def test_unloading_with_entries_under_way_keeps_the_topic(harness: Any, topics: 
     assert len(peer.receipts()) == 1
 
 
-def test_idle_topics_are_removed_from_memory(harness: Any, make_entry: Any) -> None:
+def test_idle_topics_are_removed_from_memory(harness, make_entry):
     topics = fill(harness, make_entry)
     assert topics.topics.loaded() == [NAME]
     harness.advance(100)
@@ -167,7 +167,7 @@ def test_idle_topics_are_removed_from_memory(harness: Any, make_entry: Any) -> N
     assert len(read(harness)) == 5
 
 
-def test_truncating_removes_all_messages(harness: Any, make_entry: Any) -> None:
+def test_truncating_removes_all_messages(harness, make_entry):
     topics = fill(harness, make_entry)
     topics.topic(NAME).truncate(ignore)
     assert read(harness) == []
@@ -179,7 +179,7 @@ def test_truncating_removes_all_messages(harness: Any, make_entry: Any) -> None:
 
 
 # --- subscriptions ---
-def test_subscriptions_are_created_at_the_named_position(harness: Any, make_entry: Any) -> None:
+def test_subscriptions_are_created_at_the_named_position(harness, make_entry):
     topics = fill(harness, make_entry)
     refused(409, topics.cursors.create, NAME, "s", MessageId.latest, ignore)
     topics.cursors.create(NAME, "end", MessageId.latest, ignore, properties={"k": "v"})
@@ -211,9 +211,7 @@ def test_subscriptions_are_created_at_the_named_position(harness: Any, make_entr
         ({"timestamp_ms": 1_800_000_002_500}, 3),
     ],
 )
-def test_a_reset_delivers_from_the_named_place(
-    harness: Any, make_entry: Any, options: dict[str, Any], first: int
-) -> None:
+def test_a_reset_delivers_from_the_named_place(harness, make_entry, options, first):
     topics = fill(harness, make_entry)
     topics.cursors.skip_all(NAME, "s", ignore)
     topics.cursors.reset(NAME, "s", ignore, **options)
@@ -221,13 +219,13 @@ def test_a_reset_delivers_from_the_named_place(
     assert read(harness) == [b"m%d" % n for n in range(first, 5)]
 
 
-def test_a_reset_without_a_place_is_refused(harness: Any, make_entry: Any) -> None:
+def test_a_reset_without_a_place_is_refused(harness, make_entry):
     topics = fill(harness, make_entry)
     refused(412, topics.cursors.reset, NAME, "s", ignore)
     refused(404, topics.cursors.reset, NAME, "absent", ignore, timestamp_ms=0)
 
 
-def test_skipping_counts_open_entries(harness: Any, make_entry: Any) -> None:
+def test_skipping_counts_open_entries(harness, make_entry):
     topics = fill(harness, make_entry)
     topics.topics.find(NAME).subscriptions["s"].cursor.acknowledge(1)
     topics.cursors.skip(NAME, "s", 2, ignore)
@@ -236,7 +234,7 @@ def test_skipping_counts_open_entries(harness: Any, make_entry: Any) -> None:
     assert read(harness) == []
 
 
-def test_expiring_passes_over_older_messages(harness: Any, make_entry: Any) -> None:
+def test_expiring_passes_over_older_messages(harness, make_entry):
     topics = fill(harness, make_entry)
     harness.advance(10)
     topics.cursors.expire(NAME, "s", ignore, seconds=7)
@@ -244,7 +242,7 @@ def test_expiring_passes_over_older_messages(harness: Any, make_entry: Any) -> N
     assert read(harness) == [b"m3", b"m4"]
 
 
-def test_skipped_messages_are_taken_from_connected_consumers(harness: Any, make_entry: Any) -> None:
+def test_skipped_messages_are_taken_from_connected_consumers(harness, make_entry):
     topics = fill(harness, make_entry)
     shared = harness.peer()
     shared.subscribe(TOPIC, "sh", kind="Shared", permits=2)
@@ -255,7 +253,7 @@ def test_skipped_messages_are_taken_from_connected_consumers(harness: Any, make_
     assert shared.session.consumers[1].unacked_messages == 0
 
 
-def test_properties_of_a_topic_survive_a_restart(harness: Any, topics: Any) -> None:
+def test_properties_of_a_topic_survive_a_restart(harness, topics):
     topics.create(NAME, ignore)
     topics.set_properties(NAME, {"a": "1"}, ignore)
     harness.restart()
@@ -263,7 +261,7 @@ def test_properties_of_a_topic_survive_a_restart(harness: Any, topics: Any) -> N
     refused(404, topics.properties, PARTS)
 
 
-def test_joined_reports_once_with_the_first_error() -> None:
+def test_joined_reports_once_with_the_first_error():
     said: list[Any] = []
     joined = JoinedCompletion(3, said.append)
     first, second = StoreStopped("first"), StoreStopped("second")
@@ -276,12 +274,12 @@ def test_joined_reports_once_with_the_first_error() -> None:
     assert said == [first, None]
 
 
-def test_error_codes_become_http_statuses() -> None:
+def test_error_codes_become_http_statuses():
     assert admin_error(Refused(pb.TopicNotFound, "x")).status == 404
     assert admin_error(Refused(pb.UnknownError, "x")).status == 500
 
 
-def test_expiring_to_a_position_never_goes_back(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_expiring_to_a_position_never_goes_back(harness, make_entry):
     actions = fill(harness, make_entry)
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
@@ -315,7 +313,7 @@ def subscription_stats(actions: Any) -> dict[str, Any]:
     return found
 
 
-def test_the_backlog_is_counted_in_messages(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_the_backlog_is_counted_in_messages(harness, make_entry):
     actions = fill_batches(harness, make_entry, 400, 1, 5)
     stats = subscription_stats(actions)
     assert (stats["msgBacklog"], stats["messagesInBacklog"]) == (3, 406)
@@ -333,7 +331,7 @@ def test_the_backlog_is_counted_in_messages(harness: Any, make_entry: Callable[.
     assert stats["oldestBacklogMessageAgeSeconds"] == -1
 
 
-def test_messages_are_skipped_one_by_one(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_messages_are_skipped_one_by_one(harness, make_entry):
     actions = fill_batches(harness, make_entry, 3, 1, 1000, 2)
     assert actions.cursors.skip_messages(NAME, "s", 1, ignore) == 1
     assert subscription_stats(actions)["messagesInBacklog"] == 1005
@@ -353,9 +351,7 @@ def test_messages_are_skipped_one_by_one(harness: Any, make_entry: Callable[...,
     assert subscription_stats(harness.actions)["msgBacklog"] == 0
 
 
-def test_a_delivered_batch_that_is_skipped_in_part_frees_the_consumer(
-    harness: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_a_delivered_batch_that_is_skipped_in_part_frees_the_consumer(harness, make_entry):
     actions = fill_batches(harness, make_entry, 5, 5)
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
@@ -364,7 +360,7 @@ def test_a_delivered_batch_that_is_skipped_in_part_frees_the_consumer(
     assert subscription_stats(actions)["unackedMessages"] == 3
 
 
-def test_holes_are_counted_between_messages(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_holes_are_counted_between_messages(harness, make_entry):
     actions = fill_batches(harness, make_entry, 1, 4, 4, 1, 4, 1)
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")

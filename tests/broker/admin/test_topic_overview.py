@@ -37,7 +37,7 @@ def names(found: dict[str, Any]) -> list[str]:
     return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
 
 
-def test_topics_without_subscriptions_are_listed(harness: Any) -> None:
+def test_topics_without_subscriptions_are_listed(harness):
     for name in ("lonely", "shared"):
         harness.actions.create(TopicName.parse(PREFIX + name), done)
     harness.actions.cursors.create(TopicName.parse(PREFIX + "shared"), "s", MessageId.earliest, done)
@@ -51,7 +51,7 @@ def test_topics_without_subscriptions_are_listed(harness: Any) -> None:
     assert names(page(harness, search="another")) == []
 
 
-def test_a_partitioned_topic_is_one_row(harness: Any) -> None:
+def test_a_partitioned_topic_is_one_row(harness):
     topic = TopicName.parse(PREFIX + "parts")
     harness.actions.create_partitioned(topic, 3, done)
     harness.poll()
@@ -72,7 +72,7 @@ def test_a_partitioned_topic_is_one_row(harness: Any) -> None:
     assert row["stored"] > 0
 
 
-def test_the_worst_subscription_is_named(harness: Any) -> None:
+def test_the_worst_subscription_is_named(harness):
     peer = harness.peer()
     peer.producer(PREFIX + "t")
     for name in ("calm", "stuck"):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import urllib.request
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -21,7 +20,7 @@ LIMIT = 4
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
+def broker(monkeypatch):
     monkeypatch.setattr(web, "CONNECTIONS_MAX", LIMIT)
     with embedded(token_secret_key=SECRET) as found:
         yield found
@@ -53,7 +52,7 @@ def was_disconnected(peer: socket.socket) -> bool:
     return True
 
 
-def test_endless_requests_of_one_host_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_requests_of_one_host_leave_room_for_others(monkeypatch):
     monkeypatch.setattr(web, "CONNECTIONS_MAX", LIMIT)
     monkeypatch.setattr(web, "HOST_CONNECTIONS_MAX", LIMIT - 1)
     head = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
@@ -76,7 +75,7 @@ def check_answers(broker: EmbeddedBroker) -> None:
         assert answer.status == 200
 
 
-def test_peers_that_leave_answers_unread_give_way_to_others(broker: EmbeddedBroker) -> None:
+def test_peers_that_leave_answers_unread_give_way_to_others(broker):
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(connected(broker)) for _ in range(LIMIT)]
         for peer in peers:
@@ -87,7 +86,7 @@ def test_peers_that_leave_answers_unread_give_way_to_others(broker: EmbeddedBrok
 
 
 @pytest.mark.parametrize("request_bytes", [b"", REQUEST], ids=["silent", "answered"])
-def test_idle_connections_give_way_to_others(broker: EmbeddedBroker, request_bytes: bytes) -> None:
+def test_idle_connections_give_way_to_others(broker, request_bytes):
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(connected(broker)) for _ in range(LIMIT)]
         for peer in peers:
@@ -97,16 +96,14 @@ def test_idle_connections_give_way_to_others(broker: EmbeddedBroker, request_byt
         assert was_disconnected(peers[0])
 
 
-def test_a_peer_that_leaves_answers_unread_is_disconnected(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_leaves_answers_unread_is_disconnected(broker, monkeypatch):
     monkeypatch.setattr(redacted_log, "UNREAD_SECONDS", 0.3)
     with connected(broker) as peer:
         leave_unread(peer)
         assert was_disconnected(peer)
 
 
-def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch):
     monkeypatch.setattr(redacted_log, "UNREAD_SECONDS", 0.001)
     unread = [5000, 4000, 3000, 3000]
 

@@ -14,17 +14,17 @@ def body(data: bytes) -> pb.BaseCommand:
     return frame.command
 
 
-def test_ping_and_pong_equal_the_recorded_bytes() -> None:
+def test_ping_and_pong_equal_the_recorded_bytes():
     assert answers.PING.hex() == "00000009000000050812920100"
     assert answers.PONG.hex() == "000000090000000508139a0100"
 
 
-def test_a_partition_answer_equals_the_recorded_bytes() -> None:
+def test_a_partition_answer_equals_the_recorded_bytes():
     expected = "00000017000000130816b2010e080010be9aa6b4a3d9c3c51c1800"
     assert answers.partitions(2056753916485930302, 0).hex() == expected
 
 
-def test_required_fields_are_there_even_when_zero() -> None:
+def test_required_fields_are_there_even_when_zero():
     for data in (
         answers.success(0),
         answers.error(0, 0, ""),
@@ -45,12 +45,12 @@ def test_required_fields_are_there_even_when_zero() -> None:
     )
 
 
-def test_unrequested_close_commands_have_the_highest_request_id() -> None:
+def test_unrequested_close_commands_have_the_highest_request_id():
     assert body(answers.close_producer(3)).close_producer.request_id == U64
     assert body(answers.close_consumer(3)).close_consumer.request_id == U64
 
 
-def test_producer_success_has_the_fields_that_clients_need() -> None:
+def test_producer_success_has_the_fields_that_clients_need():
     data = answers.producer_success(
         5, "n", last_sequence_id=-1, schema_version=b"", topic_epoch=None, ready=True
     )
@@ -64,12 +64,12 @@ def test_producer_success_has_the_fields_that_clients_need() -> None:
     assert (found.topic_epoch, found.producer_ready, found.last_sequence_id) == (0, False, 4)
 
 
-def test_minus_one_is_sent_as_the_highest_unsigned_number() -> None:
+def test_minus_one_is_sent_as_the_highest_unsigned_number():
     found = body(answers.last_message_id(1, (-1, -1), -1, -1, (4, -1))).getLastMessageIdResponse
     assert (found.last_message_id.ledgerId, found.last_message_id.entryId) == (U64, U64)
     assert found.consumer_mark_delete_position.entryId == U64
 
 
-def test_a_failed_acknowledgement_is_answered_with_the_error() -> None:
+def test_a_failed_acknowledgement_is_answered_with_the_error():
     found = body(answers.ack_response(1, 2, (pb.PersistenceError, "disk"))).ackResponse
     assert (found.error, found.message) == (pb.PersistenceError, "disk")

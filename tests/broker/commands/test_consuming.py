@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 
 
 @pytest.fixture
-def producer(harness: Any) -> Any:
+def producer(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     return peer
@@ -68,7 +67,7 @@ def refused(peer: Any, **fields: Any) -> int:
         ({"subscription": "taken", "subType": SHARED}, pb.ConsumerBusy),
     ],
 )
-def test_subscribes_that_are_refused(harness: Any, fields: dict[str, Any], code: int) -> None:
+def test_subscribes_that_are_refused(harness, fields, code):
     other = harness.peer()
     other.subscribe(TOPIC, "taken")
     peer = harness.peer()
@@ -76,14 +75,14 @@ def test_subscribes_that_are_refused(harness: Any, fields: dict[str, Any], code:
     peer.subscribe(TOPIC, "fine")
 
 
-def test_a_live_consumer_id_gets_success(harness: Any) -> None:
+def test_a_live_consumer_id_gets_success(harness):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     peer.subscribe(TOPIC, "other")
     assert list(harness.actions.subscriptions(NAME)) == ["s"]
 
 
-def test_an_equal_id_during_creation_gets_a_retry_error(harness: Any) -> None:
+def test_an_equal_id_during_creation_gets_a_retry_error(harness):
     peer = harness.peer()
     harness.auto_poll = False
     fields = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": 0}
@@ -95,7 +94,7 @@ def test_an_equal_id_during_creation_gets_a_retry_error(harness: Any) -> None:
     assert peer.pop().command.success.request_id == 1
 
 
-def test_a_connection_lost_while_subscribing_leaves_no_consumer(harness: Any) -> None:
+def test_a_connection_lost_while_subscribing_leaves_no_consumer(harness):
     peer = harness.peer()
     harness.auto_poll = False
     peer.command("subscribe", request_id=1, topic=TOPIC, subscription="s", consumer_id=1, subType=0)
@@ -106,9 +105,7 @@ def test_a_connection_lost_while_subscribing_leaves_no_consumer(harness: Any) ->
 
 
 @pytest.mark.parametrize(("earliest", "expected"), [(True, [0, 1, 2]), (False, [2])])
-def test_a_new_subscription_starts_at_the_initial_position(
-    harness: Any, producer: Any, earliest: bool, expected: list[int]
-) -> None:
+def test_a_new_subscription_starts_at_the_initial_position(harness, producer, earliest, expected):
     publish(producer, 2)
     peer = harness.peer()
     peer.subscribe(TOPIC, earliest=earliest)
@@ -116,7 +113,7 @@ def test_a_new_subscription_starts_at_the_initial_position(
     assert entries(peer) == expected
 
 
-def test_the_initial_position_counts_only_once(harness: Any, producer: Any) -> None:
+def test_the_initial_position_counts_only_once(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC, earliest=False)
     peer.disconnect()
@@ -126,9 +123,7 @@ def test_the_initial_position_counts_only_once(harness: Any, producer: Any) -> N
     assert entries(peer) == [0]
 
 
-def test_a_rollback_starts_at_messages_of_that_many_seconds_ago(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_a_rollback_starts_at_messages_of_that_many_seconds_ago(harness, producer, make_entry):
     for sequence_id, age in enumerate((100, 50, 10)):
         producer.send(sequence_id, make_entry(publish_time=harness.now_ms - age * 1000))
     peer = harness.peer()
@@ -138,12 +133,8 @@ def test_a_rollback_starts_at_messages_of_that_many_seconds_ago(
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_rollback_waits_for_entries_that_are_slow_to_read(
-    harness: Any,
-    producer: Any,
-    make_entry: Callable[..., bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    durable: bool,
-) -> None:
+    harness, producer, make_entry, monkeypatch, durable
+):
     """Offloaded ones are. What was begun at the first try stood at the end, and the next try took that."""
     for sequence_id, age in enumerate((100, 50, 10)):
         producer.send(sequence_id, make_entry(publish_time=harness.now_ms - age * 1000))
@@ -170,9 +161,7 @@ def test_a_rollback_waits_for_entries_that_are_slow_to_read(
 
 
 @pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
-def test_a_rollback_over_entries_that_cannot_be_read_is_refused(
-    harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch, error: StoreError
-) -> None:
+def test_a_rollback_over_entries_that_cannot_be_read_is_refused(harness, producer, monkeypatch, error):
     """The connection, with all else that goes over it, is not ended for that."""
     publish(producer, 3)
 
@@ -202,9 +191,7 @@ def test_a_rollback_over_entries_that_cannot_be_read_is_refused(
         ((55, 0), [3]),
     ],
 )
-def test_readers_start_at_an_entry(
-    harness: Any, producer: Any, start: tuple[int, int], expected: list[int]
-) -> None:
+def test_readers_start_at_an_entry(harness, producer, start, expected):
     publish(producer, 3)
     peer = harness.peer()
     peer.subscribe(
@@ -214,21 +201,21 @@ def test_readers_start_at_an_entry(
     assert entries(peer) == expected
 
 
-def test_a_closed_reader_leaves_no_subscription(harness: Any, producer: Any) -> None:
+def test_a_closed_reader_leaves_no_subscription(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC, "reader-1", durable=False)
     peer.disconnect()
     assert list(harness.actions.subscriptions(NAME)) == []
 
 
-def test_subscription_types_are_limited_by_policy(harness: Any) -> None:
+def test_subscription_types_are_limited_by_policy(harness):
     harness.broker.namespaces.set_policy("public", "default", "subscription_types_enabled", ["Shared"])
     peer = harness.peer()
     assert refused(peer) == pb.NotAllowedError
     peer.subscribe(TOPIC, kind="Shared")
 
 
-def test_without_auto_creation_only_readers_may_subscribe(make_harness: Callable[..., Any]) -> None:
+def test_without_auto_creation_only_readers_may_subscribe(make_harness):
     harness = make_harness(auto_create_subscriptions=False)
     peer = harness.peer()
     assert refused(peer) == pb.SubscriptionNotFound
@@ -237,14 +224,14 @@ def test_without_auto_creation_only_readers_may_subscribe(make_harness: Callable
 
 # --- FLOW ---
 @pytest.mark.parametrize(("permits", "closed"), [(0, True), (1, False), (0x80000000, True)])
-def test_a_flow_command_must_add_permits(harness: Any, permits: int, closed: bool) -> None:
+def test_a_flow_command_must_add_permits(harness, permits, closed):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     peer.command("flow", consumer_id=1, messagePermits=permits)
     assert peer.is_closed == closed
 
 
-def test_the_permits_of_a_consumer_are_limited(harness: Any) -> None:
+def test_the_permits_of_a_consumer_are_limited(harness):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     for _ in range(3):
@@ -253,7 +240,7 @@ def test_the_permits_of_a_consumer_are_limited(harness: Any) -> None:
 
 
 @pytest.mark.parametrize("body", ["flow", "ack", "redeliverUnacknowledgedMessages"])
-def test_commands_of_unknown_consumers_are_ignored(harness: Any, body: str) -> None:
+def test_commands_of_unknown_consumers_are_ignored(harness, body):
     peer = harness.peer()
     fields = {"flow": {"messagePermits": 1}, "ack": {"ack_type": 0, "request_id": 1}}.get(body, {})
     peer.command(body, consumer_id=9, **fields)
@@ -274,9 +261,7 @@ def test_commands_of_unknown_consumers_are_ignored(harness: Any, body: str) -> N
         ([(U64, U64)], 0, []),
     ],
 )
-def test_individual_acknowledgements_move_the_mark_and_leave_holes(
-    harness: Any, producer: Any, acks: list[tuple[int, int]], mark: int, holes: list[tuple[int, int]]
-) -> None:
+def test_individual_acknowledgements_move_the_mark_and_leave_holes(harness, producer, acks, mark, holes):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     publish(producer, 4)
@@ -300,9 +285,7 @@ def test_individual_acknowledgements_move_the_mark_and_leave_holes(
         ("Exclusive", (6, 0), 0),
     ],
 )
-def test_cumulative_acknowledgements_move_the_mark(
-    harness: Any, producer: Any, kind: str, ack: tuple[int, int], mark: int
-) -> None:
+def test_cumulative_acknowledgements_move_the_mark(harness, producer, kind, ack, mark):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind=kind)
     publish(producer, 4)
@@ -310,9 +293,7 @@ def test_cumulative_acknowledgements_move_the_mark(
     assert peer.session.consumers[1].subscription.cursor.mark == mark
 
 
-def test_a_cumulative_acknowledgement_inside_a_batch_keeps_the_rest_open(
-    harness: Any, producer: Any, make_entry: Any
-) -> None:
+def test_a_cumulative_acknowledgement_inside_a_batch_keeps_the_rest_open(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     for sequence_id in range(2):
@@ -323,9 +304,7 @@ def test_a_cumulative_acknowledgement_inside_a_batch_keeps_the_rest_open(
     assert (cursor.mark, cursor.batches) == (1, {1: 0b11100})
 
 
-def test_ack_sets_are_ignored_when_they_are_switched_off(
-    make_harness: Callable[..., Any], make_entry: Any
-) -> None:
+def test_ack_sets_are_ignored_when_they_are_switched_off(make_harness, make_entry):
     harness = make_harness(batch_index_ack=False)
     producer, peer = harness.peer(), harness.peer()
     producer.producer(TOPIC)
@@ -340,7 +319,7 @@ def test_ack_sets_are_ignored_when_they_are_switched_off(
     assert (cursor.mark, cursor.batches) == (1, {})
 
 
-def test_an_ack_set_is_cut_to_the_size_of_its_batch(harness: Any, producer: Any, make_entry: Any) -> None:
+def test_an_ack_set_is_cut_to_the_size_of_its_batch(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     publish(producer, 1)
@@ -362,9 +341,7 @@ def test_an_ack_set_is_cut_to_the_size_of_its_batch(harness: Any, producer: Any,
     assert cursor.mark == 1
 
 
-def test_a_seek_keeps_no_more_of_its_ack_set_than_the_batch_holds(
-    harness: Any, producer: Any, make_entry: Any
-) -> None:
+def test_a_seek_keeps_no_more_of_its_ack_set_than_the_batch_holds(harness, producer, make_entry):
     peer = harness.peer()
     publish(producer, 1)
     producer.send(1, make_entry(num_messages_in_batch=5), messages=5)
@@ -378,9 +355,7 @@ def test_a_seek_keeps_no_more_of_its_ack_set_than_the_batch_holds(
         peer.frames.clear()
 
 
-def test_a_batch_announced_as_one_message_stays_open_after_one_acknowledgement(
-    harness: Any, producer: Any, make_entry: Any
-) -> None:
+def test_a_batch_announced_as_one_message_stays_open_after_one_acknowledgement(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     producer.send(0, make_entry(num_messages_in_batch=5), messages=1)
@@ -390,9 +365,7 @@ def test_a_batch_announced_as_one_message_stays_open_after_one_acknowledgement(
     assert (cursor.mark, cursor.batches) == (0, {0: 0b11110})
 
 
-def test_too_many_partly_acknowledged_batches_are_refused(
-    harness: Any, producer: Any, make_entry: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_partly_acknowledged_batches_are_refused(harness, producer, make_entry, monkeypatch):
     monkeypatch.setattr(cursor_module, "PARTIAL_BATCHES_BYTES_MAX", 400)
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
@@ -410,14 +383,14 @@ def test_too_many_partly_acknowledged_batches_are_refused(
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_cumulative_acknowledgement_of_several_ids_closes_the_connection(harness: Any, count: int) -> None:
+def test_a_cumulative_acknowledgement_of_several_ids_closes_the_connection(harness, count):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     peer.ack(*[(0, 0)] * count, cumulative=True)
     assert peer.is_closed
 
 
-def test_transactional_acknowledgements_are_refused(harness: Any, producer: Any) -> None:
+def test_transactional_acknowledgements_are_refused(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     publish(producer, 1)
@@ -427,7 +400,7 @@ def test_transactional_acknowledgements_are_refused(harness: Any, producer: Any)
     assert peer.session.consumers[1].subscription.backlog == 1
 
 
-def test_an_acknowledgement_is_answered_once_it_is_durable(harness: Any, producer: Any) -> None:
+def test_an_acknowledgement_is_answered_once_it_is_durable(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     publish(producer, 1)
@@ -440,7 +413,7 @@ def test_an_acknowledgement_is_answered_once_it_is_durable(harness: Any, produce
 
 
 # --- UNSUBSCRIBE, SEEK, GET_LAST_MESSAGE_ID ---
-def test_unsubscribing_removes_the_cursor(harness: Any, producer: Any) -> None:
+def test_unsubscribing_removes_the_cursor(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     publish(producer, 1)
@@ -452,7 +425,7 @@ def test_unsubscribing_removes_the_cursor(harness: Any, producer: Any) -> None:
     assert not list(harness.store.keys.scan("cursor/"))
 
 
-def test_unsubscribing_with_others_attached_needs_force(harness: Any) -> None:
+def test_unsubscribing_with_others_attached_needs_force(harness):
     peer, other = harness.peer(), harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     other.subscribe(TOPIC, kind="Shared")
@@ -462,7 +435,7 @@ def test_unsubscribing_with_others_attached_needs_force(harness: Any) -> None:
 
 
 @pytest.mark.parametrize("body", ["unsubscribe", "seek", "getLastMessageId"])
-def test_requests_of_unknown_consumers_are_errors(harness: Any, body: str) -> None:
+def test_requests_of_unknown_consumers_are_errors(harness, body):
     assert harness.peer().request(body, consumer_id=9).command.error.error == pb.MetadataError
 
 
@@ -478,9 +451,7 @@ def test_requests_of_unknown_consumers_are_errors(harness: Any, body: str) -> No
     ],
 )
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
-def test_a_seek_closes_the_consumer_and_then_succeeds(
-    harness: Any, producer: Any, make_entry: Any, target: dict[str, Any], expected: list[int], kind: str
-) -> None:
+def test_a_seek_closes_the_consumer_and_then_succeeds(harness, producer, make_entry, target, expected, kind):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind=kind)
     for sequence_id in range(3):
@@ -501,7 +472,7 @@ def test_a_seek_closes_the_consumer_and_then_succeeds(
     assert entries(peer) == expected
 
 
-def test_a_seek_may_name_the_open_part_of_a_batch(harness: Any, producer: Any, make_entry: Any) -> None:
+def test_a_seek_may_name_the_open_part_of_a_batch(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
@@ -513,7 +484,7 @@ def test_a_seek_may_name_the_open_part_of_a_batch(harness: Any, producer: Any, m
     assert [list(message.ack_set) for message in peer.messages()] == [[0b11000]]
 
 
-def test_a_reader_that_seeks_continues_there_after_reconnecting(harness: Any, producer: Any) -> None:
+def test_a_reader_that_seeks_continues_there_after_reconnecting(harness, producer):
     peer = harness.peer()
     start = {"ledgerId": LATEST, "entryId": LATEST}
     peer.subscribe(TOPIC, "reader-1", durable=False, start_message_id=start)
@@ -525,7 +496,7 @@ def test_a_reader_that_seeks_continues_there_after_reconnecting(harness: Any, pr
     assert entries(peer) == [1, 2]
 
 
-def test_an_acknowledgement_after_a_seek_is_ignored(harness: Any, producer: Any) -> None:
+def test_an_acknowledgement_after_a_seek_is_ignored(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     publish(producer, 2)
@@ -542,7 +513,7 @@ def last_id(peer: Any) -> tuple[int, int, int, int]:
     return found.ledgerId, found.entryId, found.partition, found.batch_index
 
 
-def test_the_last_message_id_includes_the_batch_index(harness: Any, producer: Any, make_entry: Any) -> None:
+def test_the_last_message_id_includes_the_batch_index(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC, permits=0)
     assert last_id(peer) == (U64, U64, -1, -1)
@@ -555,9 +526,7 @@ def test_the_last_message_id_includes_the_batch_index(harness: Any, producer: An
 
 
 @pytest.mark.parametrize(("acked", "expected"), [([], (0, U64)), ([0, 1], (0, 1))])
-def test_the_mark_delete_position_is_before_the_first_open_message(
-    harness: Any, producer: Any, acked: list[int], expected: tuple[int, int]
-) -> None:
+def test_the_mark_delete_position_is_before_the_first_open_message(harness, producer, acked, expected):
     peer = harness.peer()
     peer.subscribe(TOPIC, permits=0)
     publish(producer, 3)
@@ -568,7 +537,7 @@ def test_the_mark_delete_position_is_before_the_first_open_message(
 
 
 # --- the rest ---
-def test_consumer_stats_count_permits_and_unacknowledged_messages(harness: Any, producer: Any) -> None:
+def test_consumer_stats_count_permits_and_unacknowledged_messages(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared", permits=5, consumer_name="me")
     publish(producer, 2)
@@ -584,7 +553,7 @@ def test_consumer_stats_count_permits_and_unacknowledged_messages(harness: Any, 
     assert unknown.error_code == pb.ConsumerNotFound
 
 
-def test_closing_a_consumer_twice_succeeds(harness: Any) -> None:
+def test_closing_a_consumer_twice_succeeds(harness):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     assert peer.request("close_consumer", consumer_id=1).type == Command.SUCCESS
@@ -593,9 +562,7 @@ def test_closing_a_consumer_twice_succeeds(harness: Any) -> None:
 
 
 @pytest.mark.parametrize(("client", "told"), [("Pulsar-Java-v4.0.4", True), ("Pulsar-CPP-v4.2.0", False)])
-def test_consumers_are_notified_at_the_end_of_a_terminated_topic(
-    harness: Any, producer: Any, client: str, told: bool
-) -> None:
+def test_consumers_are_notified_at_the_end_of_a_terminated_topic(harness, producer, client, told):
     peer = harness.peer(client=client)
     peer.subscribe(TOPIC)
     publish(producer, 1)
@@ -609,9 +576,7 @@ def test_consumers_are_notified_at_the_end_of_a_terminated_topic(
     assert bool(late.take(Command.REACHED_END_OF_TOPIC)) == told
 
 
-def test_acknowledgements_during_a_write_are_stored_together(
-    make_harness: Callable[..., Any], make_entry: Any
-) -> None:
+def test_acknowledgements_during_a_write_are_stored_together(make_harness, make_entry):
     store = FileStore.open(
         "/data/store", filesystem=FaultyFileSystem(SimulatedDisk()), threads=False, settings=StoreSettings()
     )
@@ -656,7 +621,7 @@ def test_acknowledgements_during_a_write_are_stored_together(
     store.close()
 
 
-def test_acknowledgements_of_absent_messages_are_ignored(harness: Any, make_entry: Any) -> None:
+def test_acknowledgements_of_absent_messages_are_ignored(harness, make_entry):
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.publish(3)
@@ -671,14 +636,14 @@ def test_acknowledgements_of_absent_messages_are_ignored(harness: Any, make_entr
     assert harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"].backlog == before == 3
 
 
-def test_an_acknowledgement_before_connect_closes_the_connection(harness: Any) -> None:
+def test_an_acknowledgement_before_connect_closes_the_connection(harness):
     peer = harness.peer(connect=False)
     peer.ack((1, 1))
     assert peer.is_closed
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Any:
+def disk(monkeypatch):
     """Simulated disk: reading the newest entry finishes when the test calls ``answers``."""
 
     class Disk:
@@ -716,7 +681,7 @@ def ask_for_the_last(peer: Any, request_id: int) -> None:
     peer.command("getLastMessageId", consumer_id=1, request_id=request_id)
 
 
-def test_the_last_message_id_waits_for_a_busy_disk(harness: Any, producer: Any, disk: Any) -> None:
+def test_the_last_message_id_waits_for_a_busy_disk(harness, producer, disk):
     """Were it refused, official clients would take the topic for read to its end."""
     producer.publish(3)
     peer = harness.peer()
@@ -747,7 +712,7 @@ def test_the_last_message_id_waits_for_a_busy_disk(harness: Any, producer: Any, 
     assert not peer.session.last_message_requests
 
 
-def test_repeated_last_message_id_requests_read_the_disk_once(harness: Any, producer: Any, disk: Any) -> None:
+def test_repeated_last_message_id_requests_read_the_disk_once(harness, producer, disk):
     """Each was tried again 20 times a second: 20,000 from one peer kept the broker from everything else."""
     producer.publish(3)
     peer = harness.peer()

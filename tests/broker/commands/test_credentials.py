@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ def token(role: str = "joe", seconds: int | None = None, key: bytes = KEY) -> st
 
 
 @pytest.fixture
-def asking(make_harness: Callable[..., Any]) -> Any:
+def asking(make_harness):
     return make_harness(token_secret_key=SECRET, super_user_roles=("joe",))
 
 
@@ -48,9 +47,7 @@ CANARY = token("canary", key=b"k" * 32)
         {"auth_method": 2, "auth_data": CANARY.encode()},
     ],
 )
-def test_invalid_credentials_are_refused(
-    asking: Any, shown: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_credentials_are_refused(asking, shown, caplog):
     caplog.set_level(logging.DEBUG)
     peer = asking.peer(connect=False)
     peer.command("connect", client_version="c", protocol_version=21, **shown)
@@ -67,14 +64,14 @@ def test_invalid_credentials_are_refused(
     assert len(peer.frames) == 1
 
 
-def test_a_command_before_the_credentials_closes_the_connection(asking: Any) -> None:
+def test_a_command_before_the_credentials_closes_the_connection(asking):
     peer = asking.peer(connect=False)
     peer.command("producer", topic=TOPIC, producer_id=1, request_id=1)
     assert peer.is_closed
     assert not peer.frames
 
 
-def test_an_original_principal_must_equal_the_role(asking: Any) -> None:
+def test_an_original_principal_must_equal_the_role(asking):
     for original, closed in (("joe", False), ("other", True)):
         peer = asking.peer(connect=False)
         peer.command(
@@ -84,7 +81,7 @@ def test_an_original_principal_must_equal_the_role(asking: Any) -> None:
         assert peer.is_closed == closed
 
 
-def test_clients_without_credentials_get_the_anonymous_role(make_harness: Callable[..., Any]) -> None:
+def test_clients_without_credentials_get_the_anonymous_role(make_harness):
     harness = make_harness(token_secret_key=SECRET, anonymous_role="guest")
     assert harness.peer().session.identity.principal.role == "guest"
     assert harness.peer(token=token()).session.identity.principal.role == "joe"
@@ -93,7 +90,7 @@ def test_clients_without_credentials_get_the_anonymous_role(make_harness: Callab
     assert wrong.is_closed, "wrong credentials are not none"
 
 
-def test_fresh_credentials_are_asked_for_when_the_token_expires(asking: Any) -> None:
+def test_fresh_credentials_are_asked_for_when_the_token_expires(asking):
     peer = asking.peer(token=token(seconds=90))
     peer.producer(TOPIC)
     asking.advance(89)
@@ -125,7 +122,7 @@ def respond(peer: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [token("other"), token(seconds=0), "nonsense", ""])
-def test_fresh_credentials_must_prove_the_same_role(asking: Any, wrong: str) -> None:
+def test_fresh_credentials_must_prove_the_same_role(asking, wrong):
     peer = asking.peer(token=token(seconds=10))
     asking.advance(11)
     peer.frames.clear()
@@ -134,7 +131,7 @@ def test_fresh_credentials_must_prove_the_same_role(asking: Any, wrong: str) -> 
     assert peer.is_closed
 
 
-def test_a_client_that_cannot_refresh_is_closed(asking: Any) -> None:
+def test_a_client_that_cannot_refresh_is_closed(asking):
     peer = asking.peer(token=token(seconds=10), refreshes=False)
     asking.advance(9)
     assert not peer.is_closed
@@ -143,21 +140,21 @@ def test_a_client_that_cannot_refresh_is_closed(asking: Any) -> None:
     assert not peer.frames
 
 
-def test_a_closed_connection_leaves_no_timer(asking: Any) -> None:
+def test_a_closed_connection_leaves_no_timer(asking):
     peer = asking.peer(token=token(seconds=10))
     peer.disconnect()
     asking.advance(100)
     assert not peer.frames
 
 
-def test_a_clock_that_was_set_forward_is_noticed(asking: Any) -> None:
+def test_a_clock_that_was_set_forward_is_noticed(asking):
     peer = asking.peer(token=token(seconds=1_000_000))
     asking.start_ms += 1_000_000_000
     asking.advance(61)
     assert [frame.type for frame in peer.frames] == [Command.AUTH_CHALLENGE]
 
 
-def test_clients_prove_their_role_again_when_keys_change(make_harness: Callable[..., Any]) -> None:
+def test_clients_prove_their_role_again_when_keys_change(make_harness):
     harness = make_harness(token_secret_key=SECRET, anonymous_role="guest", authorization=False)
     peers = [harness.peer(token=token()) for _ in range(3)]
     unable, guest = harness.peer(token=token(), refreshes=False), harness.peer()
@@ -177,9 +174,7 @@ def test_clients_prove_their_role_again_when_keys_change(make_harness: Callable[
     assert not harness.broker.replace_authentication(authentication), "nothing has changed since"
 
 
-def test_changes_and_refusals_of_the_binary_protocol_are_audited(
-    make_harness: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changes_and_refusals_of_the_binary_protocol_are_audited(make_harness, caplog):
     caplog.set_level(logging.INFO, "geminga.audit")
     harness = make_harness(token_secret_key=SECRET, super_user_roles=("joe",))
     joe, eve, mallory = (harness.peer(token=token(role)) for role in ("joe", "eve", "joe"))
@@ -208,9 +203,7 @@ def test_changes_and_refusals_of_the_binary_protocol_are_audited(
     assert harness.broker.audit.failures["binary"] == 1
 
 
-def test_a_partitioned_topic_that_a_question_for_its_partitions_makes_is_audited(
-    make_harness: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_partitioned_topic_that_a_question_for_its_partitions_makes_is_audited(make_harness, caplog):
     caplog.set_level(logging.INFO, "geminga.audit")
     harness = make_harness(auto_create_topic_kind="partitioned", auto_create_partitions=3)
     peer = harness.peer()

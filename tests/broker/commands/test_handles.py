@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from geminga.broker.commands.handles import Handles
@@ -15,7 +13,7 @@ NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
 
 
-def test_an_id_is_free_or_being_created_or_open() -> None:
+def test_an_id_is_free_or_being_created_or_open():
     handles: Handles[str] = Handles()
     first = handles.begin(1)
     assert handles.count == 1
@@ -31,7 +29,7 @@ def test_an_id_is_free_or_being_created_or_open() -> None:
     assert not handles.is_current(1, second)
 
 
-def test_only_the_same_handle_is_dropped() -> None:
+def test_only_the_same_handle_is_dropped():
     handles: Handles[object] = Handles()
     mine, other = object(), object()
     handles.begin(1)
@@ -48,7 +46,7 @@ def test_only_the_same_handle_is_dropped() -> None:
     assert handles.count == 0
 
 
-def test_a_taken_handle_is_open_or_being_created() -> None:
+def test_a_taken_handle_is_open_or_being_created():
     handles: Handles[str] = Handles()
     handles.begin(1)
     assert handles.take(1) is None
@@ -68,7 +66,7 @@ def test_a_taken_handle_is_open_or_being_created() -> None:
     assert not handles.closing
 
 
-def test_handles_are_released_one_by_one() -> None:
+def test_handles_are_released_one_by_one():
     """And what is being created at the end is not opened any more."""
     handles: Handles[int] = Handles()
     for number in range(10):
@@ -82,7 +80,7 @@ def test_handles_are_released_one_by_one() -> None:
         assert handles.count == number
 
 
-def test_a_closed_attempt_does_not_answer_a_new_one_with_the_same_producer_id(harness: Any) -> None:
+def test_a_closed_attempt_does_not_answer_a_new_one_with_the_same_producer_id(harness):
     """PRODUCER, CLOSE_PRODUCER, PRODUCER with one id, while the name's holder is being probed."""
     holder, peer = harness.peer(), harness.peer()
     holder.producer(TOPIC, producer_name="p", user_provided_producer_name=True)
@@ -97,9 +95,7 @@ def test_a_closed_attempt_does_not_answer_a_new_one_with_the_same_producer_id(ha
 
 
 @pytest.mark.parametrize("mode", ["Exclusive", "ExclusiveWithFencing"])
-def test_a_producer_whose_topic_is_deleted_while_it_is_created_may_not_publish(
-    harness: Any, mode: str
-) -> None:
+def test_a_producer_whose_topic_is_deleted_while_it_is_created_may_not_publish(harness, mode):
     peer = harness.peer()
     harness.auto_poll = False
     peer.command(
@@ -114,7 +110,7 @@ def test_a_producer_whose_topic_is_deleted_while_it_is_created_may_not_publish(
     assert 1 not in peer.session.producers
 
 
-def test_a_consumer_created_during_a_reset_is_notified(harness: Any) -> None:
+def test_a_consumer_created_during_a_reset_is_notified(harness):
     peer = harness.peer()
     harness.auto_poll = False
     peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=0, request_id=1)

@@ -70,7 +70,7 @@ def subscribe(peer: Any, kind: str, topic: str = TOPIC, **fields: Any) -> None:
 
 # --- producers ---
 @pytest.mark.parametrize("mode", ["Shared", "Exclusive"])
-def test_an_exclusive_producer_waits_for_the_work_of_a_disconnected_one(harness: Any, mode: str) -> None:
+def test_an_exclusive_producer_waits_for_the_work_of_a_disconnected_one(harness, mode):
     """ProducerFenced would end the client's producer, although the old producer is disconnected."""
     gone, other = harness.peer(), harness.peer()
     gone.producer(TOPIC, producer_access_mode=pb.ProducerAccessMode.Value(mode))
@@ -84,7 +84,7 @@ def test_an_exclusive_producer_waits_for_the_work_of_a_disconnected_one(harness:
     assert [each.entry_id for each in other.receipts()] == [300]
 
 
-def test_unending_work_of_a_disconnected_producer_keeps_its_place_only_for_a_while(harness: Any) -> None:
+def test_unending_work_of_a_disconnected_producer_keeps_its_place_only_for_a_while(harness):
     gone, other = harness.peer(), harness.peer()
     gone.producer(TOPIC, producer_access_mode=pb.Exclusive)
     hang_up(harness, gone, sends(300))
@@ -98,7 +98,7 @@ def test_unending_work_of_a_disconnected_producer_keeps_its_place_only_for_a_whi
     assert not harness.broker.sessions - {other.session}
 
 
-def test_a_connected_producer_keeps_its_place_after_another_disconnects(harness: Any) -> None:
+def test_a_connected_producer_keeps_its_place_after_another_disconnects(harness):
     gone, living, other = harness.peer(), harness.peer(), harness.peer()
     for peer in (gone, living):
         peer.producer(TOPIC)
@@ -107,7 +107,7 @@ def test_a_connected_producer_keeps_its_place_after_another_disconnects(harness:
     assert answer_behind(harness, other, gone).command.error.error == pb.ProducerFenced
 
 
-def test_acknowledgements_are_kept_when_the_clients_producer_is_taken_over(harness: Any) -> None:
+def test_acknowledgements_are_kept_when_the_clients_producer_is_taken_over(harness):
     """Unreceipted messages of the old producer are resent by its successor, and stored only once."""
     other = harness.peer()
     gone, ids = delivered(harness, 300)
@@ -128,7 +128,7 @@ def test_acknowledgements_are_kept_when_the_clients_producer_is_taken_over(harne
     assert backlog_of(harness) == 1
 
 
-def test_a_producer_waiting_for_receipts_is_removed_when_its_client_disconnects(harness: Any) -> None:
+def test_a_producer_waiting_for_receipts_is_removed_when_its_client_disconnects(harness):
     gone, other = harness.peer(), harness.peer()
     harness.auto_poll = False
     fields = {"topic": TOPIC, "producer_name": "p", "user_provided_producer_name": True, "producer_id": 1}
@@ -144,7 +144,7 @@ def test_a_producer_waiting_for_receipts_is_removed_when_its_client_disconnects(
     assert topic.ledger.confirmed == 1
 
 
-def test_an_exclusive_producer_in_creation_is_removed_when_its_client_disconnects(harness: Any) -> None:
+def test_an_exclusive_producer_in_creation_is_removed_when_its_client_disconnects(harness):
     gone, other = harness.peer(), harness.peer()
     harness.auto_poll = False
     fields = {"topic": TOPIC, "producer_id": 1, "request_id": 7, "producer_access_mode": pb.Exclusive}
@@ -157,16 +157,14 @@ def test_an_exclusive_producer_in_creation_is_removed_when_its_client_disconnect
 
 # --- consumers ---
 @pytest.mark.parametrize("kind", ["Shared", "Failover", "Key_Shared", "Exclusive"])
-def test_a_subscriber_of_another_type_waits_for_the_work_of_a_disconnected_one(
-    harness: Any, kind: str
-) -> None:
+def test_a_subscriber_of_another_type_waits_for_the_work_of_a_disconnected_one(harness, kind):
     gone, other = consumer_that_hung_up(harness, "Shared" if kind == "Exclusive" else "Exclusive")
     subscribe(other, kind)
     assert answer_behind(harness, other, gone).type == Command.SUCCESS
     assert backlog_of(harness) == 0
 
 
-def test_a_subscriber_waits_for_the_hash_ranges_of_a_disconnected_one(harness: Any) -> None:
+def test_a_subscriber_waits_for_the_hash_ranges_of_a_disconnected_one(harness):
     sticky = {"keySharedMode": pb.STICKY, "hashRanges": [pb.IntRange(start=0, end=65535)]}
     gone, other = harness.peer(), harness.peer()
     subscribe(gone, "Key_Shared", keySharedMeta=sticky)
@@ -175,7 +173,7 @@ def test_a_subscriber_waits_for_the_hash_ranges_of_a_disconnected_one(harness: A
     assert answer_behind(harness, other, gone).type == Command.SUCCESS
 
 
-def test_a_subscriber_of_a_non_persistent_topic_waits_for_a_disconnected_one(harness: Any) -> None:
+def test_a_subscriber_of_a_non_persistent_topic_waits_for_a_disconnected_one(harness):
     gone, other = harness.peer(), harness.peer()
     subscribe(gone, "Exclusive", "non-persistent://public/default/t")
     hang_up(harness, gone, PINGS)
@@ -186,7 +184,7 @@ def test_a_subscriber_of_a_non_persistent_topic_waits_for_a_disconnected_one(har
 @pytest.mark.parametrize(
     "limit", ["consumers_per_topic", "consumers_per_subscription", "producers_per_topic"]
 )
-def test_a_disconnected_client_does_not_count_towards_limits(harness: Any, limit: str) -> None:
+def test_a_disconnected_client_does_not_count_towards_limits(harness, limit):
     harness.broker.namespaces.set_policy("public", "default", f"max_{limit}", 1)
     gone, other = consumer_that_hung_up(harness, "Shared")
     if limit == "producers_per_topic":
@@ -197,7 +195,7 @@ def test_a_disconnected_client_does_not_count_towards_limits(harness: Any, limit
         assert answer_behind(harness, other, gone).type == Command.SUCCESS
 
 
-def test_a_consumer_in_creation_is_removed_when_its_client_disconnects(harness: Any) -> None:
+def test_a_consumer_in_creation_is_removed_when_its_client_disconnects(harness):
     gone, other = harness.peer(), harness.peer()
     harness.auto_poll = False
     subscribe(gone, "Exclusive")
@@ -207,7 +205,7 @@ def test_a_consumer_in_creation_is_removed_when_its_client_disconnects(harness: 
     assert other.pop().type == Command.SUCCESS
 
 
-def test_the_last_connected_consumer_may_unsubscribe(harness: Any) -> None:
+def test_the_last_connected_consumer_may_unsubscribe(harness):
     other = harness.peer()
     gone, ids = delivered(harness, 300, kind="Shared")
     harness.advance_clock_on_read(0.0)
@@ -227,7 +225,7 @@ def test_the_last_connected_consumer_may_unsubscribe(harness: Any) -> None:
 
 # --- what becomes of its work meanwhile ---
 @pytest.mark.parametrize("what", ["sought", "deleted", "made anew", "unloaded", "topic deleted"])
-def test_late_acknowledgements_are_dropped_after_changes(harness: Any, what: str) -> None:
+def test_late_acknowledgements_are_dropped_after_changes(harness, what):
     gone, other = consumer_that_hung_up(harness)
     harness.advance_clock_on_read(0.0)
     name, actions = harness.broker.topics.in_memory_now()[0].name, harness.actions
@@ -252,7 +250,7 @@ def test_late_acknowledgements_are_dropped_after_changes(harness: Any, what: str
         assert backlog_of(harness) == 300
 
 
-def test_the_end_of_the_broker_answers_clients_waiting_for_a_subscription(harness: Any) -> None:
+def test_the_end_of_the_broker_answers_clients_waiting_for_a_subscription(harness):
     gone, other = consumer_that_hung_up(harness)
     subscribe(other, "Exclusive")
     slices(harness)
@@ -264,7 +262,7 @@ def test_the_end_of_the_broker_answers_clients_waiting_for_a_subscription(harnes
     assert other.is_closed
 
 
-def test_very_many_waiting_clients_are_answered_in_turns(harness: Any) -> None:
+def test_very_many_waiting_clients_are_answered_in_turns(harness):
     holder = harness.peer()
     holder.subscribe(TOPIC)
     holder.answers_pings = False

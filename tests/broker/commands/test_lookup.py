@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def metadata(peer: Any, topic: str, **fields: Any) -> Any:
         ("persistent://pulsar/system/transaction_coordinator_assign", False, 0),
     ],
 )
-def test_answers_have_the_partitions_or_an_error(harness: Any, topic: str, flag: bool, expected: int) -> None:
+def test_answers_have_the_partitions_or_an_error(harness, topic, flag, expected):
     create(harness, P + "there")
     harness.actions.create_partitioned(TopicName.parse(P + "parts"), 3, lambda error: None)
     body = metadata(harness.peer(), topic, metadata_auto_creation_enabled=flag)
@@ -54,7 +53,7 @@ def test_answers_have_the_partitions_or_an_error(harness: Any, topic: str, flag:
     assert not harness.actions.exists(TopicName.parse(P + "absent"))
 
 
-def test_an_absent_topic_is_created_partitioned_by_policy(make_harness: Callable[..., Any]) -> None:
+def test_an_absent_topic_is_created_partitioned_by_policy(make_harness):
     harness = make_harness(auto_create_topic_kind="partitioned", auto_create_partitions=4)
     peer = harness.peer()
     assert metadata(peer, P + "new").partitions == 4
@@ -64,7 +63,7 @@ def test_an_absent_topic_is_created_partitioned_by_policy(make_harness: Callable
     assert harness.actions.partitions(TopicName.parse(P + "new")) == 4
 
 
-def test_without_auto_creation_an_absent_topic_is_not_found(make_harness: Callable[..., Any]) -> None:
+def test_without_auto_creation_an_absent_topic_is_not_found(make_harness):
     harness = make_harness(auto_create_topics=False)
     assert metadata(harness.peer(), P + "absent").error == pb.TopicNotFound
 
@@ -77,9 +76,7 @@ def test_without_auto_creation_an_absent_topic_is_not_found(make_harness: Callab
         ({"host": "0.0.0.0", "advertised_address": "b.example"}, "pulsar://b.example:6650", False),
     ],
 )
-def test_lookups_give_an_address_that_can_be_reached(
-    make_harness: Callable[..., Any], settings: dict[str, Any], url: str, proxied: bool
-) -> None:
+def test_lookups_give_an_address_that_can_be_reached(make_harness, settings, url, proxied):
     peer = make_harness(**settings).peer()
     body = peer.request("lookupTopic", topic=P + "any.*").command.lookupTopicResponse
     assert body.response == pb.CommandLookupTopicResponse.Connect
@@ -90,7 +87,7 @@ def test_lookups_give_an_address_that_can_be_reached(
     ("topic", "code"),
     [("persistent://public/no/x", pb.TopicNotFound), ("bad://public/default/x", pb.InvalidTopicName)],
 )
-def test_lookups_of_unusable_topics_fail(harness: Any, topic: str, code: int) -> None:
+def test_lookups_of_unusable_topics_fail(harness, topic, code):
     body = harness.peer().request("lookupTopic", topic=topic).command.lookupTopicResponse
     assert (body.response, body.error) == (pb.CommandLookupTopicResponse.Failed, code)
 
@@ -100,7 +97,7 @@ def listed(peer: Any, **fields: Any) -> Any:
     return peer.request("getTopicsOfNamespace", **fields).command.getTopicsOfNamespaceResponse
 
 
-def test_a_list_has_the_topics_and_their_hash(harness: Any) -> None:
+def test_a_list_has_the_topics_and_their_hash(harness):
     create(harness, P + "b", P + "a1", P + "a2", P + "__system", "non-persistent://public/default/n")
     peer = harness.peer()
     everything = [P + "a1", P + "a2", P + "b"]
@@ -120,7 +117,7 @@ def test_a_list_has_the_topics_and_their_hash(harness: Any) -> None:
     assert (list(body.topics), body.topics_hash) == ([], "00000000")
 
 
-def test_a_watcher_is_notified_of_new_and_deleted_topics(harness: Any) -> None:
+def test_a_watcher_is_notified_of_new_and_deleted_topics(harness):
     create(harness, P + "a1", P + "b1")
     peer = harness.peer()
     body = peer.request("watchTopicList", watcher_id=7, namespace="public/default", topics_pattern=P + "a.*")
@@ -147,7 +144,7 @@ def test_a_watcher_is_notified_of_new_and_deleted_topics(harness: Any) -> None:
     assert not peer.frames
 
 
-def test_a_known_list_is_not_sent_again(harness: Any) -> None:
+def test_a_known_list_is_not_sent_again(harness):
     create(harness, P + "a1")
     frame = harness.peer().request(
         "watchTopicList", watcher_id=1, namespace="public/default", topics_pattern=P + "a.*",
@@ -164,14 +161,14 @@ def test_a_known_list_is_not_sent_again(harness: Any) -> None:
         ("public", "x", pb.InvalidTopicName),
     ],
 )
-def test_bad_requests_for_watchers_are_refused(harness: Any, namespace: str, pattern: str, code: int) -> None:
+def test_bad_requests_for_watchers_are_refused(harness, namespace, pattern, code):
     frame = harness.peer().request(
         "watchTopicList", watcher_id=1, namespace=namespace, topics_pattern=pattern
     )
     assert frame.command.error.error == code
 
 
-def test_watchers_are_limited_and_end_with_their_connection(harness: Any) -> None:
+def test_watchers_are_limited_and_end_with_their_connection(harness):
     peer = harness.peer()
     fields = {"namespace": "public/default", "topics_pattern": ".*"}
     for number in range(WATCHERS_PER_CONNECTION_MAX):
@@ -183,7 +180,7 @@ def test_watchers_are_limited_and_end_with_their_connection(harness: Any) -> Non
     create(harness, P + "a1")
 
 
-def test_the_topics_held_by_watchers_are_limited(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_topics_held_by_watchers_are_limited(harness, monkeypatch):
     monkeypatch.setattr(watchers, "WATCHED_TOPICS_MAX", 5)
     create(harness, *(P + f"a{number}" for number in range(3)))
     peer = harness.peer()
@@ -201,7 +198,7 @@ def test_the_topics_held_by_watchers_are_limited(harness: Any, monkeypatch: pyte
     assert harness.broker.watched.held == 0
 
 
-def test_changes_of_a_long_list_are_sent_together(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_of_a_long_list_are_sent_together(harness, monkeypatch):
     monkeypatch.setattr(watchers, "SHORT_LIST", 2)
     monkeypatch.setattr(watchers, "UPDATE_BYTES_MAX", 150)
     create(harness, *(P + f"a{number}" for number in range(3)))
@@ -226,7 +223,7 @@ def test_changes_of_a_long_list_are_sent_together(harness: Any, monkeypatch: pyt
         assert updates[-1].topics_hash == topics_hash(names)
 
 
-def test_a_topic_created_while_a_list_is_read_is_reported(harness: Any) -> None:
+def test_a_topic_created_while_a_list_is_read_is_reported(harness):
     harness.advance_clock_on_read(0.001)
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer, other = harness.peer(), harness.peer()
@@ -244,7 +241,7 @@ def test_a_topic_created_while_a_list_is_read_is_reported(harness: Any) -> None:
     assert seen == {P + f"a{number:03}" for number in range(300)} | {P + "a000x", P + "z"}
 
 
-def test_a_client_that_disconnects_while_its_list_is_read_leaves_no_watcher(harness: Any) -> None:
+def test_a_client_that_disconnects_while_its_list_is_read_leaves_no_watcher(harness):
     harness.advance_clock_on_read(0.001)
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer = harness.peer()
@@ -259,7 +256,7 @@ def test_a_client_that_disconnects_while_its_list_is_read_leaves_no_watcher(harn
     assert harness.broker.watched.held == 0
 
 
-def test_a_list_that_fits_in_no_message_is_refused(make_harness: Any) -> None:
+def test_a_list_that_fits_in_no_message_is_refused(make_harness):
     harness = make_harness(max_message_size=2048)
     create(harness, *(P + f"a{number}" for number in range(100)))
     peer = harness.peer()
@@ -274,7 +271,7 @@ def test_a_list_that_fits_in_no_message_is_refused(make_harness: Any) -> None:
     assert len(found.command.watchTopicListSuccess.topic) == 11
 
 
-def test_automatically_created_partitions_are_limited_and_made_in_slices(make_harness: Any) -> None:
+def test_automatically_created_partitions_are_limited_and_made_in_slices(make_harness):
     harness = make_harness(partitions_max=500)
     harness.advance_clock_on_read(0.0005)
     wanted = {"allowAutoTopicCreation": True, "topicType": "partitioned"}
@@ -300,7 +297,7 @@ def test_automatically_created_partitions_are_limited_and_made_in_slices(make_ha
     assert len(list(harness.actions.topics.walk("public/default", persistent=True))) == 500
 
 
-def test_watching_again_under_the_same_id_replaces_the_watcher(harness: Any) -> None:
+def test_watching_again_under_the_same_id_replaces_the_watcher(harness):
     peer = harness.peer()
     for pattern in (P + "a.*", P + "b.*"):
         peer.request("watchTopicList", watcher_id=1, namespace="public/default", topics_pattern=pattern)
@@ -308,7 +305,7 @@ def test_watching_again_under_the_same_id_replaces_the_watcher(harness: Any) -> 
     assert [list(f.command.watchTopicUpdate.new_topics) for f in peer.frames] == [[P + "b1"]]
 
 
-def test_a_client_waiting_for_a_list_gets_pongs(harness: Any, monkeypatch: Any) -> None:
+def test_a_client_waiting_for_a_list_gets_pongs(harness, monkeypatch):
     waiting: list[Any] = []
     monkeypatch.setattr(harness.store, "bring", lambda wanted, then: waiting.append(then))
     peer = harness.peer()
@@ -328,7 +325,7 @@ def test_a_client_waiting_for_a_list_gets_pongs(harness: Any, monkeypatch: Any) 
     assert len(peer.take(Command.PONG)) == 0
 
 
-def test_a_disconnect_while_a_list_is_read_affects_no_other_client(harness: Any, monkeypatch: Any) -> None:
+def test_a_disconnect_while_a_list_is_read_affects_no_other_client(harness, monkeypatch):
     waiting: list[Any] = []
     monkeypatch.setattr(harness.store, "bring", lambda wanted, then: waiting.append(then))
     peer = harness.peer()

@@ -27,7 +27,7 @@ def token(role: str, **options: Any) -> str:
 
 
 @pytest.fixture
-def guarded(make_harness: Callable[..., Any]) -> Any:
+def guarded(make_harness):
     harness = make_harness(token_secret_key=SECRET, super_user_roles=("super",))
     namespaces = harness.broker.namespaces
     namespaces.tenants.create("mine", {"adminRoles": ["admin"], "allowedClusters": ["standalone"]})
@@ -88,7 +88,7 @@ def refusal(command: Any) -> str:
     return ""
 
 
-def test_every_command_is_guarded_as_its_spec_says() -> None:
+def test_every_command_is_guarded_as_its_spec_says():
     assert set(GUARDED_TABLE.handlers) == set(HANDLERS) == set(COMMANDS) - {Command.SEND}
     guarded = {
         Command.Type.Name(kind)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def test_every_command_is_guarded_as_its_spec_says() -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", ALLOWED)
-def test_each_command_is_allowed_only_to_its_roles_and_tenants(guarded: Any, name: str, role: str) -> None:
+def test_each_command_is_allowed_only_to_its_roles_and_tenants(guarded, name, role):
     may_in_others = {"super", "other-admin"}
     for topic, allowed in ((MINE, ALLOWED[name]), (OTHERS, may_in_others)):
         found = ask(guarded.peer(token=token(role)), name, topic)
@@ -111,7 +111,7 @@ def test_each_command_is_allowed_only_to_its_roles_and_tenants(guarded: Any, nam
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_a_refusal_does_not_reveal_existing_topics(guarded: Any, name: str) -> None:
+def test_a_refusal_does_not_reveal_existing_topics(guarded, name):
     """The same answer whether tenant, namespace and topic exist or not."""
     told = set()
     guarded.peer(token=token("super")).producer(MINE)
@@ -134,7 +134,7 @@ def guarded_topic(text: str) -> Any:
     return TopicName.parse(text)
 
 
-def test_permissions_of_a_topic_hold_for_its_partitions(guarded: Any) -> None:
+def test_permissions_of_a_topic_hold_for_its_partitions(guarded):
     peer = guarded.peer(token=token("one-topic"))
     guarded.peer(token=token("super")).request(
         "partitionMetadata", topic=MINE, metadata_auto_creation_enabled=True
@@ -143,7 +143,7 @@ def test_permissions_of_a_topic_hold_for_its_partitions(guarded: Any) -> None:
     assert ask(peer, "LOOKUP", MINE + "2") == "AuthorizationError"
 
 
-def test_subscriptions_granted_to_others_are_refused(guarded: Any) -> None:
+def test_subscriptions_granted_to_others_are_refused(guarded):
     namespaces = guarded.broker.namespaces
     given = dict(namespaces.permissions("mine", "ns"))
     given["subscription_auth_roles"] = {"theirs": ["producer"]}
@@ -163,7 +163,7 @@ def test_subscriptions_granted_to_others_are_refused(guarded: Any) -> None:
     assert refusal(frame.command) == "AuthorizationError"
 
 
-def test_producers_and_consumers_are_closed_when_their_permission_is_revoked(guarded: Any) -> None:
+def test_producers_and_consumers_are_closed_when_their_permission_is_revoked(guarded):
     namespaces = guarded.broker.namespaces
     producer, consumer = guarded.peer(token=token("producer")), guarded.peer(token=token("consumer"))
     admin = guarded.peer(token=token("admin"))
@@ -203,9 +203,7 @@ def check_refused(guarded: Any, peer: Any) -> None:
 
 
 @pytest.mark.parametrize("body", HANDLES)
-def test_an_attempt_that_waits_for_a_silent_peer_is_refused_after_a_revocation(
-    guarded: Any, body: str
-) -> None:
+def test_an_attempt_that_waits_for_a_silent_peer_is_refused_after_a_revocation(guarded, body):
     holder = guarded.peer(token=token("one-topic"))
     holder.answers_pings = False
     assert not refusal(holder.request(body, topic=MINE, **HANDLES[body]).command)
@@ -218,7 +216,7 @@ def test_an_attempt_that_waits_for_a_silent_peer_is_refused_after_a_revocation(
 
 
 @pytest.mark.parametrize("body", HANDLES)
-def test_an_attempt_that_waits_for_the_disk_is_refused_after_a_revocation(guarded: Any, body: str) -> None:
+def test_an_attempt_that_waits_for_the_disk_is_refused_after_a_revocation(guarded, body):
     guarded.auto_poll = False
     peer = guarded.peer(token=token("one-topic"))
     schema = {"name": "s", "type": pb.Schema.String, "schema_data": b""}
@@ -230,9 +228,7 @@ def test_an_attempt_that_waits_for_the_disk_is_refused_after_a_revocation(guarde
 
 
 @pytest.mark.parametrize("name", ["PARTITIONED_METADATA", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA"])
-def test_a_request_that_waits_for_the_disk_is_refused_after_a_revocation(
-    guarded: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_waits_for_the_disk_is_refused_after_a_revocation(guarded, name, monkeypatch):
     first = guarded.peer(token=token("one-topic"))
     first.producer(MINE)
     guarded.restart()
@@ -251,9 +247,7 @@ def test_a_request_that_waits_for_the_disk_is_refused_after_a_revocation(
 
 
 @pytest.mark.parametrize("name", ["WATCH_TOPIC_LIST", "GET_TOPICS_OF_NAMESPACE"])
-def test_a_list_that_is_being_read_is_refused_after_a_revocation(
-    guarded: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_is_being_read_is_refused_after_a_revocation(guarded, name, monkeypatch):
     admin = guarded.peer(token=token("admin"))
     for number in range(3):
         admin.producer(f"{MINE}{number}", producer_id=number)
@@ -271,14 +265,12 @@ def test_a_list_that_is_being_read_is_refused_after_a_revocation(
     assert not len(guarded.broker.watched)
 
 
-def test_permissions_survive_a_restart(guarded: Any) -> None:
+def test_permissions_survive_a_restart(guarded):
     guarded.restart()
     assert ask(guarded.peer(token=token("producer")), "PRODUCER", MINE) == ""
     assert ask(guarded.peer(token=token("consumer")), "PRODUCER", MINE) == "AuthorizationError"
 
 
-def test_without_authorization_every_authenticated_role_may_do_everything(
-    make_harness: Callable[..., Any],
-) -> None:
+def test_without_authorization_every_authenticated_role_may_do_everything(make_harness):
     harness = make_harness(token_secret_key=SECRET, authorization=False)
     assert ask(harness.peer(token=token("nobody")), "PRODUCER", "t") == ""

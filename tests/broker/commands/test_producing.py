@@ -25,7 +25,7 @@ def refused(peer: Any, **fields: Any) -> int:
     return frame.command.error.error  # type: ignore[no-any-return]
 
 
-def test_generated_names_are_never_reused(harness: Any) -> None:
+def test_generated_names_are_never_reused(harness):
     peer = harness.peer()
     names = [peer.producer(TOPIC, producer_id=n).producer_name for n in range(3)]
     assert names == [f"standalone-{harness.now_ms}-{number}" for number in range(3)]
@@ -34,7 +34,7 @@ def test_generated_names_are_never_reused(harness: Any) -> None:
     assert harness.peer().producer(TOPIC).producer_name not in names
 
 
-def test_the_answer_to_a_new_producer_has_the_fields_that_clients_need(harness: Any) -> None:
+def test_the_answer_to_a_new_producer_has_the_fields_that_clients_need(harness):
     answer = harness.peer().producer(TOPIC)
     assert answer.last_sequence_id == -1
     assert answer.HasField("schema_version")
@@ -42,7 +42,7 @@ def test_the_answer_to_a_new_producer_has_the_fields_that_clients_need(harness: 
     assert not answer.HasField("topic_epoch")
 
 
-def test_a_live_producer_id_gets_its_own_producer_again(harness: Any) -> None:
+def test_a_live_producer_id_gets_its_own_producer_again(harness):
     peer = harness.peer()
     name = peer.producer(TOPIC).producer_name
     assert peer.producer("persistent://public/default/other").producer_name == name
@@ -60,14 +60,14 @@ def test_a_live_producer_id_gets_its_own_producer_again(harness: Any) -> None:
         ("persistent://public/default/parts-partition-2", pb.TopicNotFound),
     ],
 )
-def test_producers_of_unusable_topics_are_refused(harness: Any, topic: str, code: int) -> None:
+def test_producers_of_unusable_topics_are_refused(harness, topic, code):
     harness.actions.create_partitioned(TopicName.parse("parts"), 2, lambda error: None)
     peer = harness.peer()
     assert refused(peer, topic=topic) == code
     assert peer.producer("persistent://public/default/parts-partition-1").producer_ready
 
 
-def test_without_auto_creation_a_producer_needs_an_existing_topic(make_harness: Callable[..., Any]) -> None:
+def test_without_auto_creation_a_producer_needs_an_existing_topic(make_harness):
     harness = make_harness(auto_create_topics=False)
     peer = harness.peer()
     assert refused(peer) == pb.TopicNotFound
@@ -75,7 +75,7 @@ def test_without_auto_creation_a_producer_needs_an_existing_topic(make_harness: 
     assert peer.producer(TOPIC).producer_ready
 
 
-def test_a_producer_with_too_much_metadata_is_refused(harness: Any) -> None:
+def test_a_producer_with_too_much_metadata_is_refused(harness):
     peer = harness.peer()
     big = [pb.KeyValue(key="k", value="v" * METADATA_BYTES_MAX)]
     assert refused(peer, metadata=big) == pb.MetadataError
@@ -83,11 +83,11 @@ def test_a_producer_with_too_much_metadata_is_refused(harness: Any) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"producer_name": "x" * 9000}, {"initial_subscription_name": "x" * 5000}])
-def test_names_that_are_too_long_to_store_are_refused(harness: Any, fields: dict[str, str]) -> None:
+def test_names_that_are_too_long_to_store_are_refused(harness, fields):
     assert refused(harness.peer(), **fields) == pb.NotAllowedError
 
 
-def test_the_initial_subscription_sees_the_first_message(harness: Any) -> None:
+def test_the_initial_subscription_sees_the_first_message(harness):
     peer = harness.peer()
     peer.producer(TOPIC, initial_subscription_name="init")
     peer.send(0)
@@ -96,13 +96,13 @@ def test_the_initial_subscription_sees_the_first_message(harness: Any) -> None:
     assert len(consumer.messages()) == 1
 
 
-def test_the_initial_subscription_needs_auto_creation(make_harness: Callable[..., Any]) -> None:
+def test_the_initial_subscription_needs_auto_creation(make_harness):
     harness = make_harness(auto_create_subscriptions=False)
     assert refused(harness.peer(), initial_subscription_name="init") == pb.NotAllowedError
 
 
 # --- SEND ---
-def test_receipts_come_in_order_and_echo_what_was_sent(harness: Any) -> None:
+def test_receipts_come_in_order_and_echo_what_was_sent(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.auto_poll = False
@@ -114,7 +114,7 @@ def test_receipts_come_in_order_and_echo_what_was_sent(harness: Any) -> None:
     assert found == [(3, 0, 0, 0), (7, 9, 0, 1), (100, 0, 0, 2)]
 
 
-def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness: Any) -> None:
+def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness):
     peer, consumer = harness.peer(), harness.peer()
     peer.producer(TOPIC)
     consumer.subscribe(TOPIC)
@@ -127,7 +127,7 @@ def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness: Any) ->
     assert len(peer.receipts()) == len(consumer.messages()) == 1
 
 
-def test_entries_are_stored_and_delivered_unchanged(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_entries_are_stored_and_delivered_unchanged(harness, make_entry):
     peer, consumer = harness.peer(), harness.peer()
     peer.producer(TOPIC)
     consumer.subscribe(TOPIC)
@@ -142,7 +142,7 @@ def test_entries_are_stored_and_delivered_unchanged(harness: Any, make_entry: Ca
     assert [bytes(m.entry) for m in late.messages()] == [with_magic, without_magic, big]
 
 
-def test_a_wrong_checksum_fails_only_that_send(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_a_wrong_checksum_fails_only_that_send(harness, make_entry):
     peer = harness.peer()
     peer.producer(TOPIC)
     entry = bytearray(make_entry(b"payload"))
@@ -155,9 +155,7 @@ def test_a_wrong_checksum_fails_only_that_send(harness: Any, make_entry: Callabl
 
 
 @pytest.mark.parametrize("size", range(2, 6))  # the magic, and what there is of the checksum
-def test_an_entry_that_ends_inside_its_checksum_fails_only_that_send(
-    harness: Any, make_entry: Callable[..., bytes], size: int
-) -> None:
+def test_an_entry_that_ends_inside_its_checksum_fails_only_that_send(harness, make_entry, size):
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.send(5, make_entry(b"payload")[:size])
@@ -175,9 +173,7 @@ def test_an_entry_that_ends_inside_its_checksum_fails_only_that_send(
         ({"transaction": (0, 1)}, pb.NotAllowedError),
     ],
 )
-def test_sends_with_bad_numbers_are_refused(
-    harness: Any, make_entry: Any, fields: dict[str, Any], code: int
-) -> None:
+def test_sends_with_bad_numbers_are_refused(harness, make_entry, fields, code):
     peer = harness.peer()
     peer.producer(TOPIC)
     entry = make_entry()
@@ -188,14 +184,14 @@ def test_sends_with_bad_numbers_are_refused(
     assert not peer.is_closed
 
 
-def test_a_send_of_no_messages_closes_the_connection(harness: Any) -> None:
+def test_a_send_of_no_messages_closes_the_connection(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.send(0, messages=0)
     assert peer.is_closed
 
 
-def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harness: Any) -> None:
+def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.actions.unload(TopicName.parse(TOPIC))
@@ -210,7 +206,7 @@ def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harn
     assert peer.is_closed
 
 
-def test_each_send_to_a_stopped_store_is_answered_with_an_error(harness: Any) -> None:
+def test_each_send_to_a_stopped_store_is_answered_with_an_error(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     peer.send(0)
@@ -227,9 +223,7 @@ def test_each_send_to_a_stopped_store_is_answered_with_an_error(harness: Any) ->
         ("max_message_size", 200, {"payload": b"x" * 300}, pb.NotAllowedError),
     ],
 )
-def test_entries_that_violate_policies_are_refused(
-    harness: Any, make_entry: Any, policy: str, value: Any, fields: dict[str, Any], code: int
-) -> None:
+def test_entries_that_violate_policies_are_refused(harness, make_entry, policy, value, fields, code):
     peer = harness.peer()
     peer.producer(TOPIC, encrypted=True)
     topic = TopicName.parse(TOPIC)
@@ -242,7 +236,7 @@ def test_entries_that_violate_policies_are_refused(
 
 
 # --- CLOSE_PRODUCER ---
-def test_closing_waits_for_the_receipts(harness: Any) -> None:
+def test_closing_waits_for_the_receipts(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.auto_poll = False
@@ -253,11 +247,11 @@ def test_closing_waits_for_the_receipts(harness: Any) -> None:
     assert [frame.type for frame in peer.frames] == [Command.SEND_RECEIPT, Command.SUCCESS]
 
 
-def test_closing_an_unknown_producer_succeeds(harness: Any) -> None:
+def test_closing_an_unknown_producer_succeeds(harness):
     assert harness.peer().request("close_producer", producer_id=9).type == Command.SUCCESS
 
 
-def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
+def test_a_terminated_topic_takes_no_more(harness):
     peer, consumer = harness.peer(), harness.peer()
     peer.producer(TOPIC)
     consumer.subscribe(TOPIC)
@@ -271,7 +265,7 @@ def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
     assert refused(harness.peer()) == pb.TopicTerminatedError
 
 
-def test_a_producer_receives_only_durable_schema_versions(harness: Any) -> None:
+def test_a_producer_receives_only_durable_schema_versions(harness):
     peers = [harness.peer(), harness.peer()]
     harness.auto_poll = False
     for peer in peers:
@@ -286,9 +280,7 @@ def test_a_producer_receives_only_durable_schema_versions(harness: Any) -> None:
     assert late.pop().type == Command.PRODUCER_SUCCESS, "nothing is to be waited for"
 
 
-def test_a_producer_whose_schema_cannot_be_stored_is_refused(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_producer_whose_schema_cannot_be_stored_is_refused(harness, monkeypatch):
     error, whole = StoreStopped("the disk is gone"), harness.store.keys.merge
 
     def fails(key: str, value: bytes, done: Any = None) -> None:
@@ -304,7 +296,7 @@ def test_a_producer_whose_schema_cannot_be_stored_is_refused(
     peer.producer(TOPIC, schema=SCHEMA)
 
 
-def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness: Any) -> None:
+def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness):
     """Closing the producers first would report stored messages as refused and return too old a last id."""
     peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
     peer.producer(TOPIC)
@@ -325,9 +317,7 @@ def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness: Any
     assert last.entry_id == 3
 
 
-def test_a_topic_whose_termination_cannot_be_stored_continues(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_whose_termination_cannot_be_stored_continues(harness, monkeypatch):
     peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
     peer.producer(TOPIC)
     with monkeypatch.context() as patched:
@@ -342,14 +332,14 @@ def test_a_topic_whose_termination_cannot_be_stored_continues(
     assert len(peer.receipts()) == 1
 
 
-def test_producers_of_a_topic_are_limited_by_policy(harness: Any) -> None:
+def test_producers_of_a_topic_are_limited_by_policy(harness):
     harness.broker.namespaces.set_policy("public", "default", "max_producers_per_topic", 1)
     peer = harness.peer()
     peer.producer(TOPIC)
     assert refused(peer, producer_id=2) == pb.ProducerBusy
 
 
-def test_requests_waiting_for_a_disk_are_limited(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_waiting_for_a_disk_are_limited(harness, monkeypatch):
     monkeypatch.setattr("geminga.broker.commands.producing.ATTEMPTS_MAX", 3)
     waiting: list[Callable[[None], None]] = []
 

@@ -1,11 +1,5 @@
 """GET_SCHEMA and GET_OR_CREATE_SCHEMA when the store fails (the rest is in test_schemas)."""
 
-from __future__ import annotations
-
-from typing import Any
-
-import pytest
-
 from geminga.broker.rules.schemas import schema_key
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName
@@ -15,7 +9,7 @@ TOPIC = "persistent://public/default/t"
 SCHEMA = {"name": "s", "schema_data": b"", "type": pb.Schema.String}
 
 
-def test_a_damaged_schema_is_answered_with_an_error(harness: Any) -> None:
+def test_a_damaged_schema_is_answered_with_an_error(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.store.keys.put(schema_key(TopicName.parse(TOPIC)), b"\x05ab")
@@ -25,7 +19,7 @@ def test_a_damaged_schema_is_answered_with_an_error(harness: Any) -> None:
     assert not peer.is_closed
 
 
-def test_a_stopped_store_is_answered_with_an_error(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_store_is_answered_with_an_error(harness, monkeypatch):
     peer = harness.peer()
     peer.producer(TOPIC)
     merge = harness.store.keys.merge

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -75,7 +74,7 @@ ALL_TYPES = [
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)
-def test_only_some_commands_are_allowed_before_connect(harness: Any, name: str) -> None:
+def test_only_some_commands_are_allowed_before_connect(harness, name):
     peer = harness.peer(connect=False)
     peer.send_bytes(example(name))
     assert peer.is_closed == (name not in BEFORE_CONNECT)
@@ -84,7 +83,7 @@ def test_only_some_commands_are_allowed_before_connect(harness: Any, name: str) 
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)
-def test_every_command_gets_its_answer_when_connected(harness: Any, name: str) -> None:
+def test_every_command_gets_its_answer_when_connected(harness, name):
     bystander, peer = harness.peer(), harness.peer()
     peer.send_bytes(example(name))
     expected = name not in FROM_CLIENTS or name in ALWAYS_CLOSES_WHEN_CONNECTED
@@ -97,7 +96,7 @@ def test_every_command_gets_its_answer_when_connected(harness: Any, name: str) -
 
 
 @pytest.mark.parametrize("name", ALL_TYPES)
-def test_nothing_is_read_after_the_session_has_ended(harness: Any, name: str) -> None:
+def test_nothing_is_read_after_the_session_has_ended(harness, name):
     peer = harness.peer()
     peer.session.close()
     assert peer.session.state is SessionState.CLOSED
@@ -105,12 +104,12 @@ def test_nothing_is_read_after_the_session_has_ended(harness: Any, name: str) ->
     assert not peer.frames
 
 
-def test_the_table_of_handlers_is_complete() -> None:
+def test_the_table_of_handlers_is_complete():
     assert {Command.Type.Name(number) for number in HANDLERS} == FROM_CLIENTS - {"SEND"}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("version", "answered"), [(21, 21), (20, 20), (10, 10), (99, 21)])
-def test_the_lower_protocol_version_is_agreed_on(harness: Any, version: int, answered: int) -> None:
+def test_the_lower_protocol_version_is_agreed_on(harness, version, answered):
     peer = harness.peer(connect=False)
     peer.command("connect", client_version="c", protocol_version=version)
     body = peer.pop().command.connected
@@ -120,14 +119,14 @@ def test_the_lower_protocol_version_is_agreed_on(harness: Any, version: int, ans
     assert body.feature_flags.supports_get_partitioned_metadata_without_auto_creation
 
 
-def test_a_connection_without_a_handshake_is_closed_in_time(harness: Any) -> None:
+def test_a_connection_without_a_handshake_is_closed_in_time(harness):
     silent, talking = harness.peer(connect=False), harness.peer()
     harness.advance(harness.settings.handshake_seconds)
     assert silent.is_closed
     assert not talking.is_closed
 
 
-def test_an_idle_peer_is_pinged_and_a_dead_one_is_dropped(harness: Any) -> None:
+def test_an_idle_peer_is_pinged_and_a_dead_one_is_dropped(harness):
     answering, dead = harness.peer(), harness.peer()
     answering.answers_pings = dead.answers_pings = False
     dead.producer(TOPIC)
@@ -141,7 +140,7 @@ def test_an_idle_peer_is_pinged_and_a_dead_one_is_dropped(harness: Any) -> None:
     assert answering.producer(TOPIC, producer_name="standalone-0-0").producer_name == "standalone-0-0"
 
 
-def test_any_frame_shows_that_the_client_is_alive(harness: Any) -> None:
+def test_any_frame_shows_that_the_client_is_alive(harness):
     peer = harness.peer()
     peer.answers_pings = False
     for _ in range(5):
@@ -150,7 +149,7 @@ def test_any_frame_shows_that_the_client_is_alive(harness: Any) -> None:
     assert not peer.is_closed
 
 
-def test_a_client_whose_reading_is_paused_is_not_dropped_as_silent(harness: Any) -> None:
+def test_a_client_whose_reading_is_paused_is_not_dropped_as_silent(harness):
     peer = harness.peer()
     peer.answers_pings = False
     peer.session.hold(HELD_BY_PENDING)
@@ -171,7 +170,7 @@ CREATED = {"producer": Command.PRODUCER_SUCCESS, "consumer": Command.SUCCESS}
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_a_holder_that_answers_the_ping_keeps_its_place(harness: Any, what: str) -> None:
+def test_a_holder_that_answers_the_ping_keeps_its_place(harness, what):
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.frames.clear()
@@ -188,7 +187,7 @@ def test_a_holder_that_answers_the_ping_keeps_its_place(harness: Any, what: str)
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_a_holder_that_does_not_answer_the_ping_loses_its_place(harness: Any, what: str) -> None:
+def test_a_holder_that_does_not_answer_the_ping_loses_its_place(harness, what):
     holder, others = harness.peer(), [harness.peer(), harness.peer()]
     claim(holder, what)
     holder.answers_pings = False
@@ -203,7 +202,7 @@ def test_a_holder_that_does_not_answer_the_ping_loses_its_place(harness: Any, wh
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_a_client_waiting_for_a_subscription_may_disconnect(harness: Any, what: str) -> None:
+def test_a_client_waiting_for_a_subscription_may_disconnect(harness, what):
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.answers_pings = False
@@ -216,7 +215,7 @@ def test_a_client_waiting_for_a_subscription_may_disconnect(harness: Any, what: 
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_no_peer_is_dropped_because_the_store_is_slow(harness: Any, what: str) -> None:
+def test_no_peer_is_dropped_because_the_store_is_slow(harness, what):
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.answers_pings = False
@@ -238,7 +237,7 @@ def test_no_peer_is_dropped_because_the_store_is_slow(harness: Any, what: str) -
         b"\x00\x00\x00\x06\x00\x00\x00\x02\xff\xff",
     ],
 )
-def test_garbage_closes_only_its_own_connection(harness: Any, data: bytes) -> None:
+def test_garbage_closes_only_its_own_connection(harness, data):
     other, peer = harness.peer(), harness.peer()
     other.producer(TOPIC)
     peer.send_bytes(data)
@@ -247,21 +246,21 @@ def test_garbage_closes_only_its_own_connection(harness: Any, data: bytes) -> No
     assert len(other.receipts()) == 1
 
 
-def test_frames_before_the_bad_one_are_served(harness: Any) -> None:
+def test_frames_before_the_bad_one_are_served(harness):
     peer = harness.peer()
     peer.send_bytes(example("PING") + b"\xff\xff\xff\xff")
     assert [frame.type for frame in peer.frames] == [Command.PONG]
     assert peer.is_closed
 
 
-def test_bytes_may_come_one_at_a_time(harness: Any) -> None:
+def test_bytes_may_come_one_at_a_time(harness):
     peer = harness.peer()
     for byte in example("PING") * 2:
         peer.send_bytes(bytes([byte]))
     assert [frame.type for frame in peer.frames] == [Command.PONG] * 2
 
 
-def test_publishing_is_paused_while_the_store_is_behind(harness: Any) -> None:
+def test_publishing_is_paused_while_the_store_is_behind(harness):
     harness.broker.backpressure.pending_bytes_per_peer_max = 1000
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -277,7 +276,7 @@ def test_publishing_is_paused_while_the_store_is_behind(harness: Any) -> None:
     assert len(peer.receipts()) == 10
 
 
-def test_the_pending_bytes_of_all_connections_together_are_limited(harness: Any) -> None:
+def test_the_pending_bytes_of_all_connections_together_are_limited(harness):
     harness.broker.backpressure.pending_bytes_max = 500
     peers = [harness.peer() for _ in range(3)]
     for peer in peers:
@@ -291,7 +290,7 @@ def test_the_pending_bytes_of_all_connections_together_are_limited(harness: Any)
     assert all(peer.reading for peer in peers)
 
 
-def test_pending_bytes_of_a_lost_connection_are_released(harness: Any) -> None:
+def test_pending_bytes_of_a_lost_connection_are_released(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.auto_poll = False
@@ -302,7 +301,7 @@ def test_pending_bytes_of_a_lost_connection_are_released(harness: Any) -> None:
     assert harness.broker.backpressure.pending_bytes == 0
 
 
-def test_producers_and_consumers_of_a_connection_are_limited(make_harness: Callable[..., Any]) -> None:
+def test_producers_and_consumers_of_a_connection_are_limited(make_harness):
     harness = make_harness(handles_per_connection_max=2)
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -313,9 +312,7 @@ def test_producers_and_consumers_of_a_connection_are_limited(make_harness: Calla
         assert frame.command.error.error == pb.NotAllowedError
 
 
-def test_a_store_failure_in_a_command_closes_the_connection(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_failure_in_a_command_closes_the_connection(harness, monkeypatch):
     peer = harness.peer()
 
     def stopped(*args: Any) -> Any:
@@ -326,9 +323,7 @@ def test_a_store_failure_in_a_command_closes_the_connection(
     assert peer.is_closed
 
 
-def test_publishing_clients_are_not_read_from_while_the_store_is_behind(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publishing_clients_are_not_read_from_while_the_store_is_behind(harness, monkeypatch):
     monkeypatch.setattr(MemoryStore, "is_behind", True)
     busy, idle = harness.peer(), harness.peer()
     busy.producer(TOPIC)
@@ -348,7 +343,7 @@ def test_publishing_clients_are_not_read_from_while_the_store_is_behind(
     assert not idle.is_closed
 
 
-def test_pings_are_answered_while_the_store_is_behind(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pings_are_answered_while_the_store_is_behind(harness, monkeypatch):
     calm = harness.peer()
     monkeypatch.setattr(MemoryStore, "is_behind", True)
     for _ in range(3):
@@ -368,7 +363,7 @@ def test_pings_are_answered_while_the_store_is_behind(harness: Any, monkeypatch:
         harness.poll()
 
 
-def test_clients_paused_for_moments_get_no_unrequested_pong(harness: Any) -> None:
+def test_clients_paused_for_moments_get_no_unrequested_pong(harness):
     peer = harness.peer()
     for _ in range(40):
         peer.session.hold(HELD_BY_PENDING)
@@ -434,7 +429,7 @@ def all_turns(harness: Any, peer: Any) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
 @pytest.mark.parametrize("cut", [0, 1])
-def test_acknowledgements_sent_before_a_disconnect_are_kept(harness: Any, kind: str, cut: int) -> None:
+def test_acknowledgements_sent_before_a_disconnect_are_kept(harness, kind, cut):
     """In slices as always; meanwhile nothing is delivered to it, and its subscription stays taken."""
     other = harness.peer()
     other.producer(TOPIC)
@@ -455,7 +450,7 @@ def test_acknowledgements_sent_before_a_disconnect_are_kept(harness: Any, kind: 
     assert harness.broker.backpressure.received_bytes == 0
 
 
-def test_messages_sent_before_a_disconnect_are_stored(harness: Any) -> None:
+def test_messages_sent_before_a_disconnect_are_stored(harness):
     peer, _ = delivered(harness, 1)
     entry = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 100
     peer.send_bytes(b"".join(encode_send(1, n, 2, None, len(entry)) + entry for n in range(300)))
@@ -465,7 +460,7 @@ def test_messages_sent_before_a_disconnect_are_stored(harness: Any) -> None:
     assert backlog_of(harness) == 301
 
 
-def test_a_disconnected_client_gets_no_answers_and_no_messages(harness: Any) -> None:
+def test_a_disconnected_client_gets_no_answers_and_no_messages(harness):
     """Its pending requests are skipped; ids that it closed are not confused with ids that it opened later."""
     peer, ids = delivered(harness, 300)
     other = "persistent://public/default/other"
@@ -490,7 +485,7 @@ def test_a_disconnected_client_gets_no_answers_and_no_messages(harness: Any) -> 
     assert harness.broker.topics.find(parse_topic(other)) is None
 
 
-def test_acknowledgements_after_a_seek_of_a_disconnected_client_are_dropped(harness: Any) -> None:
+def test_acknowledgements_after_a_seek_of_a_disconnected_client_are_dropped(harness):
     """For that consumer. What the others have acknowledged stays so."""
     peer, ids = delivered(harness, 300)
     harness.advance_clock_on_read(0.0)
@@ -504,7 +499,7 @@ def test_acknowledgements_after_a_seek_of_a_disconnected_client_are_dropped(harn
     assert backlog_of(harness, "other") == 0
 
 
-def test_a_subscription_unsubscribed_before_a_disconnect_is_removed(harness: Any) -> None:
+def test_a_subscription_unsubscribed_before_a_disconnect_is_removed(harness):
     peer, ids = delivered(harness, 200)
     peer.send_bytes(acks(ids) + encoded("unsubscribe", consumer_id=1, request_id=5))
     peer.disconnect()
@@ -514,7 +509,7 @@ def test_a_subscription_unsubscribed_before_a_disconnect_is_removed(harness: Any
 
 
 @pytest.mark.parametrize("end", ["closed", "close"])
-def test_remaining_commands_of_an_expelled_client_are_dropped(harness: Any, end: str) -> None:
+def test_remaining_commands_of_an_expelled_client_are_dropped(harness, end):
     peer, ids = delivered(harness, 300)
     peer.send_bytes(acks(ids))
     left = backlog_of(harness)
@@ -525,7 +520,7 @@ def test_remaining_commands_of_an_expelled_client_are_dropped(harness: Any, end:
     assert all_turns(harness, peer)[-1:] == [left]
 
 
-def test_a_client_that_disconnects_before_connect_is_removed_at_once(harness: Any) -> None:
+def test_a_client_that_disconnects_before_connect_is_removed_at_once(harness):
     harness.advance_clock_on_read(0.001)
     peer = harness.peer(connect=False)
     peer.send_bytes(encode_command(Command(type=Command.PING, ping=pb.CommandPing())) * 500)
@@ -534,7 +529,7 @@ def test_a_client_that_disconnects_before_connect_is_removed_at_once(harness: An
     assert peer.session.state is SessionState.CLOSED
 
 
-def test_commands_after_a_violation_of_a_disconnected_client_are_dropped(harness: Any) -> None:
+def test_commands_after_a_violation_of_a_disconnected_client_are_dropped(harness):
     peer, ids = delivered(harness, 300)
     peer.send_bytes(acks(ids[:150]) + encode_send(1, 0, 0, None, 10) + b"x" * 10 + acks(ids[150:]))
     peer.disconnect()
@@ -543,9 +538,7 @@ def test_commands_after_a_violation_of_a_disconnected_client_are_dropped(harness
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_the_wait_for_the_store_after_a_disconnect_is_limited(
-    harness: Any, monkeypatch: pytest.MonkeyPatch, comes_back: bool
-) -> None:
+def test_the_wait_for_the_store_after_a_disconnect_is_limited(harness, monkeypatch, comes_back):
     peer, ids = delivered(harness, 300)
     harness.auto_poll = False
     monkeypatch.setattr(MemoryStore, "is_behind", True)
@@ -571,7 +564,7 @@ def test_the_wait_for_the_store_after_a_disconnect_is_limited(
 
 
 @pytest.mark.parametrize("what", BUSY)
-def test_a_reconnecting_client_subscribes_after_its_old_work_is_done(harness: Any, what: str) -> None:
+def test_a_reconnecting_client_subscribes_after_its_old_work_is_done(harness, what):
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.frames.clear()
@@ -586,7 +579,7 @@ def test_a_reconnecting_client_subscribes_after_its_old_work_is_done(harness: An
     assert other.pop().type == CREATED[what]
 
 
-def test_producers_requested_by_a_disconnected_client_are_not_opened(harness: Any) -> None:
+def test_producers_requested_by_a_disconnected_client_are_not_opened(harness):
     """Its attempts end with it, also while acknowledgements are worked on."""
     peer, ids = delivered(harness, 300)
     waiting: list[Any] = []
@@ -603,7 +596,7 @@ def test_producers_requested_by_a_disconnected_client_are_not_opened(harness: An
 
 
 @pytest.mark.parametrize("end", ["hangs up", "is thrown out"])
-def test_producers_of_a_disconnected_client_are_closed_in_slices(harness: Any, end: str) -> None:
+def test_producers_of_a_disconnected_client_are_closed_in_slices(harness, end):
     """Closing tens of thousands of producers does not block other clients; their names become free."""
     count = 300
     peer, other = harness.peer(), harness.peer()
@@ -635,7 +628,7 @@ def test_producers_of_a_disconnected_client_are_closed_in_slices(harness: Any, e
     assert opened() == 1
 
 
-def test_the_end_of_the_broker_closes_all_producers_and_consumers(harness: Any) -> None:
+def test_the_end_of_the_broker_closes_all_producers_and_consumers(harness):
     peer, leaving = harness.peer(), harness.peer()
     for number in range(100):
         peer.producer(f"{TOPIC}-{number}", producer_id=number)

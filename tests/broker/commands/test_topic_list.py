@@ -1,7 +1,5 @@
 """Topic list hashes and patterns (vectors of algorithms.md section 13)."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -22,7 +20,7 @@ P = "persistent://public/default/"
         (["c", "a", "b"], "ce8814bc"),
     ],
 )
-def test_hashes_of_topic_lists_are_as_expected(topics: list[str], expected: str) -> None:
+def test_hashes_of_topic_lists_are_as_expected(topics, expected):
     assert topics_hash(topics) == expected
 
 
@@ -38,12 +36,12 @@ def test_hashes_of_topic_lists_are_as_expected(topics: list[str], expected: str)
         (P + "abc", P + "abc-partition-01", False),
     ],
 )
-def test_patterns_match_the_whole_name_without_its_domain(pattern: str, topic: str, matches: bool) -> None:
+def test_patterns_match_the_whole_name_without_its_domain(pattern, topic, matches):
     assert TopicsPattern(pattern).matches(topic) == matches
 
 
 @pytest.mark.parametrize("pattern", ["x" * (PATTERN_LENGTH_MAX + 1), "a("])
-def test_bad_patterns_are_refused(pattern: str) -> None:
+def test_bad_patterns_are_refused(pattern):
     with pytest.raises(Refused):
         TopicsPattern(pattern)
 
@@ -67,7 +65,7 @@ def test_bad_patterns_are_refused(pattern: str) -> None:
         ("(?:a|b*)*", False),
     ],
 )
-def test_patterns_that_could_keep_the_broker_busy_are_refused(pattern: str, cheap: bool) -> None:
+def test_patterns_that_could_keep_the_broker_busy_are_refused(pattern, cheap):
     if cheap:
         TopicsPattern(pattern)
     else:
@@ -75,13 +73,13 @@ def test_patterns_that_could_keep_the_broker_busy_are_refused(pattern: str, chea
             TopicsPattern(pattern)
 
 
-def test_the_worst_pattern_on_the_worst_name_is_quick() -> None:
+def test_the_worst_pattern_on_the_worst_name_is_quick():
     pattern = TopicsPattern(".*a.*b")
     begin = time.thread_time()
     assert not pattern.matches("a" * TOPIC_NAME_MAX)
     assert time.thread_time() - begin < 0.5
 
 
-def test_system_topics_are_hidden() -> None:
+def test_system_topics_are_hidden():
     assert is_hidden(P + "__change_events")
     assert not is_hidden(P + "_ours")

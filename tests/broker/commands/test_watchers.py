@@ -23,7 +23,7 @@ def fill(watched: watchers.WatchedList, names: list[str]) -> Job:
     yield from watched.filled()
 
 
-def test_a_change_costs_the_same_however_many_names_there_are() -> None:
+def test_a_change_costs_the_same_however_many_names_there_are():
     scheduler = Scheduler(0.0, 0)
     slices = CooperativeScheduler(lambda: 0.0, lambda: None, lambda about, error: None)
     lists = WatchedLists(scheduler, slices)
@@ -43,9 +43,7 @@ def test_a_change_costs_the_same_however_many_names_there_are() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_list_that_changes_while_it_is_sent_stays_consistent(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_changes_while_it_is_sent_stays_consistent(seed, monkeypatch):
     """Every step of the job is a turn of its own, and topics come and go between them."""
     random = Random(seed)
     monkeypatch.setattr(CooperativeScheduler, "should_yield", True)

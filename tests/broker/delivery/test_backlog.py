@@ -278,12 +278,7 @@ class Backlog(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("compensated", [False, True])
-def test_backlogs_are_exact_after_any_operations(
-    make_harness: Callable[..., Any],
-    make_entry: Callable[..., bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    compensated: bool,
-) -> None:
+def test_backlogs_are_exact_after_any_operations(make_harness, make_entry, monkeypatch, compensated):
     monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 4)
     monkeypatch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 2)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]

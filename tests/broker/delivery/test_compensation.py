@@ -41,9 +41,7 @@ def stats(harness: Any, subscription: str = "s") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_messages_not_acknowledged_in_time_are_redelivered(
-    make_harness: Callable[..., Any], kind: str
-) -> None:
+def test_messages_not_acknowledged_in_time_are_redelivered(make_harness, kind):
     harness = on(make_harness)
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind=kind)
@@ -67,7 +65,7 @@ def test_messages_not_acknowledged_in_time_are_redelivered(
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_compensation_is_off_by_default(harness: Any, kind: str) -> None:
+def test_compensation_is_off_by_default(harness, kind):
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind=kind)
     producer.publish(3)
@@ -80,8 +78,8 @@ def test_compensation_is_off_by_default(harness: Any, kind: str) -> None:
 @pytest.mark.parametrize("compensated", [False, True])
 @pytest.mark.parametrize("action", ["producer_exception", "producer_request_hold"])
 def test_a_consumer_that_forgets_acknowledgements_stops_its_producers_or_not(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], compensated: bool, action: str
-) -> None:
+    make_harness, make_entry, compensated, action
+):
     # What people met in production: one lost acknowledgement holds the mark, everything behind it counts
     # as backlog although it is acknowledged, and the quota stops the producers.
     harness = on(
@@ -115,7 +113,7 @@ def test_a_consumer_that_forgets_acknowledgements_stops_its_producers_or_not(
         assert answer.type == Command.ERROR
 
 
-def test_messages_that_one_consumer_holds_go_to_another(make_harness: Callable[..., Any]) -> None:
+def test_messages_that_one_consumer_holds_go_to_another(make_harness):
     harness = on(make_harness)
     producer, sleepy, other = producer_of(harness), harness.peer(), harness.peer()
     sleepy.subscribe(TOPIC, kind="Shared", permits=3)
@@ -130,7 +128,7 @@ def test_messages_that_one_consumer_holds_go_to_another(make_harness: Callable[.
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
-def test_nothing_is_pushed_without_permits(make_harness: Callable[..., Any], kind: str) -> None:
+def test_nothing_is_pushed_without_permits(make_harness, kind):
     harness = on(make_harness)
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind=kind, permits=2)
@@ -146,7 +144,7 @@ def test_nothing_is_pushed_without_permits(make_harness: Callable[..., Any], kin
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
-def test_the_redelivery_rate_is_bounded(make_harness: Callable[..., Any], kind: str) -> None:
+def test_the_redelivery_rate_is_bounded(make_harness, kind):
     harness = on(make_harness, 4, redeliver_unacked_per_second_max=3)
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind=kind, permits=1000)
@@ -159,9 +157,7 @@ def test_the_redelivery_rate_is_bounded(make_harness: Callable[..., Any], kind: 
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
-def test_messages_older_than_the_age_limit_are_not_redelivered(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str
-) -> None:
+def test_messages_older_than_the_age_limit_are_not_redelivered(make_harness, make_entry, kind):
     harness = on(make_harness, 10, redeliver_unacked_age_seconds_max=60)
     producer, peer = producer_of(harness), harness.peer()
     producer.send(0, make_entry(publish_time=harness.now_ms - 100_000))
@@ -178,9 +174,7 @@ def test_messages_older_than_the_age_limit_are_not_redelivered(
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
-def test_only_open_messages_of_a_batch_are_redelivered(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str
-) -> None:
+def test_only_open_messages_of_a_batch_are_redelivered(make_harness, make_entry, kind):
     harness = on(make_harness)
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind=kind, permits=100)
@@ -194,7 +188,7 @@ def test_only_open_messages_of_a_batch_are_redelivered(
     assert stats(harness)["messagesPushedAgain"] == 2
 
 
-def test_policies_and_subscription_properties_switch_compensation(harness: Any) -> None:
+def test_policies_and_subscription_properties_switch_compensation(harness):
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     producer.publish(1)
@@ -216,7 +210,7 @@ def test_policies_and_subscription_properties_switch_compensation(harness: Any) 
         namespaces.set_policy("public", "default", "redeliver_unacked_policies", {"afterSeconds": -1}, None)
 
 
-def test_a_new_subscription_may_request_compensation(harness: Any) -> None:
+def test_a_new_subscription_may_request_compensation(harness):
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC, kind="Shared", subscription_properties=[pb.KeyValue(key=PROPERTY, value="5")])
     producer.publish(1)
@@ -232,9 +226,7 @@ def test_a_new_subscription_may_request_compensation(harness: Any) -> None:
     assert came(peer) == [(0, 1)]
 
 
-def test_redeliveries_are_logged_at_intervals(
-    make_harness: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_redeliveries_are_logged_at_intervals(make_harness, caplog):
     caplog.set_level(logging.INFO, "geminga.broker")
     harness = on(make_harness, 4)
     producer, peer = producer_of(harness), harness.peer()
@@ -248,7 +240,7 @@ def test_redeliveries_are_logged_at_intervals(
     assert len([line for line in caplog.messages if "redelivered" in line]) == 2
 
 
-def test_nothing_runs_for_subscriptions_without_consumers(make_harness: Callable[..., Any]) -> None:
+def test_nothing_runs_for_subscriptions_without_consumers(make_harness):
     harness = on(make_harness)
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
@@ -258,7 +250,7 @@ def test_nothing_runs_for_subscriptions_without_consumers(make_harness: Callable
     assert subscription.compensation._timer is None
 
 
-def test_a_rewound_exclusive_consumer_gets_no_message_twice(make_harness: Callable[..., Any]) -> None:
+def test_a_rewound_exclusive_consumer_gets_no_message_twice(make_harness):
     harness = on(make_harness)
     producer, peer = producer_of(harness), harness.peer()
     peer.subscribe(TOPIC)
@@ -276,7 +268,7 @@ def test_a_rewound_exclusive_consumer_gets_no_message_twice(make_harness: Callab
 @given(
     st.lists(st.tuples(st.floats(0.01, 5), st.integers(1, 50)), min_size=1, max_size=300), st.floats(1, 60)
 )
-def test_recorded_send_times_are_never_too_early(steps: list[tuple[float, int]], seconds: float) -> None:
+def test_recorded_send_times_are_never_too_early(steps, seconds):
     marks = DeliveryMarks(seconds)
     now, offset, sent = 0.0, 0, []
     for pause, count in steps:

@@ -1,22 +1,18 @@
 """A consumer's books: permits, pending entries, blocking."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 TOPIC = "persistent://public/default/t"
 
 
 @pytest.fixture
-def consumer(harness: Any) -> Any:
+def consumer(harness):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared", permits=0)
     return peer.session.consumers[1]
 
 
-def test_settling_reduces_the_unacknowledged_messages(consumer: Any) -> None:
+def test_settling_reduces_the_unacknowledged_messages(consumer):
     consumer.track((5,), 10)
     consumer.track((6,), 1)
     assert consumer.unacked_messages == 11
@@ -30,7 +26,7 @@ def test_settling_reduces_the_unacknowledged_messages(consumer: Any) -> None:
     assert consumer.unacked_messages == 0
 
 
-def test_a_consumer_is_blocked_until_half_is_acknowledged(consumer: Any) -> None:
+def test_a_consumer_is_blocked_until_half_is_acknowledged(consumer):
     consumer.unacked_messages_max = 4
     for offset in range(4):
         consumer.track((offset,), 1)
@@ -41,7 +37,7 @@ def test_a_consumer_is_blocked_until_half_is_acknowledged(consumer: Any) -> None
     assert not consumer.blocked
 
 
-def test_a_consumer_is_ready_with_permits_and_a_writable_connection(consumer: Any) -> None:
+def test_a_consumer_is_ready_with_permits_and_a_writable_connection(consumer):
     assert not consumer.ready
     consumer.add_permits(1, 0)
     assert consumer.ready
@@ -52,7 +48,7 @@ def test_a_consumer_is_ready_with_permits_and_a_writable_connection(consumer: An
     assert not consumer.ready
 
 
-def test_requested_entries_follow_the_batch_size(consumer: Any) -> None:
+def test_requested_entries_follow_the_batch_size(consumer):
     consumer.add_permits(1000, 0)
     assert consumer.entries_wanted == 1000
     for _ in range(30):
@@ -63,6 +59,6 @@ def test_requested_entries_follow_the_batch_size(consumer: Any) -> None:
     assert consumer.entries_wanted == 1
 
 
-def test_repr_names_the_peer(consumer: Any) -> None:
+def test_repr_names_the_peer(consumer):
     assert "10.0.0.1" in repr(consumer)
     assert consumer.type_name == "Shared"

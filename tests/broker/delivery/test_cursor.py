@@ -204,7 +204,7 @@ def loaded(store: MemoryStore) -> Cursor:
     return load(value)
 
 
-def test_contiguous_acknowledgements_become_one_short_delta() -> None:
+def test_contiguous_acknowledgements_become_one_short_delta():
     cursor = new_cursor()
     for offset in range(1000):
         cursor.acknowledge(offset)
@@ -212,7 +212,7 @@ def test_contiguous_acknowledgements_become_one_short_delta() -> None:
     assert not cursor.changed
 
 
-def test_deltas_may_be_applied_again_and_on_a_newer_snapshot() -> None:
+def test_deltas_may_be_applied_again_and_on_a_newer_snapshot():
     cursor = new_cursor(3, properties={"a": "b"})
     base = cursor.take_snapshot()
     cursor.acknowledge(5)
@@ -233,7 +233,7 @@ def test_deltas_may_be_applied_again_and_on_a_newer_snapshot() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
-def test_a_cursor_loads_equally_from_deltas_in_any_order(random: Random, deltas: int) -> None:
+def test_a_cursor_loads_equally_from_deltas_in_any_order(random, deltas):
     cursor = new_cursor(random.randrange(50))
     base = cursor.take_snapshot()
     kept = []
@@ -254,7 +254,7 @@ def test_a_cursor_loads_equally_from_deltas_in_any_order(random: Random, deltas:
     assert (again.mark, again.holes, again.batches) == (cursor.mark, cursor.holes, cursor.batches)
 
 
-def test_a_cursor_of_the_first_version_is_read() -> None:
+def test_a_cursor_of_the_first_version_is_read():
     # Written by it: mark 3, no properties, 5 and 7 acknowledged; then a delta with 20..22 and batch 9.
     base = bytes.fromhex("01 03 02 7b7d 01 00 02 02 05 01 01 01 00")
     delta = bytes.fromhex("01 01 14 03 03 09 01 05")
@@ -263,7 +263,7 @@ def test_a_cursor_of_the_first_version_is_read() -> None:
     assert found.batches == {9: 0b101}
 
 
-def test_loading_does_not_multiply_ranges_by_batches() -> None:
+def test_loading_does_not_multiply_ranges_by_batches():
     # 20,000 of each took 10.9 s when every range was compared with every batch.
     cursor = new_cursor()
     base = cursor.take_snapshot()
@@ -279,7 +279,7 @@ def test_loading_does_not_multiply_ranges_by_batches() -> None:
     assert (found.holes, found.batches) == (cursor.holes, cursor.batches)
 
 
-def test_a_cursor_with_ten_million_holes_and_all_deltas_loads_fast() -> None:
+def test_a_cursor_with_ten_million_holes_and_all_deltas_loads_fast():
     end = 20_000_000
     cursor = new_cursor()
     everything = ((1 << 2048) - 1) // 3  # every other entry
@@ -300,7 +300,7 @@ def test_a_cursor_with_ten_million_holes_and_all_deltas_loads_fast() -> None:
     assert (found.mark, found.holes) == (cursor.mark, cursor.holes)
 
 
-def test_cumulative_acknowledgements_do_not_visit_every_batch() -> None:
+def test_cumulative_acknowledgements_do_not_visit_every_batch():
     cursor = new_cursor()
     for offset in range(100_000, 140_000):
         cursor.acknowledge_part(offset, [1], 70)
@@ -312,7 +312,7 @@ def test_cumulative_acknowledgements_do_not_visit_every_batch() -> None:
     assert (len(cursor.batches), min(cursor.batches)) == (20_000, 120_000)
 
 
-def test_long_acknowledgement_sets_cost_their_length() -> None:
+def test_long_acknowledgement_sets_cost_their_length():
     given = [-1] * (1 << 14)
     begin = time.thread_time()
     for _ in range(20):
@@ -321,7 +321,7 @@ def test_long_acknowledgement_sets_cost_their_length() -> None:
     assert words_from_bits(bits) == given
 
 
-def test_an_acknowledgement_set_is_bounded_by_its_batch() -> None:
+def test_an_acknowledgement_set_is_bounded_by_its_batch():
     given = [-1] * (1 << 17)  # a mebibyte
     begin = time.thread_time()
     for offset in range(1000):
@@ -334,7 +334,7 @@ def test_an_acknowledgement_set_is_bounded_by_its_batch() -> None:
     assert len(cursor.take_delta()) < 70
 
 
-def test_an_entry_of_a_single_message_stores_no_ack_set() -> None:
+def test_an_entry_of_a_single_message_stores_no_ack_set():
     cursor = new_cursor(0, BatchesOf(1))
     assert cursor.acknowledge_part(3, [-1], 1) == 1
     assert not cursor.batches
@@ -343,7 +343,7 @@ def test_an_entry_of_a_single_message_stores_no_ack_set() -> None:
     assert cursor.is_acknowledged(3)
 
 
-def test_partly_acknowledged_batches_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partly_acknowledged_batches_have_a_limit(monkeypatch):
     monkeypatch.setattr(cursor_module, "PARTIAL_BATCHES_BYTES_MAX", 1000)
     cursor = new_cursor()
     for offset in range(5):
@@ -356,7 +356,7 @@ def test_partly_acknowledged_batches_have_a_limit(monkeypatch: pytest.MonkeyPatc
     assert cursor.acknowledge_part(5, [1], 70) == 1
 
 
-def test_a_tally_of_another_state_is_ignored() -> None:
+def test_a_tally_of_another_state_is_ignored():
     cursor = new_cursor()
     base = cursor.take_snapshot()
     cursor.acknowledge(3)
@@ -369,7 +369,7 @@ def test_a_tally_of_another_state_is_ignored() -> None:
     assert lost.open_tally(10) == (9 * 70, 9 * 70)
 
 
-def test_a_cursor_without_a_tally_is_counted_on_request() -> None:
+def test_a_cursor_without_a_tally_is_counted_on_request():
     base = bytes.fromhex("01 03 02 7b7d 01 00 02 02 05 01 01 01 00")
     delta = bytes.fromhex("01 01 14 03 03 09 01 05")
     found = load(StoredValue(base, [delta]), PlainCounts())
@@ -378,7 +378,7 @@ def test_a_cursor_without_a_tally_is_counted_on_request() -> None:
     assert found.open_tally(30) == (messages - 8, size)  # of the ten messages in entry 9, two are open
 
 
-def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch):
     monkeypatch.setattr(cursor_module, "SNAPSHOT_AFTER_DELTAS", 10)
     store = MemoryStore()
     cursor = new_cursor()
@@ -393,7 +393,7 @@ def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch: pytest.MonkeyPa
     assert loaded(store).holes == cursor.holes
 
 
-def test_answers_wait_for_earlier_acknowledgements() -> None:
+def test_answers_wait_for_earlier_acknowledgements():
     store = MemoryStore()
     cursor = new_cursor()
     writer = CursorWriter(cursor, store, "k")
@@ -415,7 +415,7 @@ def test_answers_wait_for_earlier_acknowledgements() -> None:
     assert said[-1] == "nothing to wait for"
 
 
-def test_a_cursor_loaded_while_its_last_write_is_pending_answers_after_that_write() -> None:
+def test_a_cursor_loaded_while_its_last_write_is_pending_answers_after_that_write():
     store = MemoryStore()
     cursor = new_cursor()
     before = CursorWriter(cursor, store, "k")
@@ -433,7 +433,7 @@ def test_a_cursor_loaded_while_its_last_write_is_pending_answers_after_that_writ
     assert loaded(store).is_acknowledged(2)
 
 
-def test_a_store_that_stopped_fails_the_answer() -> None:
+def test_a_store_that_stopped_fails_the_answer():
     store = MemoryStore()
     cursor = new_cursor()
     writer = CursorWriter(cursor, store, "k")
@@ -448,7 +448,7 @@ def test_a_store_that_stopped_fails_the_answer() -> None:
 
 
 @pytest.mark.parametrize("when", ["writing", "before"])
-def test_a_repeated_acknowledgement_fails_as_the_first_one_whose_write_failed(when: str) -> None:
+def test_a_repeated_acknowledgement_fails_as_the_first_one_whose_write_failed(when):
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = FileStore.open("/data", filesystem=filesystem, threads=False)
     cursor = new_cursor()
@@ -468,7 +468,7 @@ def test_a_repeated_acknowledgement_fails_as_the_first_one_whose_write_failed(wh
         assert isinstance(errors[0], StoreError)
 
 
-def test_a_deleted_cursor_writes_nothing_any_more() -> None:
+def test_a_deleted_cursor_writes_nothing_any_more():
     store = MemoryStore()
     cursor = new_cursor()
     writer = CursorWriter(cursor, store, "k")
@@ -483,7 +483,7 @@ def test_a_deleted_cursor_writes_nothing_any_more() -> None:
     assert store.keys.get("k") is None
 
 
-def test_a_reader_cursor_writes_nothing() -> None:
+def test_a_reader_cursor_writes_nothing():
     store = MemoryStore()
     cursor = Cursor(0, counts=BatchesOf(), durable=False)
     writer = CursorWriter(cursor, store, "k")
@@ -508,9 +508,7 @@ def test_a_reader_cursor_writes_nothing() -> None:
         (50, [60], 0, 10, (10, [])),
     ],
 )
-def test_a_loaded_cursor_is_limited_to_existing_entries(
-    mark: int, holes: list[int], start: int, end: int, expected: tuple[int, list[int]]
-) -> None:
+def test_a_loaded_cursor_is_limited_to_existing_entries(mark, holes, start, end, expected):
     cursor = new_cursor(mark)
     for hole in holes:
         cursor.acknowledge(hole)
@@ -520,7 +518,7 @@ def test_a_loaded_cursor_is_limited_to_existing_entries(
     assert not cursor.batches
 
 
-def test_damaged_cursors_are_named() -> None:
+def test_damaged_cursors_are_named():
     good = new_cursor(7).take_snapshot()
     for value in (
         StoredValue(b"", []),
@@ -534,7 +532,7 @@ def test_damaged_cursors_are_named() -> None:
             Cursor.load(value, "cursor of s", BatchesOf())
 
 
-def test_bit_sets_equal_those_of_java() -> None:
+def test_bit_sets_equal_those_of_java():
     # Recorded: 5 messages with #1 acknowledged, then #3; 70 messages acknowledged up to #65.
     assert bits_from_words([29], 5) == 0b11101
     assert words_from_bits(0b10101) == [21]
@@ -544,7 +542,7 @@ def test_bit_sets_equal_those_of_java() -> None:
     assert bits_from_words([-(1 << 63)], 64) == 1 << 63
 
 
-def test_properties_are_stored_as_json() -> None:
+def test_properties_are_stored_as_json():
     cursor = new_cursor(0, properties={"ä": "ö"})
     assert load(StoredValue(cursor.take_snapshot(), [])).properties == json.loads('{"ä": "ö"}')
 
@@ -571,7 +569,7 @@ class FarCounts(BatchesOf):
         return super().held(offsets, start, stop)
 
 
-def test_acknowledgements_hold_even_if_entries_cannot_be_counted() -> None:
+def test_acknowledgements_hold_even_if_entries_cannot_be_counted():
     for seed in range(50):
         random, counts, store = Random(seed), FarCounts(), MemoryStore()
         cursor, plain = (Cursor(0, counts=each, durable=True) for each in (counts, BatchesOf()))
@@ -594,7 +592,7 @@ def test_acknowledgements_hold_even_if_entries_cannot_be_counted() -> None:
             assert found.open_tally(END) == plain.open_tally(END)
 
 
-def test_the_mark_is_stored_even_if_entries_cannot_be_counted() -> None:
+def test_the_mark_is_stored_even_if_entries_cannot_be_counted():
     for is_behind in (False, True):
         for is_away in (False, True):
             counts, store = FarCounts(), MemoryStore()

@@ -21,9 +21,7 @@ NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
 
 
-def test_delayed_messages_are_never_early_and_survive_a_restart(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_delayed_messages_are_never_early_and_survive_a_restart(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     producer.send(0, make_entry(b"late", deliver_at_time=harness.now_ms + 5000))
@@ -44,9 +42,7 @@ def test_delayed_messages_are_never_early_and_survive_a_restart(
 
 
 @pytest.mark.parametrize("size", [1, 300])
-def test_a_backlog_with_a_delayed_message_is_delivered_without_it(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes], size: int
-) -> None:
+def test_a_backlog_with_a_delayed_message_is_delivered_without_it(harness, producer, make_entry, size):
     producer.publish(5)
     producer.send(5, make_entry(b"late", deliver_at_time=harness.now_ms + 5000, partition_key="k" * size))
     producer.publish(5, first=6)
@@ -57,9 +53,7 @@ def test_a_backlog_with_a_delayed_message_is_delivered_without_it(
     assert peer.entry_ids() == [5]
 
 
-def test_the_wall_clock_decides_about_delays_not_the_timer(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_the_wall_clock_decides_about_delays_not_the_timer(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     due_ms = harness.now_ms + 1000
@@ -70,9 +64,7 @@ def test_the_wall_clock_decides_about_delays_not_the_timer(
     assert peer.payloads() == [b"late"]
 
 
-def test_a_message_is_not_late_when_the_wall_clock_is_set_forward(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_a_message_is_not_late_when_the_wall_clock_is_set_forward(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     producer.send(0, make_entry(b"late", deliver_at_time=harness.now_ms + 3_600_000))
@@ -83,9 +75,7 @@ def test_a_message_is_not_late_when_the_wall_clock_is_set_forward(
     assert peer.payloads() == [b"late"]
 
 
-def test_entries_due_at_one_moment_are_delivered_in_slices(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_due_at_one_moment_are_delivered_in_slices(harness, producer, make_entry, monkeypatch):
     monkeypatch.setattr(delayed, "DUE_AT_ONCE_MAX", 10)
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
@@ -97,9 +87,7 @@ def test_entries_due_at_one_moment_are_delivered_in_slices(
         assert peer.entry_ids() == list(offsets)
 
 
-def test_exclusive_consumers_do_not_wait_for_delays(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_exclusive_consumers_do_not_wait_for_delays(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     producer.send(0, make_entry(b"late", deliver_at_time=harness.now_ms + 5000))
@@ -108,9 +96,7 @@ def test_exclusive_consumers_do_not_wait_for_delays(
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 @pytest.mark.parametrize("how", ["skip", "ttl"])
-def test_expired_or_skipped_delayed_messages_are_not_delivered(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], kind: str, how: str
-) -> None:
+def test_expired_or_skipped_delayed_messages_are_not_delivered(make_harness, make_entry, kind, how):
     # With Key_Shared this raised in the timer, which then dropped the timers of other topics too.
     harness = make_harness(message_ttl_seconds=20 if how == "ttl" else 0)
     peer, producer = harness.peer(), harness.peer()
@@ -139,9 +125,7 @@ def test_expired_or_skipped_delayed_messages_are_not_delivered(
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_skipped_replayed_messages_are_not_delivered(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_skipped_replayed_messages_are_not_delivered(harness, producer, make_entry):
     first, second = harness.peer(), harness.peer()
     first.subscribe(TOPIC, kind="Key_Shared", permits=20)
     for number in range(20):
@@ -159,9 +143,7 @@ def test_skipped_replayed_messages_are_not_delivered(
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
-def test_a_delayed_backlog_is_read_in_slices(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes], kind: str
-) -> None:
+def test_a_delayed_backlog_is_read_in_slices(harness, producer, make_entry, kind):
     count = 3 * ENTRIES_PER_CALL_MAX + 10
     for number in range(count):
         producer.send(number, make_entry(deliver_at_time=harness.now_ms + 5000, partition_key=str(number)))
@@ -198,9 +180,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_entries_are_due_in_the_order_of_their_times_however_they_were_added(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_entries_are_due_in_the_order_of_their_times_however_they_were_added(monkeypatch, seed):
     choice = random.Random(seed)
     monkeypatch.setattr(delayed, "SPAN_ENTRIES_MAX", choice.choice((1, 5, 1_000)))
     monkeypatch.setattr(delayed, "DUE_AT_ONCE_MAX", choice.choice((1, 7, 2_000)))
@@ -233,7 +213,7 @@ def test_entries_are_due_in_the_order_of_their_times_however_they_were_added(
     assert (len(entries), entries.next_ms) == (0, 0)
 
 
-def test_delayed_entries_take_few_bytes_each() -> None:
+def test_delayed_entries_take_few_bytes_each():
     entries = delayed.DelayedEntries(Clock(), lambda offsets: None, "a test")  # type: ignore[arg-type]
     choice = random.Random(1)
     tracemalloc.start()
@@ -245,7 +225,7 @@ def test_delayed_entries_take_few_bytes_each() -> None:
         tracemalloc.stop()
 
 
-def test_skipped_entries_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_entries_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(delayed, "SPAN_ENTRIES_MAX", 100)
     clock, got, count = Clock(), list[int](), 20_000
     entries = delayed.DelayedEntries(clock, got.extend, "a test")  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ Command = pb.BaseCommand
 
 
 # --- permits ---
-def test_nothing_is_sent_before_flow_and_never_more_than_permits(harness: Any, producer: Any) -> None:
+def test_nothing_is_sent_before_flow_and_never_more_than_permits(harness, producer):
     consumer = harness.peer()
     consumer.subscribe(TOPIC, permits=0)
     producer.publish(5)
@@ -37,9 +37,7 @@ def test_nothing_is_sent_before_flow_and_never_more_than_permits(harness: Any, p
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_a_batch_takes_a_permit_per_message_and_may_exceed_them(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes], kind: str
-) -> None:
+def test_a_batch_takes_a_permit_per_message_and_may_exceed_them(harness, producer, make_entry, kind):
     consumer = harness.peer()
     consumer.subscribe(TOPIC, kind=kind, permits=15)
     entry = make_entry(num_messages_in_batch=10)
@@ -52,9 +50,7 @@ def test_a_batch_takes_a_permit_per_message_and_may_exceed_them(
     assert consumer.entry_ids() == [2]
 
 
-def test_the_message_count_is_read_from_stored_entries(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_the_message_count_is_read_from_stored_entries(harness, producer, make_entry):
     for sequence_id in range(3):
         producer.send(sequence_id, make_entry(num_messages_in_batch=10), messages=10)
     consumer = harness.peer()
@@ -63,7 +59,7 @@ def test_the_message_count_is_read_from_stored_entries(
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_dispatching_waits_for_a_slow_reader(harness: Any, producer: Any, kind: str) -> None:
+def test_dispatching_waits_for_a_slow_reader(harness, producer, kind):
     consumer = harness.peer()
     consumer.subscribe(TOPIC, kind=kind)
     consumer.writable = False
@@ -76,9 +72,7 @@ def test_dispatching_waits_for_a_slow_reader(harness: Any, producer: Any, kind: 
 
 # --- taking turns with everybody else ---
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_a_long_backlog_is_sent_in_pieces(
-    harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_long_backlog_is_sent_in_pieces(harness, producer, monkeypatch, kind):
     monkeypatch.setattr(dispatcher, "ENTRIES_PER_CALL_MAX", 50)
     for module in (dispatcher, single_active):
         monkeypatch.setattr(module, "ENTRIES_PER_READ_MAX", 20)
@@ -96,9 +90,7 @@ def test_a_long_backlog_is_sent_in_pieces(
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_large_entries_count_by_their_bytes(
-    harness: Any, producer: Any, make_entry: Any, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_large_entries_count_by_their_bytes(harness, producer, make_entry, monkeypatch, kind):
     monkeypatch.setattr(dispatcher, "BYTES_PER_CALL_MAX", 5000)
     monkeypatch.setattr(dispatcher, "BYTES_PER_READ_MAX", 2500)
     for sequence_id in range(40):
@@ -115,9 +107,7 @@ def test_large_entries_count_by_their_bytes(
 
 # --- a store that fails to read ---
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_unreadable_entries_are_not_delivered_and_retried(
-    harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_unreadable_entries_are_not_delivered_and_retried(harness, producer, monkeypatch, kind):
     producer.publish(3)
     read = harness.store.read
 
@@ -135,7 +125,7 @@ def test_unreadable_entries_are_not_delivered_and_retried(
     assert peer.entry_ids() == [0, 1, 2, 3]
 
 
-def test_an_entry_with_unreadable_metadata_is_delivered_unchanged(harness: Any, producer: Any) -> None:
+def test_an_entry_with_unreadable_metadata_is_delivered_unchanged(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     producer.send(0, b"\x00\x00\x00\x02\xff\xff?")
@@ -146,9 +136,7 @@ def test_an_entry_with_unreadable_metadata_is_delivered_unchanged(harness: Any, 
 # --- failures of our own ---
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_failing_dispatch_loses_no_message(
-    make_harness: Any, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int
-) -> None:
+def test_a_failing_dispatch_loses_no_message(make_harness, monkeypatch, kind, seed):
     """Reading, looking into an entry and sending fail now and then, by a bug: nothing is lost or halted."""
     harness = make_harness(failover_delay_seconds=0.0)
     chance, fails = random.Random(seed), True
@@ -225,9 +213,7 @@ def entry_of(sequence_id: int, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
-def test_pending_redeliveries_resume_after_a_failure(
-    harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_pending_redeliveries_resume_after_a_failure(harness, producer, monkeypatch, kind):
     consumer = harness.peer()
     consumer.subscribe(TOPIC, kind=kind)
     producer.publish(5)

@@ -35,13 +35,11 @@ STICKY = {"keySharedMode": pb.STICKY}
         ({"ordering_key": b""}, b""),
     ],
 )
-def test_sticky_keys_are_read_from_the_metadata(
-    make_entry: Callable[..., bytes], fields: dict[str, Any], expected: bytes
-) -> None:
+def test_sticky_keys_are_read_from_the_metadata(make_entry, fields, expected):
     assert sticky_key(peek_entry(make_entry(**fields))) == expected
 
 
-def test_an_unreadable_entry_has_no_key() -> None:
+def test_an_unreadable_entry_has_no_key():
     assert sticky_key(None) == b"NONE_KEY"
 
 
@@ -68,7 +66,7 @@ class Keyed:
 
 
 @pytest.fixture
-def keyed(harness: Any, make_entry: Callable[..., bytes]) -> Keyed:
+def keyed(harness, make_entry):
     return Keyed(harness, make_entry)
 
 
@@ -91,7 +89,7 @@ def owner_of(keys: list[str], *names: str) -> dict[str, str]:
 KEYS = [f"key-{n}" for n in range(40)]
 
 
-def test_keys_go_to_the_consumers_of_the_documented_hash(keyed: Keyed) -> None:
+def test_keys_go_to_the_consumers_of_the_documented_hash(keyed):
     peers = {name: keyed.consumer(name) for name in ("alpha", "beta")}
     keyed.publish(*KEYS)
     owners = owner_of(KEYS, "alpha", "beta")
@@ -99,7 +97,7 @@ def test_keys_go_to_the_consumers_of_the_documented_hash(keyed: Keyed) -> None:
         assert entries(peer) == [n for n, key in enumerate(KEYS) if owners[key] == name]
 
 
-def test_a_consumer_without_permits_holds_up_only_its_own_keys(keyed: Keyed) -> None:
+def test_a_consumer_without_permits_holds_up_only_its_own_keys(keyed):
     stuck, going = keyed.consumer("alpha", permits=1), keyed.consumer("beta")
     keyed.publish(*KEYS)
     owners = owner_of(KEYS, "alpha", "beta")
@@ -111,7 +109,7 @@ def test_a_consumer_without_permits_holds_up_only_its_own_keys(keyed: Keyed) -> 
 
 
 @pytest.mark.parametrize("acknowledged", [19, 20, 21, 60])
-def test_acknowledged_entries_do_not_block_later_ones_of_their_key(keyed: Keyed, acknowledged: int) -> None:
+def test_acknowledged_entries_do_not_block_later_ones_of_their_key(keyed, acknowledged):
     """A reconnected consumer acknowledges its earlier entries; its new connection has no permits yet."""
     back, _ = keyed.consumer("alpha", permits=0), keyed.consumer("beta")
     owners = owner_of(KEYS, "alpha", "beta")
@@ -123,7 +121,7 @@ def test_acknowledged_entries_do_not_block_later_ones_of_their_key(keyed: Keyed,
     assert entries(back) == list(range(acknowledged, 100))
 
 
-def test_moved_slots_wait_for_their_old_consumer(keyed: Keyed) -> None:
+def test_moved_slots_wait_for_their_old_consumer(keyed):
     old = keyed.consumer("alpha")
     keyed.publish(*KEYS)
     assert len(entries(old)) == len(KEYS)
@@ -144,7 +142,7 @@ def test_moved_slots_wait_for_their_old_consumer(keyed: Keyed) -> None:
         assert mine == sorted(mine)
 
 
-def test_out_of_order_delivery_does_not_wait(keyed: Keyed) -> None:
+def test_out_of_order_delivery_does_not_wait(keyed):
     meta = {"keySharedMode": pb.AUTO_SPLIT, "allowOutOfOrderDelivery": True}
     keyed.consumer("alpha", keySharedMeta=meta)
     keyed.publish(*KEYS)
@@ -153,7 +151,7 @@ def test_out_of_order_delivery_does_not_wait(keyed: Keyed) -> None:
     assert entries(new)
 
 
-def test_sticky_ranges_and_slots_without_an_owner(keyed: Keyed) -> None:
+def test_sticky_ranges_and_slots_without_an_owner(keyed):
     half = {**STICKY, "hashRanges": [pb.IntRange(start=0, end=32767)]}
     low = keyed.consumer("low", keySharedMeta=half)
     keyed.publish("hello", "key-1")  # slots 64071 and 5536
@@ -163,7 +161,7 @@ def test_sticky_ranges_and_slots_without_an_owner(keyed: Keyed) -> None:
     assert entries(high) == [0]
 
 
-def test_consumers_of_different_modes_are_refused(keyed: Keyed, harness: Any) -> None:
+def test_consumers_of_different_modes_are_refused(keyed, harness):
     keyed.consumer("a")
     peer = harness.peer()
     meta = {**STICKY, "hashRanges": [pb.IntRange(start=0, end=5)]}
@@ -173,7 +171,7 @@ def test_consumers_of_different_modes_are_refused(keyed: Keyed, harness: Any) ->
     assert frame.command.error.error == pb.ConsumerBusy
 
 
-def test_entries_held_for_blocked_keys_are_bounded(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_held_for_blocked_keys_are_bounded(keyed, monkeypatch):
     monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", 5)
     stuck = keyed.consumer("alpha", permits=0)
     going = keyed.consumer("beta")
@@ -189,7 +187,7 @@ def test_entries_held_for_blocked_keys_are_bounded(keyed: Keyed, monkeypatch: py
     assert entries(going) == [40]
 
 
-def test_delayed_messages_keep_their_slot(keyed: Keyed, harness: Any, make_entry: Any) -> None:
+def test_delayed_messages_keep_their_slot(keyed, harness, make_entry):
     consumer = keyed.consumer("a")
     entry = make_entry(b"late", partition_key="k", deliver_at_time=harness.now_ms + 1000)
     keyed.producer.send(0, entry)
@@ -201,9 +199,7 @@ def test_delayed_messages_keep_their_slot(keyed: Keyed, harness: Any, make_entry
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_each_keys_order_holds_while_consumers_join_and_leave(
-    keyed: Keyed, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_keys_order_holds_while_consumers_join_and_leave(keyed, seed, monkeypatch):
     """A key's entries are first delivered in order, and never to two consumers at the same time."""
     if seed % 2:
         monkeypatch.setattr("geminga.broker.delivery.shared.RETURNED_AT_ONCE_MAX", 2)
@@ -260,9 +256,7 @@ def test_each_keys_order_holds_while_consumers_join_and_leave(
     assert acked | set(pending["last"]) == set(range(len(keys)))
 
 
-def test_a_leave_moves_the_entries_of_one_consumer_however_many_wait(
-    harness: Any, make_entry: Callable[..., bytes], lines_run: Callable[..., int]
-) -> None:
+def test_a_leave_moves_the_entries_of_one_consumer_however_many_wait(harness, make_entry, lines_run):
     lines = []
     for topic, count in (("few", 10), ("many", 100)):
         producer = harness.peer()
@@ -281,7 +275,7 @@ def test_a_leave_moves_the_entries_of_one_consumer_however_many_wait(
     assert lines[1] < 3 * lines[0]
 
 
-def test_entries_go_back_to_the_consumer_that_their_slot_is_bound_to(keyed: Keyed) -> None:
+def test_entries_go_back_to_the_consumer_that_their_slot_is_bound_to(keyed):
     moving = next(key for key, owner in owner_of(KEYS, "alpha", "beta").items() if owner == "beta")
     alpha = keyed.consumer("alpha", permits=1)
     keyed.publish(moving, moving, *KEYS)
@@ -294,8 +288,8 @@ def test_entries_go_back_to_the_consumer_that_their_slot_is_bound_to(keyed: Keye
 
 
 def test_a_key_moves_to_another_consumer_only_behind_a_complete_chunked_message(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes]
-) -> None:
+    harness, producer, make_entry
+):
     def send_chunks(number: int) -> None:
         for key in range(20):
             fields = {"partition_key": f"k{key}", "uuid": f"u{key}", "chunk_id": number}

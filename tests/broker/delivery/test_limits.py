@@ -17,7 +17,7 @@ def limit(**rate: int) -> RateLimit:
 
 
 @given(st.integers(1, 100_000), st.lists(st.integers(1, 5_000), min_size=1, max_size=200))
-def test_the_rate_is_exact_for_messages_of_any_size(rate: int, sizes: list[int]) -> None:
+def test_the_rate_is_exact_for_messages_of_any_size(rate, sizes):
     bucket, now = limit(messages=rate), 0.0
     for size in sizes:
         now += bucket.wait(now)
@@ -28,20 +28,20 @@ def test_the_rate_is_exact_for_messages_of_any_size(rate: int, sizes: list[int])
     assert now <= (sum(sizes) + 0.25 * len(sizes) * max(1, rate * BURST_SECONDS)) / rate + 1e-3
 
 
-def test_an_idle_time_saves_few_permits() -> None:
+def test_an_idle_time_saves_few_permits():
     bucket = limit(messages=1000)
     assert bucket.wait(3600.0) == 0
     assert bucket.left(10_000, 10_000) == (100, 10_000)
 
 
-def test_limits_of_messages_and_bytes_both_apply() -> None:
+def test_limits_of_messages_and_bytes_both_apply():
     bucket = limit(messages=1000, bytes=1000)
     bucket.take(1, 2000, 0.0)
     assert bucket.wait(0.0) == pytest.approx(1.925)
     assert limit(messages=10, period_seconds=5).left(9, 9) == (1, 9)
 
 
-def test_a_changed_rate_clears_the_debt() -> None:
+def test_a_changed_rate_clears_the_debt():
     bucket = limit(messages=1)
     bucket.take(1_000_000, 0, 0.0)
     bucket.set(ThrottleRate(messages=1), 0.0)
@@ -54,7 +54,7 @@ def test_a_changed_rate_clears_the_debt() -> None:
     assert bucket.wait(0.0) == 0
 
 
-def test_a_limit_is_created_when_needed() -> None:
+def test_a_limit_is_created_when_needed():
     assert with_rate(None, ThrottleRate(), 0.0) is None
     made = with_rate(None, ThrottleRate(bytes=5), 0.0)
     assert in_force(None, made, RateLimit()) == (made,)

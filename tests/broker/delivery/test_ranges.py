@@ -92,7 +92,7 @@ TestRangeSet = RangeSetMachine.TestCase
 
 
 @given(st.sets(NUMBERS, max_size=300))
-def test_ranges_are_maximal_and_rising(numbers: set[int]) -> None:
+def test_ranges_are_maximal_and_rising(numbers):
     ranges = RangeSet()
     for number in numbers:
         ranges.add(number)
@@ -102,7 +102,7 @@ def test_ranges_are_maximal_and_rising(numbers: set[int]) -> None:
     assert list(ranges.ranges(2)) == found[:2]
 
 
-def test_a_million_holes_stay_small_and_fast() -> None:
+def test_a_million_holes_stay_small_and_fast():
     ranges = RangeSet()
     begin = time.thread_time()
     for value in range(0, 2_000_000, 2):
@@ -117,7 +117,7 @@ def test_a_million_holes_stay_small_and_fast() -> None:
     assert ranges.next_present(1_999_999, 3_000_000) == 3_000_000
 
 
-def test_one_huge_range_is_written_in_a_few_bytes() -> None:
+def test_one_huge_range_is_written_in_a_few_bytes():
     ranges = RangeSet()
     ranges.add_range(0, 50_000_000)
     out = bytearray()
@@ -126,7 +126,7 @@ def test_one_huge_range_is_written_in_a_few_bytes() -> None:
     assert reencoded(ranges) == ranges
 
 
-def test_neighbouring_bitmaps_are_written_and_read_in_one_go() -> None:
+def test_neighbouring_bitmaps_are_written_and_read_in_one_go():
     ranges = RangeSet()
     for value in range(0, 10 * 1024, 2):
         ranges.add(value)
@@ -142,7 +142,7 @@ def test_neighbouring_bitmaps_are_written_and_read_in_one_go() -> None:
         RangeSet.decode(RecordReader(bytes(out[:500]), "test"))
 
 
-def test_removing_beyond_the_end_costs_only_existing_ranges() -> None:
+def test_removing_beyond_the_end_costs_only_existing_ranges():
     ranges = RangeSet()
     ranges.add_all((5, 3000, 70_000))
     assert ranges.remove_range(6, 1 << 60) == 2
@@ -150,7 +150,7 @@ def test_removing_beyond_the_end_costs_only_existing_ranges() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
-def test_damaged_ranges_are_named(cut: int) -> None:
+def test_damaged_ranges_are_named(cut):
     ranges = RangeSet()
     ranges.add_range(5, 900)
     ranges.add(5000)
@@ -160,7 +160,7 @@ def test_damaged_ranges_are_named(cut: int) -> None:
         RangeSet.decode(RecordReader(bytes(out[:-cut]), "test"))
 
 
-def test_a_range_outside_its_chunk_is_refused() -> None:
+def test_a_range_outside_its_chunk_is_refused():
     with pytest.raises(StoreDamaged, match="leaves its chunk"):
         RangeSet.decode(RecordReader(bytes([1, 0, 2, 1, 0, 0x81, 0x10]), "test"))
     with pytest.raises(StoreDamaged, match="unknown kind"):
@@ -169,7 +169,7 @@ def test_a_range_outside_its_chunk_is_refused() -> None:
         RangeSet.decode(RecordReader(bytes([1, 0, 0, 5]), "test"))
 
 
-def test_repr_is_short() -> None:
+def test_repr_is_short():
     ranges = RangeSet()
     for value in range(0, 100, 2):
         ranges.add(value)

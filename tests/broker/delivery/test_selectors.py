@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -31,7 +30,7 @@ def brute_force_ring(names: list[tuple[Named, int]]) -> dict[int, Named]:
     return ring
 
 
-def test_the_hash_ring_is_the_documented_one() -> None:
+def test_the_hash_ring_is_the_documented_one():
     alpha, beta, beta_again, gamma = (Named(name) for name in ("alpha", "beta", "beta", "gamma"))
     selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
     for consumer in (alpha, beta, beta_again, gamma):
@@ -44,7 +43,7 @@ def test_the_hash_ring_is_the_documented_one() -> None:
     assert selector.slot(b"") == 1
 
 
-def test_ranges_cover_every_slot_once_after_each_change_of_consumers() -> None:
+def test_ranges_cover_every_slot_once_after_each_change_of_consumers():
     random_source = random.Random(7)
     selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
     consumers: list[Named] = []
@@ -74,7 +73,7 @@ def test_ranges_cover_every_slot_once_after_each_change_of_consumers() -> None:
             assert selector.select(slot) is covered[slot], (step, slot)
 
 
-def test_removing_a_consumer_restores_the_earlier_ranges() -> None:
+def test_removing_a_consumer_restores_the_earlier_ranges():
     selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
     first, second = Named("a"), Named("b")
     selector.add(first)
@@ -85,7 +84,7 @@ def test_removing_a_consumer_restores_the_earlier_ranges() -> None:
     assert selector.ranges()[first] == before == [(1, SLOTS - 1)]
 
 
-def test_the_ring_assigns_as_documented_after_each_change() -> None:
+def test_the_ring_assigns_as_documented_after_each_change():
     random_source = random.Random(12)
     selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
     consumers: list[Named] = []
@@ -102,7 +101,7 @@ def test_the_ring_assigns_as_documented_after_each_change() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 150])
-def test_sticky_ranges_of_consumers_that_join_and_leave(size: int) -> None:
+def test_sticky_ranges_of_consumers_that_join_and_leave(size):
     random_source = random.Random(size)
     selector: StickySelector[Named] = StickySelector()
     joined: dict[Named, list[tuple[int, int]]] = {}
@@ -126,7 +125,7 @@ def test_sticky_ranges_of_consumers_that_join_and_leave(size: int) -> None:
         assert all(selector.select(own[-1][1] + 1) is None for own in joined.values())
 
 
-def test_sticky_ranges_leave_gaps() -> None:
+def test_sticky_ranges_leave_gaps():
     selector: StickySelector[Named] = StickySelector()
     a, b = Named("a"), Named("b")
     selector.add(a, [(0, 99), (200, 299)])
@@ -153,7 +152,7 @@ def test_sticky_ranges_leave_gaps() -> None:
         ([(0, 65535)], "Range conflict with consumer a"),
     ],
 )
-def test_sticky_ranges_are_checked(ranges: list[tuple[int, int]], reason: str) -> None:
+def test_sticky_ranges_are_checked(ranges, reason):
     selector: StickySelector[Named] = StickySelector()
     selector.add(Named("a"), [(500, 600)])
     with pytest.raises(Refused, match=reason) as refused:
@@ -169,7 +168,7 @@ def filled(count: int) -> ConsistentHashSelector[Named]:
     return selector
 
 
-def test_ranges_of_all_consumers_are_found_in_one_pass(lines_run: Callable[..., int]) -> None:
+def test_ranges_of_all_consumers_are_found_in_one_pass(lines_run):
     few, many = (lines_run(filled(count).ranges) for count in (10, 100))
     assert many < 12 * few
 
@@ -189,9 +188,7 @@ class Point(int):
         return isinstance(other, int) and int(self) == int(other)
 
 
-def test_a_join_and_a_leave_compare_few_points_however_many_consumers_there_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_join_and_a_leave_compare_few_points_however_many_consumers_there_are(monkeypatch):
     points_of, hashed = selectors.consistent_points, []
 
     def counted_points(prefix: bytes, count: int) -> list[Point]:
@@ -211,7 +208,7 @@ def test_a_join_and_a_leave_compare_few_points_however_many_consumers_there_are(
     assert compared[1] < 2 * compared[0]
 
 
-def test_a_name_gets_the_lowest_index_that_is_free() -> None:
+def test_a_name_gets_the_lowest_index_that_is_free():
     selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
     first, second, third = (Named("same") for _ in range(3))
     for consumer in (first, second, third):

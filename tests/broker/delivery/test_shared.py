@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ TOPIC = "persistent://public/default/t"
 Command = pb.BaseCommand
 
 
-def test_shared_consumers_receive_in_turn(harness: Any, producer: Any) -> None:
+def test_shared_consumers_receive_in_turn(harness, producer):
     peers = [harness.peer() for _ in range(3)]
     for peer in peers:
         peer.subscribe(TOPIC, kind="Shared")
@@ -24,7 +23,7 @@ def test_shared_consumers_receive_in_turn(harness: Any, producer: Any) -> None:
     assert [len(peer.entry_ids()) for peer in peers] == [3, 3, 3]
 
 
-def test_a_backlog_is_handed_out_in_turns_of_twenty(harness: Any, producer: Any) -> None:
+def test_a_backlog_is_handed_out_in_turns_of_twenty(harness, producer):
     producer.publish(80)
     peer = harness.peer()
     for consumer_id in (1, 2):
@@ -39,7 +38,7 @@ def test_a_backlog_is_handed_out_in_turns_of_twenty(harness: Any, producer: Any)
     assert peer.entry_ids(2) == [*range(20, 40), *range(60, 80)]
 
 
-def test_the_highest_priority_receives_while_it_has_permits(harness: Any, producer: Any) -> None:
+def test_the_highest_priority_receives_while_it_has_permits(harness, producer):
     good, spare = harness.peer(), harness.peer()
     spare.subscribe(TOPIC, kind="Shared", priority_level=1)
     good.subscribe(TOPIC, kind="Shared", permits=2)
@@ -47,7 +46,7 @@ def test_the_highest_priority_receives_while_it_has_permits(harness: Any, produc
     assert (good.entry_ids(), spare.entry_ids()) == ([0, 1], [2, 3])
 
 
-def test_refused_messages_are_redelivered_first_with_their_count(harness: Any, producer: Any) -> None:
+def test_refused_messages_are_redelivered_first_with_their_count(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared", permits=3)
     producer.publish(5)
@@ -62,7 +61,7 @@ def test_refused_messages_are_redelivered_first_with_their_count(harness: Any, p
     assert counts == {0: 2, 1: 1, 2: 2, 3: 1, 4: 1}
 
 
-def test_messages_of_a_lost_consumer_go_to_others_without_a_count(harness: Any, producer: Any) -> None:
+def test_messages_of_a_lost_consumer_go_to_others_without_a_count(harness, producer):
     lost, other = harness.peer(), harness.peer()
     lost.subscribe(TOPIC, kind="Shared")
     other.subscribe(TOPIC, kind="Shared")
@@ -75,7 +74,7 @@ def test_messages_of_a_lost_consumer_go_to_others_without_a_count(harness: Any, 
     assert {m.redelivery_count for m in found} == {0}
 
 
-def test_an_acknowledgement_may_come_from_another_consumer(harness: Any, producer: Any) -> None:
+def test_an_acknowledgement_may_come_from_another_consumer(harness, producer):
     one, two = harness.peer(), harness.peer()
     one.subscribe(TOPIC, kind="Shared")
     two.subscribe(TOPIC, kind="Shared")
@@ -86,9 +85,7 @@ def test_an_acknowledgement_may_come_from_another_consumer(harness: Any, produce
     assert subscription.backlog == 0
 
 
-def test_unacknowledged_messages_block_a_consumer_until_half_is_acknowledged(
-    make_harness: Callable[..., Any],
-) -> None:
+def test_unacknowledged_messages_block_a_consumer_until_half_is_acknowledged(make_harness):
     harness = make_harness(unacked_messages_per_consumer_max=4)
     producer, peer = harness.peer(), harness.peer()
     producer.producer(TOPIC)
@@ -101,7 +98,7 @@ def test_unacknowledged_messages_block_a_consumer_until_half_is_acknowledged(
     assert peer.entry_ids() == [4, 5]
 
 
-def test_unacknowledged_messages_block_a_subscription(make_harness: Callable[..., Any]) -> None:
+def test_unacknowledged_messages_block_a_subscription(make_harness):
     harness = make_harness(unacked_messages_per_subscription_max=4)
     producer, one, two = harness.peer(), harness.peer(), harness.peer()
     producer.producer(TOPIC)
@@ -116,9 +113,7 @@ def test_unacknowledged_messages_block_a_subscription(make_harness: Callable[...
     assert two.entry_ids()
 
 
-def test_redelivered_batches_name_their_open_messages(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_redelivered_batches_name_their_open_messages(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared", permits=5)
     producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
@@ -140,7 +135,7 @@ def test_redelivered_batches_name_their_open_messages(
     assert consumer.unacked_messages == 0
 
 
-def test_redelivery_counts_end_with_the_last_consumer(harness: Any, producer: Any) -> None:
+def test_redelivery_counts_end_with_the_last_consumer(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     producer.publish(1)
@@ -151,7 +146,7 @@ def test_redelivery_counts_end_with_the_last_consumer(harness: Any, producer: An
     assert [m.redelivery_count for m in peer.messages()] == [0]
 
 
-def test_no_message_is_lost_or_doubled_when_consumers_join_and_leave(harness: Any, producer: Any) -> None:
+def test_no_message_is_lost_or_doubled_when_consumers_join_and_leave(harness, producer):
     acked: Counter[int] = Counter()
     published = 0
     for round_number in range(12):
@@ -173,7 +168,7 @@ def test_no_message_is_lost_or_doubled_when_consumers_join_and_leave(harness: An
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
-def test_consumers_without_permits_cost_nothing(harness: Any, kind: str, monkeypatch: Any) -> None:
+def test_consumers_without_permits_cost_nothing(harness, kind, monkeypatch):
     """Thousands that cannot take anything are not asked for each entry."""
     producer, idle, busy = harness.peer(), harness.peer(), harness.peer()
     producer.producer(TOPIC)
@@ -203,7 +198,7 @@ def test_consumers_without_permits_cost_nothing(harness: Any, kind: str, monkeyp
 
 # --- chunks of a message ---
 @pytest.fixture
-def send_chunks(producer: Any, make_entry: Callable[..., bytes]) -> Callable[..., None]:
+def send_chunks(producer, make_entry):
     """Send a message of some chunks, or its first ones."""
 
     def send(uuid: str, count: int, sent: int | None = None) -> None:
@@ -215,8 +210,8 @@ def send_chunks(producer: Any, make_entry: Callable[..., bytes]) -> Callable[...
 
 
 def test_chunks_wait_for_the_consumer_of_the_first_one_and_other_messages_do_not(
-    harness: Any, producer: Any, send_chunks: Callable[..., None]
-) -> None:
+    harness, producer, send_chunks
+):
     slow, other = harness.peer(), harness.peer()
     slow.subscribe(TOPIC, kind="Shared", permits=1)
     other.subscribe(TOPIC, kind="Shared")
@@ -229,9 +224,7 @@ def test_chunks_wait_for_the_consumer_of_the_first_one_and_other_messages_do_not
     assert other.entry_ids() == [0, 1, 2, 3]
 
 
-def test_waiting_chunks_follow_the_first_one_that_is_redelivered_to_another_consumer(
-    harness: Any, send_chunks: Callable[..., None]
-) -> None:
+def test_waiting_chunks_follow_the_first_one_that_is_redelivered_to_another_consumer(harness, send_chunks):
     stopped, other = harness.peer(), harness.peer()
     stopped.subscribe(TOPIC, kind="Shared", permits=1)
     send_chunks("u", 3)
@@ -241,9 +234,7 @@ def test_waiting_chunks_follow_the_first_one_that_is_redelivered_to_another_cons
     assert other.entry_ids() == [0, 1, 2]
 
 
-def test_chunks_that_a_producer_sends_again_go_to_the_consumer_of_the_first_ones(
-    harness: Any, send_chunks: Callable[..., None]
-) -> None:
+def test_chunks_that_a_producer_sends_again_go_to_the_consumer_of_the_first_ones(harness, send_chunks):
     slow, other = harness.peer(), harness.peer()
     slow.subscribe(TOPIC, kind="Shared", permits=1)
     other.subscribe(TOPIC, kind="Shared")
@@ -253,9 +244,7 @@ def test_chunks_that_a_producer_sends_again_go_to_the_consumer_of_the_first_ones
     assert (slow.entry_ids(), other.entry_ids()) == ([0, 1, 2, 3, 4], [])
 
 
-def test_a_permit_for_one_of_many_waiting_chunks_reads_few_entries(
-    harness: Any, send_chunks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_permit_for_one_of_many_waiting_chunks_reads_few_entries(harness, send_chunks, monkeypatch):
     slow, other = harness.peer(), harness.peer()
     slow.subscribe(TOPIC, kind="Shared", permits=1)
     other.subscribe(TOPIC, kind="Shared")
@@ -277,9 +266,7 @@ def test_a_permit_for_one_of_many_waiting_chunks_reads_few_entries(
     assert other.entry_ids() == []
 
 
-def test_one_call_holds_no_more_chunks_than_it_could_send(
-    harness: Any, send_chunks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_call_holds_no_more_chunks_than_it_could_send(harness, send_chunks, monkeypatch):
     monkeypatch.setattr("geminga.broker.delivery.dispatcher.ENTRIES_PER_CALL_MAX", 50)
     send_chunks("u", 200)
     slow, other = harness.peer(), harness.peer()
@@ -293,7 +280,7 @@ def test_one_call_holds_no_more_chunks_than_it_could_send(
 
 
 @pytest.fixture(params=["Shared", "Key_Shared"])
-def slow_return(request: Any, make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+def slow_return(request, make_harness, monkeypatch):
     """A harness whose consumer left with ten entries, of which two have been taken from it; another stays."""
     monkeypatch.setattr("geminga.broker.delivery.shared.RETURNED_AT_ONCE_MAX", 2)
     harness = make_harness(redeliver_unacked_after_seconds=10)
@@ -318,7 +305,7 @@ def drain(slow: Any) -> list[int]:
     return found
 
 
-def test_compensation_passes_over_entries_whose_consumer_has_just_left(slow_return: Any) -> None:
+def test_compensation_passes_over_entries_whose_consumer_has_just_left(slow_return):
     dispatcher = slow_return.dispatcher
     assert dispatcher.replay_size < 9
     slow_return.harness.broker.scheduler.enter(slow_return.harness.now + 20)
@@ -329,7 +316,7 @@ def test_compensation_passes_over_entries_whose_consumer_has_just_left(slow_retu
     assert dispatcher.unacked_messages == 9
 
 
-def test_entries_acknowledged_while_their_consumers_are_given_back_do_not_return(slow_return: Any) -> None:
+def test_entries_acknowledged_while_their_consumers_are_given_back_do_not_return(slow_return):
     slow_return.other.ack((0, 0), (0, 3), (0, 8))
     assert drain(slow_return) == [1, 2, 4, 5, 6, 7]
     slow_return.other.ack(*((0, entry) for entry in (1, 2, 4, 5, 6, 7)))
@@ -338,7 +325,7 @@ def test_entries_acknowledged_while_their_consumers_are_given_back_do_not_return
 
 
 @pytest.mark.parametrize("event", ["seek", "skip", "unload"])
-def test_entries_that_are_being_given_back_follow_the_cursor(slow_return: Any, event: str) -> None:
+def test_entries_that_are_being_given_back_follow_the_cursor(slow_return, event):
     subscription = slow_return.dispatcher.subscription
     if event == "skip":
         subscription.skip_to(5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ TOPIC = "persistent://public/default/t"
 Command = pb.BaseCommand
 
 
-def test_unacknowledged_messages_are_redelivered_after_a_reconnect(harness: Any, producer: Any) -> None:
+def test_unacknowledged_messages_are_redelivered_after_a_reconnect(harness, producer):
     consumer = harness.peer()
     consumer.subscribe(TOPIC)
     producer.publish(4)
@@ -29,7 +28,7 @@ def test_unacknowledged_messages_are_redelivered_after_a_reconnect(harness: Any,
     assert [(m.entry_id, m.redelivery_count) for m in consumer.messages()] == [(1, 0), (3, 0)]
 
 
-def test_redelivery_rewinds_an_exclusive_consumer_and_counts_nothing(harness: Any, producer: Any) -> None:
+def test_redelivery_rewinds_an_exclusive_consumer_and_counts_nothing(harness, producer):
     consumer = harness.peer()
     consumer.subscribe(TOPIC, consumer_epoch=0)
     producer.publish(3)
@@ -40,7 +39,7 @@ def test_redelivery_rewinds_an_exclusive_consumer_and_counts_nothing(harness: An
     assert [(m.entry_id, m.redelivery_count, m.consumer_epoch) for m in found] == [(0, 0, 4), (2, 0, 4)]
 
 
-def test_consumers_without_an_epoch_and_shared_ones_get_none(harness: Any, producer: Any) -> None:
+def test_consumers_without_an_epoch_and_shared_ones_get_none(harness, producer):
     plain, shared = harness.peer(), harness.peer()
     plain.subscribe(TOPIC, "a")
     shared.subscribe(TOPIC, "b", kind="Shared", consumer_epoch=3)
@@ -52,7 +51,7 @@ def active_changes(peer: Any) -> list[bool]:
     return [f.command.active_consumer_change.is_active for f in peer.take(Command.ACTIVE_CONSUMER_CHANGE)]
 
 
-def test_failover_on_a_partition_chooses_by_priority_then_name(harness: Any) -> None:
+def test_failover_on_a_partition_chooses_by_priority_then_name(harness):
     topic = f"{TOPIC}-partition-0"
     producer = harness.peer()
     producer.producer(topic)
@@ -77,7 +76,7 @@ def test_failover_on_a_partition_chooses_by_priority_then_name(harness: Any) -> 
 
 
 @pytest.mark.parametrize(("partition", "active"), [(0, "a"), (1, "b"), (2, "c"), (3, "a")])
-def test_partitions_are_spread_over_failover_consumers(harness: Any, partition: int, active: str) -> None:
+def test_partitions_are_spread_over_failover_consumers(harness, partition, active):
     topic = f"{TOPIC}-partition-{partition}"
     peers = {name: harness.peer() for name in "cab"}
     for name, peer in peers.items():
@@ -89,7 +88,7 @@ def test_partitions_are_spread_over_failover_consumers(harness: Any, partition: 
     assert [name for name, peer in peers.items() if peer.entry_ids()] == [active]
 
 
-def test_failover_on_a_plain_topic_uses_the_documented_ring(harness: Any, producer: Any) -> None:
+def test_failover_on_a_plain_topic_uses_the_documented_ring(harness, producer):
     names = ["one", "two", "three", "four"]
     ring = {murmur3_32(f"{name}{n}".encode()): name for name in sorted(names) for n in range(100)}
     place = murmur3_32(TOPIC.encode())
@@ -113,7 +112,7 @@ def ring_choice(names: list[str], priorities: dict[str, int], topic: str) -> str
     return ring[min((point for point in ring if point >= place), default=min(ring))]
 
 
-def test_joins_and_leaves_activate_the_consumer_of_the_documented_ring(harness: Any) -> None:
+def test_joins_and_leaves_activate_the_consumer_of_the_documented_ring(harness):
     random_source = random.Random(3)
     peers: dict[str, Any] = {}
     priorities = {f"c{number}": number % 2 for number in range(12)}
@@ -130,9 +129,7 @@ def test_joins_and_leaves_activate_the_consumer_of_the_documented_ring(harness: 
             assert active == ring_choice(list(peers), priorities, TOPIC)
 
 
-def test_consumers_at_one_point_of_the_ring_are_ordered_by_name(
-    harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_consumers_at_one_point_of_the_ring_are_ordered_by_name(harness, monkeypatch):
     monkeypatch.setattr(single_active, "_ring_distance", lambda name, topic: 7)
     for name in ("b", "c", "a"):
         harness.peer().subscribe(TOPIC, kind="Failover", consumer_name=name)
@@ -140,9 +137,7 @@ def test_consumers_at_one_point_of_the_ring_are_ordered_by_name(
     assert stats["subscriptions"]["s"]["activeConsumerName"] == "c"
 
 
-def test_a_failover_consumer_costs_its_own_points_however_many_there_are(
-    harness: Any, monkeypatch: pytest.MonkeyPatch, lines_run: Callable[..., int]
-) -> None:
+def test_a_failover_consumer_costs_its_own_points_however_many_there_are(harness, monkeypatch, lines_run):
     numbered, hashed = single_active.murmur3_32_numbered, []
 
     def counted(prefix: bytes, count: int) -> list[int]:
@@ -167,16 +162,14 @@ def test_a_failover_consumer_costs_its_own_points_however_many_there_are(
     assert lines[1] < 2 * lines[0]
 
 
-def test_an_old_client_gets_no_active_consumer_change(harness: Any) -> None:
+def test_an_old_client_gets_no_active_consumer_change(harness):
     peer = harness.peer(version=11)
     peer.subscribe(TOPIC, kind="Failover")
     assert not peer.frames
 
 
 @pytest.mark.parametrize("entries_max", [5, 64, 1000])
-def test_unbatched_messages_sent_together_arrive_as_if_sent_singly(
-    make_harness: Callable[..., Any], make_entry: Any, entries_max: int
-) -> None:
+def test_unbatched_messages_sent_together_arrive_as_if_sent_singly(make_harness, make_entry, entries_max):
     harness = make_harness(ledger_entries_max=entries_max)
     producer = harness.peer()
     producer.producer(TOPIC)
@@ -218,7 +211,7 @@ def test_unbatched_messages_sent_together_arrive_as_if_sent_singly(
     assert consumer.bytes_out == sum(len(sent[at][0]) for at in got)
 
 
-def test_a_peer_that_does_not_read_gets_only_the_begun_entries(harness: Any, producer: Any) -> None:
+def test_a_peer_that_does_not_read_gets_only_the_begun_entries(harness, producer):
     producer.publish(1000)
     consumer = harness.peer()
     write = consumer.write

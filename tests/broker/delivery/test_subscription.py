@@ -25,7 +25,7 @@ def prepared(harness: Any, kind: str = "Exclusive", count: int = 5, permits: int
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
-def test_skipped_messages_are_not_delivered_to_a_connected_consumer(harness: Any, kind: str) -> None:
+def test_skipped_messages_are_not_delivered_to_a_connected_consumer(harness, kind):
     consumer, subscription = prepared(harness, kind, permits=2)
     assert len(consumer.messages()) == 2
     assert subscription.skip_to(4) == 4
@@ -35,14 +35,14 @@ def test_skipped_messages_are_not_delivered_to_a_connected_consumer(harness: Any
     assert subscription.backlog == 1
 
 
-def test_skipping_ends_at_the_last_message(harness: Any) -> None:
+def test_skipping_ends_at_the_last_message(harness):
     _, subscription = prepared(harness)
     assert subscription.skip_to(1000) == 5
     assert subscription.cursor.mark == 5
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
-def test_a_reset_clears_the_pending_messages(harness: Any, kind: str) -> None:
+def test_a_reset_clears_the_pending_messages(harness, kind):
     consumer, subscription = prepared(harness, kind)
     consumer.ack((0, 0), (0, 3))
     done: list[Any] = []
@@ -55,14 +55,14 @@ def test_a_reset_clears_the_pending_messages(harness: Any, kind: str) -> None:
     assert [(m.entry_id, m.redelivery_count) for m in found] == [(n, 0) for n in range(5)]
 
 
-def test_a_subscription_being_deleted_refuses_consumers(harness: Any) -> None:
+def test_a_subscription_being_deleted_refuses_consumers(harness):
     _, subscription = prepared(harness)
     subscription.fenced = True
     frame = harness.peer().request("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=0)
     assert frame.command.error.error == pb.ServiceNotReady
 
 
-def test_the_type_may_change_while_no_consumer_is_connected(harness: Any) -> None:
+def test_the_type_may_change_while_no_consumer_is_connected(harness):
     consumer, _ = prepared(harness)
     consumer.disconnect()
     for kind in ("Shared", "Key_Shared", "Failover", "Exclusive"):
@@ -72,7 +72,7 @@ def test_the_type_may_change_while_no_consumer_is_connected(harness: Any) -> Non
         peer.disconnect()
 
 
-def test_notices_follow_the_answer_to_subscribe(harness: Any) -> None:
+def test_notices_follow_the_answer_to_subscribe(harness):
     peer = harness.peer()
     harness.auto_poll = False
     peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=2, request_id=1)
@@ -80,7 +80,7 @@ def test_notices_follow_the_answer_to_subscribe(harness: Any) -> None:
     assert [frame.type for frame in peer.frames] == [Command.SUCCESS, Command.ACTIVE_CONSUMER_CHANGE]
 
 
-def test_keys_distinguish_topics_and_subscriptions() -> None:
+def test_keys_distinguish_topics_and_subscriptions():
     assert cursor_key("a", "b").startswith(cursor_prefix("a"))
     assert not cursor_key("ab", "c").startswith(cursor_prefix("a"))
     assert type_name(3) == "Key_Shared"

@@ -28,7 +28,7 @@ def schema(definition: Any) -> Any:
 
 
 @pytest.mark.parametrize("group", range(len(VECTORS["avro"])))
-def test_answers_equal_those_of_java(group: int) -> None:
+def test_answers_equal_those_of_java(group):
     definitions, answers = VECTORS["avro"][group]["schemas"], VECTORS["avro"][group]["readable"]
     parsed = {name: schema(definition) for name, definition in definitions.items()}
     wrong = []
@@ -57,7 +57,7 @@ def test_answers_equal_those_of_java(group: int) -> None:
         ),
     ],
 )  # fmt: skip
-def test_reasons_name_the_path_of_the_field(reader: Any, writer: Any, reason: str) -> None:
+def test_reasons_name_the_path_of_the_field(reader, writer, reason):
     assert unreadable(reader=schema(reader), writer=schema(writer)) == reason
 
 
@@ -78,12 +78,12 @@ R = {"type": "record", "name": "R", "fields": []}
         {"type": "enum", "name": "E"}, {"type": "fixed", "name": "F"}, ["int", ["string"]],
     ],
 )  # fmt: skip
-def test_invalid_definitions_are_refused(definition: Any) -> None:
+def test_invalid_definitions_are_refused(definition):
     with pytest.raises(NotAvro):
         schema(definition)
 
 
-def test_the_depth_of_schemas_is_bounded() -> None:
+def test_the_depth_of_schemas_is_bounded():
     deep: Any = "int"
     for _ in range(DEPTH_MAX + 1):
         deep = {"type": "array", "items": deep}
@@ -94,7 +94,7 @@ def test_the_depth_of_schemas_is_bounded() -> None:
             parse(data)
 
 
-def test_recursive_types_are_compared_in_finite_time() -> None:
+def test_recursive_types_are_compared_in_finite_time():
     def node(kind: str) -> Any:
         fields = [{"name": "v", "type": kind}, {"name": "next", "type": ["null", "Node"]}]
         return schema({"type": "record", "name": "Node", "fields": fields})
@@ -126,7 +126,7 @@ def renamed(definition: Any, to: str) -> Any:
 
 
 @pytest.mark.parametrize(("read", "written"), [("long", "int"), ("int", "long")])
-def test_a_pair_of_records_is_compared_once(read: str, written: str) -> None:
+def test_a_pair_of_records_is_compared_once(read, written):
     # It took 1.6 times as long with every level before: 0.01 s with 16, so 10 s with these.
     reader, writer = schema(nested_unions(30, read)), schema(renamed(nested_unions(30, written), "Z"))
     begin = time.thread_time()
@@ -135,7 +135,7 @@ def test_a_pair_of_records_is_compared_once(read: str, written: str) -> None:
     assert (reason == "") == (read == "long")
 
 
-def test_an_endless_comparison_is_refused_with_a_reason() -> None:
+def test_an_endless_comparison_is_refused_with_a_reason():
     many = [
         {"type": "record", "name": f"R{n}", "fields": [{"name": f"f{n}", "type": "int"}]} for n in range(400)
     ]
@@ -162,7 +162,7 @@ def renamed_all(fields: Any) -> Any:
     return json.loads(json.dumps({"type": "record", "name": "R", "fields": fields}).replace('"R', '"W'))
 
 
-def test_wrong_assumptions_of_a_comparison_are_dropped() -> None:
+def test_wrong_assumptions_of_a_comparison_are_dropped():
     def tree(leaf: str) -> Any:
         fields = [
             {"name": "child", "type": ["null", {"type": "record", "name": "C", "fields": [
@@ -209,13 +209,13 @@ records = st.lists(
 
 
 @given(records)
-def test_every_schema_reads_itself(definition: Any) -> None:
+def test_every_schema_reads_itself(definition):
     assert unreadable(reader=schema(definition), writer=schema(definition)) == ""
 
 
 @settings(max_examples=200)
 @given(records, records)
-def test_readable_schemas_are_read_by_fastavro(reader: Any, writer: Any) -> None:
+def test_readable_schemas_are_read_by_fastavro(reader, writer):
     """A second judge: a value of the writer's is decoded without an error where we say that it can be."""
     import io
 

@@ -48,9 +48,7 @@ STRATEGIES = [
 
 
 @pytest.mark.parametrize(("new", "old", "backward", "forward", "full"), STRATEGIES)
-def test_each_strategy_checks_its_directions(
-    new: Any, old: Any, backward: bool, forward: bool, full: bool
-) -> None:
+def test_each_strategy_checks_its_directions(new, old, backward, forward, full):
     for suffix in ("", "_TRANSITIVE"):
         assert fits(new, old, strategy=f"BACKWARD{suffix}") == backward
         assert fits(new, old, strategy=f"FORWARD{suffix}") == forward
@@ -61,14 +59,14 @@ def test_each_strategy_checks_its_directions(
     assert fits(new, strategy="ALWAYS_INCOMPATIBLE")
 
 
-def test_transitive_strategies_check_every_version() -> None:
+def test_transitive_strategies_check_every_version():
     history = [record(A), record(A, B_DEFAULT)]
     new = record(B, A)
     assert fits(new, *history, strategy="BACKWARD")
     assert not fits(new, *history, strategy="BACKWARD_TRANSITIVE")
 
 
-def test_consumers_need_only_read_compatibility() -> None:
+def test_consumers_need_only_read_compatibility():
     assert fits(record(A), record(A, B), strategy="FORWARD", for_consumer=True)
     assert not fits(record(A, B), record(A), strategy="FORWARD", for_consumer=True)
 
@@ -111,42 +109,42 @@ READING = [
 
 
 @pytest.mark.parametrize(("reader", "writer", "readable"), READING)
-def test_reader_and_writer_types_are_compared(reader: Any, writer: Any, readable: bool) -> None:
+def test_reader_and_writer_types_are_compared(reader, writer, readable):
     assert fits(record(field("f", reader)), record(field("f", writer))) == readable
 
 
 @pytest.mark.parametrize("fields", [["no object"], 5, [{"name": []}], None])
-def test_malformed_records_do_not_fit(fields: Any) -> None:
+def test_malformed_records_do_not_fit(fields):
     assert not fits({"type": "record", "name": "R", "fields": fields}, record(A))
 
 
-def test_recursive_records_are_compared_in_finite_time() -> None:
+def test_recursive_records_are_compared_in_finite_time():
     node = {"type": "record", "name": "Node", "fields": [field("next", ["null", "Node"], default=None)]}
     assert fits(node, node, strategy="FULL")
 
 
-def test_a_schema_nested_without_end_is_refused() -> None:
+def test_a_schema_nested_without_end_is_refused():
     deep: Any = "string"
     for _ in range(150):
         deep = {"type": "array", "items": deep}
     assert not fits(record(field("f", deep)), record(field("f", deep)))
 
 
-def test_invalid_json_does_not_fit() -> None:
+def test_invalid_json_does_not_fit():
     good = avro(record(A))
     with pytest.raises(Refused, match="no JSON"):
         check_compatible(pb.Schema(name="", schema_data=b"{", type=pb.Schema.Avro), [good], "FULL")
     check_compatible(good, [pb.Schema(name="", schema_data=b"{", type=pb.Schema.Avro)], "FULL")
 
 
-def test_a_schemas_type_cannot_change() -> None:
+def test_a_schemas_type_cannot_change():
     text = pb.Schema(name="", schema_data=b"", type=pb.Schema.String)
     with pytest.raises(Refused, match="exists schema type AVRO, new schema type STRING"):
         check_compatible(text, [avro(record(A))], "BACKWARD")
     check_compatible(text, [text], "FULL")
 
 
-def test_equal_schemas_are_recognised() -> None:
+def test_equal_schemas_are_recognised():
     spaced = pb.Schema(name="x", schema_data=json.dumps(record(A), indent=4).encode(), type=pb.Schema.Avro)
     assert meaning(spaced) == meaning(avro(record(A)))
     assert meaning(spaced) != meaning(avro(record(A, B)))
@@ -180,7 +178,7 @@ def pair(text: str) -> pb.Schema:
     return schema
 
 
-def test_pairs_are_compared_part_by_part_as_in_java() -> None:
+def test_pairs_are_compared_part_by_part_as_in_java():
     wrong = []
     for line in VECTORS["key_value"]:
         old, new, answers = line.split()
@@ -202,7 +200,7 @@ def protobuf(name: str) -> pb.Schema:
     return pb.Schema(name="", type=pb.Schema.ProtobufNative, schema_data=data.encode())
 
 
-def test_the_root_message_of_protobuf_cannot_change() -> None:
+def test_the_root_message_of_protobuf_cannot_change():
     check_compatible(protobuf("a.B"), [protobuf("a.B")], "FULL")
     with pytest.raises(Refused, match=r"the root message was a\.B and is a\.C"):
         check_compatible(protobuf("a.C"), [protobuf("a.B")], "BACKWARD")
@@ -228,7 +226,7 @@ DEFINITIONS = [
 
 
 @pytest.mark.parametrize(("kind", "data", "valid"), DEFINITIONS)
-def test_definitions_are_checked(kind: Any, data: bytes, valid: bool) -> None:
+def test_definitions_are_checked(kind, data, valid):
     schema = pb.Schema(name="", type=kind, schema_data=data)
     if valid:
         check_definition(schema)
@@ -237,7 +235,7 @@ def test_definitions_are_checked(kind: Any, data: bytes, valid: bool) -> None:
             check_definition(schema)
 
 
-def test_definitions_of_pairs_and_protobuf_are_checked() -> None:
+def test_definitions_of_pairs_and_protobuf_are_checked():
     check_definition(protobuf("a.B"))
     broken = pair("avro_int|string|INLINE")
     broken.schema_data = broken.schema_data.replace(b'"int"', b'"not"')
@@ -249,7 +247,7 @@ def test_definitions_of_pairs_and_protobuf_are_checked() -> None:
         check_definition(cut)
 
 
-def test_old_style_json_can_be_replaced_by_avro() -> None:
+def test_old_style_json_can_be_replaced_by_avro():
     old = pb.Schema(name="", type=pb.Schema.Json, schema_data=b'{"type": "object", "properties": {}}')
     new = pb.Schema(name="", type=pb.Schema.Json, schema_data=json.dumps(record(A)).encode())
     check_compatible(new, [old], "FULL")
@@ -270,7 +268,7 @@ def test_old_style_json_can_be_replaced_by_avro() -> None:
         (b"[1e999]", b"[ 1e999]", True),
     ],
 )
-def test_schemas_are_equal_regardless_of_their_formatting(left: bytes, right: bytes, same: bool) -> None:
+def test_schemas_are_equal_regardless_of_their_formatting(left, right, same):
     one, other = (pb.Schema(name="", schema_data=each, type=pb.Schema.Avro) for each in (left, right))
     assert (meaning(one) == meaning(other)) == same
     assert meaning(one) != meaning(pb.Schema(name="", schema_data=left, type=pb.Schema.Int64))

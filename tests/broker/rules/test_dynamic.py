@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ def change(harness: Any, name: str, text: str | None) -> None:
     harness.advance(1)
 
 
-def test_each_name_changes_one_setting() -> None:
+def test_each_name_changes_one_setting():
     fields = {one.field for one in DYNAMIC.values()}
     assert len(fields) == len(DYNAMIC)
     settings = BrokerSettings(memory=True)
@@ -39,7 +38,7 @@ def test_each_name_changes_one_setting() -> None:
         assert one.read(text) == value, name
 
 
-def test_a_setting_applies_at_once_is_kept_and_is_removable(make_harness: Callable[..., Any]) -> None:
+def test_a_setting_applies_at_once_is_kept_and_is_removable(make_harness):
     harness = make_harness(retention_minutes=5)
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -61,7 +60,7 @@ def test_a_setting_applies_at_once_is_kept_and_is_removable(make_harness: Callab
     assert policies(harness).unacked_messages_per_consumer_max == 7
 
 
-def test_policies_override_dynamic_settings(make_harness: Callable[..., Any]) -> None:
+def test_policies_override_dynamic_settings(make_harness):
     harness = make_harness()
     namespaces = harness.broker.namespaces
     namespaces.set_policy("public", "default", "message_ttl_in_seconds", 100)
@@ -80,9 +79,7 @@ def test_policies_override_dynamic_settings(make_harness: Callable[..., Any]) ->
 @pytest.mark.parametrize(
     "name", ["brokerPublisherThrottlingMaxMessageRate", "maxPublishRatePerTopicInMessages"]
 )
-def test_changed_publish_rates_apply_to_loaded_topics(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], name: str
-) -> None:
+def test_changed_publish_rates_apply_to_loaded_topics(make_harness, make_entry, name):
     harness = make_harness()
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -116,7 +113,7 @@ def test_changed_publish_rates_apply_to_loaded_topics(
         "dispatchThrottlingRatePerSubscriptionInMsg",
     ],
 )
-def test_changed_dispatch_rates_apply_to_loaded_topics(make_harness: Callable[..., Any], name: str) -> None:
+def test_changed_dispatch_rates_apply_to_loaded_topics(make_harness, name):
     harness = make_harness()
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -132,7 +129,7 @@ def test_changed_dispatch_rates_apply_to_loaded_topics(make_harness: Callable[..
     assert len(peer.messages()) == 100 - early
 
 
-def test_a_shorter_ttl_expires_the_backlog_of_unused_topics(make_harness: Callable[..., Any]) -> None:
+def test_a_shorter_ttl_expires_the_backlog_of_unused_topics(make_harness):
     """A shorter TTL applies to topics that were not used since the change."""
     harness = make_harness()
     peer = harness.peer()
@@ -163,7 +160,7 @@ def test_a_shorter_ttl_expires_the_backlog_of_unused_topics(make_harness: Callab
         ("managedLedgerOffloadDeletionLagMs", "9" * 400, "offload_deletion_lag_seconds"),
     ],
 )
-def test_bad_settings_are_refused(make_harness: Callable[..., Any], name: str, text: str, told: str) -> None:
+def test_bad_settings_are_refused(make_harness, name, text, told):
     harness = make_harness()
     before = harness.broker.dynamic.current
     with pytest.raises(RuleViolation, match=told):
@@ -177,7 +174,7 @@ def test_bad_settings_are_refused(make_harness: Callable[..., Any], name: str, t
 
 @pytest.mark.parametrize("digits", [19, 20, 400])
 @pytest.mark.parametrize("name", sorted(DYNAMIC))
-def test_huge_numbers_are_refused_or_safe(make_harness: Callable[..., Any], name: str, digits: int) -> None:
+def test_huge_numbers_are_refused_or_safe(make_harness, name, digits):
     """One that was kept, and that arithmetic cannot do with, would stand in the way of every start."""
     harness = make_harness()
     harness.peer().producer(TOPIC)
@@ -195,7 +192,7 @@ def test_huge_numbers_are_refused_or_safe(make_harness: Callable[..., Any], name
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_an_unknown_stored_setting_does_not_stop_the_start(make_harness: Callable[..., Any]) -> None:
+def test_an_unknown_stored_setting_does_not_stop_the_start(make_harness):
     harness = make_harness()
     harness.store.keys.put("dynamic-configuration/fromTheFuture", b"1")
     harness.store.keys.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"3")
@@ -209,9 +206,7 @@ def test_an_unknown_stored_setting_does_not_stop_the_start(make_harness: Callabl
 
 
 @pytest.mark.parametrize("mended", ["-1", None])
-def test_rules_delete_nothing_while_a_setting_is_unusable(
-    make_harness: Callable[..., Any], mended: str | None
-) -> None:
+def test_rules_delete_nothing_while_a_setting_is_unusable(make_harness, mended):
     """A value stored by another version, or in conflict with the start settings, may have meant "keep"."""
     harness = make_harness(retention_minutes=0)
     harness.store.keys.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"for ever")
@@ -225,9 +220,7 @@ def test_rules_delete_nothing_while_a_setting_is_unusable(
     assert not harness.broker.dynamic.lost
 
 
-def test_rules_delete_nothing_while_a_setting_is_lost_to_damage(
-    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rules_delete_nothing_while_a_setting_is_lost_to_damage(make_harness, monkeypatch):
     harness = make_harness(retention_minutes=1)
     scan = harness.store.keys.scan
 

@@ -28,7 +28,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_answers_equal_those_of_jackson(kind: str) -> None:
+def test_answers_equal_those_of_jackson(kind):
     different = {}
     for raw, answer in VECTORS[kind].items():
         value = json.loads(raw)
@@ -39,7 +39,7 @@ def test_answers_equal_those_of_jackson(kind: str) -> None:
     assert different == {}
 
 
-def test_other_than_finite_numbers_are_none() -> None:
+def test_other_than_finite_numbers_are_none():
     for value in (float("nan"), float("inf"), 10**400, "NaN", "Infinity", "9" * 5000, "1e999", "1_0"):
         assert number_of(value) is None
     assert whole_of("9" * 5000) is None

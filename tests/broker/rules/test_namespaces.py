@@ -21,12 +21,12 @@ SETTINGS = BrokerSettings(memory=True)
 
 
 @pytest.fixture
-def store() -> MemoryStore:
+def store():
     return MemoryStore()
 
 
 @pytest.fixture
-def namespaces(store: MemoryStore) -> NamespaceRegistry:
+def namespaces(store):
     return NamespaceRegistry(store, SETTINGS)
 
 
@@ -37,7 +37,7 @@ def refused(status: int, call: Callable[[], object]) -> str:
     return caught.value.reason
 
 
-def test_defaults_exist(namespaces: NamespaceRegistry) -> None:
+def test_defaults_exist(namespaces):
     assert namespaces.tenants.names() == ["public", "pulsar"]
     assert namespaces.tenants.namespaces("public") == ["public/default"]
     assert namespaces.tenants.namespaces("pulsar") == ["pulsar/system"]
@@ -46,7 +46,7 @@ def test_defaults_exist(namespaces: NamespaceRegistry) -> None:
     assert namespaces.tenants.get("public") == {"adminRoles": [], "allowedClusters": ["standalone"]}
 
 
-def test_everything_is_read_back_from_the_store(store: MemoryStore, namespaces: NamespaceRegistry) -> None:
+def test_everything_is_read_back_from_the_store(store, namespaces):
     namespaces.clusters.create("elsewhere", {"serviceUrl": "http://other:8080"})
     namespaces.tenants.create("acme", {"allowedClusters": ["standalone"], "adminRoles": ["boss"]})
     namespaces.create_namespace("acme", "shop", {"from_the_future": 1})
@@ -64,7 +64,7 @@ def test_everything_is_read_back_from_the_store(store: MemoryStore, namespaces: 
     assert again.topic_policies(TopicName.parse("acme/shop/other")).message_ttl_seconds == 7
 
 
-def test_done_is_called_when_the_change_is_durable(store: MemoryStore, namespaces: NamespaceRegistry) -> None:
+def test_done_is_called_when_the_change_is_durable(store, namespaces):
     store.poll()
     seen: list[object] = []
     namespaces.tenants.create("acme", {"allowedClusters": ["standalone"]}, seen.append)
@@ -73,7 +73,7 @@ def test_done_is_called_when_the_change_is_durable(store: MemoryStore, namespace
     assert seen == [None]
 
 
-def test_tenants_are_created_changed_and_deleted(namespaces: NamespaceRegistry) -> None:
+def test_tenants_are_created_changed_and_deleted(namespaces):
     refused(404, lambda: namespaces.tenants.get("acme"))
     refused(412, lambda: namespaces.tenants.create("a/b", {"allowedClusters": ["standalone"]}))
     refused(412, lambda: namespaces.tenants.create("..", {"allowedClusters": ["standalone"]}))
@@ -92,12 +92,12 @@ def test_tenants_are_created_changed_and_deleted(namespaces: NamespaceRegistry) 
     assert "acme" not in namespaces.tenants.names()
 
 
-def test_clusters_used_by_namespaces_cannot_be_removed_from_a_tenant(namespaces: NamespaceRegistry) -> None:
+def test_clusters_used_by_namespaces_cannot_be_removed_from_a_tenant(namespaces):
     namespaces.clusters.create("elsewhere", {})
     refused(409, lambda: namespaces.tenants.update("public", {"allowedClusters": ["elsewhere"]}))
 
 
-def test_namespaces_are_created_and_deleted(namespaces: NamespaceRegistry) -> None:
+def test_namespaces_are_created_and_deleted(namespaces):
     refused(404, lambda: namespaces.create_namespace("nobody", "shop"))
     refused(412, lambda: namespaces.create_namespace("public", "a b"))
     refused(409, lambda: namespaces.create_namespace("public", "default"))
@@ -112,14 +112,14 @@ def test_namespaces_are_created_and_deleted(namespaces: NamespaceRegistry) -> No
     refused(412, lambda: namespaces.create_namespace("public", "odd", {"bundles": {"numBundles": "x"}}))
 
 
-def test_documents_are_copies(namespaces: NamespaceRegistry) -> None:
+def test_documents_are_copies(namespaces):
     namespaces.document("public", "default")["properties"]["a"] = "b"
     namespaces.tenants.get("public")["adminRoles"].append("intruder")
     assert namespaces.document("public", "default")["properties"] == {}
     assert namespaces.tenants.get("public")["adminRoles"] == []
 
 
-def test_policies_are_set_and_removed(namespaces: NamespaceRegistry) -> None:
+def test_policies_are_set_and_removed(namespaces):
     seen: list[tuple[str, TopicName | None, int | None]] = []
     namespaces.watchers.append(
         lambda namespace, topic, was: seen.append((namespace, topic, was and was.max_producers_per_topic))
@@ -133,7 +133,7 @@ def test_policies_are_set_and_removed(namespaces: NamespaceRegistry) -> None:
     refused(400, lambda: namespaces.set_policy("public", "default", "max_producer_per_topic", 3))
 
 
-def test_topic_policies_apply_to_all_partitions(namespaces: NamespaceRegistry) -> None:
+def test_topic_policies_apply_to_all_partitions(namespaces):
     topic = TopicName.parse("orders-partition-2")
     namespaces.set_topic_policy(topic, "deduplicationEnabled", True)
     assert namespaces.get_topic_policy(TopicName.parse("orders"), "deduplicationEnabled") is True
@@ -148,7 +148,7 @@ def test_topic_policies_apply_to_all_partitions(namespaces: NamespaceRegistry) -
     assert namespaces.topic_policies(topic).max_message_size == SETTINGS.max_message_size
 
 
-def test_retention_must_exceed_the_backlog_quota(namespaces: NamespaceRegistry) -> None:
+def test_retention_must_exceed_the_backlog_quota(namespaces):
     quota = {"destination_storage": {"limitSize": 200 << 20}}
     namespaces.set_policy("public", "default", "backlog_quota_map", quota)
     small = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
@@ -164,7 +164,7 @@ def test_retention_must_exceed_the_backlog_quota(namespaces: NamespaceRegistry) 
     )
 
 
-def test_clusters_are_created_and_deleted(namespaces: NamespaceRegistry) -> None:
+def test_clusters_are_created_and_deleted(namespaces):
     assert namespaces.clusters.get("standalone")["brokerServiceUrl"] == SETTINGS.service_url
     refused(404, lambda: namespaces.clusters.get("mars"))
     namespaces.clusters.create("mars", {"serviceUrl": "http://mars:8080"})
@@ -178,7 +178,7 @@ def test_clusters_are_created_and_deleted(namespaces: NamespaceRegistry) -> None
     assert namespaces.clusters.names() == ["standalone"]
 
 
-def test_a_damaged_document_is_named() -> None:
+def test_a_damaged_document_is_named():
     store = MemoryStore()
     store.keys.put("tenant/public", b"\x00not json")
     with pytest.raises(StoreDamaged, match="tenant/public"):
@@ -202,7 +202,7 @@ class Watched(MemoryKeys):
         return super().get(key)
 
 
-def test_topic_policies_are_read_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_policies_are_read_on_request(monkeypatch):
     monkeypatch.setattr(module, "RESOLVED_TOPICS_MAX", 2)
     store = MemoryStore()
     store.keys = watched = Watched(store.reports)
@@ -231,7 +231,7 @@ def test_topic_policies_are_read_on_request(monkeypatch: pytest.MonkeyPatch) -> 
     assert namespaces.topic_policies(topics[0]) == namespaces.policies("public", "default")
 
 
-def test_topic_policies_are_read_ahead() -> None:
+def test_topic_policies_are_read_ahead():
     topic = TopicName.parse("public/default/t-partition-3")
     key = f"{TOPIC_POLICIES}persistent://public/default/t"
     for wanted in (existence_of(topic), topic_of(topic), schemas_of(topic)):

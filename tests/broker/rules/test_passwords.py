@@ -6,7 +6,6 @@ import base64
 import threading
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,12 +37,12 @@ NOW = 1_800_000_000_000
 
 
 @pytest.fixture
-def method() -> BasicMethod:
+def method():
     return BasicMethod(parse_users(FILE), bytes(32))
 
 
 @pytest.mark.parametrize("user", HASHES)
-def test_hashes_of_other_programs_are_verified(method: BasicMethod, user: str) -> None:
+def test_hashes_of_other_programs_are_verified(method, user):
     found = method.authenticate(f"{user}:secret".encode(), NOW)
     assert (found.role, found.method, found.expires_at_ms) == (user, "basic", None)
     for wrong in (b"Secret", b"secret ", b"", b"x" * 100, b"secret\0", b"\xff", b"x" * 100_000):
@@ -54,12 +53,12 @@ def test_hashes_of_other_programs_are_verified(method: BasicMethod, user: str) -
 @pytest.mark.parametrize(
     "data", [b"", b"nobody:secret", b"apr1", b":secret", b"\xff:secret", b"apr1\0:secret"]
 )
-def test_unknown_users_get_the_same_answer(method: BasicMethod, data: bytes) -> None:
+def test_unknown_users_get_the_same_answer(method, data):
     with pytest.raises(Unauthenticated, match="unknown user or invalid password"):
         method.authenticate(data, NOW)
 
 
-def test_guessing_takes_a_share_of_the_time_and_does_not_delay_known_users(method: BasicMethod) -> None:
+def test_guessing_takes_a_share_of_the_time_and_does_not_delay_known_users(method):
     method.authenticate(b"apr1:secret", NOW)
     looked_at = 0
     for number in range(10_000):
@@ -92,14 +91,14 @@ def test_guessing_takes_a_share_of_the_time_and_does_not_delay_known_users(metho
         ("# nobody", "names no user"),
     ],
 )
-def test_errors_of_a_file_do_not_show_hashes(text: str, said: str) -> None:
+def test_errors_of_a_file_do_not_show_hashes(text, said):
     with pytest.raises(InvalidConfiguration, match="basic_auth") as caught:
         parse_users(text)
     assert said in str(caught.value)
     assert not any(part in str(caught.value) for part in ("abNANd1rDfiNc", "h9FWgUz3", "password:", "short"))
 
 
-def test_a_password_is_not_recognised_among_many_guesses_of_one_host(method: BasicMethod) -> None:
+def test_a_password_is_not_recognised_among_many_guesses_of_one_host(method):
     """A right password is recognised without a hash; guesses must not profit from that speed."""
     method.authenticate(b"apr1:secret", NOW, "10.0.0.1")
     for network in ("10.0.0.2", "2001:db8::{}", "fe80::{}%eth0"):
@@ -114,21 +113,21 @@ def test_a_password_is_not_recognised_among_many_guesses_of_one_host(method: Bas
     assert method.authenticate(b"apr1:secret", NOW + 2_000, "10.0.0.2").role == "apr1"
 
 
-def test_guesses_at_many_users_take_bounded_memory() -> None:
+def test_guesses_at_many_users_take_bounded_memory():
     guesses = _FailedLogins()
     for number in range(30_000):
         guesses.add(("10.0.0.1", b"%d" % number), NOW)
     assert len(guesses._shown) <= 10_000
 
 
-def test_old_hashes_match_several_passwords(method: BasicMethod) -> None:
+def test_old_hashes_match_several_passwords(method):
     users = {"des": CryptContext(schemes=["des_crypt"]).hash("12345678")}
     method = BasicMethod(users, bytes(32))
     for number in range(120):
         assert method.authenticate(b"des:12345678%d" % (number % 2), NOW + number, "10.0.0.1").role == "des"
 
 
-def test_no_kind_of_hash_reveals_existing_users(method: BasicMethod) -> None:
+def test_no_kind_of_hash_reveals_existing_users(method):
     """Names that there are not take the time of all kinds of hashes, each always that of the same one."""
     kinds = {method._hash_of(f"nobody{number}") for number in range(200)}
     assert kinds == set(HASHES.values())
@@ -136,7 +135,7 @@ def test_no_kind_of_hash_reveals_existing_users(method: BasicMethod) -> None:
     assert method._hash_of("des") == HASHES["des"]
 
 
-def test_hashing_does_not_block_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hashing_does_not_block_the_loop(monkeypatch, tmp_path):
     """A good hash takes a quarter of a second, during which the loop continues."""
     (tmp_path / "users").write_text(FILE)
     threads = []
@@ -168,7 +167,7 @@ def test_hashing_does_not_block_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert all(name.startswith("geminga-passwords") for name in threads)
 
 
-def test_passwords_authenticate_http_requests(method: BasicMethod) -> None:
+def test_passwords_authenticate_http_requests(method):
     authentication: Any = Authenticator({"basic": method})
     assert authentication.authenticate(*authentication.shown("Basic YXByMTpzZWNyZXQ="), NOW).role == "apr1"
     for header in ("Basic YXByMTp3cm9uZw==", "Basic !", "Bearer x", None):

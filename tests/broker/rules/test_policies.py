@@ -77,7 +77,7 @@ OFFICIAL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("field", sorted(OFFICIAL))
-def test_official_bodies_are_stored_unchanged(field: str) -> None:
+def test_official_bodies_are_stored_unchanged(field):
     assert check_policy(field, OFFICIAL[field]) == OFFICIAL[field]
 
 
@@ -106,7 +106,7 @@ def test_official_bodies_are_stored_unchanged(field: str) -> None:
         ("no_such_policy", 1, 400),
     ],
 )
-def test_invalid_policies_are_refused_with_their_status(field: str, value: Any, status: int) -> None:
+def test_invalid_policies_are_refused_with_their_status(field, value, status):
     with pytest.raises(RuleViolation) as caught:
         check_policy(field, value)
     assert STATUS_OF_RULE[caught.value.wrong] == status
@@ -114,7 +114,7 @@ def test_invalid_policies_are_refused_with_their_status(field: str, value: Any, 
 
 
 @pytest.mark.parametrize("field", sorted(OFFICIAL))
-def test_numbers_may_be_given_as_text_everywhere(field: str) -> None:
+def test_numbers_may_be_given_as_text_everywhere(field):
     def as_text(value: Any) -> Any:
         if isinstance(value, dict):
             return {name: as_text(item) for name, item in value.items()}
@@ -127,14 +127,14 @@ def test_numbers_may_be_given_as_text_everywhere(field: str) -> None:
     assert resolve(SETTINGS, {field: found}) == resolve(SETTINGS, {field: OFFICIAL[field]})
 
 
-def test_blank_text_in_an_object_counts_as_null() -> None:
+def test_blank_text_in_an_object_counts_as_null():
     quota = {"limit": "10240", "limitTime": " ", "policy": "producer_exception"}
     assert check_policy("backlog_quota_map", {"destination_storage": quota})["destination_storage"] == {
         "limit": 10240, "limitSize": 10240, "limitTime": -1, "policy": "producer_exception",
     }  # fmt: skip
 
 
-def test_any_json_is_accepted_or_refused() -> None:
+def test_any_json_is_accepted_or_refused():
     junk: list[Any] = [None, True, 0, -1, 1.5, "x", [], [1], {}, {"a": None}, {"standalone": 3}, [["a"]]]
     statuses = set()
     for field in FIELDS:
@@ -146,13 +146,13 @@ def test_any_json_is_accepted_or_refused() -> None:
     assert statuses <= {400, 406, 412}
 
 
-def test_documents_keep_unknown_fields_and_drop_nulls() -> None:
+def test_documents_keep_unknown_fields_and_drop_nulls():
     assert check_document({"from_the_future": {"a": 1}, "migrated": None}) == {"from_the_future": {"a": 1}}
     with pytest.raises(RuleViolation):
         check_document(["no", "object"])
 
 
-def test_bundles_cover_the_hash_range() -> None:
+def test_bundles_cover_the_hash_range():
     assert bundle_ranges(4) == {
         "boundaries": ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"],
         "numBundles": 4,
@@ -161,7 +161,7 @@ def test_bundles_cover_the_hash_range() -> None:
         bundle_ranges(0)
 
 
-def test_broker_settings_apply_without_policies() -> None:
+def test_broker_settings_apply_without_policies():
     found = resolve(SETTINGS, {})
     assert found.retention_minutes == SETTINGS.retention_minutes
     assert found.auto_create_topics
@@ -171,7 +171,7 @@ def test_broker_settings_apply_without_policies() -> None:
     assert found.unacked_messages_per_consumer_max == 50_000
 
 
-def test_the_namespace_wins_over_the_broker_and_the_topic_over_both() -> None:
+def test_the_namespace_wins_over_the_broker_and_the_topic_over_both():
     namespace = {**OFFICIAL, "message_ttl_in_seconds": 100, "max_consumers_per_topic": 10}
     topic = {
         "message_ttl_in_seconds": 0,
@@ -192,12 +192,12 @@ def test_the_namespace_wins_over_the_broker_and_the_topic_over_both() -> None:
     assert found.inactive_topic_seconds == 3600
 
 
-def test_rates_of_other_clusters_are_ignored() -> None:
+def test_rates_of_other_clusters_are_ignored():
     rates = {"topicDispatchRate": {"elsewhere": {"dispatchThrottlingRateInMsg": 1}}}
     assert resolve(SETTINGS, rates).dispatch_rate == ThrottleRate()
 
 
-def test_age_and_size_quota_are_independent() -> None:
+def test_age_and_size_quota_are_independent():
     quotas = check_policy(
         "backlog_quota_map", {"message_age": {"limitTime": 60, "policy": "consumer_backlog_eviction"}}
     )
@@ -207,6 +207,6 @@ def test_age_and_size_quota_are_independent() -> None:
     assert found.backlog_quota_bytes == -1
 
 
-def test_rule_violations_can_be_pickled_and_have_a_message() -> None:
+def test_rule_violations_can_be_pickled_and_have_a_message():
     error = pickle.loads(pickle.dumps(RuleViolation(InvalidRequest.IN_THE_WAY, "exists")))
     assert (error.wrong, str(error)) == (InvalidRequest.IN_THE_WAY, "exists")

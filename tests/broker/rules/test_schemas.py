@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ def produce(harness: Any, schema: pb.Schema | None, producer_id: int = 1) -> Any
     return harness.peer().request("producer", topic=TOPIC, producer_id=producer_id, **fields).command
 
 
-def test_a_producers_schema_is_registered_once(harness: Any) -> None:
+def test_a_producers_schema_is_registered_once(harness):
     assert produce(harness, None).producer_success.schema_version == b""
     assert produce(harness, record("a")).producer_success.schema_version == V0
     assert produce(harness, record("a")).producer_success.schema_version == V0
@@ -49,20 +48,20 @@ def test_a_producers_schema_is_registered_once(harness: Any) -> None:
     assert [schema.name for schema in found] == ["public/default/t"] * 2
 
 
-def test_partitions_share_their_schemas(harness: Any) -> None:
+def test_partitions_share_their_schemas(harness):
     schemas = harness.broker.schemas
     schemas.put(NAME.partition_name(0), record("a"), auto_update=True)
     assert schemas.latest(NAME.partition_name(5)) == schemas.latest(NAME)
 
 
 @pytest.mark.parametrize("schema", [STRING, record("a", REQUIRED)])
-def test_incompatible_schemas_are_refused(harness: Any, schema: pb.Schema) -> None:
+def test_incompatible_schemas_are_refused(harness, schema):
     produce(harness, record("a"))
     assert produce(harness, schema).error.error == pb.IncompatibleSchema
     assert len(harness.broker.schemas.versions(NAME)) == 1
 
 
-def test_bytes_are_registered_if_a_client_sends_their_type(harness: Any) -> None:
+def test_bytes_are_registered_if_a_client_sends_their_type(harness):
     """As Go's BytesSchema does: recorded from Apache Pulsar 4.0.4."""
     nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
     assert produce(harness, None).producer_success.schema_version == b""
@@ -76,7 +75,7 @@ def test_bytes_are_registered_if_a_client_sends_their_type(harness: Any) -> None
     assert [schema.type for schema in harness.broker.schemas.versions(NAME)] == [BYTES, BYTES]
 
 
-def test_bytes_cannot_replace_another_schema(harness: Any) -> None:
+def test_bytes_cannot_replace_another_schema(harness):
     nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
     assert produce(harness, STRING).producer_success.schema_version == V0
     assert produce(harness, nothing).error.error == pb.IncompatibleSchema
@@ -87,7 +86,7 @@ def test_bytes_cannot_replace_another_schema(harness: Any) -> None:
     assert answer.command.error.error == pb.IncompatibleSchema
 
 
-def test_policies_may_forbid_updates_and_schemaless_producers(harness: Any) -> None:
+def test_policies_may_forbid_updates_and_schemaless_producers(harness):
     produce(harness, record("a"))
     set_policy = harness.broker.namespaces.set_policy
     set_policy("public", "default", "is_allow_auto_update_schema", False)
@@ -97,7 +96,7 @@ def test_policies_may_forbid_updates_and_schemaless_producers(harness: Any) -> N
     assert produce(harness, None).error.error == pb.IncompatibleSchema
 
 
-def test_an_enormous_schema_is_refused(harness: Any) -> None:
+def test_an_enormous_schema_is_refused(harness):
     big = pb.Schema(name="", schema_data=b"x" * (SCHEMA_BYTES_MAX + 1), type=pb.Schema.Protobuf)
     assert produce(harness, big).error.error == pb.IncompatibleSchema
 
@@ -110,7 +109,7 @@ def subscribe(harness: Any, schema: pb.Schema, subscription: str) -> int:
     return int(frame.type)
 
 
-def test_consumers_schemas_are_checked_and_registered(harness: Any) -> None:
+def test_consumers_schemas_are_checked_and_registered(harness):
     ok, error = pb.BaseCommand.SUCCESS, pb.BaseCommand.ERROR
     automatic = pb.Schema(name="AutoConsume", schema_data=b"", type=pb.Schema.AutoConsume)
     assert subscribe(harness, automatic, "auto") == ok
@@ -123,7 +122,7 @@ def test_consumers_schemas_are_checked_and_registered(harness: Any) -> None:
     assert len(harness.broker.schemas.versions(NAME)) == 1
 
 
-def test_schemas_are_returned_by_version(harness: Any) -> None:
+def test_schemas_are_returned_by_version(harness):
     peer = harness.peer()
 
     def ask(**fields: Any) -> Any:
@@ -142,7 +141,7 @@ def test_schemas_are_returned_by_version(harness: Any) -> None:
     assert bad.error_code == pb.InvalidTopicName
 
 
-def test_get_or_create_returns_or_registers_a_version(harness: Any) -> None:
+def test_get_or_create_returns_or_registers_a_version(harness):
     peer = harness.peer()
 
     def ask(schema: pb.Schema, topic: str = TOPIC) -> Any:
@@ -163,7 +162,7 @@ def test_get_or_create_returns_or_registers_a_version(harness: Any) -> None:
     assert ask(STRING).error_code == pb.IncompatibleSchema
 
 
-def test_a_new_version_is_answered_when_it_is_durable(harness: Any) -> None:
+def test_a_new_version_is_answered_when_it_is_durable(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.auto_poll = False
@@ -174,7 +173,7 @@ def test_a_new_version_is_answered_when_it_is_durable(harness: Any) -> None:
     assert peer.pop().command.getOrCreateSchemaResponse.schema_version == V0
 
 
-def test_deleting_the_topic_deletes_its_schemas(harness: Any) -> None:
+def test_deleting_the_topic_deletes_its_schemas(harness):
     produce(harness, record("a"))
     done: list[Any] = []
     harness.actions.delete(NAME, True, done.append)
@@ -188,7 +187,7 @@ def letters(number: int) -> str:
     return "".join(chr(97 + bit) for bit in range(8) if number + 1 >> bit & 1)
 
 
-def test_a_known_schema_is_not_read_or_parsed_again(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_schema_is_not_read_or_parsed_again(harness, monkeypatch):
     produce(harness, record("a"))
     produce(harness, record("a", "b"))
     monkeypatch.setattr("geminga.broker.rules.schemas.meaning", None)
@@ -201,14 +200,14 @@ def test_a_known_schema_is_not_read_or_parsed_again(harness: Any, monkeypatch: p
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[pb.Schema]:
+def read(monkeypatch):
     """The definitions that were parsed."""
     found: list[pb.Schema] = []
     monkeypatch.setattr(schemas_module, "meaning", lambda schema: found.append(schema) or meaning(schema))
     return found
 
 
-def test_a_new_version_does_not_parse_all_earlier_ones(harness: Any, read: list[pb.Schema]) -> None:
+def test_a_new_version_does_not_parse_all_earlier_ones(harness, read):
     """Each version was compared with each by parsing both: 10,000 took an hour, and 0.7 s each in the end."""
     for number in range(100):
         assert harness.broker.schemas.put(NAME, record(*letters(number)), auto_update=True) == number
@@ -218,7 +217,7 @@ def test_a_new_version_does_not_parse_all_earlier_ones(harness: Any, read: list[
     assert harness.broker.schemas.find(NAME, spaced) == 42
 
 
-def test_versions_are_parsed_once_for_schemas_of_another_text(harness: Any, read: list[pb.Schema]) -> None:
+def test_versions_are_parsed_once_for_schemas_of_another_text(harness, read):
     schemas = harness.broker.schemas
     for number in range(120):
         schemas.put(NAME, record(*letters(number)), auto_update=True)
@@ -238,7 +237,7 @@ def test_versions_are_parsed_once_for_schemas_of_another_text(harness: Any, read
     assert (schemas.find(NAME, record("z")), schemas.find(NAME, spaced)) == (0, -1)
 
 
-def test_the_memory_for_schemas_is_bounded(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_schemas_is_bounded(harness, monkeypatch):
     monkeypatch.setattr("geminga.broker.rules.schemas.PARSED_BYTES_MAX", 2_000)
     schemas = harness.broker.schemas
     names = [TopicName.parse(f"t{number}") for number in range(10)]
@@ -251,13 +250,13 @@ def test_the_memory_for_schemas_is_bounded(harness: Any, monkeypatch: pytest.Mon
     assert schemas.versions(names[-1]) == []
 
 
-def test_damaged_schemas_are_named(harness: Any, make_harness: Callable[..., Any]) -> None:
+def test_damaged_schemas_are_named(harness, make_harness):
     harness.store.keys.put(schema_key(NAME), b"\x05abcde")
     with pytest.raises(StoreDamaged, match="version 0 is no schema"):
         harness.broker.schemas.versions(NAME)
 
 
-def test_numbers_of_deleted_versions_are_not_reused(harness: Any) -> None:
+def test_numbers_of_deleted_versions_are_not_reused(harness):
     """Messages refer to version numbers: a reused number would decode old messages with a new schema."""
     schemas, done = harness.broker.schemas, list[Any]()
     assert (schemas.retire(NAME, done.append), schemas.versions(NAME)) == (0, [])

@@ -14,7 +14,7 @@ from geminga.errors import InvalidConfiguration
 SECRET = bytes(range(200, 248))
 
 
-def test_a_key_is_read_in_each_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_read_in_each_form(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "signing").write_bytes(SECRET)
     text = base64.b64encode(SECRET[:32]).decode()
@@ -26,7 +26,7 @@ def test_a_key_is_read_in_each_form(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("setting", ["token_secret_key", "token_public_key", "basic_auth"])
-def test_a_path_without_a_file_is_refused(setting: str) -> None:
+def test_a_path_without_a_file_is_refused(setting):
     path = "/etc/geminga/signing+secretkeyproductionAAAA"
     assert len(base64.b64decode(path, validate=True)) >= 32
     with pytest.raises(InvalidConfiguration, match=f"{setting}: .*No such file or directory") as refused:
@@ -35,16 +35,14 @@ def test_a_path_without_a_file_is_refused(setting: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["A" * 44, "keys/signing"])
-def test_a_file_that_cannot_be_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).mkdir(parents=True)
     with pytest.raises(InvalidConfiguration, match=f"{name} cannot be read: Is a directory"):
         read_key(name, "token_secret_key")
 
 
-def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ("A" * 44)).write_bytes(SECRET)
 
@@ -56,7 +54,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
         read_key("A" * 44, "token_secret_key")
 
 
-def test_a_public_key_is_refused_as_the_secret(tmp_path: Path) -> None:
+def test_a_public_key_is_refused_as_the_secret(tmp_path):
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -67,7 +65,7 @@ def test_a_public_key_is_refused_as_the_secret(tmp_path: Path) -> None:
             read_secret(f"{tmp_path}/key", "token_secret_key")
 
 
-def test_a_key_that_tokens_cannot_use_never_becomes_a_secret(tmp_path: Path) -> None:
+def test_a_key_that_tokens_cannot_use_never_becomes_a_secret(tmp_path):
     """Everybody who has such a public key could sign tokens with it."""
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -83,6 +81,6 @@ def test_a_key_that_tokens_cannot_use_never_becomes_a_secret(tmp_path: Path) -> 
             make_authentication(BrokerSettings(memory=True, token_secret_key="A" * 44, token_second_key=key))
 
 
-def test_a_short_second_secret_is_named() -> None:
+def test_a_short_second_secret_is_named():
     with pytest.raises(InvalidConfiguration, match="token_second_key has 3 bytes; a secret needs 32"):
         make_authentication(BrokerSettings(memory=True, token_secret_key="A" * 44, token_second_key="AAAA"))

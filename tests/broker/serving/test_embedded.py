@@ -1,18 +1,13 @@
 """The broker inside a program."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil
-import subprocess
-import sys
 import time
 import urllib.request
-from pathlib import Path
-from typing import Any
 
 import pytest
+from interpreter import run_python
 
 import geminga
 from geminga.broker.serving.embedded import embedded
@@ -25,7 +20,7 @@ from geminga.errors import (
 from geminga.ids import MessageId
 
 
-def test_a_broker_starts_fast_and_has_addresses() -> None:
+def test_a_broker_starts_fast_and_has_addresses():
     began = time.process_time()
     with embedded() as broker:
         took = time.process_time() - began
@@ -37,7 +32,7 @@ def test_a_broker_starts_fast_and_has_addresses() -> None:
     assert took < 2.0, "300 ms on an idle machine; this bound only catches disasters"
 
 
-def test_the_web_server_comes_with_its_first_request() -> None:
+def test_the_web_server_comes_with_its_first_request():
     with embedded() as broker:
         with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/brokers/health", timeout=20) as answer:
             assert answer.read() == b"ok"
@@ -45,12 +40,12 @@ def test_the_web_server_comes_with_its_first_request() -> None:
             assert b"pulsar_topics_count" in answer.read()
 
 
-def test_a_broker_can_run_without_a_web_server() -> None:
+def test_a_broker_can_run_without_a_web_server():
     with embedded(web_port=None) as broker:
         assert broker.admin_url == ""
 
 
-def test_errors_reach_the_caller(tmp_path: Path) -> None:
+def test_errors_reach_the_caller(tmp_path):
     with pytest.raises(InvalidConfiguration, match="keepalive_seconds"):
         embedded(keepalive_seconds=-1)
     with pytest.raises(TypeError, match="no_such_setting"):
@@ -74,12 +69,12 @@ def test_errors_reach_the_caller(tmp_path: Path) -> None:
         ("x" * 300, StoreError, "cannot be made: File name too long"),
     ],
 )
-def test_an_unusable_folder_is_refused(folder: Any, expected: type[Exception], message: str) -> None:
+def test_an_unusable_folder_is_refused(folder, expected, message):
     with pytest.raises(expected, match=message):
         embedded(folder)
 
 
-def test_a_catalog_with_a_damaged_page_is_rebuilt_at_the_start(tmp_path: Path) -> None:
+def test_a_catalog_with_a_damaged_page_is_rebuilt_at_the_start(tmp_path):
     values = [b"%d" % number for number in range(20)]
     with embedded(tmp_path / "whole", web_port=None) as broker:
         producer = broker.client().create_producer("t")
@@ -97,7 +92,7 @@ def test_a_catalog_with_a_damaged_page_is_rebuilt_at_the_start(tmp_path: Path) -
             assert [reader.read_next(30_000).data() for _ in values] == values
 
 
-def test_a_catalog_damaged_at_the_start_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalog_damaged_at_the_start_is_rebuilt(tmp_path, monkeypatch):
     monkeypatch.setattr("geminga.ledger.catalog_database.CHECKED_BYTES_MAX", 0)
     with embedded(tmp_path, web_port=None) as broker:
         broker.client().create_producer("t").send(b"kept")
@@ -109,19 +104,19 @@ def test_a_catalog_damaged_at_the_start_is_rebuilt(tmp_path: Path, monkeypatch: 
         assert client.create_reader("t", MessageId.earliest).read_next(30_000).data() == b"kept"
 
 
-def test_several_brokers_run_at_once() -> None:
+def test_several_brokers_run_at_once():
     with embedded() as first, embedded() as second:
         assert first.service_url != second.service_url
 
 
-def test_a_closed_broker_creates_no_client() -> None:
+def test_a_closed_broker_creates_no_client():
     broker = embedded()
     broker.close()
     with pytest.raises(AlreadyClosed):
         broker.client()
 
 
-def test_a_dropped_broker_is_garbage_collected() -> None:
+def test_a_dropped_broker_is_garbage_collected():
     broker = embedded(web_port=None)
     broker.close()
     del broker
@@ -129,7 +124,7 @@ def test_a_dropped_broker_is_garbage_collected() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_does_not_close_the_broker(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_close_the_broker(tmp_path):
     program = f"""
 import os, socket
 from geminga.broker.serving.embedded import embedded
@@ -142,20 +137,18 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 socket.create_connection(("127.0.0.1", broker.settings.port), 5).close()
 broker.close()
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
+    run_python(program)
 
 
-def test_a_program_that_does_not_close_the_broker_ends(tmp_path: Path) -> None:
+def test_a_program_that_does_not_close_the_broker_ends(tmp_path):
     folder = str(tmp_path / "s")
     program = f"from geminga import embedded; b = embedded({folder!r}); print(b.service_url)"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
+    run_python(program)
     with embedded(tmp_path / "s"):
         pass
 
 
-def test_a_program_that_ends_without_closing_loses_nothing(tmp_path: Path) -> None:
+def test_a_program_that_ends_without_closing_loses_nothing(tmp_path):
     """Acknowledgements and sent messages reach the broker, and its disk."""
     program = """
 import sys, geminga
@@ -169,16 +162,12 @@ for _ in range(10):
     consumer.acknowledge(consumer.receive(60_000))
 producer.send_async(b"late", None)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "store")],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_python(program, str(tmp_path / "store"))
     with geminga.embedded(tmp_path / "store") as broker, geminga.Admin(broker.admin_url) as admin:
         assert [message.data for message in admin.subscriptions.peek("t", "s", 20)] == [b"late"]
 
 
-def test_a_program_that_ends_with_a_busy_broker_loses_nothing(tmp_path: Path) -> None:
+def test_a_program_that_ends_with_a_busy_broker_loses_nothing(tmp_path):
     """The acknowledgements wait in the socket when the program comes to its end."""
     program = """
 import sys, threading, time, geminga
@@ -195,11 +184,7 @@ is_busy.wait(60)
 for message in messages:
     consumer.acknowledge(message)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "store")],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = run_python(program, str(tmp_path / "store"))
     assert done.stderr == ""
     with geminga.embedded(tmp_path / "store") as broker, geminga.Admin(broker.admin_url) as admin:
         assert admin.subscriptions.peek("t", "s", 20) == []

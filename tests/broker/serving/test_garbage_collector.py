@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Loop:
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
+def loop():
     loop = Loop()
     made = GarbageCollectorPacing(loop)  # type: ignore[arg-type]
     made.start()
@@ -62,7 +62,7 @@ def _hold(loop: Loop, count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("few_blocks", [0, 1 << 40])
-def test_long_lived_objects_are_frozen(loop: Loop, monkeypatch: pytest.MonkeyPatch, few_blocks: int) -> None:
+def test_long_lived_objects_are_frozen(loop, monkeypatch, few_blocks):
     monkeypatch.setattr("geminga.broker.serving.garbage_collector.FEW_BLOCKS", few_blocks)
     looked_at: list[int] = []
 
@@ -83,7 +83,7 @@ def test_long_lived_objects_are_frozen(loop: Loop, monkeypatch: pytest.MonkeyPat
     assert left >= 2 * MIDDLE_OBJECTS, "what is set apart still leaves memory"
 
 
-def test_with_few_objects_old_cycles_are_collected(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_few_objects_old_cycles_are_collected(loop, monkeypatch):
     monkeypatch.setattr("geminga.broker.serving.garbage_collector.FEW_BLOCKS", 1 << 40)
     gone = []
 
@@ -102,7 +102,7 @@ def test_with_few_objects_old_cycles_are_collected(loop: Loop, monkeypatch: pyte
     assert gone == [True]
 
 
-def test_closed_peers_leave_no_reference_cycles(tmp_path: Path) -> None:
+def test_closed_peers_leave_no_reference_cycles(tmp_path):
     """An old cycle would stay for good in a broker with many objects."""
     asyncio.run(_serve_and_look(tmp_path))
 

@@ -7,14 +7,12 @@ import socket
 import ssl
 import time
 import urllib.request
-from typing import Any
 
 import pytest
 
 import geminga
 from geminga.broker.admin import web
 from geminga.broker.serving.embedded import embedded
-from geminga.testing.certificates import Authority
 
 
 def silent(url: str) -> socket.socket:
@@ -30,7 +28,7 @@ def was_hung_up_on(peer: socket.socket) -> bool:
         return True
 
 
-def test_half_open_handshakes_count_against_the_limit(authority: Authority, tls: dict[str, Any]) -> None:
+def test_half_open_handshakes_count_against_the_limit(authority, tls):
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(embedded(**tls, connections_max=5))
         peers = [stack.enter_context(silent(broker.service_url)) for _ in range(5)]
@@ -46,9 +44,7 @@ def test_half_open_handshakes_count_against_the_limit(authority: Authority, tls:
             client.create_producer("t").send(b"there is room again")
 
 
-def test_a_failed_handshake_is_logged_and_counted(
-    tls: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_handshake_is_logged_and_counted(tls, caplog):
     with embedded(**tls, web_port=None) as broker:
         with silent(broker.service_url) as peer:
             peer.sendall(b"\0\0\0\5not TLS but a frame of the protocol")
@@ -60,9 +56,7 @@ def test_a_failed_handshake_is_logged_and_counted(
     assert "/127.0.0.1:" in lines[0]
 
 
-def test_half_open_handshakes_of_the_web_port_count_against_its_limit(
-    authority: Authority, tls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_open_handshakes_of_the_web_port_count_against_its_limit(authority, tls, monkeypatch):
     monkeypatch.setattr(web, "CONNECTIONS_MAX", 5)
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(embedded(**tls))
@@ -82,27 +76,27 @@ def test_half_open_handshakes_of_the_web_port_count_against_its_limit(
                 assert time.monotonic() < deadline
 
 
-def test_stopping_a_broker_closes_unfinished_handshakes(tls: dict[str, Any]) -> None:
+def test_stopping_a_broker_closes_unfinished_handshakes(tls):
     with contextlib.ExitStack() as stack:
         with embedded(**tls) as broker:
             peers = [stack.enter_context(silent(url)) for url in (broker.service_url, broker.admin_url) * 3]
         assert all(map(was_hung_up_on, peers))
 
 
-def test_a_handshake_that_takes_too_long_is_closed(tls: dict[str, Any]) -> None:
+def test_a_handshake_that_takes_too_long_is_closed(tls):
     with embedded(**tls, handshake_seconds=0.2) as broker, silent(broker.service_url) as peer:
         peer.sendall(b"\x16\x03\x01\x02\x00")  # the beginning of a ClientHello
         assert was_hung_up_on(peer)
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /status.html HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
-def test_a_web_connection_without_a_request_is_closed(said: bytes) -> None:
+def test_a_web_connection_without_a_request_is_closed(said):
     with embedded(handshake_seconds=0.2) as broker, silent(broker.admin_url) as peer:
         peer.sendall(said)
         assert was_hung_up_on(peer)
 
 
-def test_a_web_connection_may_send_further_requests() -> None:
+def test_a_web_connection_may_send_further_requests():
     with embedded(handshake_seconds=0.1) as broker, silent(broker.admin_url) as peer:
         for _ in range(3):
             peer.sendall(b"GET /status.html HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -110,9 +104,7 @@ def test_a_web_connection_may_send_further_requests() -> None:
             time.sleep(0.15)
 
 
-def test_a_connection_admitted_to_the_handshake_is_not_refused_after_it(
-    authority: Authority, tls: dict[str, Any]
-) -> None:
+def test_a_connection_admitted_to_the_handshake_is_not_refused_after_it(authority, tls):
     """The connection limit counts connections that are still in their handshake, also later ones."""
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(embedded(**tls, connections_max=2))

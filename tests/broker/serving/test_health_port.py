@@ -10,7 +10,6 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from waiting import loop_turns
 
 from geminga.broker.serving import health_port
@@ -41,7 +40,7 @@ def asked(url: str) -> tuple[int, str]:
         return error.code, error.read().decode().strip()
 
 
-def test_a_starting_and_a_stopping_broker_is_alive_and_not_ready() -> None:
+def test_a_starting_and_a_stopping_broker_is_alive_and_not_ready():
     loop = asyncio.new_event_loop()  # does not run: opening the store blocks it
     with opened(loop) as (health, url):
         assert asked(f"{url}/livez") == (200, "ok")
@@ -53,7 +52,7 @@ def test_a_starting_and_a_stopping_broker_is_alive_and_not_ready() -> None:
     loop.close()
 
 
-def test_a_broker_whose_event_loop_hangs_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_whose_event_loop_hangs_is_not_alive(monkeypatch):
     monkeypatch.setattr(health_port, "REQUEST_SECONDS", 0.2)
     loop = asyncio.new_event_loop()
     with opened(loop) as (health, url):
@@ -63,7 +62,7 @@ def test_a_broker_whose_event_loop_hangs_is_not_alive(monkeypatch: pytest.Monkey
     loop.close()
 
 
-def test_the_oldest_connection_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_connection_gives_way_to_a_new_one(monkeypatch):
     monkeypatch.setattr(health_port, "CONNECTIONS_MAX", 2)
     loop = asyncio.new_event_loop()
     with opened(loop) as (_, url), contextlib.ExitStack() as stack:
@@ -75,40 +74,37 @@ def test_the_oldest_connection_gives_way_to_a_new_one(monkeypatch: pytest.Monkey
     loop.close()
 
 
-def test_the_port_of_a_broker_reports_its_store_and_its_disk() -> None:
-    async def live() -> None:
-        loop = asyncio.get_running_loop()
-        server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
-        with _health_port(server, 0, loop) as health:
-            assert health is not None
-            url = f"http://127.0.0.1:{health.port}"
+async def test_the_port_of_a_broker_reports_its_store_and_its_disk():
+    loop = asyncio.get_running_loop()
+    server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
+    with _health_port(server, 0, loop) as health:
+        assert health is not None
+        url = f"http://127.0.0.1:{health.port}"
 
-            async def found(path: str) -> tuple[int, str]:
-                return await asyncio.to_thread(asked, url + path)
+        async def found(path: str) -> tuple[int, str]:
+            return await asyncio.to_thread(asked, url + path)
 
-            assert (await found("/readyz"))[1] == STARTING
-            running = asyncio.ensure_future(_main(server, lambda: None, health))
-            while (await found("/readyz"))[1] == STARTING:
-                pass
-            assert await found("/readyz") == (200, "ok")
-            server.broker.disk.refusal = "the disk is full: 3 bytes of /secret"
-            assert (await found("/livez"))[0] == 200
-            status, text = await found("/readyz")
-            assert (status, "/secret" in text) == (503, False)
-            server.store_stopped.set()
-            await running
-            assert (await found("/readyz"))[1] == STOPPING
-
-    asyncio.run(live())
+        assert (await found("/readyz"))[1] == STARTING
+        running = asyncio.ensure_future(_main(server, lambda: None, health))
+        while (await found("/readyz"))[1] == STARTING:
+            pass
+        assert await found("/readyz") == (200, "ok")
+        server.broker.disk.refusal = "the disk is full: 3 bytes of /secret"
+        assert (await found("/livez"))[0] == 200
+        status, text = await found("/readyz")
+        assert (status, "/secret" in text) == (503, False)
+        server.store_stopped.set()
+        await running
+        assert (await found("/readyz"))[1] == STOPPING
 
 
-def test_no_port_is_opened_unless_it_is_asked_for() -> None:
+def test_no_port_is_opened_unless_it_is_asked_for():
     server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
     with _health_port(server, None, asyncio.new_event_loop()) as health:
         assert health is None
 
 
-def test_checks_that_were_given_up_raise_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_that_were_given_up_raise_nothing_later(monkeypatch):
     monkeypatch.setattr(health_port, "REQUEST_SECONDS", 0.2)
     failures: list[Any] = []
     loop = asyncio.new_event_loop()

@@ -4,16 +4,11 @@ How long the calm peer waits is measured by ``make bench``; here it only has to 
 that each of these attacks once took.
 """
 
-from __future__ import annotations
-
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from benchmarks import brokers, hostile
-from benchmarks.brokers import RunningBroker
 from benchmarks.harness import resident_megabytes
 
 LONGEST_SECONDS = 2.0
@@ -21,7 +16,7 @@ RESIDENT_MEGABYTES = 400
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[RunningBroker]:
+def broker(tmp_path):
     with brokers.geminga(tmp_path) as running:
         yield running
 
@@ -29,7 +24,7 @@ def broker(tmp_path: Path) -> Iterator[RunningBroker]:
 @pytest.mark.slow
 @pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", hostile.ATTACKS)
-def test_a_calm_peer_is_answered_under_attack(broker: RunningBroker, name: str) -> None:
+def test_a_calm_peer_is_answered_under_attack(broker, name):
     attack = hostile.ATTACKS[name]
     if attack.topics:
         hostile.make_topics(broker.admin_url, attack.topics)

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +265,7 @@ def check_backlogs(folder: Path, topics: list[str]) -> int:
 
 
 @pytest.fixture
-def processes() -> Iterator[list[BrokerProcess]]:
+def processes():
     started: list[BrokerProcess] = []
     yield started
     for broker in started:
@@ -275,9 +274,7 @@ def processes() -> Iterator[list[BrokerProcess]]:
 
 
 @pytest.mark.witness
-def test_everything_receipted_survives_kills(
-    tmp_path: Path, processes: list[BrokerProcess], request: pytest.FixtureRequest
-) -> None:
+def test_everything_receipted_survives_kills(tmp_path, processes, request):
     seed = request.config.option.rotation
     chance = random.Random(seed)
     topic, receipts, confirmed = "", {"batched": [], "single": []}, set()

@@ -8,9 +8,6 @@ import json
 import logging
 import os
 import select
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -25,7 +22,7 @@ def record(text: str, *values: object, level: int = logging.INFO) -> logging.Log
     return logging.LogRecord("geminga.broker", level, "", 0, text, values, None)
 
 
-def test_json_lines_have_time_level_logger_and_the_names_of_what_they_are_about(harness: Any) -> None:
+def test_json_lines_have_time_level_logger_and_the_names_of_what_they_are_about(harness):
     peer = harness.peer()
     peer.subscribe("persistent://public/default/t", "s")
     topic = harness.broker.topics.in_memory(TopicName.parse("persistent://public/default/t"))
@@ -42,7 +39,7 @@ def test_json_lines_have_time_level_logger_and_the_names_of_what_they_are_about(
     assert {"role": "joe", "method": "DELETE", "path": "/x", "status": "204"}.items() <= found[2].items()
 
 
-def test_a_json_line_of_an_exception_is_one_line() -> None:
+def test_a_json_line_of_an_exception_is_one_line():
     try:
         raise ValueError("x\ny")
     except ValueError as error:
@@ -53,7 +50,7 @@ def test_a_json_line_of_an_exception_is_one_line() -> None:
     assert "ValueError: x\ny" in json.loads(text)["exception"]
 
 
-def test_a_line_that_cannot_be_formatted_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_cannot_be_formatted_is_named(capfd):
     import sys
 
     output = LogOutput(sys.__stderr__)
@@ -62,7 +59,7 @@ def test_a_line_that_cannot_be_formatted_is_named(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err == "a log line of geminga.broker cannot be formatted: TypeError\n"
 
 
-def test_a_line_that_was_half_written_does_not_spoil_the_next_one() -> None:
+def test_a_line_that_was_half_written_does_not_spoil_the_next_one():
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with open(reading, "rb") as pipe, open(writing, "w") as full:
@@ -81,7 +78,7 @@ def test_a_line_that_was_half_written_does_not_spoil_the_next_one() -> None:
     ]
 
 
-def test_lines_that_a_full_disk_lost_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_lines_that_a_full_disk_lost_are_counted(monkeypatch, tmp_path):
     with open(tmp_path / "log", "w") as log:
         output = LogOutput(log)
         with monkeypatch.context() as full:
@@ -100,7 +97,7 @@ def test_lines_that_a_full_disk_lost_are_counted(monkeypatch: pytest.MonkeyPatch
         ("json", "8:1", '"message": "full"'),
     ],
 )
-def test_the_form_of_a_line(form: str, journal: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_form_of_a_line(form, journal, expected, monkeypatch):
     monkeypatch.delenv("JOURNAL_STREAM", raising=False)
     if journal:
         monkeypatch.setenv("JOURNAL_STREAM", journal)
@@ -109,12 +106,12 @@ def test_the_form_of_a_line(form: str, journal: str, expected: str, monkeypatch:
     assert expected in output.format(record("full", level=logging.WARNING))
 
 
-def test_an_audited_request_cannot_forge_lines() -> None:
+def test_an_audited_request_cannot_forge_lines():
     text = str(AuditedRequest("joe\n2026 INFO forged", "-", "subscribe", "x\ny", "ok"))
     assert "\n" not in text
 
 
-def test_role_of_a_connection_is_in_its_lines(make_harness: Callable[..., Any]) -> None:
+def test_role_of_a_connection_is_in_its_lines(make_harness):
     harness = make_harness(token_secret_key="data:," + "k" * 32, anonymous_role="guest", authorization=False)
     found = json.loads(JsonFormatter().format(record("%r", harness.peer().session)))
     assert found["role"] == "guest"

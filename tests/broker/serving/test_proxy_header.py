@@ -10,7 +10,6 @@ import struct
 import threading
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,7 +59,7 @@ def proxy(url: str, first: bytes) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("host", "shown"), [("10.1.2.3", "/10.1.2.3:51000"), ("fd00::7", "/[fd00::7]:51000")]
 )
-def test_the_client_behind_a_proxy_is_the_peer(host: str, shown: str) -> None:
+def test_the_client_behind_a_proxy_is_the_peer(host, shown):
     with (
         geminga.embedded(proxy_protocol=True, host="127.0.0.1") as broker,
         proxy(broker.service_url, header(host, 51000)) as port,
@@ -68,7 +67,7 @@ def test_the_client_behind_a_proxy_is_the_peer(host: str, shown: str) -> None:
         assert connected(broker, port) == shown
 
 
-def test_a_health_check_of_the_proxy_has_its_own_address() -> None:
+def test_a_health_check_of_the_proxy_has_its_own_address():
     with (
         geminga.embedded(proxy_protocol=True) as broker,
         proxy(broker.service_url, header("10.1.2.3", 51000, command=0x20)) as port,
@@ -76,7 +75,7 @@ def test_a_health_check_of_the_proxy_has_its_own_address() -> None:
         assert connected(broker, port).startswith("/127.0.0.1:")
 
 
-def test_tls_begins_behind_the_header(tmp_path: Path) -> None:
+def test_tls_begins_behind_the_header(tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("localhost", "server")
     with (
@@ -113,18 +112,14 @@ def connected(broker: Any, port: int, context: ssl.SSLContext | None = None) -> 
 
 
 @pytest.mark.parametrize("first", [b"\0\0\0\x09\0\0\0\5\x08\x02\x12\1x" + bytes(20), b"PROXY TCP4 1.2.3.4 "])
-def test_a_connection_without_the_header_is_refused_by_name(
-    first: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_connection_without_the_header_is_refused_by_name(first, caplog):
     with geminga.embedded(proxy_protocol=True) as broker, caplog.at_level("WARNING", "geminga.broker"):
         closed(broker, first)
     assert "no PROXY protocol header of version 2 came in" in caplog.text
 
 
 @pytest.mark.parametrize("first", [header("10.1.2.3", 51000), b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n"])
-def test_a_header_that_is_not_expected_is_refused_by_name(
-    first: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_header_that_is_not_expected_is_refused_by_name(first, caplog):
     with geminga.embedded() as broker, caplog.at_level("WARNING", "geminga.broker"):
         closed(broker, first)
     assert "a header of the PROXY protocol came in: set proxy_protocol" in caplog.text
@@ -138,7 +133,7 @@ def closed(broker: Any, first: bytes) -> None:
             assert peer.recv(100) == b""
 
 
-def test_a_header_that_is_cut_is_no_failed_handshake(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_header_that_is_cut_is_no_failed_handshake(caplog):
     with geminga.embedded(proxy_protocol=True) as broker, caplog.at_level("WARNING", "geminga.broker"):
         parts = urlsplit(broker.service_url)
         with socket.create_connection((parts.hostname, parts.port), 20) as peer:
@@ -151,7 +146,7 @@ def test_a_header_that_is_cut_is_no_failed_handshake(caplog: pytest.LogCaptureFi
     assert caplog.text == ""
 
 
-def test_a_header_that_does_not_come_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_header_that_does_not_come_is_named(caplog):
     settings = {"proxy_protocol": True, "handshake_seconds": 0.2}
     with geminga.embedded(**settings) as broker, caplog.at_level("WARNING", "geminga.broker"):
         closed(broker, header("10.1.2.3", 51000)[:20])

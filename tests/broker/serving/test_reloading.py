@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from geminga.broker.rules.authentication import Principal
 from geminga.broker.rules.tokens import make_token
@@ -16,7 +13,6 @@ from geminga.broker.serving.reloading import Reloader
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings, ProcessSettings
 from geminga.errors import InvalidConfiguration
-from geminga.testing.certificates import Authority
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
 
@@ -57,7 +53,7 @@ def signed(key: bytes) -> str:
     return make_token("joe", key, "HS256")
 
 
-def test_quotas_and_the_log_level_change_and_the_rest_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_quotas_and_the_log_level_change_and_the_rest_is_named(caplog):
     caplog.set_level("INFO")
 
     async def check(reload: Any) -> None:
@@ -77,7 +73,7 @@ def test_quotas_and_the_log_level_change_and_the_rest_is_named(caplog: pytest.Lo
     served({}, check)
 
 
-def test_a_reload_is_reported_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reload_is_reported_to_systemd(tmp_path, monkeypatch):
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
@@ -92,7 +88,7 @@ def test_a_reload_is_reported_to_systemd(tmp_path: Path, monkeypatch: pytest.Mon
         served({}, check)
 
 
-def test_a_value_set_at_run_time_overrides_the_reloaded_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_value_set_at_run_time_overrides_the_reloaded_one(caplog):
     async def check(reload: Any) -> None:
         server = reload()
         server.call(lambda: server.broker.dynamic.set("backlogQuotaDefaultLimitBytes", "5"))
@@ -105,7 +101,7 @@ def test_a_value_set_at_run_time_overrides_the_reloaded_one(caplog: pytest.LogCa
     served({}, check)
 
 
-def test_a_wrong_configuration_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_configuration_changes_nothing(tmp_path, caplog):
     key = tmp_path / "key"
     key.write_bytes(OLD)
 
@@ -124,9 +120,7 @@ def test_a_wrong_configuration_changes_nothing(tmp_path: Path, caplog: pytest.Lo
     served({"token_secret_key": str(key)}, check)
 
 
-def test_two_keys_are_valid_during_a_rotation_and_the_old_one_is_revoked_without_a_restart(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_two_keys_are_valid_during_a_rotation_and_the_old_one_is_revoked_without_a_restart(tmp_path, caplog):
     caplog.set_level("INFO")
     files = {name: tmp_path / name for name in ("first", "second")}
     files["first"].write_bytes(OLD)
@@ -152,7 +146,7 @@ def test_two_keys_are_valid_during_a_rotation_and_the_old_one_is_revoked_without
     served({"token_secret_key": str(files["first"])}, check)
 
 
-def test_authentication_is_not_switched_on_by_a_reload(caplog: pytest.LogCaptureFixture) -> None:
+def test_authentication_is_not_switched_on_by_a_reload(caplog):
     async def check(reload: Any) -> None:
         reload(token_secret_key="data:," + "k" * 32, backlog_quota_bytes=9)
         assert "changed: backlog_quota_bytes=9" in caplog.text
@@ -162,9 +156,7 @@ def test_authentication_is_not_switched_on_by_a_reload(caplog: pytest.LogCapture
     served({}, check)
 
 
-def test_certificates_and_versions_of_tls_are_reloaded(
-    authority: Authority, tls: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_certificates_and_versions_of_tls_are_reloaded(authority, tls, caplog):
     async def check(reload: Any) -> None:
         server = reload()
         before = server.tls.context.minimum_version

@@ -8,8 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -84,7 +83,7 @@ class Peer:
 
 
 @pytest.fixture
-def peers() -> Iterator[Callable[..., Peer]]:
+def peers():
     made: list[Peer] = []
 
     def new(port: int, **options: Any) -> Peer:
@@ -106,12 +105,12 @@ async def running(**changes: Any) -> AsyncIterator[BrokerServer]:
         await server.stop()
 
 
-def test_a_started_broker_answers_at_once(peers: Callable[..., Peer]) -> None:
+def test_a_started_broker_answers_at_once(peers):
     with embedded(web_port=None) as broker:
         assert peers(broker.settings.port).answers()
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortInUse, match=rf"port {port} is in use.*--port 0"):
@@ -120,26 +119,26 @@ def test_a_port_in_use_is_named() -> None:
             embedded(web_port=port)
 
 
-def test_a_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_failed_start_leaves_nothing_open(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUse):
         embedded(tmp_path / "s", web_port=taken.getsockname()[1])
     with embedded(tmp_path / "s"):
         pass
 
 
-def test_a_host_of_another_machine_is_refused() -> None:
+def test_a_host_of_another_machine_is_refused():
     with pytest.raises(UsageError, match="no address of this machine"):
         bind("192.0.2.1", 0, "port")
     with pytest.raises(UsageError, match="no address of this machine"):
         bind("no-such-host.invalid", 0, "port")
 
 
-def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
+def test_a_store_in_use_is_refused(tmp_path):
     with embedded(tmp_path / "s"), pytest.raises(StoreLocked):
         embedded(tmp_path / "s")
 
 
-def test_a_wildcard_host_serves_ipv4_and_ipv6(peers: Callable[..., Peer]) -> None:
+def test_a_wildcard_host_serves_ipv4_and_ipv6(peers):
     with embedded(host="0.0.0.0", web_port=None) as broker:
         assert peers(broker.settings.port).answers()
         if socket.has_dualstack_ipv6():
@@ -151,9 +150,7 @@ def test_a_wildcard_host_serves_ipv4_and_ipv6(peers: Callable[..., Peer]) -> Non
                 assert six.recv(100)
 
 
-def test_a_protocol_error_closes_only_its_connection(
-    peers: Callable[..., Peer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_protocol_error_closes_only_its_connection(peers, caplog):
     with embedded(web_port=None, handshake_seconds=1.0) as broker:
         good = peers(broker.settings.port)
         for junk in (
@@ -177,9 +174,7 @@ def test_a_protocol_error_closes_only_its_connection(
     assert not errors, "a peer's fault is not our error"
 
 
-def test_an_internal_error_closes_one_connection_and_is_counted(
-    peers: Callable[..., Peer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_internal_error_closes_one_connection_and_is_counted(peers, caplog, monkeypatch):
     def fault(session: Any, command: Any) -> None:
         raise KeyError("a fault of ours")
 
@@ -198,7 +193,7 @@ def test_an_internal_error_closes_one_connection_and_is_counted(
     assert "127.0.0.1" in caplog.text
 
 
-def test_connections_beyond_the_limit_are_refused(peers: Callable[..., Peer]) -> None:
+def test_connections_beyond_the_limit_are_refused(peers):
     with embedded(web_port=None, connections_max=2) as broker:
         first, second = peers(broker.settings.port), peers(broker.settings.port)
         assert peers(broker.settings.port, handshake=False).is_closed()
@@ -213,53 +208,48 @@ def test_connections_beyond_the_limit_are_refused(peers: Callable[..., Peer]) ->
                 assert time.monotonic() < deadline
 
 
-def test_the_memory_for_a_peer_that_never_reads_is_bounded() -> None:
-    async def scenario() -> None:
-        limits = {"write_buffer_high_bytes": 20_000, "write_buffer_low_bytes": 1_000}
-        async with running(**limits, write_buffer_limit_bytes=1_000_000) as server:
-            loop = asyncio.get_running_loop()
-            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                # Small kernel buffers, which accepted connections inherit: they are full sooner.
-                server._listeners[0].sockets[0].setsockopt(socket.SOL_SOCKET, option, 65_536)
-            peer = socket.socket()
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            peer.setblocking(False)
-            await loop.sock_connect(peer, ("127.0.0.1", server.settings.port))
-            await loop.sock_sendall(peer, connect_command())
-            # The broker answers each PING, and the peer does not read the PONGs. At some point the broker
-            # stops reading too, and then the kernel takes no more from the sender.
-            sent, flood = 0, ping() * 2000
-            await eventually_async(lambda: server.connections)
-            (connection,) = server.connections
-            while sent < 200_000_000:
-                sending = asyncio.ensure_future(loop.sock_sendall(peer, flood))
+async def test_the_memory_for_a_peer_that_never_reads_is_bounded():
+    limits = {"write_buffer_high_bytes": 20_000, "write_buffer_low_bytes": 1_000}
+    async with running(**limits, write_buffer_limit_bytes=1_000_000) as server:
+        loop = asyncio.get_running_loop()
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            # Small kernel buffers, which accepted connections inherit: they are full sooner.
+            server._listeners[0].sockets[0].setsockopt(socket.SOL_SOCKET, option, 65_536)
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.setblocking(False)
+        await loop.sock_connect(peer, ("127.0.0.1", server.settings.port))
+        await loop.sock_sendall(peer, connect_command())
+        # The broker answers each PING, and the peer does not read the PONGs. At some point the broker
+        # stops reading too, and then the kernel takes no more from the sender.
+        sent, flood = 0, ping() * 2000
+        await eventually_async(lambda: server.connections)
+        (connection,) = server.connections
+        while sent < 200_000_000:
+            sending = asyncio.ensure_future(loop.sock_sendall(peer, flood))
+            done, _ = await asyncio.wait([sending], timeout=0.7)
+            while not done and connection.writable:  # it was this process that stood still
                 done, _ = await asyncio.wait([sending], timeout=0.7)
-                while not done and connection.writable:  # it was this process that stood still
-                    done, _ = await asyncio.wait([sending], timeout=0.7)
-                if not done:
-                    sending.cancel()
-                    break
-                sent += len(flood)
-            transport = connection._transport
-            assert transport is not None
-            assert transport.get_write_buffer_size() < 1_000_000
-            assert not connection.writable
-            # When the peer reads at last, the connection continues.
-            got = 0
-            while got < sent:
-                got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 60))
-            async with asyncio.timeout(60):
-                while not connection.writable:
-                    await loop.sock_recv(peer, 1 << 20)
-            peer.close()
-
-    asyncio.run(scenario())
+            if not done:
+                sending.cancel()
+                break
+            sent += len(flood)
+        transport = connection._transport
+        assert transport is not None
+        assert transport.get_write_buffer_size() < 1_000_000
+        assert not connection.writable
+        # When the peer reads at last, the connection continues.
+        got = 0
+        while got < sent:
+            got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 60))
+        async with asyncio.timeout(60):
+            while not connection.writable:
+                await loop.sock_recv(peer, 1 << 20)
+        peer.close()
 
 
 @pytest.mark.parametrize("step", ["_stop_accepting", "_take_in_what_came", "_drain_connections"])
-def test_a_cancelled_stop_closes_the_store(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_stop_closes_the_store(step, tmp_path, monkeypatch):
     async def scenario() -> None:
         server = BrokerServer(settings(memory=False, data_dir=tmp_path / "data"))
         await server.start()
@@ -274,6 +264,31 @@ def test_a_cancelled_stop_closes_the_store(
             await stopping
         assert isinstance(server.store.failure, StoreStopped)
         await server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_that_is_cancelled_while_the_web_server_starts_stops_it(tmp_path):
+    async def scenario() -> None:
+        server = BrokerServer(settings(web_port=0))
+        await server.start()
+        server.start_web()
+        stopping = asyncio.ensure_future(server.stop())
+        asyncio.get_running_loop().call_soon(stopping.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        await server.web_ready.wait()
+        async with asyncio.timeout(60):
+            await eventually_closed(server.settings.web_port)
+
+    async def eventually_closed(port: int) -> None:
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                return
+            writer.close()
+            await writer.wait_closed()
 
     asyncio.run(scenario())
 
@@ -302,24 +317,21 @@ class Stuffed(asyncio.Transport):
         self.is_aborted = True
 
 
-def test_peers_that_never_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with running() as server:
-            for _ in range(LINES_MAX + 200):
-                connection, transport = PeerConnection(server), Stuffed()
-                connection.connection_made(transport)
-                connection.pause_writing()
-                connection.write(b"an answer")
-                connection.flush()
-                assert transport.is_closing()
-                connection.connection_lost(None)
-            assert server.broker.rate_limited_log.total == LINES_MAX + 200
-
-    asyncio.run(scenario())
+async def test_peers_that_never_read_do_not_fill_the_log(caplog):
+    async with running() as server:
+        for _ in range(LINES_MAX + 200):
+            connection, transport = PeerConnection(server), Stuffed()
+            connection.connection_made(transport)
+            connection.pause_writing()
+            connection.write(b"an answer")
+            connection.flush()
+            assert transport.is_closing()
+            connection.connection_lost(None)
+        assert server.broker.rate_limited_log.total == LINES_MAX + 200
     assert caplog.text.count("leaves too much unread and is disconnected") == LINES_MAX
 
 
-def test_an_idle_broker_does_not_wake_up() -> None:
+def test_an_idle_broker_does_not_wake_up():
     async def scenario() -> None:
         async with running() as server:
             await asyncio.sleep(0.05)
@@ -353,35 +365,32 @@ class StoppingStore(MemoryStore):
         return super().append(ledger_id, entry, done)
 
 
-def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        stores: list[StoppingStore] = []
+async def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog):
+    stores: list[StoppingStore] = []
 
-        def open_store(wakeup: Callable[[], None]) -> StoppingStore:
-            stores.append(StoppingStore(wakeup))
-            return stores[0]
+    def open_store(wakeup: Callable[[], None]) -> StoppingStore:
+        stores.append(StoppingStore(wakeup))
+        return stores[0]
 
-        server = BrokerServer(settings(web_port=0), store=open_store)
-        await server.start()
-        server.start_web()
-        await server.web_ready.wait()
-        stores[0].broken = StoreStopped("fdatasync failed: EIO")
-        server.core.wakeup()
-        await eventually_async(lambda: server.store_failure)
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
-        writer.write(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
-        assert answer.startswith(b"HTTP/1.1 503")
-        assert b"EIO" in answer
-        assert isinstance(server.store_failure, StoreStopped)
-        await server.stop()
-
-    asyncio.run(scenario())
+    server = BrokerServer(settings(web_port=0), store=open_store)
+    await server.start()
+    server.start_web()
+    await server.web_ready.wait()
+    stores[0].broken = StoreStopped("fdatasync failed: EIO")
+    server.core.wakeup()
+    await eventually_async(lambda: server.store_failure)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
+    writer.write(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"EIO" in answer
+    assert isinstance(server.store_failure, StoreStopped)
+    await server.stop()
     assert [r for r in caplog.records if r.levelno == logging.CRITICAL and "EIO" in r.getMessage()]
 
 
-def test_stop_closes_peers_and_can_be_repeated(peers: Callable[..., Peer]) -> None:
+def test_stop_closes_peers_and_can_be_repeated(peers):
     with embedded(web_port=None) as broker:
         peer = peers(broker.settings.port)
         broker.close()
@@ -391,7 +400,7 @@ def test_stop_closes_peers_and_can_be_repeated(peers: Callable[..., Peer]) -> No
             peers(broker.settings.port)
 
 
-def test_many_starts_and_stops_leak_nothing() -> None:
+def test_many_starts_and_stops_leak_nothing():
     with embedded():
         pass
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
@@ -434,7 +443,7 @@ def published(peer: Peer, topic: str, count: int) -> list[tuple[int, int]]:
     return found
 
 
-def test_acknowledgements_before_a_disconnect_hold(peers: Callable[..., Peer]) -> None:
+def test_acknowledgements_before_a_disconnect_hold(peers):
     """5,000 ACKs in one write, and the end of the connection right behind them."""
     count, topic = 5_000, "persistent://public/default/left"
     with embedded(web_port=None) as broker:
@@ -458,37 +467,34 @@ def test_acknowledgements_before_a_disconnect_hold(peers: Callable[..., Peer]) -
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["it was the peer", "it left too much unread"])
-def test_commands_of_a_disconnected_peer_keep_their_order(is_cut: bool) -> None:
+async def test_commands_of_a_disconnected_peer_keep_their_order(is_cut):
     """Writing to it failed, say, while there was no time for what had come. Who is evicted has no work."""
 
-    async def scenario() -> None:
-        async with running() as server:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
-            writer.write(connect_command())
-            await reader.read(4096)
-            (connection,) = server.connections
-            slices, now = server.broker.slices, [time.monotonic()]
+    async with running() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
+        writer.write(connect_command())
+        await reader.read(4096)
+        (connection,) = server.connections
+        slices, now = server.broker.slices, [time.monotonic()]
 
-            def clock() -> float:  # a turn has time for little
-                now[0] += 0.005
-                return now[0]
+        def clock() -> float:  # a turn has time for little
+            now[0] += 0.005
+            return now[0]
 
-            slices._clock = clock
-            session = connection.session
-            assert session is not None
-            connection.data_received(ping() * 1_000)
-            assert slices.waiting
-            if is_cut:
-                connection.abort()
-            connection.connection_lost(None if is_cut else ConnectionResetError())
-            assert bool(server.connections) is not is_cut
-            async with asyncio.timeout(60):
-                await eventually_async(lambda: not server.connections and not slices.waiting)
-            assert session.state is SessionState.CLOSED
-            assert not server.broker.sessions
-            writer.close()
-
-    asyncio.run(scenario())
+        slices._clock = clock
+        session = connection.session
+        assert session is not None
+        connection.data_received(ping() * 1_000)
+        assert slices.waiting
+        if is_cut:
+            connection.abort()
+        connection.connection_lost(None if is_cut else ConnectionResetError())
+        assert bool(server.connections) is not is_cut
+        async with asyncio.timeout(60):
+            await eventually_async(lambda: not server.connections and not slices.waiting)
+        assert session.state is SessionState.CLOSED
+        assert not server.broker.sessions
+        writer.close()
 
 
 def _subscription(broker: Any, topic: str) -> Any:

@@ -36,7 +36,7 @@ def figures(url: str) -> dict[str, object]:
 
 @pytest.mark.rotating(1)
 @pytest.mark.parametrize("client_kind", ["geminga", "pulsar"])
-def test_a_small_folder_passes_four_times_its_size(tmp_path: Path, client_kind: str) -> None:
+def test_a_small_folder_passes_four_times_its_size(tmp_path, client_kind):
     """Retention is seven days, so all acknowledged messages must be deleted early."""
     library = geminga if client_kind == "geminga" else pytest.importorskip("pulsar")
     count, size = 1000, 100_000
@@ -70,7 +70,7 @@ def test_a_small_folder_passes_four_times_its_size(tmp_path: Path, client_kind: 
     assert worst <= LIMIT
 
 
-def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledged(tmp_path: Path) -> None:
+def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledged(tmp_path):
     with embedded(tmp_path / "store", disk_limit_bytes=LIMIT) as broker, broker.client() as client:
         hasty = broker.client(operation_timeout_seconds=2)
         consumer = client.subscribe("t", "s")
@@ -105,7 +105,7 @@ def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledge
         assert len(sent) == 300
 
 
-def test_publishing_stops_while_another_program_fills_the_disk(tmp_path: Path) -> None:
+def test_publishing_stops_while_another_program_fills_the_disk(tmp_path):
     """On a tmpfs (if this user may mount one): publishing stops before it is full, and resumes."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(tmp_path)], capture_output=True, text=True

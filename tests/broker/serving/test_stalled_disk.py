@@ -80,7 +80,7 @@ class Client:
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_keep_alives_are_answered_while_reads_and_writes_hang(kind: str) -> None:
+def test_keep_alives_are_answered_while_reads_and_writes_hang(kind):
     asyncio.run(_check(kind))
 
 
@@ -175,152 +175,134 @@ class Stalling:
         return answer
 
 
-def test_clients_do_not_wait_for_topics_that_others_load_from_a_hanging_disk() -> None:
-    async def check() -> None:
-        async with Stalling() as broker:
-            one, two, gone, bystander = [await broker.connect() for _ in range(4)]
-            broker.filesystem.answers.clear()
-            for peer in (one, two):
-                peer.send("producer", topic="t", producer_id=1, request_id=1)
-                peer.send("subscribe", topic="t", subscription="s", consumer_id=1, request_id=2, subType=1)
-                peer.send("partitionMetadata", topic="t", request_id=3)
-                peer.send("getSchema", topic="t", request_id=4)
-            one.send("subscribe", topic="fresh", subscription="s", consumer_id=2, request_id=5, subType=1)
-            one.send("producer", topic="other", producer_id=2, request_id=6)
-            one.send("close_producer", producer_id=2, request_id=7)
-            gone.send("producer", topic="other", producer_id=1, request_id=1)
-            base = "/admin/v2/persistent/public/default"
-            asked = [
-                asyncio.create_task(broker.web(*each))
-                for each in (
-                    ("GET", f"{base}/t/stats"), ("GET", f"{base}/nowhere/stats"),
-                    ("DELETE", f"{base}/doomed"), ("PUT", f"{base}/made"),
-                )
-            ]  # fmt: skip
-            for number in range(10):
-                assert await bystander.ping() < PING_SECONDS_MAX
-                assert await one.ping() < PING_SECONDS_MAX, "the peer's own keep-alive goes on too"
-                if number == 5:
-                    gone.close()
-            assert not broker.server.broker.topics.loaded()
-            broker.filesystem.answers.set()
-            for peer in (one, two):
-                await peer.expect(Command.PRODUCER_SUCCESS)
-                await peer.expect(Command.PARTITIONED_METADATA_RESPONSE)
-                await peer.expect(Command.GET_SCHEMA_RESPONSE)
-            successes = await one.expect(Command.SUCCESS, 3)
-            answered = {each.command.success.request_id for each in successes}
-            assert answered == {2, 5, 7}
-            statuses = [answer.split(b" ", 2)[1] for answer in await asyncio.gather(*asked)]
-            assert statuses == [b"200", b"404", b"204", b"204"]
-            topics = broker.server.broker.topics
-            loaded = {name.local: topics.in_memory(name) for name in topics.loaded()}
-            assert len(loaded["t"].access.producers) == 2
-            assert "doomed" not in loaded
-            assert not loaded["other"].access.producers, "one closed its producer, the other has gone"
-
-    asyncio.run(check())
-
-
-def test_clients_do_not_wait_for_lists_that_others_read_from_a_hanging_disk() -> None:
-    async def check() -> None:
-        async with Stalling() as broker:
-            one, two, bystander = [await broker.connect() for _ in range(3)]
-            broker.filesystem.answers.clear()
-            place = "public/default"
-            one.send("getTopicsOfNamespace", namespace=place, request_id=1)
-            two.send("watchTopicList", namespace=place, topics_pattern=".*", watcher_id=1, request_id=2)
-            lists = [
-                asyncio.create_task(broker.web("GET", f"/admin/v2/{path}"))
-                for path in (
-                    f"namespaces/{place}/topics", f"persistent/{place}", f"persistent/{place}/partitioned",
-                )
-            ]  # fmt: skip
-            removal = asyncio.create_task(broker.web("DELETE", f"/admin/v2/namespaces/{place}"))
-            for _ in range(10):
-                assert await bystander.ping() < PING_SECONDS_MAX
-            broker.filesystem.answers.set()
-            (listed,) = await one.expect(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-            names = [f"persistent://{place}/{name}" for name in ("doomed", "other", "t")]
-            assert list(listed.command.getTopicsOfNamespaceResponse.topics) == names
-            (watched,) = await two.expect(Command.WATCH_TOPIC_LIST_SUCCESS)
-            assert list(watched.command.watchTopicListSuccess.topic) == names
-            answers = await asyncio.gather(*lists)
-            assert [answer.count(b"persistent://") for answer in answers] == [3, 3, 0]
-            assert b"Cannot delete non empty namespace" in await removal
-
-    asyncio.run(check())
-
-
-def test_a_list_that_cannot_be_read_from_the_disk_is_refused() -> None:
-    async def check() -> None:
-        async with Stalling() as broker:
-            peer = await broker.connect()
-            broker.filesystem.database_errors.append("disk I/O error")
-            peer.send("getTopicsOfNamespace", namespace="public/default", request_id=1)
-            (refusal,) = await peer.expect(Command.ERROR)
-            assert "disk I/O error" in refusal.command.error.message
-            peer.send("getTopicsOfNamespace", namespace="public/default", request_id=2)
-            await peer.expect(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-
-    asyncio.run(check())
-
-
-def test_a_failing_disk_is_reported_and_the_next_attempt_succeeds() -> None:
-    async def check() -> None:
-        async with Stalling() as broker:
-            peer = await broker.connect()
-            broker.filesystem.database_errors.append("disk I/O error")
+async def test_clients_do_not_wait_for_topics_that_others_load_from_a_hanging_disk():
+    async with Stalling() as broker:
+        one, two, gone, bystander = [await broker.connect() for _ in range(4)]
+        broker.filesystem.answers.clear()
+        for peer in (one, two):
             peer.send("producer", topic="t", producer_id=1, request_id=1)
-            (refusal,) = await peer.expect(Command.ERROR)
-            assert refusal.command.error.error == pb.PersistenceError
-            assert "disk I/O error" in refusal.command.error.message
-            peer.send("producer", topic="t", producer_id=1, request_id=2)
-            await peer.expect(Command.PRODUCER_SUCCESS)
-            broker.filesystem.database_errors.append("disk I/O error")
-            answer = await broker.web("GET", "/admin/v2/persistent/public/default/other/stats")
-            assert answer.split(b" ", 2)[1] == b"503"
-
-    asyncio.run(check())
-
-
-def test_an_unreadable_catalog_is_reported_to_its_requesters_alone() -> None:
-    async def check() -> None:
-        async with Stalling() as broker:
-            peer, bystander = await broker.connect(), await broker.connect()
-            bystander.send("producer", topic="t", producer_id=1, request_id=1)
-            await bystander.expect(Command.PRODUCER_SUCCESS)
-            broker.filesystem.database_errors.extend(["disk I/O error"] * 10_000)
-            for number, topic in enumerate(("other", "doomed", "fresh") * 10):
-                peer.send("producer", topic=topic, producer_id=number, request_id=number)
-            peer.send("getTopicsOfNamespace", namespace="public/default", request_id=100)
-            errors = await peer.expect(Command.ERROR, 31)
-            assert {each.command.error.error for each in errors} == {pb.PersistenceError}
-            answers = await asyncio.gather(
-                *(broker.web("GET", "/admin/v2/persistent/public/default") for _ in range(5))
+            peer.send("subscribe", topic="t", subscription="s", consumer_id=1, request_id=2, subType=1)
+            peer.send("partitionMetadata", topic="t", request_id=3)
+            peer.send("getSchema", topic="t", request_id=4)
+        one.send("subscribe", topic="fresh", subscription="s", consumer_id=2, request_id=5, subType=1)
+        one.send("producer", topic="other", producer_id=2, request_id=6)
+        one.send("close_producer", producer_id=2, request_id=7)
+        gone.send("producer", topic="other", producer_id=1, request_id=1)
+        base = "/admin/v2/persistent/public/default"
+        asked = [
+            asyncio.create_task(broker.web(*each))
+            for each in (
+                ("GET", f"{base}/t/stats"), ("GET", f"{base}/nowhere/stats"),
+                ("DELETE", f"{base}/doomed"), ("PUT", f"{base}/made"),
             )
-            assert {answer.split(b" ", 2)[1] for answer in answers} == {b"503"}
-            bystander.publish(20)
-            await bystander.expect(Command.SEND_RECEIPT, 20)
+        ]  # fmt: skip
+        for number in range(10):
             assert await bystander.ping() < PING_SECONDS_MAX
-            assert broker.server.store.failure is None
-            broker.filesystem.database_errors.clear()
-            peer.send("producer", topic="other", producer_id=200, request_id=200)
+            assert await one.ping() < PING_SECONDS_MAX, "the peer's own keep-alive goes on too"
+            if number == 5:
+                gone.close()
+        assert not broker.server.broker.topics.loaded()
+        broker.filesystem.answers.set()
+        for peer in (one, two):
             await peer.expect(Command.PRODUCER_SUCCESS)
-            peer.send("producer", topic="fresh", producer_id=201, request_id=201)
-            await peer.expect(Command.PRODUCER_SUCCESS)
+            await peer.expect(Command.PARTITIONED_METADATA_RESPONSE)
+            await peer.expect(Command.GET_SCHEMA_RESPONSE)
+        successes = await one.expect(Command.SUCCESS, 3)
+        answered = {each.command.success.request_id for each in successes}
+        assert answered == {2, 5, 7}
+        statuses = [answer.split(b" ", 2)[1] for answer in await asyncio.gather(*asked)]
+        assert statuses == [b"200", b"404", b"204", b"204"]
+        topics = broker.server.broker.topics
+        loaded = {name.local: topics.in_memory(name) for name in topics.loaded()}
+        assert len(loaded["t"].access.producers) == 2
+        assert "doomed" not in loaded
+        assert not loaded["other"].access.producers, "one closed its producer, the other has gone"
 
-    asyncio.run(check())
+
+async def test_clients_do_not_wait_for_lists_that_others_read_from_a_hanging_disk():
+    async with Stalling() as broker:
+        one, two, bystander = [await broker.connect() for _ in range(3)]
+        broker.filesystem.answers.clear()
+        place = "public/default"
+        one.send("getTopicsOfNamespace", namespace=place, request_id=1)
+        two.send("watchTopicList", namespace=place, topics_pattern=".*", watcher_id=1, request_id=2)
+        lists = [
+            asyncio.create_task(broker.web("GET", f"/admin/v2/{path}"))
+            for path in (
+                f"namespaces/{place}/topics", f"persistent/{place}", f"persistent/{place}/partitioned",
+            )
+        ]  # fmt: skip
+        removal = asyncio.create_task(broker.web("DELETE", f"/admin/v2/namespaces/{place}"))
+        for _ in range(10):
+            assert await bystander.ping() < PING_SECONDS_MAX
+        broker.filesystem.answers.set()
+        (listed,) = await one.expect(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        names = [f"persistent://{place}/{name}" for name in ("doomed", "other", "t")]
+        assert list(listed.command.getTopicsOfNamespaceResponse.topics) == names
+        (watched,) = await two.expect(Command.WATCH_TOPIC_LIST_SUCCESS)
+        assert list(watched.command.watchTopicListSuccess.topic) == names
+        answers = await asyncio.gather(*lists)
+        assert [answer.count(b"persistent://") for answer in answers] == [3, 3, 0]
+        assert b"Cannot delete non empty namespace" in await removal
 
 
-def test_a_broker_stops_while_topics_are_loaded_from_a_disk_that_hangs() -> None:
-    async def check() -> None:
-        async with Stalling() as broker:
-            peer = await broker.connect()
-            broker.filesystem.answers.clear()
-            for number in range(600):
-                peer.send("producer", topic=f"t-{number}", producer_id=number, request_id=number)
-            await peer.ping()
-            asyncio.get_running_loop().call_later(0.3, broker.filesystem.answers.set)
+async def test_a_list_that_cannot_be_read_from_the_disk_is_refused():
+    async with Stalling() as broker:
+        peer = await broker.connect()
+        broker.filesystem.database_errors.append("disk I/O error")
+        peer.send("getTopicsOfNamespace", namespace="public/default", request_id=1)
+        (refusal,) = await peer.expect(Command.ERROR)
+        assert "disk I/O error" in refusal.command.error.message
+        peer.send("getTopicsOfNamespace", namespace="public/default", request_id=2)
+        await peer.expect(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
 
-    asyncio.run(check())
+
+async def test_a_failing_disk_is_reported_and_the_next_attempt_succeeds():
+    async with Stalling() as broker:
+        peer = await broker.connect()
+        broker.filesystem.database_errors.append("disk I/O error")
+        peer.send("producer", topic="t", producer_id=1, request_id=1)
+        (refusal,) = await peer.expect(Command.ERROR)
+        assert refusal.command.error.error == pb.PersistenceError
+        assert "disk I/O error" in refusal.command.error.message
+        peer.send("producer", topic="t", producer_id=1, request_id=2)
+        await peer.expect(Command.PRODUCER_SUCCESS)
+        broker.filesystem.database_errors.append("disk I/O error")
+        answer = await broker.web("GET", "/admin/v2/persistent/public/default/other/stats")
+        assert answer.split(b" ", 2)[1] == b"503"
+
+
+async def test_an_unreadable_catalog_is_reported_to_its_requesters_alone():
+    async with Stalling() as broker:
+        peer, bystander = await broker.connect(), await broker.connect()
+        bystander.send("producer", topic="t", producer_id=1, request_id=1)
+        await bystander.expect(Command.PRODUCER_SUCCESS)
+        broker.filesystem.database_errors.extend(["disk I/O error"] * 10_000)
+        for number, topic in enumerate(("other", "doomed", "fresh") * 10):
+            peer.send("producer", topic=topic, producer_id=number, request_id=number)
+        peer.send("getTopicsOfNamespace", namespace="public/default", request_id=100)
+        errors = await peer.expect(Command.ERROR, 31)
+        assert {each.command.error.error for each in errors} == {pb.PersistenceError}
+        answers = await asyncio.gather(
+            *(broker.web("GET", "/admin/v2/persistent/public/default") for _ in range(5))
+        )
+        assert {answer.split(b" ", 2)[1] for answer in answers} == {b"503"}
+        bystander.publish(20)
+        await bystander.expect(Command.SEND_RECEIPT, 20)
+        assert await bystander.ping() < PING_SECONDS_MAX
+        assert broker.server.store.failure is None
+        broker.filesystem.database_errors.clear()
+        peer.send("producer", topic="other", producer_id=200, request_id=200)
+        await peer.expect(Command.PRODUCER_SUCCESS)
+        peer.send("producer", topic="fresh", producer_id=201, request_id=201)
+        await peer.expect(Command.PRODUCER_SUCCESS)
+
+
+async def test_a_broker_stops_while_topics_are_loaded_from_a_disk_that_hangs():
+    async with Stalling() as broker:
+        peer = await broker.connect()
+        broker.filesystem.answers.clear()
+        for number in range(600):
+            peer.send("producer", topic=f"t-{number}", producer_id=number, request_id=number)
+        await peer.ping()
+        asyncio.get_running_loop().call_later(0.3, broker.filesystem.answers.set)

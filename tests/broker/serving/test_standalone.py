@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,7 +81,7 @@ class Process:
 
 
 @pytest.fixture
-def started() -> Iterator[list[Process]]:
+def started():
     processes: list[Process] = []
     yield processes
     for process in processes:
@@ -101,7 +100,7 @@ def port_of(url: str) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_a_broker_starts_serves_and_stops(started: list[Process], tmp_path: Path, number: int) -> None:
+def test_a_broker_starts_serves_and_stops(started, tmp_path, number):
     process = Process(data_dir=str(tmp_path / "s"))
     started.append(process)
     service, web = addresses(process.first_line())
@@ -127,7 +126,7 @@ def full_pipe() -> tuple[io.FileIO, int]:
     return io.FileIO(reader), writer
 
 
-def test_lines_lost_to_a_full_pipe_are_reported() -> None:
+def test_lines_lost_to_a_full_pipe_are_reported():
     reader, writer = full_pipe()
     with reader, open(writer, "w") as stream:
         output = LogOutput(stream)
@@ -141,7 +140,7 @@ def test_lines_lost_to_a_full_pipe_are_reported() -> None:
 
 
 @pytest.mark.parametrize("device", ["pipe", "full pipe", "full disk"])
-def test_a_broker_stops_on_sigterm_when_its_output_cannot_be_written(tmp_path: Path, device: str) -> None:
+def test_a_broker_stops_on_sigterm_when_its_output_cannot_be_written(tmp_path, device):
     """On the first signal, with a clean end and exit code 0."""
     if device == "pipe":
         reader, writer = os.pipe()
@@ -169,7 +168,7 @@ def test_a_broker_stops_on_sigterm_when_its_output_cannot_be_written(tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
-def test_a_signal_without_a_meaning_is_logged_and_ignored(started: list[Process], number: int) -> None:
+def test_a_signal_without_a_meaning_is_logged_and_ignored(started, number):
     process = Process(memory=True, web_port=None)
     started.append(process)
     service = process.first_line().split()[3]
@@ -182,7 +181,7 @@ def test_a_signal_without_a_meaning_is_logged_and_ignored(started: list[Process]
 
 
 @pytest.mark.parametrize("sync", ["interval", "never"])
-def test_a_weaker_sync_prints_a_warning(started: list[Process], tmp_path: Path, sync: str) -> None:
+def test_a_weaker_sync_prints_a_warning(started, tmp_path, sync):
     process = Process(data_dir=str(tmp_path / "s"), sync=sync, web_port=None)
     started.append(process)
     process.first_line()
@@ -192,14 +191,14 @@ def test_a_weaker_sync_prints_a_warning(started: list[Process], tmp_path: Path, 
     assert "power cut" in err
 
 
-def test_storage_in_memory_prints_a_warning(started: list[Process]) -> None:
+def test_storage_in_memory_prints_a_warning(started):
     process = Process(memory=True, web_port=None)
     started.append(process)
     assert "in memory" in process.first_line()
     assert "WARNING geminga.broker: messages are kept in memory only" in process.end()[1]
 
 
-def test_a_port_in_use_is_an_error(started: list[Process]) -> None:
+def test_a_port_in_use_is_an_error(started):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = Process(memory=True, port=port)
@@ -210,7 +209,7 @@ def test_a_port_in_use_is_an_error(started: list[Process]) -> None:
         assert "Traceback" not in err
 
 
-def test_a_store_in_use_is_an_error(started: list[Process], tmp_path: Path) -> None:
+def test_a_store_in_use_is_an_error(started, tmp_path):
     first = Process(data_dir=str(tmp_path / "s"), web_port=None)
     started.append(first)
     first.first_line()
@@ -223,7 +222,7 @@ def test_a_store_in_use_is_an_error(started: list[Process], tmp_path: Path) -> N
     assert first.end()[0] == 0
 
 
-def test_a_folder_that_is_no_store_is_an_error(started: list[Process], tmp_path: Path) -> None:
+def test_a_folder_that_is_no_store_is_an_error(started, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     process = Process(data_dir=str(tmp_path), web_port=None)
     started.append(process)
@@ -233,7 +232,7 @@ def test_a_folder_that_is_no_store_is_an_error(started: list[Process], tmp_path:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_damage_is_reported_and_the_rest_is_served(started: list[Process], tmp_path: Path) -> None:
+def test_damage_is_reported_and_the_rest_is_served(started, tmp_path):
     folder = tmp_path / "s"
     with embedded(folder, web_port=None) as broker, broker.client() as client:
         producer = client.create_producer("t", batching_enabled=False)
@@ -252,7 +251,7 @@ def test_damage_is_reported_and_the_rest_is_served(started: list[Process], tmp_p
     assert f"WARNING geminga.broker: {log.name}" in err or "damage" in err, err
 
 
-def test_a_stopped_process_resumes(started: list[Process], tmp_path: Path) -> None:
+def test_a_stopped_process_resumes(started, tmp_path):
     process = Process(data_dir=str(tmp_path / "s"), web_port=None)
     started.append(process)
     url = process.first_line().split()[3]
@@ -269,7 +268,7 @@ def test_a_stopped_process_resumes(started: list[Process], tmp_path: Path) -> No
     assert process.end()[0] == 0
 
 
-def test_the_first_answer_is_fast_and_memory_is_small(started: list[Process], tmp_path: Path) -> None:
+def test_the_first_answer_is_fast_and_memory_is_small(started, tmp_path):
     """The goals are 0.12 s and 45 MB; the bounds here leave room for a busy machine."""
     began = time.perf_counter()
     process = Process(data_dir=str(tmp_path / "s"))
@@ -299,7 +298,7 @@ def test_the_first_answer_is_fast_and_memory_is_small(started: list[Process], tm
     assert process.end()[0] == 0
 
 
-def test_an_aborted_web_request_leaves_no_error_at_the_stop(started: list[Process]) -> None:
+def test_an_aborted_web_request_leaves_no_error_at_the_stop(started):
     process = Process(memory=True)
     started.append(process)
     port = int(process.first_line().partition("admin http://127.0.0.1:")[2].split()[0])
@@ -317,7 +316,7 @@ def test_an_aborted_web_request_leaves_no_error_at_the_stop(started: list[Proces
     ]
 
 
-def test_listening_beyond_loopback_requires_a_choice_of_authentication(tmp_path: Path) -> None:
+def test_listening_beyond_loopback_requires_a_choice_of_authentication(tmp_path):
     from click.testing import CliRunner
 
     from geminga.cli.standalone import command
@@ -341,9 +340,7 @@ class SyncsFail(FaultyFileSystem):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_failed_sync_ends_the_broker_without_losing_receipted_messages(
-    code: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_sync_ends_the_broker_without_losing_receipted_messages(code, caplog):
     caplog.set_level("INFO")
     disk = SimulatedDisk()
     receipted = asyncio.run(_serve_until_syncs_fail(SyncsFail(disk), code, caplog))
@@ -398,9 +395,7 @@ BrokerServer.stop = stop
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_the_second_signal_ends_a_broker_whose_store_holds_the_loop(
-    started: list[Process], number: int
-) -> None:
+def test_the_second_signal_ends_a_broker_whose_store_holds_the_loop(started, number):
     """Closing a store whose offload storage does not answer blocks the loop for 10 s."""
     process = Process(HOLDS_THE_LOOP, memory=True, web_port=None)
     started.append(process)

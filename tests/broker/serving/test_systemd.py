@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from pathlib import Path
-
-import pytest
 
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.serving.standalone import _main
@@ -16,7 +13,7 @@ from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreError
 
 
-def test_start_and_stop_are_reported_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_and_stop_are_reported_to_systemd(tmp_path, monkeypatch):
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "20000000")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
@@ -40,7 +37,7 @@ def test_start_and_stop_are_reported_to_systemd(tmp_path: Path, monkeypatch: pyt
         asyncio.run(live())
 
 
-def test_without_a_service_manager_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_service_manager_nothing_is_sent(monkeypatch):
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     notify("READY=1")
     monkeypatch.setenv("NOTIFY_SOCKET", "/no/such/socket")

@@ -53,7 +53,7 @@ def get(
             return error.code, error.read()
 
 
-def test_messages_and_web_requests_use_tls(authority: Authority, tls: dict[str, Any]) -> None:
+def test_messages_and_web_requests_use_tls(authority, tls):
     with embedded(**tls) as broker:
         assert broker.service_url.startswith("pulsar+ssl://")
         assert broker.admin_url.startswith("https://")
@@ -70,7 +70,7 @@ def test_messages_and_web_requests_use_tls(authority: Authority, tls: dict[str, 
         assert b"pulsar+ssl://" in get(broker, "/lookup/v2/topic/persistent/public/default/t", authority)[1]
 
 
-def test_plain_and_tls_ports_are_served_together(authority: Authority, tls: dict[str, Any]) -> None:
+def test_plain_and_tls_ports_are_served_together(authority, tls):
     with embedded(**tls, tls_port=0, web_tls_port=0) as broker:
         urls = (broker.service_url, broker.service_url_tls, broker.admin_url, broker.admin_url_tls)
         assert [url.split(":")[0] for url in urls] == ["pulsar", "pulsar+ssl", "http", "https"]
@@ -99,7 +99,7 @@ def test_plain_and_tls_ports_are_served_together(authority: Authority, tls: dict
             geminga.Client(f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=2).create_producer("t")
 
 
-def test_client_certificates_apply_only_to_the_tls_port(authority: Authority, tls: dict[str, Any]) -> None:
+def test_client_certificates_apply_only_to_the_tls_port(authority, tls):
     """A connection without TLS has no certificate and so no role."""
     settings = {**tls, "tls_port": 0, "tls_trust_certificates": authority.certificate}
     certificate, key = authority.sign("boss")
@@ -117,7 +117,7 @@ def test_client_certificates_apply_only_to_the_tls_port(authority: Authority, tl
             nobody.create_producer("t")
 
 
-def test_authorities_without_the_extensions_of_rfc_5280_are_accepted_on_every_python(tmp_path: Path) -> None:
+def test_authorities_without_the_extensions_of_rfc_5280_are_accepted_on_every_python(tmp_path):
     authority = Authority(tmp_path, is_strict=False)
     certificate, key = authority.sign("broker")
     own_certificate, own_key = authority.sign("boss")
@@ -134,7 +134,7 @@ def test_authorities_without_the_extensions_of_rfc_5280_are_accepted_on_every_py
             assert admin.topics.list("public/default") == ["persistent://public/default/t"]
 
 
-def test_an_added_tls_port_does_not_change_other_ports(authority: Authority, tls: dict[str, Any]) -> None:
+def test_an_added_tls_port_does_not_change_other_ports(authority, tls):
     with embedded(**tls, tls_port=0) as broker:
         assert [url.split(":")[0] for url in (broker.service_url, broker.admin_url)] == ["pulsar", "https"]
         assert get(broker, "/admin/v2/tenants", authority)[0] == 200
@@ -156,9 +156,7 @@ def plain(url: str) -> bytes:
         return found
 
 
-def test_plain_connections_and_foreign_certificates_are_refused(
-    authority: Authority, tls: dict[str, Any], tmp_path: Path
-) -> None:
+def test_plain_connections_and_foreign_certificates_are_refused(authority, tls, tmp_path):
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other")
     with embedded(**tls) as broker:
@@ -180,9 +178,7 @@ def test_plain_connections_and_foreign_certificates_are_refused(
 
 
 @pytest.mark.parametrize("required", [False, True])
-def test_a_client_certificate_is_a_role(
-    authority: Authority, tls: dict[str, Any], required: bool, tmp_path: Path
-) -> None:
+def test_a_client_certificate_is_a_role(authority, tls, required, tmp_path):
     admin, nobody = authority.sign("admin"), authority.sign("nobody")
     settings = {
         **tls, "tls_trust_certificates": authority.certificate, "tls_require_client_certificate": required,
@@ -215,9 +211,7 @@ def served(broker: Any) -> bytes:
     return ssl.get_server_certificate(("127.0.0.1", broker.settings.port)).encode()
 
 
-def test_changed_certificate_files_apply_to_new_connections(
-    authority: Authority, tls: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_certificate_files_apply_to_new_connections(authority, tls, tmp_path, monkeypatch):
     monkeypatch.setattr("geminga.broker.serving.server.LOOK_SECONDS", 0.05)
     with embedded(**tls) as broker, client(broker, authority) as ours:
         producer = ours.create_producer("t")
@@ -231,7 +225,7 @@ def test_changed_certificate_files_apply_to_new_connections(
             another.create_producer("t").send(b"new")
 
 
-def test_new_trusted_certificates_apply(authority: Authority, tls: dict[str, Any], tmp_path: Path) -> None:
+def test_new_trusted_certificates_apply(authority, tls, tmp_path):
     trust = tmp_path / "trust.pem"
     trust.write_bytes(authority.certificate.read_bytes())
     (tmp_path / "next").mkdir()
@@ -279,14 +273,12 @@ def accepts(files: TlsFiles, trust: Authority, certificate: tuple[Path, Path]) -
         {"tls_trust_certificates": "/no/such/file"},
     ],
 )
-def test_unusable_files_are_named(tls: dict[str, Any], wrong: dict[str, Any]) -> None:
+def test_unusable_files_are_named(tls, wrong):
     with pytest.raises(InvalidConfiguration, match="tls_"):
         embedded(**{**tls, **wrong})
 
 
-def test_an_expired_certificate_does_not_replace_a_good_one(
-    authority: Authority, tls: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_expired_certificate_does_not_replace_a_good_one(authority, tls, caplog):
     files = TlsFiles(BrokerSettings(memory=True, **tls, tls_trust_certificates=authority.certificate))
     client = authority.sign("client")
     before = files.expires_at
@@ -304,9 +296,7 @@ def test_an_expired_certificate_does_not_replace_a_good_one(
     assert files.expires_at < before
 
 
-def test_a_broker_starts_with_an_expired_certificate_and_logs_it(
-    authority: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_starts_with_an_expired_certificate_and_logs_it(authority, caplog):
     certificate, key = authority.sign("late", days=-1)
     files = TlsFiles(BrokerSettings(memory=True, tls_certificate=certificate, tls_key=key))
     assert f"the TLS certificate {certificate} expired on 20" in caplog.text
@@ -325,7 +315,7 @@ def spoken(files: TlsFiles, trust: Authority, **limits: Any) -> str | None:
     return None if ends is None else f"{ends[0].version()} {ends[0].cipher()[0]}"  # type: ignore[index]
 
 
-def test_the_lowest_version_and_the_ciphers_of_tls_are_set(authority: Authority, tls: dict[str, Any]) -> None:
+def test_the_lowest_version_and_the_ciphers_of_tls_are_set(authority, tls):
     old = {"maximum_version": ssl.TLSVersion.TLSv1_2}
     files = TlsFiles(BrokerSettings(memory=True, **tls))
     assert (spoken(files, authority) or "").startswith("TLSv1.3")

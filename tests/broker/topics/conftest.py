@@ -105,7 +105,7 @@ class Topic:
 
 
 @pytest.fixture
-def make(make_harness: Callable[..., Any], make_entry: Callable[..., bytes]) -> Callable[..., Topic]:
+def make(make_harness, make_entry):
     def new(**settings: Any) -> Topic:
         return Topic(make_harness(**{"ledger_entries_max": 2, **settings}), make_entry)
 

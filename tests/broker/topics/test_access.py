@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,7 +46,7 @@ def outcome(frame: Any) -> str:
 
 
 @pytest.mark.parametrize(("mode", "state"), TABLE)
-def test_each_access_mode_is_handled_in_each_state(harness: Any, mode: int, state: str) -> None:
+def test_each_access_mode_is_handled_in_each_state(harness, mode, state):
     others = harness.peer()
     if state == "shared":
         create(others, 1, SHARED)
@@ -59,7 +58,7 @@ def test_each_access_mode_is_handled_in_each_state(harness: Any, mode: int, stat
     assert outcome(create(newcomer, 9, mode)) == TABLE[mode, state]
 
 
-def test_epochs_count_the_owners_and_survive_restarts(harness: Any) -> None:
+def test_epochs_count_the_owners_and_survive_restarts(harness):
     for expected in (0, 1):
         peer = harness.peer()
         assert create(peer, 1, EXCLUSIVE).command.producer_success.topic_epoch == expected
@@ -68,12 +67,12 @@ def test_epochs_count_the_owners_and_survive_restarts(harness: Any) -> None:
     assert create(harness.peer(), 1, FENCE).command.producer_success.topic_epoch == 2
 
 
-def test_a_shared_producer_gets_no_epoch(harness: Any) -> None:
+def test_a_shared_producer_gets_no_epoch(harness):
     assert not create(harness.peer(), 1, SHARED).command.producer_success.HasField("topic_epoch")
 
 
 @pytest.mark.parametrize("mode", [EXCLUSIVE, FENCE])
-def test_an_outdated_epoch_is_fenced_and_the_current_one_reconnects(harness: Any, mode: int) -> None:
+def test_an_outdated_epoch_is_fenced_and_the_current_one_reconnects(harness, mode):
     for _ in range(2):
         peer = harness.peer()
         create(peer, 1, EXCLUSIVE)
@@ -85,7 +84,7 @@ def test_an_outdated_epoch_is_fenced_and_the_current_one_reconnects(harness: Any
 
 
 @pytest.mark.parametrize("known", [1 << 62, (1 << 62) + 1, (1 << 64) - 1])
-def test_an_owner_reconnects_after_one_with_a_very_high_epoch(harness: Any, known: int) -> None:
+def test_an_owner_reconnects_after_one_with_a_very_high_epoch(harness, known):
     for brought in (known, None):
         peer = harness.peer()
         fields = {} if brought is None else {"topic_epoch": brought}
@@ -96,7 +95,7 @@ def test_an_owner_reconnects_after_one_with_a_very_high_epoch(harness: Any, know
     assert answer.command.producer_success.topic_epoch == epoch
 
 
-def test_waiting_producers_are_admitted_in_order(harness: Any) -> None:
+def test_waiting_producers_are_admitted_in_order(harness):
     owner, second, third = harness.peer(), harness.peer(), harness.peer()
     create(owner, 1, EXCLUSIVE)
     assert outcome(create(second, 2, WAIT)) == "waits"
@@ -112,7 +111,7 @@ def test_waiting_producers_are_admitted_in_order(harness: Any) -> None:
     assert third.pop().command.producer_success.topic_epoch == 2
 
 
-def test_a_waiting_producer_that_leaves_is_passed_over(harness: Any) -> None:
+def test_a_waiting_producer_that_leaves_is_passed_over(harness):
     owner, second, third = harness.peer(), harness.peer(), harness.peer()
     create(owner, 1, EXCLUSIVE)
     create(second, 2, WAIT)
@@ -123,7 +122,7 @@ def test_a_waiting_producer_that_leaves_is_passed_over(harness: Any) -> None:
     assert not second.frames
 
 
-def test_fencing_closes_the_other_producers_only(harness: Any) -> None:
+def test_fencing_closes_the_other_producers_only(harness):
     loser, waiter, winner = harness.peer(), harness.peer(), harness.peer()
     create(loser, 1, EXCLUSIVE)
     create(waiter, 2, WAIT)
@@ -137,7 +136,7 @@ def test_fencing_closes_the_other_producers_only(harness: Any) -> None:
     assert outcome(create(loser, 1, EXCLUSIVE, topic_epoch=0)) == "fenced"
 
 
-def test_a_producer_name_can_be_used_once(harness: Any) -> None:
+def test_a_producer_name_can_be_used_once(harness):
     first, second = harness.peer(), harness.peer()
     create(first, 1, SHARED, producer_name="n", user_provided_producer_name=True)
     assert outcome(create(second, 1, SHARED, producer_name="n", user_provided_producer_name=True)) == "busy"
@@ -145,7 +144,7 @@ def test_a_producer_name_can_be_used_once(harness: Any) -> None:
     assert outcome(create(second, 1, SHARED, producer_name="n", user_provided_producer_name=True)) == "in"
 
 
-def test_a_reconnected_handle_takes_its_generated_name_over(harness: Any) -> None:
+def test_a_reconnected_handle_takes_its_generated_name_over(harness):
     first, second = harness.peer(), harness.peer()
     name = create(first, 1, SHARED).command.producer_success.producer_name
     fields: dict[str, Any] = {"producer_name": name, "user_provided_producer_name": False}
@@ -156,9 +155,7 @@ def test_a_reconnected_handle_takes_its_generated_name_over(harness: Any) -> Non
     assert len(second.receipts()) == 1
 
 
-def test_an_owner_is_refused_if_its_epoch_cannot_be_stored(
-    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_is_refused_if_its_epoch_cannot_be_stored(make_harness, monkeypatch):
     harness = make_harness()
     peer = harness.peer()
     create(peer, 1, SHARED)

@@ -134,7 +134,7 @@ def newest(pairs: list[Pair]) -> dict[str, bytes]:
     return kept
 
 
-def test_the_newest_message_of_each_key_keeps_its_id(harness: Harness) -> None:
+def test_the_newest_message_of_each_key_keeps_its_id(harness):
     peer = publisher(harness)
     for number in range(30):
         peer.send(number, single(f"k{number % 3}", b"%d" % number))
@@ -152,7 +152,7 @@ def test_the_newest_message_of_each_key_keeps_its_id(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("compression", [pb.NONE, pb.ZSTD])
-def test_batches_are_compacted_inside(harness: Harness, compression: pb.CompressionType) -> None:
+def test_batches_are_compacted_inside(harness, compression):
     peer = publisher(harness)
     peer.send(
         0, batch([("a", b"1"), ("b", b"2"), (None, b"3"), ("c", b"4")], compression=compression), messages=4
@@ -170,7 +170,7 @@ def test_batches_are_compacted_inside(harness: Harness, compression: pb.Compress
     assert parse_entry(first.entry).metadata.uncompressed_size == len(opened.body)
 
 
-def test_any_history_compacts_to_the_newest_values(make_harness: Any) -> None:
+def test_any_history_compacts_to_the_newest_values(make_harness):
     random = Random(7)
     harness = make_harness(ledger_entries_max=50)
     peer = publisher(harness)
@@ -201,7 +201,7 @@ def test_any_history_compacts_to_the_newest_values(make_harness: Any) -> None:
     assert len(harness.store.ledgers(owner_of(topic.text))) == 1
 
 
-def test_trimmed_messages_stay_in_the_compacted_view(make_harness: Any) -> None:
+def test_trimmed_messages_stay_in_the_compacted_view(make_harness):
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
     send_rounds(peer, range(23))
@@ -222,7 +222,7 @@ def test_trimmed_messages_stay_in_the_compacted_view(make_harness: Any) -> None:
     assert [pair for _, pair in read(harness)] == [(f"k{n % 4}", b"%d" % n) for n in range(56, 60)]
 
 
-def test_a_reader_continues_at_its_position(make_harness: Any) -> None:
+def test_a_reader_continues_at_its_position(make_harness):
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
     for number in range(40):
@@ -238,7 +238,7 @@ def test_a_reader_continues_at_its_position(make_harness: Any) -> None:
 
 @pytest.mark.parametrize("placed", ["latest", "seek to latest", "seek ahead"])
 @pytest.mark.parametrize("before", [0, 7])
-def test_messages_after_compaction_are_not_skipped(make_harness: Any, placed: str, before: int) -> None:
+def test_messages_after_compaction_are_not_skipped(make_harness, placed, before):
     """A subscription from the end of an empty or trimmed topic receives newer messages."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
@@ -267,7 +267,7 @@ def test_messages_after_compaction_are_not_skipped(make_harness: Any, placed: st
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("earliest", [False, True])
-def test_trimmed_messages_are_not_redelivered(make_harness: Any, earliest: bool, restarts: bool) -> None:
+def test_trimmed_messages_are_not_redelivered(make_harness, earliest, restarts):
     """The topic begins where a subscription is then, as it does for one that is new."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
 
@@ -306,7 +306,7 @@ def test_trimmed_messages_are_not_redelivered(make_harness: Any, earliest: bool,
 @pytest.mark.parametrize(
     "how", ["seek", "seek to now", "reset", "reset to now", "behind the last", "created"]
 )
-def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness: Any, how: str) -> None:
+def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness, how):
     """All entries are trimmed, so that the end is the topic's beginning too. Also holds after a restart."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
@@ -352,7 +352,7 @@ def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness: Any, h
     assert found == [("k2", b"6"), ("k3", b"7"), ("k1", b"9"), ("k0", b"new")]
 
 
-def test_a_reader_keeps_the_compacted_ledger_that_it_reads(harness: Harness) -> None:
+def test_a_reader_keeps_the_compacted_ledger_that_it_reads(harness):
     peer = publisher(harness)
     for number in range(10):
         peer.send(number, single(f"k{number}", b"1"))
@@ -374,9 +374,7 @@ def test_a_reader_keeps_the_compacted_ledger_that_it_reads(harness: Harness) -> 
     assert len(harness.store.ledgers(owner_of(topic.text))) == 1
 
 
-def test_a_reader_keeps_its_compacted_ledger_when_compaction_ends(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_keeps_its_compacted_ledger_when_compaction_ends(harness, monkeypatch):
     monkeypatch.setattr(compacted_view, "ENTRIES_PER_FETCH", 2)
     peer = publisher(harness)
     reader = harness.peer()
@@ -396,9 +394,7 @@ def test_a_reader_keeps_its_compacted_ledger_when_compaction_ends(
 
 
 @pytest.mark.parametrize("is_wanted_again", [False, True])
-def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(
-    make_harness: Any, monkeypatch: pytest.MonkeyPatch, is_wanted_again: bool
-) -> None:
+def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(make_harness, monkeypatch, is_wanted_again):
     """A reader keeps the compacted ledger for a while; then the process is killed."""
     monkeypatch.setattr(compacted_view, "ENTRIES_PER_FETCH", 2)
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
@@ -423,9 +419,7 @@ def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(
     assert read(harness) == []
 
 
-def test_closing_during_a_compaction_is_no_failure(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_closing_during_a_compaction_is_no_failure(harness, monkeypatch, caplog):
     """Compactions that wait for their turn do not begin then."""
     monkeypatch.setattr(compaction, "SLICE_SECONDS", -1.0)
     peer = publisher(harness)
@@ -457,7 +451,7 @@ def test_closing_during_a_compaction_is_no_failure(
     assert [pair for _, pair in read(harness)] == [("k", b"9")]
 
 
-def test_many_waiting_compactions_without_work_end(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_waiting_compactions_without_work_end(harness, monkeypatch):
     peer = publisher(harness)
     for number in range(10):
         peer.send(number, single("k", b"%d" % number))
@@ -475,7 +469,7 @@ def test_many_waiting_compactions_without_work_end(harness: Harness, monkeypatch
         assert harness.actions.compaction_status(name) == {"status": "SUCCESS", "lastError": ""}
 
 
-def test_a_truncation_ends_a_running_compaction(make_harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncation_ends_a_running_compaction(make_harness, monkeypatch):
     """Between its passes too: what there is then is not the newest of each key."""
     monkeypatch.setattr(compaction, "SLICE_SECONDS", -1.0)
     monkeypatch.setattr(compaction, "LOOK_BYTES", 0)
@@ -505,7 +499,7 @@ def test_a_truncation_ends_a_running_compaction(make_harness: Any, monkeypatch: 
     assert seen == {"SUCCESS", "ERROR"}
 
 
-def test_the_last_message_id_is_of_a_delivered_message(harness: Harness) -> None:
+def test_the_last_message_id_is_of_a_delivered_message(harness):
     peer = publisher(harness)
     peer.send(0, batch([("a", b"1"), ("b", b"2"), ("c", b"3")]), messages=3)
     peer.send(3, single("c", b""))
@@ -521,7 +515,7 @@ def test_the_last_message_id_is_of_a_delivered_message(harness: Harness) -> None
     assert last.entryId == 2
 
 
-def test_the_last_message_id_of_a_whole_batch_is_its_last_message(harness: Harness) -> None:
+def test_the_last_message_id_of_a_whole_batch_is_its_last_message(harness):
     """A smaller id would make a client that reads up to the last message skip the rest of the batch."""
     peer = publisher(harness)
     secret = [pb.EncryptionKeys(key="k", value=b"v")]
@@ -537,7 +531,7 @@ def test_the_last_message_id_of_a_whole_batch_is_its_last_message(harness: Harne
     assert found == [2, 2]
 
 
-def test_unreadable_messages_are_kept(harness: Harness) -> None:
+def test_unreadable_messages_are_kept(harness):
     peer = publisher(harness)
     secret = [pb.EncryptionKeys(key="k", value=b"v")]
     peer.send(0, batch([("a", b"1"), ("b", b"2")], encryption_keys=secret), messages=2)
@@ -552,7 +546,7 @@ def test_unreadable_messages_are_kept(harness: Harness) -> None:
     assert [position for position, _ in _entries(harness)] == [ids[0], ids[2], ids[3]]
 
 
-def test_deleted_keys_stay_deleted_in_unreadable_batches(harness: Harness) -> None:
+def test_deleted_keys_stay_deleted_in_unreadable_batches(harness):
     """An encrypted batch stays whole, with the keys that were deleted behind it: that stays, too."""
     peer = publisher(harness)
     keys = 6
@@ -585,7 +579,7 @@ def _entries(harness: Harness) -> list[tuple[tuple[int, int], bytes]]:
     return found
 
 
-def test_messages_without_a_key_are_kept_if_configured(make_harness: Any) -> None:
+def test_messages_without_a_key_are_kept_if_configured(make_harness):
     harness = make_harness(compaction_retain_null_key=True)
     peer = publisher(harness)
     peer.send(0, single(None, b"1"))
@@ -594,7 +588,7 @@ def test_messages_without_a_key_are_kept_if_configured(make_harness: Any) -> Non
     assert [pair for _, pair in read(harness)] == [(None, b"1"), (None, b"2"), ("a", b"4")]
 
 
-def test_the_threshold_of_the_policies_starts_compaction(make_harness: Any) -> None:
+def test_the_threshold_of_the_policies_starts_compaction(make_harness):
     harness = make_harness(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0)
     harness.broker.namespaces.set_policy(
         "public", "default", "compaction_threshold", 2000, lambda error: None
@@ -618,9 +612,7 @@ def test_the_threshold_of_the_policies_starts_compaction(make_harness: Any) -> N
     assert topic.ledger.start > 50
 
 
-def test_a_failed_compaction_is_retried_after_many_times_its_duration(
-    make_harness: Any,
-) -> None:
+def test_a_failed_compaction_is_retried_after_many_times_its_duration(make_harness):
     """One with too many keys reads the topic from the start each time."""
     harness = make_harness(compaction_memory_bytes_max=1024 * 1024)
     peer = publisher(harness)
@@ -634,7 +626,7 @@ def test_a_failed_compaction_is_retried_after_many_times_its_duration(
     assert topic.compaction.retry_ms == harness.now_ms + 600_000
 
 
-def test_status_stats_and_refusals_are_reported(harness: Harness) -> None:
+def test_status_stats_and_refusals_are_reported(harness):
     peer = publisher(harness)
     for number in range(5):
         peer.send(number, single("k", b"%d" % number))
@@ -665,7 +657,7 @@ def test_status_stats_and_refusals_are_reported(harness: Harness) -> None:
     assert len(read(harness)) == 5
 
 
-def test_a_deleted_topic_leaves_no_compacted_ledger(harness: Harness) -> None:
+def test_a_deleted_topic_leaves_no_compacted_ledger(harness):
     peer = publisher(harness)
     for number in range(5):
         peer.send(number, single("k", b"%d" % number))
@@ -743,7 +735,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_a_crash_at_any_step_loses_no_newest_value(how: str, part: Any) -> None:
+def test_a_crash_at_any_step_loses_no_newest_value(how, part):
     """Three compactions with trimming behind each; the process or the power ends at each write in turn."""
     reached_end = False
     for point in part(range(1, 1000), 3):
@@ -803,7 +795,7 @@ def until_the_new_ledger_is_being_named(harness: Harness, monkeypatch: pytest.Mo
     return writer
 
 
-def test_closing_while_the_new_ledger_is_recorded_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_while_the_new_ledger_is_recorded_loses_nothing(monkeypatch):
     """The ledger named by the cursor is never deleted: entries below its horizon may not exist elsewhere."""
     disk = SimulatedDisk()
     harness = Harness(open_store(disk), **SMALL)
@@ -816,7 +808,7 @@ def test_closing_while_the_new_ledger_is_recorded_loses_nothing(monkeypatch: pyt
     writer.check(harness)
 
 
-def test_a_reader_while_the_new_ledger_is_recorded_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_while_the_new_ledger_is_recorded_misses_nothing(monkeypatch):
     """The disk takes its time, and what only the old mark kept is trimmed."""
     harness = Harness(open_store(SimulatedDisk()), **SMALL)
     writer = until_the_new_ledger_is_being_named(harness, monkeypatch)
@@ -834,9 +826,7 @@ def test_a_reader_while_the_new_ledger_is_recorded_misses_nothing(monkeypatch: p
     writer.check(harness)
 
 
-def test_lost_entries_of_the_compacted_ledger_are_named(
-    harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_entries_of_the_compacted_ledger_are_named(harness, caplog, monkeypatch):
     peer = publisher(harness)
     for number in range(10):
         peer.send(number, single(f"k{number}", b"1"))
@@ -866,7 +856,7 @@ def test_lost_entries_of_the_compacted_ledger_are_named(
     assert [pair[0] for _, pair in read(harness)] == ["k1", "k2", "k3", "k6", "k7", "k8", "k9", "k0"]
 
 
-def test_unreadable_entries_end_the_compaction(make_harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_entries_end_the_compaction(make_harness, monkeypatch):
     """Its two passes know messages by their number: what one of them missed would be another one's."""
     harness = make_harness()
     peer = publisher(harness)
@@ -899,7 +889,7 @@ def test_unreadable_entries_end_the_compaction(make_harness: Any, monkeypatch: p
     assert read(harness)[:-1] == before
 
 
-def test_a_cursor_lost_to_damage_finds_its_compacted_ledger(make_harness: Any) -> None:
+def test_a_cursor_lost_to_damage_finds_its_compacted_ledger(make_harness):
     harness = make_harness(**SMALL)
     peer = publisher(harness)
     for number in range(30):
@@ -920,7 +910,7 @@ def test_a_cursor_lost_to_damage_finds_its_compacted_ledger(make_harness: Any) -
     assert read(harness) == before
 
 
-def test_a_full_disk_keeps_the_old_compacted_ledger(harness: Harness) -> None:
+def test_a_full_disk_keeps_the_old_compacted_ledger(harness):
     peer = publisher(harness)
     for number in range(10):
         peer.send(number, single(f"k{number % 3}", b"%d" % number))

@@ -154,7 +154,7 @@ def open_store(disk: SimulatedDisk, plan: Plan | None = None) -> FileStore:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_receipted_messages_stay_and_deleted_topics_stay_deleted(seed: int) -> None:
+def test_receipted_messages_stay_and_deleted_topics_stay_deleted(seed):
     random = Random(seed)
     client, disk = Client(random), SimulatedDisk()
     for _ in range(LIVES):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,12 +18,12 @@ NAME = TopicName.parse(TOPIC)
 
 
 @pytest.fixture
-def harness(make_harness: Callable[..., Any]) -> Any:
+def harness(make_harness):
     return make_harness(deduplication=True)
 
 
 @pytest.fixture
-def make(make_entry: Callable[..., bytes]) -> Callable[..., bytes]:
+def make(make_entry):
     def entry(sequence_id: int, producer: str = "me", **fields: Any) -> bytes:
         return make_entry(b"%d" % sequence_id, sequence_id=sequence_id, producer_name=producer, **fields)
 
@@ -49,7 +48,7 @@ def stored(harness: Any) -> list[bytes]:
     return found  # type: ignore[no-any-return]
 
 
-def test_duplicates_are_receipted_as_such(harness: Any, make: Any) -> None:
+def test_duplicates_are_receipted_as_such(harness, make):
     peer, last = connect(harness)
     assert last == -1
     for sequence_id in (10, 10, 9, 11):
@@ -58,7 +57,7 @@ def test_duplicates_are_receipted_as_such(harness: Any, make: Any) -> None:
     assert stored(harness) == [b"10", b"11"]
 
 
-def test_producer_names_are_distinguished(harness: Any, make: Any) -> None:
+def test_producer_names_are_distinguished(harness, make):
     one, _ = connect(harness, "one")
     two, _ = connect(harness, "two")
     one.send(5, make(5, "one"))
@@ -66,7 +65,7 @@ def test_producer_names_are_distinguished(harness: Any, make: Any) -> None:
     assert len(stored(harness)) == 2
 
 
-def test_a_batch_counts_with_its_highest_sequence_id(harness: Any, make: Any) -> None:
+def test_a_batch_counts_with_its_highest_sequence_id(harness, make):
     peer, _ = connect(harness)
     batch = make(0, num_messages_in_batch=3, highest_sequence_id=2)
     peer.send(0, batch, messages=3, highest=2)
@@ -76,7 +75,7 @@ def test_a_batch_counts_with_its_highest_sequence_id(harness: Any, make: Any) ->
     assert ids(peer) == [(0, 0, 0), (0, -1, -1), (2, -1, -1), (3, 0, 1)]
 
 
-def test_a_repeat_of_a_pending_message_is_refused(harness: Any, make: Any) -> None:
+def test_a_repeat_of_a_pending_message_is_refused(harness, make):
     peer, _ = connect(harness)
     harness.auto_poll = False
     peer.send(0, make(0))
@@ -86,7 +85,19 @@ def test_a_repeat_of_a_pending_message_is_refused(harness: Any, make: Any) -> No
     assert ids(peer) == [(0, 0, 0)]
 
 
-def test_the_receipt_of_a_duplicate_keeps_its_order(harness: Any, make: Any) -> None:
+def test_a_producer_learns_what_an_ended_connection_published(harness, make):
+    """Else its next batch would begin with a stored message, and would be dropped as a whole."""
+    peer, _ = connect(harness)
+    again = harness.peer()
+    harness.auto_poll = False
+    peer.send(7, make(7))
+    peer.disconnect()
+    again.command("producer", topic=TOPIC, producer_id=1, request_id=9, producer_name="me")
+    harness.poll()
+    assert again.pop().command.producer_success.last_sequence_id == 7
+
+
+def test_the_receipt_of_a_duplicate_keeps_its_order(harness, make):
     peer, _ = connect(harness)
     peer.send(0, make(0))
     peer.receipts()
@@ -100,9 +111,7 @@ def test_the_receipt_of_a_duplicate_keeps_its_order(harness: Any, make: Any) -> 
 
 @pytest.mark.parametrize("end", ["restart", "crash"])
 @pytest.mark.parametrize("count", [3, 25])
-def test_known_sequence_ids_survive_restarts(
-    harness: Any, make: Any, monkeypatch: pytest.MonkeyPatch, end: str, count: int
-) -> None:
+def test_known_sequence_ids_survive_restarts(harness, make, monkeypatch, end, count):
     monkeypatch.setattr(dedup, "SNAPSHOT_ENTRIES", 10)
     peer, _ = connect(harness)
     for sequence_id in range(count):
@@ -116,7 +125,7 @@ def test_known_sequence_ids_survive_restarts(
     assert len(stored(harness)) == count + 1
 
 
-def test_only_the_last_chunk_counts(harness: Any, make: Any) -> None:
+def test_only_the_last_chunk_counts(harness, make):
     peer, _ = connect(harness)
     chunks = [
         make(5, uuid="me-5", chunk_id=n, num_chunks_from_msg=3, total_chunk_msg_size=3) for n in range(3)
@@ -135,9 +144,7 @@ def test_only_the_last_chunk_counts(harness: Any, make: Any) -> None:
     assert ids(peer) == [(5, -1, -1)]
 
 
-def test_a_retry_after_a_failed_store_is_no_duplicate(
-    harness: Any, make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_after_a_failed_store_is_no_duplicate(harness, make, monkeypatch):
     peer, _ = connect(harness)
     append = harness.store.append
 
@@ -157,7 +164,7 @@ def set_policy(harness: Any, value: bool | None) -> None:
 
 
 @pytest.mark.parametrize("under_way", [False, True])
-def test_truncating_forgets_no_sequence_id(harness: Any, make: Any, under_way: bool) -> None:
+def test_truncating_forgets_no_sequence_id(harness, make, under_way):
     peer, _ = connect(harness)
     harness.auto_poll = not under_way
     for sequence_id in range(3):
@@ -177,7 +184,7 @@ def test_truncating_forgets_no_sequence_id(harness: Any, make: Any, under_way: b
     assert stored(harness) == []
 
 
-def test_messages_published_during_a_truncation_are_kept(harness: Any, make: Any) -> None:
+def test_messages_published_during_a_truncation_are_kept(harness, make):
     peer, _ = connect(harness)
     harness.auto_poll = False
     peer.send(0, make(0))
@@ -188,7 +195,7 @@ def test_messages_published_during_a_truncation_are_kept(harness: Any, make: Any
     assert stored(harness) == [b"1"]
 
 
-def test_a_topic_that_is_deleted_while_it_is_truncated_leaves_nothing(harness: Any, make: Any) -> None:
+def test_a_topic_that_is_deleted_while_it_is_truncated_leaves_nothing(harness, make):
     peer, _ = connect(harness)
     harness.auto_poll = False
     peer.send(0, make(0))
@@ -198,7 +205,7 @@ def test_a_topic_that_is_deleted_while_it_is_truncated_leaves_nothing(harness: A
     assert [key for key, _ in harness.store.keys.scan("") if TOPIC in key] == []
 
 
-def test_trimming_forgets_no_sequence_id(make_harness: Callable[..., Any], make: Any) -> None:
+def test_trimming_forgets_no_sequence_id(make_harness, make):
     harness = make_harness(deduplication=True, ledger_entries_max=2, retention_minutes=0)
     peer, _ = connect(harness)
     for sequence_id in range(6):
@@ -209,9 +216,7 @@ def test_trimming_forgets_no_sequence_id(make_harness: Callable[..., Any], make:
     assert connect(harness)[1] == 5
 
 
-def test_entries_without_a_snapshot_are_not_trimmed(
-    make_harness: Callable[..., Any], make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_without_a_snapshot_are_not_trimmed(make_harness, make, monkeypatch):
     harness = make_harness(deduplication=True, ledger_entries_max=2, retention_minutes=0)
     peer, _ = connect(harness)
     for sequence_id in range(6):
@@ -229,9 +234,7 @@ def test_entries_without_a_snapshot_are_not_trimmed(
     assert connect(harness)[1] == 5
 
 
-def test_a_refused_entry_does_not_release_pending_ones(
-    harness: Any, make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_entry_does_not_release_pending_ones(harness, make, monkeypatch):
     peer, _ = connect(harness)
     append = harness.store.append
     harness.auto_poll = False
@@ -252,7 +255,7 @@ def test_a_refused_entry_does_not_release_pending_ones(
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_snapshots_before_deduplication_was_off_are_ignored(harness: Any, make: Any, deleted: bool) -> None:
+def test_snapshots_before_deduplication_was_off_are_ignored(harness, make, deleted):
     peer, _ = connect(harness)
     for sequence_id in range(5):
         peer.send(sequence_id, make(sequence_id))
@@ -275,9 +278,7 @@ def test_snapshots_before_deduplication_was_off_are_ignored(harness: Any, make: 
     assert ids(peer)[0][1] >= 0
 
 
-def test_an_unchanged_snapshot_is_not_written(
-    make_harness: Callable[..., Any], make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unchanged_snapshot_is_not_written(make_harness, make, monkeypatch):
     harness = make_harness(deduplication=True, ledger_entries_max=2)
     peer, _ = connect(harness)
     for sequence_id in range(6):
@@ -297,7 +298,7 @@ def test_an_unchanged_snapshot_is_not_written(
     assert dedup_key(TOPIC) not in written
 
 
-def test_deduplication_can_be_switched_on_and_off(make_harness: Callable[..., Any], make: Any) -> None:
+def test_deduplication_can_be_switched_on_and_off(make_harness, make):
     harness = make_harness()
     peer, _ = connect(harness)
     for _ in range(2):
@@ -313,7 +314,7 @@ def test_deduplication_can_be_switched_on_and_off(make_harness: Callable[..., An
     assert harness.store.keys.get(dedup_key(TOPIC)) is None
 
 
-def test_deleting_the_topic_removes_all_sequence_ids(harness: Any, make: Any) -> None:
+def test_deleting_the_topic_removes_all_sequence_ids(harness, make):
     peer, _ = connect(harness)
     peer.send(0, make(0))
     harness.actions.delete(NAME, True, lambda error: None)
@@ -324,7 +325,7 @@ def test_deleting_the_topic_removes_all_sequence_ids(harness: Any, make: Any) ->
     assert ids(peer)[0][1] >= 0
 
 
-def test_the_names_used_longest_ago_are_forgotten(make_harness: Callable[..., Any], make: Any) -> None:
+def test_the_names_used_longest_ago_are_forgotten(make_harness, make):
     harness = make_harness(deduplication=True, deduplication_producers_max=3)
     for name in ("a", "b", "c", "d"):
         peer, _ = connect(harness, name)
@@ -334,7 +335,7 @@ def test_the_names_used_longest_ago_are_forgotten(make_harness: Callable[..., An
     assert [known.last_sequence_id(name) for name in ("a", "b", "c", "d")] == [-1, 7, 7, 7]
 
 
-def test_a_damaged_snapshot_is_named(harness: Any) -> None:
+def test_a_damaged_snapshot_is_named(harness):
     topic = harness.broker.topics.make(NAME)
     harness.store.keys.put(dedup_key(TOPIC), b"\x07")
     with pytest.raises(StoreDamaged, match="deduplication snapshot of"):

@@ -13,7 +13,7 @@ from tests.broker.topics.conftest import NAME, TOPIC, done
 
 
 # --- retention ---
-def test_by_default_acknowledged_messages_stay_for_a_week(make: Any) -> None:
+def test_by_default_acknowledged_messages_stay_for_a_week(make):
     topic = make()
     topic.publish(6)
     topic.keep_connected(60)
@@ -28,7 +28,7 @@ def test_by_default_acknowledged_messages_stay_for_a_week(make: Any) -> None:
 @pytest.mark.parametrize(
     ("minutes", "megabytes", "left"), [(0, 0, 2), (-1, -1, 6), (1, -1, 2), (-1, 0, 2), (5, -1, 6), (-1, 1, 6)]
 )
-def test_retention_keeps_by_time_and_size(make: Any, minutes: int, megabytes: int, left: int) -> None:
+def test_retention_keeps_by_time_and_size(make, minutes, megabytes, left):
     topic = make(retention_minutes=minutes, retention_megabytes=megabytes)
     topic.publish(6)
     topic.keep_connected(90)
@@ -36,9 +36,7 @@ def test_retention_keeps_by_time_and_size(make: Any, minutes: int, megabytes: in
 
 
 @pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
-def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(
-    make: Any, monkeypatch: pytest.MonkeyPatch, error: StoreError
-) -> None:
+def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(make, monkeypatch, error):
     def away(*_: Any) -> int:
         raise error
 
@@ -52,7 +50,7 @@ def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(
     assert topic.stored == 2
 
 
-def test_nothing_is_trimmed_before_it_is_compacted(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_trimmed_before_it_is_compacted(make, monkeypatch):
     """With a threshold, entries must not be deleted before they are compacted."""
 
     def refused(*_: Any) -> None:
@@ -68,7 +66,7 @@ def test_nothing_is_trimmed_before_it_is_compacted(make: Any, monkeypatch: pytes
     assert topic.stored == 2
 
 
-def test_retention_by_size_keeps_the_newest(make: Any) -> None:
+def test_retention_by_size_keeps_the_newest(make):
     topic = make(retention_minutes=-1, retention_megabytes=1)
     topic.publish(8, size=300_000)
     topic.keep_connected(20)
@@ -76,7 +74,7 @@ def test_retention_by_size_keeps_the_newest(make: Any) -> None:
     assert topic.topics.find(NAME).ledger.size_bytes >= 1024 * 1024
 
 
-def test_unacknowledged_messages_are_kept(make: Any) -> None:
+def test_unacknowledged_messages_are_kept(make):
     topic = make(retention_minutes=0)
     topic.subscribe()
     topic.publish(6)
@@ -87,7 +85,7 @@ def test_unacknowledged_messages_are_kept(make: Any) -> None:
     assert (topic.stored, topic.backlog()) == (4, 3)
 
 
-def test_a_live_reader_is_moved_past_trimmed_entries(make: Any) -> None:
+def test_a_live_reader_is_moved_past_trimmed_entries(make):
     topic = make(retention_minutes=0)
     reader = topic.harness.peer()
     topic.publish(6)
@@ -100,7 +98,7 @@ def test_a_live_reader_is_moved_past_trimmed_entries(make: Any) -> None:
     assert [(m.ledger_id, m.entry_id) for m in reader.messages()] == [(2, 0), (2, 1)]
 
 
-def test_unloaded_topics_are_trimmed_too(make: Any) -> None:
+def test_unloaded_topics_are_trimmed_too(make):
     topic = make(retention_minutes=0)
     topic.publish(6)
     topic.peer.disconnect()
@@ -112,7 +110,7 @@ def test_unloaded_topics_are_trimmed_too(make: Any) -> None:
 
 
 # --- TTL ---
-def test_old_messages_expire(make: Any) -> None:
+def test_old_messages_expire(make):
     topic = make(message_ttl_seconds=60)
     topic.subscribe()
     topic.publish(2)
@@ -128,7 +126,7 @@ def test_old_messages_expire(make: Any) -> None:
     assert topic.harness.broker.topics.find(NAME).subscriptions["s"].backlog == 2
 
 
-def test_expiry_is_logged_once_a_minute(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_expiry_is_logged_once_a_minute(make, caplog):
     caplog.set_level("INFO")
     topic = make(message_ttl_seconds=10)
     topic.subscribe()
@@ -140,7 +138,7 @@ def test_expiry_is_logged_once_a_minute(make: Any, caplog: pytest.LogCaptureFixt
     assert topic.backlog() < 4
 
 
-def test_acknowledged_messages_do_not_expire_again(make: Any) -> None:
+def test_acknowledged_messages_do_not_expire_again(make):
     topic = make(message_ttl_seconds=10)
     topic.subscribe()
     topic.publish(2)
@@ -150,7 +148,7 @@ def test_acknowledged_messages_do_not_expire_again(make: Any) -> None:
 
 
 # --- inactive topics ---
-def test_inactive_topics_are_deleted_if_configured(make: Any) -> None:
+def test_inactive_topics_are_deleted_if_configured(make):
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
     topic.publish(1)
     topic.keep_connected(60)
@@ -160,7 +158,7 @@ def test_inactive_topics_are_deleted_if_configured(make: Any) -> None:
     assert not topic.actions.exists(NAME)
 
 
-def test_subscriptions_keep_a_topic(make: Any) -> None:
+def test_subscriptions_keep_a_topic(make):
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
     topic.subscribe()
     topic.peer.disconnect()
@@ -168,7 +166,7 @@ def test_subscriptions_keep_a_topic(make: Any) -> None:
     assert topic.actions.exists(NAME)
 
 
-def test_unused_subscriptions_expire_if_configured(make: Any) -> None:
+def test_unused_subscriptions_expire_if_configured(make):
     topic = make(subscription_expiration_minutes=1)
     topic.subscribe("unused")
     consumer = topic.harness.peer()
@@ -179,7 +177,7 @@ def test_unused_subscriptions_expire_if_configured(make: Any) -> None:
     assert list(topic.actions.subscriptions(NAME)) == ["used"]
 
 
-def test_a_reader_that_does_not_reconnect_after_a_seek_is_removed(make: Any) -> None:
+def test_a_reader_that_does_not_reconnect_after_a_seek_is_removed(make):
     topic = make()
     reader = topic.harness.peer()
     reader.subscribe(TOPIC, "r", durable=False)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -42,7 +41,7 @@ def arm(index: ExpiryIndex[Any], text: str, record: TopicRecord, when_ms: int) -
     index.disarm(text, index.arm(text, record, when_ms))
 
 
-def test_due_topics_are_returned_in_order_and_once() -> None:
+def test_due_topics_are_returned_in_order_and_once():
     index, records = ExpiryIndex(small_pages()), [TopicRecord() for _ in TOPICS]
     for when, (text, record) in zip(
         (50, 10, 30, 10**12, 20, NEVER), zip(TOPICS, records, strict=True), strict=True
@@ -55,7 +54,7 @@ def test_due_topics_are_returned_in_order_and_once() -> None:
     assert [record.due_ms for record in records] == [50, 10, 30, 10**12, 20, 0]
 
 
-def test_unhandled_due_topics_are_due_again_after_a_restart() -> None:
+def test_unhandled_due_topics_are_due_again_after_a_restart():
     store, record = MemoryStore(), TopicRecord()
     index = ExpiryIndex(store)
     arm(index, TOPICS[0], record, 10)
@@ -66,7 +65,7 @@ def test_unhandled_due_topics_are_due_again_after_a_restart() -> None:
     assert record.due_ms == 0
 
 
-def test_nothing_is_written_before_the_read_position() -> None:
+def test_nothing_is_written_before_the_read_position():
     store, record, other = MemoryStore(), TopicRecord(), TopicRecord()
     index = ExpiryIndex(store)
     arm(index, TOPICS[0], record, 10)
@@ -79,7 +78,7 @@ def test_nothing_is_written_before_the_read_position() -> None:
     assert list(due(index, 30)) == [(record.due_ms, TOPICS[0])]
 
 
-def test_nothing_is_read_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_while_nothing_is_due(monkeypatch):
     store = small_pages()
     index = ExpiryIndex(store)
     scans = []
@@ -96,7 +95,7 @@ def test_nothing_is_read_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -
     assert len(scans) == 2
 
 
-def test_an_interrupted_read_continues_with_the_next_key() -> None:
+def test_an_interrupted_read_continues_with_the_next_key():
     index = ExpiryIndex(small_pages())
     for number, text in enumerate(TOPICS):
         arm(index, text, TopicRecord(), 10 + number)
@@ -107,7 +106,7 @@ def test_an_interrupted_read_continues_with_the_next_key() -> None:
     assert [when for when, _ in due(index, 100)] == [12, 13, 14, 15]
 
 
-def test_walks_are_stored_with_their_progress() -> None:
+def test_walks_are_stored_with_their_progress():
     store = small_pages()
     index = ExpiryIndex(store)
     index.begin_walk("public/default")
@@ -129,7 +128,7 @@ def planned(index: ExpiryIndex[Topic], now_ms: int) -> list[str]:
     return [topic.name for topic in index.take_planned(now_ms)]
 
 
-def test_a_topic_is_checked_once_at_its_earliest_planned_time() -> None:
+def test_a_topic_is_checked_once_at_its_earliest_planned_time():
     index, a, b = ExpiryIndex[Topic](MemoryStore()), Topic("a"), Topic("b")
     for when_ms in (30_000, 19_500, 50_000):
         index.plan(a, when_ms)
@@ -138,7 +137,7 @@ def test_a_topic_is_checked_once_at_its_earliest_planned_time() -> None:
     assert [planned(index, now_ms) for now_ms in (0, 19_999, 20_000, 60_000)] == [["b"], [], ["a"], []]
 
 
-def test_changes_during_a_round_are_for_the_next_one() -> None:
+def test_changes_during_a_round_are_for_the_next_one():
     index, a, b, c, d = ExpiryIndex[Topic](MemoryStore()), *map(Topic, "abcd")
     for topic in (a, b, c):
         index.plan(topic)
@@ -154,7 +153,7 @@ def test_changes_during_a_round_are_for_the_next_one() -> None:
     assert [topic.check_ms for topic in (a, b, c, d)] == [NEVER, NEVER, GONE, NEVER]
 
 
-def test_dropped_topics_are_not_checked_and_leave_nothing_in_the_index() -> None:
+def test_dropped_topics_are_not_checked_and_leave_nothing_in_the_index():
     index, topics = ExpiryIndex[Topic](MemoryStore()), [Topic(str(number)) for number in range(50)]
     for number, topic in enumerate(topics):
         index.plan(topic, number * 1000)
@@ -166,7 +165,7 @@ def test_dropped_topics_are_not_checked_and_leave_nothing_in_the_index() -> None
     assert not index._planned
 
 
-def test_a_clock_that_is_set_back_does_not_delay_checks() -> None:
+def test_a_clock_that_is_set_back_does_not_delay_checks():
     index, topic = ExpiryIndex[Topic](MemoryStore()), Topic("a")
     index.plan(topic, 10**12 + 60_000)
     assert planned(index, 10**12 - PLANNED_MS_MAX // 2) == []

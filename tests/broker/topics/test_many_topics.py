@@ -34,7 +34,7 @@ def done(error: Exception | None) -> None:
 
 
 @pytest.mark.slow
-def test_many_topics_are_served_after_a_restart(tmp_path: Path) -> None:
+def test_many_topics_are_served_after_a_restart(tmp_path):
     harness = open_harness(tmp_path / "store")
     _create(harness)
     _leave_memory(harness)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ Command = pb.BaseCommand
 
 
 @pytest.fixture
-def producer(harness: Any) -> Any:
+def producer(harness):
     peer = harness.peer()
     peer.producer(TOPIC)
     return peer
@@ -27,7 +26,7 @@ def count(peer: Any) -> int:
     return len(peer.messages())
 
 
-def test_messages_pass_through_and_are_receipted(harness: Any, producer: Any) -> None:
+def test_messages_pass_through_and_are_receipted(harness, producer):
     early = harness.peer()
     early.subscribe(TOPIC)
     producer.send(7)
@@ -42,7 +41,7 @@ def test_messages_pass_through_and_are_receipted(harness: Any, producer: Any) ->
     assert early.pop().command.ackResponse.request_id == 3
 
 
-def test_without_permits_or_buffer_space_a_message_is_dropped(harness: Any, producer: Any) -> None:
+def test_without_permits_or_buffer_space_a_message_is_dropped(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC, permits=1)
     for sequence_id in range(3):
@@ -56,9 +55,7 @@ def test_without_permits_or_buffer_space_a_message_is_dropped(harness: Any, prod
     assert harness.broker.topics.find(NAME).subscriptions["s"].dropped == 3
 
 
-def test_each_subscription_type_distributes_messages(
-    harness: Any, producer: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_each_subscription_type_distributes_messages(harness, producer, make_entry):
     for kind in ("Shared", "Failover", "Key_Shared"):
         peers = [harness.peer() for _ in range(2)]
         for number, peer in enumerate(peers):
@@ -75,7 +72,7 @@ def test_each_subscription_type_distributes_messages(
     assert harness.broker.topics.find(NAME).subscriptions == {}
 
 
-def test_the_next_failover_consumer_takes_over(harness: Any, producer: Any) -> None:
+def test_the_next_failover_consumer_takes_over(harness, producer):
     first, second = harness.peer(), harness.peer()
     first.subscribe(TOPIC, kind="Failover", consumer_name="a")
     second.subscribe(TOPIC, kind="Failover", consumer_name="b")
@@ -85,7 +82,7 @@ def test_the_next_failover_consumer_takes_over(harness: Any, producer: Any) -> N
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
-def test_a_second_consumer_beside_an_exclusive_one_is_refused(harness: Any, kind: str) -> None:
+def test_a_second_consumer_beside_an_exclusive_one_is_refused(harness, kind):
     harness.peer().subscribe(TOPIC)
     frame = harness.peer().request(
         "subscribe", topic=TOPIC, subscription="s", consumer_id=1,
@@ -98,7 +95,7 @@ def test_a_second_consumer_beside_an_exclusive_one_is_refused(harness: Any, kind
     ("body", "fields"),
     [("seek", {"message_publish_time": 0}), ("getLastMessageId", {})],
 )
-def test_calls_that_need_storage_are_refused(harness: Any, body: str, fields: dict[str, int]) -> None:
+def test_calls_that_need_storage_are_refused(harness, body, fields):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     assert peer.request(body, consumer_id=1, **fields).command.error.error == pb.MetadataError
@@ -107,20 +104,20 @@ def test_calls_that_need_storage_are_refused(harness: Any, body: str, fields: di
     assert refused.value.status == 405
 
 
-def test_unsubscribing_removes_the_subscription(harness: Any) -> None:
+def test_unsubscribing_removes_the_subscription(harness):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
 
 
-def test_the_topic_is_removed_after_the_last_client(harness: Any, producer: Any) -> None:
+def test_the_topic_is_removed_after_the_last_client(harness, producer):
     producer.disconnect()
     assert list(harness.actions.topics.walk("public/default", persistent=False)) == [TOPIC]
     harness.advance(200)
     assert list(harness.actions.topics.walk("public/default", persistent=False)) == []
 
 
-def test_deleting_and_unloading_disconnect_clients(harness: Any, producer: Any) -> None:
+def test_deleting_and_unloading_disconnect_clients(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     harness.actions.unload(NAME)
@@ -131,7 +128,7 @@ def test_deleting_and_unloading_disconnect_clients(harness: Any, producer: Any) 
     assert not harness.actions.exists(NAME)
 
 
-def test_stats_count_messages_and_drops(harness: Any, producer: Any) -> None:
+def test_stats_count_messages_and_drops(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC)
     producer.send(0)

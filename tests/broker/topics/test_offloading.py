@@ -99,7 +99,7 @@ def messages(count: int) -> list[bytes]:
     return [b"flight %d" % number for number in range(count)]
 
 
-def test_ledgers_offloaded_by_command_are_read_after_a_restart(tmp_path: Path) -> None:
+def test_ledgers_offloaded_by_command_are_read_after_a_restart(tmp_path):
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 45)
         status = rest(broker, "GET", f"{PATH}/offload")
@@ -135,9 +135,7 @@ def test_ledgers_offloaded_by_command_are_read_after_a_restart(tmp_path: Path) -
         eventually(lambda: not [each for each in (tmp_path / "tier" / "public").rglob("*") if each.is_file()])
 
 
-def test_ledgers_offloaded_by_threshold_are_trimmed_with_their_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ledgers_offloaded_by_threshold_are_trimmed_with_their_files(tmp_path, monkeypatch):
     monkeypatch.setattr(topic_maintenance, "ROUND_SECONDS", 0.2)
     with start(tmp_path, retention_minutes=-1) as broker:
         rest(broker, "PUT", "namespaces/public/default/offloadThreshold", 0)
@@ -159,7 +157,7 @@ def test_ledgers_offloaded_by_threshold_are_trimmed_with_their_files(
         eventually(lambda: not list((tmp_path / "tier").rglob("*.parquet")))
 
 
-def test_offloading_without_a_location_is_refused(tmp_path: Path) -> None:
+def test_offloading_without_a_location_is_refused(tmp_path):
     with embedded(tmp_path / "store") as broker:
         publish(broker, 0, 1)
         with pytest.raises(urllib.error.HTTPError) as told:
@@ -171,14 +169,14 @@ def test_offloading_without_a_location_is_refused(tmp_path: Path) -> None:
         embedded(None, offload_location="/x")
 
 
-def test_the_configuration_shows_the_location_without_its_secrets(tmp_path: Path) -> None:
+def test_the_configuration_shows_the_location_without_its_secrets(tmp_path):
     with embedded(tmp_path / "store", offload_location="mock://user:password@place/x") as broker:
         shown = rest(broker, "GET", "brokers/configuration/runtime")
     assert shown["offload_location"] == "mock://place/x"
     assert shown["offload_rate_bytes"] == str(16 << 20)
 
 
-def test_a_store_with_offloaded_ledgers_needs_its_location(tmp_path: Path) -> None:
+def test_a_store_with_offloaded_ledgers_needs_its_location(tmp_path):
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 15)
         command(broker, ledgers(broker)[-1]["ledgerId"])
@@ -187,7 +185,7 @@ def test_a_store_with_offloaded_ledgers_needs_its_location(tmp_path: Path) -> No
         embedded(tmp_path / "store")
 
 
-def test_failures_are_in_the_status_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_failures_are_in_the_status_and_nothing_is_lost(tmp_path):
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 25)
         folder = tmp_path / "tier" / "public"
@@ -203,7 +201,7 @@ def test_failures_are_in_the_status_and_nothing_is_lost(tmp_path: Path) -> None:
         assert read(broker) == messages(25)
 
 
-def test_a_killed_offload_process_is_in_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_offload_process_is_in_the_status(tmp_path, monkeypatch):
     add = WorkerOffloadWriting.add
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -323,7 +321,7 @@ class Retried:
         return found
 
 
-def test_local_copies_are_deleted_although_another_ledger_fails() -> None:
+def test_local_copies_are_deleted_although_another_ledger_fails():
     topic = Retried()
     topic.tier.refused = {("offload", 3)}
     going = [("offload", 1), ("offload", 2), ("offload", 3)]
@@ -339,7 +337,7 @@ def test_local_copies_are_deleted_although_another_ledger_fails() -> None:
     assert topic.offload.due_ms > topic.scheduler.now_ms + 1_000_000
 
 
-def test_work_resumes_after_an_administrators_repair() -> None:
+def test_work_resumes_after_an_administrators_repair():
     topic = Retried(lag_ms=1000)
     topic.tier.refused = {("offload", 1)}
     assert topic.check() == [("offload", 1)]
@@ -350,7 +348,7 @@ def test_work_resumes_after_an_administrators_repair() -> None:
     assert topic.offload.due_ms == topic.scheduler.now_ms + 1000
 
 
-def test_a_file_with_wrong_contents_is_rewritten_after_a_delay() -> None:
+def test_a_file_with_wrong_contents_is_rewritten_after_a_delay():
     """Without the delay, offload storage that loses files would be written to without a break."""
     topic = Retried()
     topic.tier.refused = {("drop", 1)}
@@ -365,7 +363,7 @@ def test_a_file_with_wrong_contents_is_rewritten_after_a_delay() -> None:
     assert topic.offload.status == "SUCCESS"
 
 
-def test_a_temporarily_unreadable_record_delays_no_other_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporarily_unreadable_record_delays_no_other_topic(monkeypatch):
     topic = Retried()
     read, unread = topic.tier.record, [StoreError("the store's catalog cannot be read")]
 
@@ -383,7 +381,7 @@ def test_a_temporarily_unreadable_record_delays_no_other_topic(monkeypatch: pyte
     assert topic.offload.status == "SUCCESS"
 
 
-def test_an_unusable_location_is_reported(tmp_path: Path) -> None:
+def test_an_unusable_location_is_reported(tmp_path):
     (tmp_path / "tier").write_text("no folder")
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 25)
@@ -393,7 +391,7 @@ def test_an_unusable_location_is_reported(tmp_path: Path) -> None:
         assert read(broker) == messages(25)
 
 
-def test_topic_names_cannot_leave_the_offload_folder() -> None:
+def test_topic_names_cannot_leave_the_offload_folder():
     from geminga.offload.storage import folder_of
 
     for name in ("..", ".", "%2E%2E", "x\\y", "a b", "é"):
@@ -402,7 +400,7 @@ def test_topic_names_cannot_leave_the_offload_folder() -> None:
         assert ".." not in path.split("/")
 
 
-def test_slow_searches_delay_no_other_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_searches_delay_no_other_request(tmp_path, monkeypatch):
     with start(tmp_path, retention_minutes=-1) as broker, broker.client() as client:
         producer = client.create_producer(TOPIC, batching_enabled=False)
         times = []
@@ -428,7 +426,7 @@ def test_slow_searches_delay_no_other_request(tmp_path: Path, monkeypatch: pytes
         assert request.read() == b"flight 6"
 
 
-def test_a_full_disk_frees_local_copies_of_offloaded_ledgers_first(tmp_path: Path) -> None:
+def test_a_full_disk_frees_local_copies_of_offloaded_ledgers_first(tmp_path):
     with start(tmp_path, retention_minutes=-1, offload_deletion_lag_seconds=-1) as broker:
         publish(broker, 0, 35)
         command(broker, ledgers(broker)[-1]["ledgerId"])
@@ -440,7 +438,7 @@ def test_a_full_disk_frees_local_copies_of_offloaded_ledgers_first(tmp_path: Pat
         assert read(broker) == messages(35)
 
 
-def test_a_full_disk_keeps_ledgers_that_are_only_offloaded(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_ledgers_that_are_only_offloaded(tmp_path):
     with start(tmp_path, retention_minutes=60) as broker:
         publish(broker, 0, 45)
         last = ledgers(broker)[-1]["ledgerId"]
@@ -459,9 +457,7 @@ def test_a_full_disk_keeps_ledgers_that_are_only_offloaded(tmp_path: Path) -> No
         assert read(broker) == messages(45)
 
 
-def test_acknowledging_and_counting_work_without_the_offload_storage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acknowledging_and_counting_work_without_the_offload_storage(tmp_path, monkeypatch):
     """Acknowledging, counting and deduplication work while the offload storage does not answer."""
     settings: dict[str, Any] = {"retention_minutes": -1, "deduplication": True}
     with start(tmp_path, **settings) as broker:
@@ -489,7 +485,7 @@ def test_acknowledging_and_counting_work_without_the_offload_storage(
         client.close()
 
 
-def test_policies_of_namespaces_and_topics_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_of_namespaces_and_topics_apply(tmp_path, monkeypatch):
     monkeypatch.setattr(topic_maintenance, "ROUND_SECONDS", 0.2)
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 35)
@@ -517,7 +513,7 @@ def test_policies_of_namespaces_and_topics_apply(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("by", ["cp", "backup"])
-def test_a_copy_of_a_store_deletes_no_files_of_the_original(tmp_path: Path, by: str) -> None:
+def test_a_copy_of_a_store_deletes_no_files_of_the_original(tmp_path, by):
     def files() -> list[Path]:
         return sorted((tmp_path / "tier" / "public").rglob("*"))
 

@@ -18,7 +18,7 @@ Said = list[StoreError | None]
 
 
 @pytest.fixture
-def sliced() -> Sliced:
+def sliced():
     """A turn has time for one item."""
     return Sliced(Random(0), 1.0)
 
@@ -75,7 +75,7 @@ def wait_for(sliced: Sliced, peer: Any, kind: int) -> None:
 
 
 # --- growing ---
-def test_new_partitions_get_the_existing_subscriptions(sliced: Sliced) -> None:
+def test_new_partitions_get_the_existing_subscriptions(sliced):
     create(sliced, 2, "s", "other")
     said = grow(sliced, 5)
     assert not said
@@ -90,7 +90,7 @@ def test_new_partitions_get_the_existing_subscriptions(sliced: Sliced) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "crash"])
-def test_messages_to_a_new_partition_before_its_subscriptions_are_delivered(sliced: Sliced, end: str) -> None:
+def test_messages_to_a_new_partition_before_its_subscriptions_are_delivered(sliced, end):
     create(sliced, 2, "s")
     grow(sliced, 6)
     if end:
@@ -101,7 +101,7 @@ def test_messages_to_a_new_partition_before_its_subscriptions_are_delivered(slic
     assert topic.subscriptions["s"].backlog == 1
 
 
-def test_growth_interrupted_by_a_crash_resumes_at_the_next_request(sliced: Sliced) -> None:
+def test_growth_interrupted_by_a_crash_resumes_at_the_next_request(sliced):
     create(sliced, 2, "s")
     grow(sliced, 6)
     sliced.turn()
@@ -113,7 +113,7 @@ def test_growth_interrupted_by_a_crash_resumes_at_the_next_request(sliced: Slice
     assert all(subscriptions(sliced, index) == {"s"} for index in range(6))
 
 
-def test_two_concurrent_growths_create_all_partitions(sliced: Sliced) -> None:
+def test_two_concurrent_growths_create_all_partitions(sliced):
     create(sliced, 1, "s")
     first, second = grow(sliced, 4), grow(sliced, 8)
     sliced.settle()
@@ -123,7 +123,7 @@ def test_two_concurrent_growths_create_all_partitions(sliced: Sliced) -> None:
 
 
 # --- going ---
-def test_a_deleted_topic_gets_no_new_partitions(sliced: Sliced) -> None:
+def test_a_deleted_topic_gets_no_new_partitions(sliced):
     create(sliced, 20, "s")
     said = delete(sliced)
     sliced.turn()
@@ -137,7 +137,7 @@ def test_a_deleted_topic_gets_no_new_partitions(sliced: Sliced) -> None:
     assert not list(sliced.store.keys.names("cursor/"))
 
 
-def test_growth_during_a_deletion_leaves_nothing(sliced: Sliced) -> None:
+def test_growth_during_a_deletion_leaves_nothing(sliced):
     create(sliced, 2, "s")
     grown = grow(sliced, 30)
     sliced.turn()
@@ -148,7 +148,7 @@ def test_growth_during_a_deletion_leaves_nothing(sliced: Sliced) -> None:
     assert not list(sliced.store.keys.names("cursor/"))
 
 
-def test_concurrent_deletions_spare_a_recreated_topic(sliced: Sliced) -> None:
+def test_concurrent_deletions_spare_a_recreated_topic(sliced):
     """Otherwise the second deletion, still running, would delete part of the recreated topic."""
     create(sliced, 20)
     first = delete(sliced)
@@ -163,7 +163,7 @@ def test_concurrent_deletions_spare_a_recreated_topic(sliced: Sliced) -> None:
     assert len(partitions(sliced)) == 20
 
 
-def test_deletion_keeps_policies_and_schemas_of_a_recreated_topic(sliced: Sliced) -> None:
+def test_deletion_keeps_policies_and_schemas_of_a_recreated_topic(sliced):
     """Data of the deleted topic is deleted with its record, not when that is reported to be durable."""
     create(sliced, 3)
     namespaces = sliced.broker.namespaces
@@ -181,7 +181,7 @@ def test_deletion_keeps_policies_and_schemas_of_a_recreated_topic(sliced: Sliced
     assert namespaces.get_topic_policy(NAME, "message_ttl_in_seconds") == 99
 
 
-def test_a_stopping_broker_answers_all_waiting_deletions(sliced: Sliced) -> None:
+def test_a_stopping_broker_answers_all_waiting_deletions(sliced):
     create(sliced, 20)
     first = delete(sliced)
     sliced.turn()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from geminga.broker.topics.producer import Producer
 from geminga.errors import StoreStopped
 
 
-def test_reports_reach_the_topic_and_producer_of_their_entry(harness: Any) -> None:
+def test_reports_reach_the_topic_and_producer_of_their_entry(harness):
     peer = harness.peer()
     for number in range(3):
         peer.producer(f"t{number}", producer_id=number)
@@ -24,7 +22,7 @@ def test_reports_reach_the_topic_and_producer_of_their_entry(harness: Any) -> No
     ]
 
 
-def test_a_refused_entry_is_not_pending(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_entry_is_not_pending(harness, monkeypatch):
     peer = harness.peer()
     for number in (1, 2):
         peer.producer(f"t{number}", producer_id=number)
@@ -43,7 +41,7 @@ def test_a_refused_entry_is_not_pending(harness: Any, monkeypatch: pytest.Monkey
     assert [(r.producer_id, r.sequence_id) for r in peer.receipts()] == [(1, 0), (2, 1)]
 
 
-def test_a_topic_that_fails_does_not_shift_the_others(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_fails_does_not_shift_the_others(harness, monkeypatch):
     peer = harness.peer()
     for number in (1, 2):
         peer.producer(f"t{number}", producer_id=number)

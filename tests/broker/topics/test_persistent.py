@@ -25,7 +25,7 @@ def filled(harness: Any, make_entry: Any, times: list[int]) -> Any:
     return harness.broker.topics.find(NAME)
 
 
-def test_idle_means_no_clients_and_no_pending_work(harness: Any, make_entry: Any) -> None:
+def test_idle_means_no_clients_and_no_pending_work(harness, make_entry):
     topic = filled(harness, make_entry, [])
     assert not topic.idle
     peer = next(iter(harness.broker.sessions)).output
@@ -42,7 +42,7 @@ def run_of(ids: list[int], entry: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("entries_max", [1, 7, 50, 1000])
-def test_runs_are_stored_like_single_messages(make_harness: Any, make_entry: Any, entries_max: int) -> None:
+def test_runs_are_stored_like_single_messages(make_harness, make_entry, entries_max):
     harness = make_harness(ledger_entries_max=entries_max)
     peer = harness.peer()
     peer.producer(str(NAME))
@@ -66,7 +66,7 @@ def test_runs_are_stored_like_single_messages(make_harness: Any, make_entry: Any
     assert [(each.ledger_id, each.entry_id) for each in reader.messages()] == ids
 
 
-def test_a_run_with_a_damaged_message_is_handled_singly(harness: Any, make_entry: Any) -> None:
+def test_a_run_with_a_damaged_message_is_handled_singly(harness, make_entry):
     peer = harness.peer()
     peer.producer(str(NAME))
     entry = make_entry()
@@ -89,7 +89,7 @@ def test_a_run_with_a_damaged_message_is_handled_singly(harness: Any, make_entry
     assert peer.take(pb.BaseCommand.CLOSE_PRODUCER)
 
 
-def test_each_message_of_a_refused_run_gets_an_answer(harness: Any, make_entry: Any) -> None:
+def test_each_message_of_a_refused_run_gets_an_answer(harness, make_entry):
     peer = harness.peer()
     peer.producer(str(NAME))
     peer.send(0)
@@ -119,7 +119,7 @@ def test_each_message_of_a_refused_run_gets_an_answer(harness: Any, make_entry: 
     assert topic.ledger.confirmed == 1
 
 
-def test_records_are_json_objects() -> None:
+def test_records_are_json_objects():
     assert decode_json(StoredValue(encode_json({"a": 1}), ()), "r") == {"a": 1}
     for damaged in (b"{", b"[]", b""):
         with pytest.raises(StoreDamaged, match="the record is no JSON object"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -13,13 +11,13 @@ Command = pb.BaseCommand
 
 
 @pytest.fixture
-def peer(harness: Any) -> Any:
+def peer(harness):
     peer = harness.peer()
     peer.producer(TOPIC, metadata=[pb.KeyValue(key="a", value="b")])
     return peer
 
 
-def test_closing_waits_for_pending_entries(peer: Any) -> None:
+def test_closing_waits_for_pending_entries(peer):
     producer = peer.session.producers[1]
     drained: list[int] = []
     producer.taken(3, 100, chunk=False)
@@ -34,7 +32,7 @@ def test_closing_waits_for_pending_entries(peer: Any) -> None:
     assert peer.session.pending_bytes == 0
 
 
-def test_receipts_and_errors_are_sent(peer: Any) -> None:
+def test_receipts_and_errors_are_sent(peer):
     producer = peer.session.producers[1]
     producer.receipt(5, 0, -1, -1)
     producer.receipt(6, 8, 3, 4)
@@ -45,7 +43,7 @@ def test_receipts_and_errors_are_sent(peer: Any) -> None:
     assert peer.pop().command.send_error.message == "disk"
 
 
-def test_the_producer_shows_its_identity(peer: Any) -> None:
+def test_the_producer_shows_its_identity(peer):
     producer = peer.session.producers[1]
     assert producer.metadata == {"a": "b"}
     assert producer.access_mode_name == "Shared"

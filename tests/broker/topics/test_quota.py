@@ -63,7 +63,7 @@ class Topic:
 
 
 @pytest.fixture
-def make(make_harness: Callable[..., Any], make_entry: Callable[..., bytes]) -> Callable[..., Topic]:
+def make(make_harness, make_entry):
     return lambda **settings: Topic(make_harness(ledger_entries_max=2, **settings), make_entry)
 
 
@@ -74,7 +74,7 @@ def make(make_harness: Callable[..., Any], make_entry: Callable[..., bytes]) -> 
         ("producer_exception", pb.ProducerBlockedQuotaExceededException),
     ],
 )
-def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str, code: int) -> None:
+def test_a_full_backlog_stops_producers_until_it_shrinks(make, action, code):
     topic = make(backlog_quota_bytes=500, backlog_quota_action=action)
     topic.subscribe()
     topic.publish(10)
@@ -87,7 +87,7 @@ def test_a_full_backlog_stops_producers_until_it_shrinks(make: Any, action: str,
     assert not topic.exceeded
 
 
-def test_a_topic_stays_in_memory_while_stopped_producers_try_again(make: Any) -> None:
+def test_a_topic_stays_in_memory_while_stopped_producers_try_again(make):
     topic = make(backlog_quota_bytes=500)
     topic.subscribe()
     topic.publish(10)
@@ -102,7 +102,7 @@ def test_a_topic_stays_in_memory_while_stopped_producers_try_again(make: Any) ->
     assert topic.harness.broker.topics.in_memory(NAME) is None
 
 
-def test_the_error_names_subscription_size_and_oldest_message(make: Any) -> None:
+def test_the_error_names_subscription_size_and_oldest_message(make):
     topic = make(backlog_quota_bytes=500)
     topic.subscribe("fast")
     topic.publish(4, messages=10)
@@ -127,7 +127,7 @@ def test_the_error_names_subscription_size_and_oldest_message(make: Any) -> None
     assert topic.open_producer().producer_success.producer_ready
 
 
-def test_a_quota_holds_from_the_first_producer_after_a_restart(make: Any) -> None:
+def test_a_quota_holds_from_the_first_producer_after_a_restart(make):
     topic = make(backlog_quota_bytes=500)
     topic.subscribe()
     topic.publish(10)
@@ -136,7 +136,7 @@ def test_a_quota_holds_from_the_first_producer_after_a_restart(make: Any) -> Non
     assert topic.open_producer().error.error == pb.ProducerBlockedQuotaExceededError
 
 
-def test_eviction_deletes_the_oldest_messages(make: Any) -> None:
+def test_eviction_deletes_the_oldest_messages(make):
     topic = make(backlog_quota_bytes=500, backlog_quota_action="consumer_backlog_eviction")
     topic.subscribe("slow")
     topic.publish(10)
@@ -148,7 +148,7 @@ def test_eviction_deletes_the_oldest_messages(make: Any) -> None:
     assert not topic.peer.take(Command.CLOSE_PRODUCER)
 
 
-def test_a_backlog_quota_by_age_applies(make: Any) -> None:
+def test_a_backlog_quota_by_age_applies(make):
     topic = make(backlog_quota_seconds=30)
     topic.subscribe()
     topic.publish(1)
@@ -159,7 +159,7 @@ def test_a_backlog_quota_by_age_applies(make: Any) -> None:
     assert "has a backlog of 45 s, 30 s are allowed" in topic.open_producer().error.message
 
 
-def test_each_limit_has_its_own_action(make: Any) -> None:
+def test_each_limit_has_its_own_action(make):
     # What exceeds the size may not be given up because what is too old may.
     topic = make()
     quotas = {
@@ -177,7 +177,7 @@ def test_each_limit_has_its_own_action(make: Any) -> None:
     assert topic.open_producer().error.error == pb.ProducerBlockedQuotaExceededException
 
 
-def test_a_removed_quota_blocks_no_producer(make: Any) -> None:
+def test_a_removed_quota_blocks_no_producer(make):
     topic = make(backlog_quota_bytes=500)
     topic.subscribe()
     topic.publish(10)
@@ -188,7 +188,7 @@ def test_a_removed_quota_blocks_no_producer(make: Any) -> None:
     assert topic.open_producer().producer_success.producer_ready
 
 
-def test_readers_have_no_backlog_to_limit(make: Any) -> None:
+def test_readers_have_no_backlog_to_limit(make):
     topic = make(backlog_quota_bytes=500)
     reader = topic.harness.peer()
     reader.subscribe(TOPIC, "r", durable=False)
@@ -197,7 +197,7 @@ def test_readers_have_no_backlog_to_limit(make: Any) -> None:
     assert not topic.peer.take(Command.CLOSE_PRODUCER)
 
 
-def test_producers_are_stopped_after_the_receipts_of_sent_messages(harness: Any, make_entry: Any) -> None:
+def test_producers_are_stopped_after_the_receipts_of_sent_messages(harness, make_entry):
     """Else their clients would send again what was stored."""
     topic = Topic(harness, make_entry)
     topic.subscribe()

@@ -43,9 +43,7 @@ def set_topic(harness: Any, field: str, value: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["persistent", "non-persistent"])
 @pytest.mark.parametrize("level", ["topic", "namespace", "broker"])
-def test_a_limited_producer_is_slowed_and_nothing_fails(
-    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], level: str, kind: str
-) -> None:
+def test_a_limited_producer_is_slowed_and_nothing_fails(make_harness, make_entry, level, kind):
     harness = make_harness(**({"publish_rate_messages_max": 10} if level == "broker" else {}))
     name = TOPIC.replace("persistent", kind)
     if level == "topic":
@@ -72,7 +70,7 @@ def test_a_limited_producer_is_slowed_and_nothing_fails(
     assert peer.reading
 
 
-def test_the_publish_rate_is_smooth(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_the_publish_rate_is_smooth(harness, make_entry):
     set_topic(harness, "publishMaxMessageRate", publish_rate(100))
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -90,7 +88,7 @@ def test_the_publish_rate_is_smooth(harness: Any, make_entry: Callable[..., byte
     assert sum(each) == 100
 
 
-def test_the_publish_rate_in_bytes_applies_too(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_the_publish_rate_in_bytes_applies_too(harness, make_entry):
     set_topic(harness, "publishMaxMessageRate", publish_rate(size=1000))
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -103,9 +101,7 @@ def test_the_publish_rate_in_bytes_applies_too(harness: Any, make_entry: Callabl
     assert peer.reading
 
 
-def test_other_peers_are_not_slowed_and_a_slowed_one_stays_connected(
-    harness: Any, make_entry: Callable[..., bytes]
-) -> None:
+def test_other_peers_are_not_slowed_and_a_slowed_one_stays_connected(harness, make_entry):
     set_topic(harness, "publishMaxMessageRate", publish_rate(1))
     slow, other = harness.peer(), harness.peer()
     slow.producer(TOPIC)
@@ -123,7 +119,7 @@ def test_other_peers_are_not_slowed_and_a_slowed_one_stays_connected(
     assert len(slow.receipts()) == 200
 
 
-def test_a_slowed_peer_may_disconnect(harness: Any, make_entry: Callable[..., bytes]) -> None:
+def test_a_slowed_peer_may_disconnect(harness, make_entry):
     set_topic(harness, "publishMaxMessageRate", publish_rate(1))
     peer = harness.peer()
     peer.producer(TOPIC)
@@ -135,9 +131,7 @@ def test_a_slowed_peer_may_disconnect(harness: Any, make_entry: Callable[..., by
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
 @pytest.mark.parametrize("level", ["topicDispatchRate", "subscriptionDispatchRate", "broker"])
-def test_a_limited_consumer_gets_everything_in_order(
-    make_harness: Callable[..., Any], kind: str, level: str
-) -> None:
+def test_a_limited_consumer_gets_everything_in_order(make_harness, kind, level):
     harness = make_harness(**({"dispatch_rate_messages_max": 50} if level == "broker" else {}))
     if level != "broker":
         set_topic(harness, level, dispatch_rate(50))
@@ -157,7 +151,7 @@ def test_a_limited_consumer_gets_everything_in_order(
     assert next(iter(found.consumers)).permits == 800
 
 
-def test_dispatch_limits_in_bytes_apply_until_lifted(harness: Any) -> None:
+def test_dispatch_limits_in_bytes_apply_until_lifted(harness):
     set_topic(harness, "topicDispatchRate", dispatch_rate(size=10))
     producer, consumer = harness.peer(), harness.peer()
     producer.producer(TOPIC)

@@ -80,7 +80,7 @@ def check(harness: Harness, topic: str, backlog: int) -> dict[str, float]:
     return found
 
 
-def test_a_backlog_stays_when_its_topic_leaves_memory(harness: Harness) -> None:
+def test_a_backlog_stays_when_its_topic_leaves_memory(harness):
     begin(harness)
     publish(harness, "t", 100)
     before = check(harness, "t", 100)
@@ -96,7 +96,7 @@ def test_a_backlog_stays_when_its_topic_leaves_memory(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_a_backlog_is_known_after_a_start_before_its_topic_is_used(harness: Harness, how: str) -> None:
+def test_a_backlog_is_known_after_a_start_before_its_topic_is_used(harness, how):
     publish(harness, "t", 10)
     peer = harness.peer()
     peer.subscribe(text_of("t"))
@@ -107,7 +107,7 @@ def test_a_backlog_is_known_after_a_start_before_its_topic_is_used(harness: Harn
     check(harness, "t", 5)
 
 
-def test_a_deleted_topic_leaves_the_sums(harness: Harness) -> None:
+def test_a_deleted_topic_leaves_the_sums(harness):
     publish(harness, "t", 10)
     harness.restart()
     resting = begin(harness)
@@ -118,9 +118,7 @@ def test_a_deleted_topic_leaves_the_sums(harness: Harness) -> None:
     assert resting.not_listed == 0
 
 
-def test_the_largest_backlogs_are_listed_and_all_are_in_the_sums(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_largest_backlogs_are_listed_and_all_are_in_the_sums(harness, monkeypatch):
     monkeypatch.setattr(module, "LISTED_MAX", 3)
     for number in range(10):
         publish(harness, f"t{number}", number)
@@ -137,9 +135,7 @@ def test_the_largest_backlogs_are_listed_and_all_are_in_the_sums(
     assert (resting.listed, resting.not_listed) == ({}, 0)
 
 
-def test_topics_of_a_busy_disk_are_read_at_the_next_time(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topics_of_a_busy_disk_are_read_at_the_next_time(harness, monkeypatch):
     for number in range(5):
         publish(harness, f"t{number}", 2)
     harness.restart()
@@ -159,7 +155,7 @@ def test_topics_of_a_busy_disk_are_read_at_the_next_time(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_sums_stay_exact_as_topics_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_stay_exact_as_topics_come_and_go(seed, monkeypatch):
     """A step of the first reading, a topic loaded, unloaded, made or deleted, in an order by chance."""
     monkeypatch.setattr(background_jobs, "SLICE_STEPS_MAX", 1)
     monkeypatch.setattr(module, "TOPICS_AT_ONCE", 2)

@@ -35,7 +35,7 @@ def end(topic: Any, how: str) -> None:
 
 # --- retention ---
 @HOW
-def test_retention_frees_the_last_ledger_of_an_unused_topic(make: Any, how: str) -> None:
+def test_retention_frees_the_last_ledger_of_an_unused_topic(make, how):
     topic = make(retention_minutes=60)
     topic.publish(5)
     end(topic, how)
@@ -49,7 +49,7 @@ def test_retention_frees_the_last_ledger_of_an_unused_topic(make: Any, how: str)
     assert topic.stored == 1
 
 
-def test_retention_frees_the_open_ledger_of_an_idle_topic(make: Any) -> None:
+def test_retention_frees_the_open_ledger_of_an_idle_topic(make):
     topic = make(retention_minutes=10, ledger_entries_max=100)
     topic.publish(3)
     topic.keep_connected(10 * MINUTE - 30)
@@ -60,7 +60,7 @@ def test_retention_frees_the_open_ledger_of_an_idle_topic(make: Any) -> None:
     assert topic.stored == 1
 
 
-def test_an_open_ledger_stays_for_a_while_even_without_retention(make: Any) -> None:
+def test_an_open_ledger_stays_for_a_while_even_without_retention(make):
     topic = make(retention_minutes=0)
     topic.publish(5)
     topic.keep_connected(60)
@@ -69,7 +69,7 @@ def test_an_open_ledger_stays_for_a_while_even_without_retention(make: Any) -> N
     assert topic.stored == 0
 
 
-def test_messages_acknowledged_late_are_trimmed_soon_after(make: Any) -> None:
+def test_messages_acknowledged_late_are_trimmed_soon_after(make):
     topic = make(retention_minutes=60)
     topic.subscribe()
     topic.publish(5)
@@ -81,7 +81,7 @@ def test_messages_acknowledged_late_are_trimmed_soon_after(make: Any) -> None:
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_messages_acknowledged_before_a_crash_are_trimmed(make: Any) -> None:
+def test_messages_acknowledged_before_a_crash_are_trimmed(make):
     topic = make(retention_minutes=0)
     topic.subscribe()
     topic.publish(5)
@@ -92,7 +92,7 @@ def test_messages_acknowledged_before_a_crash_are_trimmed(make: Any) -> None:
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_short_retention_rolls_ledgers_over_early(make: Any) -> None:
+def test_short_retention_rolls_ledgers_over_early(make):
     topic = make(retention_minutes=60, ledger_entries_max=1000)
     for _ in range(40):
         topic.publish(1)
@@ -100,7 +100,7 @@ def test_short_retention_rolls_ledgers_over_early(make: Any) -> None:
     assert topic.stored <= (60 + 60 // 8) // 3 + 1
 
 
-def test_long_retention_makes_few_ledgers(make: Any) -> None:
+def test_long_retention_makes_few_ledgers(make):
     topic = make(message_ttl_seconds=60, retention_minutes=7 * 24 * 60, ledger_entries_max=1000)
     for _ in range(20):
         topic.publish(1)
@@ -110,7 +110,7 @@ def test_long_retention_makes_few_ledgers(make: Any) -> None:
 
 # --- TTL ---
 @HOW
-def test_ttl_frees_unacknowledged_messages_of_an_unused_topic(make: Any, how: str) -> None:
+def test_ttl_frees_unacknowledged_messages_of_an_unused_topic(make, how):
     topic = make(message_ttl_seconds=600, retention_minutes=0)
     topic.subscribe()
     topic.publish(5)
@@ -122,7 +122,7 @@ def test_ttl_frees_unacknowledged_messages_of_an_unused_topic(make: Any, how: st
     assert topic.backlog() == 0
 
 
-def test_retention_after_the_ttl_counts_from_the_last_write(make: Any) -> None:
+def test_retention_after_the_ttl_counts_from_the_last_write(make):
     """Unacknowledged messages are kept until the TTL, others until retention has passed since their write."""
     topic = make(message_ttl_seconds=int(HOUR), retention_minutes=30)
     topic.subscribe()
@@ -134,7 +134,7 @@ def test_retention_after_the_ttl_counts_from_the_last_write(make: Any) -> None:
     assert topic.ledgers == 0, "it counts from when the ledger was written, not from when it expired"
 
 
-def test_a_subscription_moved_back_expires_again(make: Any) -> None:
+def test_a_subscription_moved_back_expires_again(make):
     topic = make(message_ttl_seconds=600)
     topic.subscribe()
     topic.publish(4)
@@ -148,7 +148,7 @@ def test_a_subscription_moved_back_expires_again(make: Any) -> None:
     assert topic.backlog() == 0
 
 
-def test_a_clock_that_is_behind_expires_nothing_before_its_ledger_is_old(make: Any) -> None:
+def test_a_clock_that_is_behind_expires_nothing_before_its_ledger_is_old(make):
     topic = make(message_ttl_seconds=int(HOUR), ledger_entries_max=1000)
     topic.subscribe()
     topic.clock_ms = -10 * int(DAY) * 1000
@@ -159,7 +159,7 @@ def test_a_clock_that_is_behind_expires_nothing_before_its_ledger_is_old(make: A
     assert topic.backlog() == 0
 
 
-def test_messages_of_a_clock_that_is_ahead_expire(make: Any) -> None:
+def test_messages_of_a_clock_that_is_ahead_expire(make):
     topic = make(message_ttl_seconds=int(HOUR), ledger_entries_max=1000)
     topic.subscribe()
     topic.clock_ms = 10 * int(DAY) * 1000
@@ -169,7 +169,7 @@ def test_messages_of_a_clock_that_is_ahead_expire(make: Any) -> None:
     assert topic.backlog() == 0
 
 
-def test_a_clock_that_is_set_forward_makes_topics_in_use_due(make: Any) -> None:
+def test_a_clock_that_is_set_forward_makes_topics_in_use_due(make):
     topic = make(message_ttl_seconds=int(HOUR), ledger_entries_max=1000)
     topic.subscribe()
     topic.publish(4)
@@ -179,7 +179,7 @@ def test_a_clock_that_is_set_forward_makes_topics_in_use_due(make: Any) -> None:
     assert topic.backlog() == 0
 
 
-def test_clocks_that_disagree_are_off_by_a_ledger_at_most(make: Any) -> None:
+def test_clocks_that_disagree_are_off_by_a_ledger_at_most(make):
     topic = make(message_ttl_seconds=int(8 * HOUR), ledger_entries_max=100_000)
     topic.subscribe()
     for number in range(60):
@@ -192,7 +192,7 @@ def test_clocks_that_disagree_are_off_by_a_ledger_at_most(make: Any) -> None:
 
 
 # --- inactive topics ---
-def test_a_topic_is_deleted_after_more_time_than_it_stays_in_memory(make: Any) -> None:
+def test_a_topic_is_deleted_after_more_time_than_it_stays_in_memory(make):
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=3 * int(HOUR))
     topic.publish(1)
     topic.peer.disconnect()
@@ -203,7 +203,7 @@ def test_a_topic_is_deleted_after_more_time_than_it_stays_in_memory(make: Any) -
     assert [key for key, _ in topic.harness.store.keys.scan("") if TOPIC in key] == []
 
 
-def test_reading_stats_does_not_count_as_use(make: Any) -> None:
+def test_reading_stats_does_not_count_as_use(make):
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=int(HOUR))
     topic.peer.disconnect()
     for _ in range(7):
@@ -214,7 +214,7 @@ def test_reading_stats_does_not_count_as_use(make: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_a_restart_does_not_restart_the_time(make: Any, how: str) -> None:
+def test_a_restart_does_not_restart_the_time(make, how):
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=int(3 * HOUR))
     topic.peer.disconnect()
     topic.harness.advance(2 * HOUR)
@@ -223,7 +223,7 @@ def test_a_restart_does_not_restart_the_time(make: Any, how: str) -> None:
     assert not topic.exists
 
 
-def test_topics_in_use_at_a_crash_do_not_count_as_unused(make: Any) -> None:
+def test_topics_in_use_at_a_crash_do_not_count_as_unused(make):
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=int(HOUR))
     topic.peer.disconnect()
     topic.harness.advance(50 * MINUTE)
@@ -236,7 +236,7 @@ def test_topics_in_use_at_a_crash_do_not_count_as_unused(make: Any) -> None:
     assert not topic.exists
 
 
-def test_subscriptions_and_their_backlog_keep_a_topic(make: Any) -> None:
+def test_subscriptions_and_their_backlog_keep_a_topic(make):
     topic = make(delete_inactive_topics=True, inactive_topic_seconds=600)
     topic.subscribe()
     topic.publish(1)
@@ -256,7 +256,7 @@ def test_subscriptions_and_their_backlog_keep_a_topic(make: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["leave", "restart", "crash"])
-def test_subscriptions_expire_in_unused_topics(make: Any, how: str) -> None:
+def test_subscriptions_expire_in_unused_topics(make, how):
     topic = make(subscription_expiration_minutes=3 * 60)
     topic.subscribe()
     topic.peer.disconnect()
@@ -269,7 +269,7 @@ def test_subscriptions_expire_in_unused_topics(make: Any, how: str) -> None:
     assert (topic.subscriptions, topic.in_memory) == ([], False)
 
 
-def test_each_subscription_expires_by_its_own_time(make: Any) -> None:
+def test_each_subscription_expires_by_its_own_time(make):
     topic = make(subscription_expiration_minutes=3 * 60)
     for name in ("a", "b"):
         topic.subscribe(name)
@@ -284,7 +284,7 @@ def test_each_subscription_expires_by_its_own_time(make: Any) -> None:
     assert topic.subscriptions == []
 
 
-def test_an_expired_subscription_frees_its_messages(make: Any) -> None:
+def test_an_expired_subscription_frees_its_messages(make):
     topic = make(subscription_expiration_minutes=60, retention_minutes=0)
     topic.subscribe()
     topic.publish(5)
@@ -293,7 +293,7 @@ def test_an_expired_subscription_frees_its_messages(make: Any) -> None:
     assert (topic.subscriptions, topic.ledgers) == ([], 0)
 
 
-def test_a_quota_evicts_old_messages_of_unused_topics(make: Any) -> None:
+def test_a_quota_evicts_old_messages_of_unused_topics(make):
     topic = make(
         backlog_quota_seconds=600, backlog_quota_action="consumer_backlog_eviction", retention_minutes=0
     )
@@ -305,7 +305,7 @@ def test_a_quota_evicts_old_messages_of_unused_topics(make: Any) -> None:
 
 
 # --- policies that change ---
-def test_policies_that_are_set_later_reach_topics_that_are_not_in_memory(make: Any) -> None:
+def test_policies_that_are_set_later_reach_topics_that_are_not_in_memory(make):
     topic = make(retention_minutes=-1)
     topic.subscribe()
     topic.publish(5)
@@ -317,7 +317,7 @@ def test_policies_that_are_set_later_reach_topics_that_are_not_in_memory(make: A
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_later_policies_of_a_topic_reach_its_unloaded_partitions(make: Any) -> None:
+def test_later_policies_of_a_topic_reach_its_unloaded_partitions(make):
     topic = make(retention_minutes=-1)
     whole = TopicName.parse("parted")
     topic.topics.partitioned.create(whole, 3, None, None)
@@ -335,7 +335,7 @@ def test_later_policies_of_a_topic_reach_its_unloaded_partitions(make: Any) -> N
     assert (left, topic.topics.loaded()) == ([[], [], []], [NAME])
 
 
-def test_a_walk_resumes_after_a_crash(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_resumes_after_a_crash(make, monkeypatch):
     monkeypatch.setattr(topic_maintenance, "WALK_SAVED_TOPICS", 10)
     monkeypatch.setattr(background_jobs, "SLICE_STEPS_MAX", 35)
     topic = make(retention_minutes=-1)
@@ -361,7 +361,7 @@ def test_a_walk_resumes_after_a_crash(make: Any, monkeypatch: pytest.MonkeyPatch
     assert len(visited) <= 100 - 30 + 10 + 1
 
 
-def test_longer_times_need_no_walk(make: Any) -> None:
+def test_longer_times_need_no_walk(make):
     topic = make(retention_minutes=60, message_ttl_seconds=60)
     topic.harness.advance(LATE)
     topic.leave()
@@ -376,7 +376,7 @@ def walks(harness: Any) -> int:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_changed_settings_at_the_start_reach_unused_topics(make: Any, how: str) -> None:
+def test_changed_settings_at_the_start_reach_unused_topics(make, how):
     topic = make(retention_minutes=0)
     topic.subscribe()
     topic.publish(5)
@@ -393,7 +393,7 @@ def test_changed_settings_at_the_start_reach_unused_topics(make: Any, how: str) 
     assert walks(harness) == 0, "the settings are the same"
 
 
-def test_settings_changed_while_running_reach_topics_in_memory_and_others(make: Any) -> None:
+def test_settings_changed_while_running_reach_topics_in_memory_and_others(make):
     topic = make(retention_minutes=0)
     topic.subscribe()
     topic.publish(5)
@@ -410,7 +410,7 @@ def test_settings_changed_while_running_reach_topics_in_memory_and_others(make: 
 
 
 @pytest.mark.parametrize("harm", ["lost", "unfit"])
-def test_unknown_settings_of_the_previous_run_cause_a_walk(make: Any, harm: str) -> None:
+def test_unknown_settings_of_the_previous_run_cause_a_walk(make, harm):
     topic = make()
     topic.leave()
     topic.harness.advance(LATE)
@@ -429,7 +429,7 @@ def test_unknown_settings_of_the_previous_run_cause_a_walk(make: Any, harm: str)
 
 
 @pytest.mark.parametrize("evicts", [False, True])
-def test_every_setting_that_can_act_earlier_is_compared(evicts: bool) -> None:
+def test_every_setting_that_can_act_earlier_is_compared(evicts):
     """Try each setting to find those that `acts_earlier` compares."""
     smaller: dict[str, Any] = {"backlog_quota_action": "consumer_backlog_eviction", "retention_megabytes": 1}
     settings = BrokerSettings(memory=True)
@@ -452,7 +452,7 @@ def test_every_setting_that_can_act_earlier_is_compared(evicts: bool) -> None:
     assert {"message_ttl_seconds", "retention_minutes", "subscription_expiration_minutes"} <= acting
 
 
-def test_topics_without_index_entries_are_found_once(make: Any) -> None:
+def test_topics_without_index_entries_are_found_once(make):
     topic = make(retention_minutes=0)
     topic.publish(5)
     topic.leave()
@@ -487,7 +487,7 @@ class Counted:
         )
 
 
-def test_housekeeping_costs_only_due_topics(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_housekeeping_costs_only_due_topics(make, monkeypatch):
     topic = make(retention_minutes=int(2 * DAY // 60))
     for number in range(300):
         topic.actions.create(TopicName.parse(f"idle-{number}"), done)
@@ -499,7 +499,7 @@ def test_housekeeping_costs_only_due_topics(make: Any, monkeypatch: pytest.Monke
     assert (counted.loaded, counted.written) == ([], [])
 
 
-def test_a_start_reads_no_topic(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_reads_no_topic(make, monkeypatch):
     topic = make()
     for number in range(300):
         topic.actions.create(TopicName.parse(f"idle-{number}"), done)
@@ -520,7 +520,7 @@ def test_a_start_reads_no_topic(make: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert not [key for key in read if "idle-" in key and not key.startswith("due/")]
 
 
-def test_using_a_topic_writes_nothing_for_the_index(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_using_a_topic_writes_nothing_for_the_index(make, monkeypatch):
     topic = make(ledger_entries_max=1000, retention_minutes=10, message_ttl_seconds=300)
     topic.subscribe()
     topic.publish(1)
@@ -533,7 +533,7 @@ def test_using_a_topic_writes_nothing_for_the_index(make: Any, monkeypatch: pyte
     assert [key for key in counted.written if key.startswith(("due/", "topic/"))] == []
 
 
-def test_a_topic_in_use_is_visited_after_a_change(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_in_use_is_visited_after_a_change(make, monkeypatch):
     topic = make(ledger_entries_max=1000)
     topic.keep_connected(2 * ROUND_SECONDS)
     kept: list[Any] = []
@@ -545,7 +545,7 @@ def test_a_topic_in_use_is_visited_after_a_change(make: Any, monkeypatch: pytest
     assert len(kept) <= 2
 
 
-def test_a_round_leaves_time_for_other_work(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_leaves_time_for_other_work(make, monkeypatch):
     topic = make()
     count = 2 * background_jobs.SLICE_STEPS_MAX + 10
     for number in range(count):
@@ -563,7 +563,7 @@ def test_a_round_leaves_time_for_other_work(make: Any, monkeypatch: pytest.Monke
     assert max(steps) <= background_jobs.SLICE_STEPS_MAX
 
 
-def test_a_slice_ends_when_its_time_is_over(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_ends_when_its_time_is_over(make, monkeypatch):
     topic = make()
     for number in range(50):
         topic.topics.make(TopicName.parse(f"t{number}"))
@@ -579,7 +579,7 @@ def test_a_slice_ends_when_its_time_is_over(make: Any, monkeypatch: pytest.Monke
 
 
 # --- what fails ---
-def test_a_topic_that_cannot_be_loaded_is_retried_later(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_cannot_be_loaded_is_retried_later(make, caplog):
     topic = make(retention_minutes=1)
     topic.keep_connected(ROUND_SECONDS)
     topic.publish(5)
@@ -596,7 +596,7 @@ def test_a_topic_that_cannot_be_loaded_is_retried_later(make: Any, caplog: pytes
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_a_store_that_refuses_is_retried(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_refuses_is_retried(make, monkeypatch):
     topic = make(retention_minutes=1)
     topic.publish(5)
     topic.peer.disconnect()
@@ -612,7 +612,7 @@ def test_a_store_that_refuses_is_retried(make: Any, monkeypatch: pytest.MonkeyPa
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_a_key_left_by_a_crash_is_removed(make: Any) -> None:
+def test_a_key_left_by_a_crash_is_removed(make):
     topic = make(retention_minutes=60)
     store = topic.harness.store
     store.keys.put("due/0000000000007/persistent://public/default/gone", b"")
@@ -625,7 +625,7 @@ def test_a_key_left_by_a_crash_is_removed(make: Any) -> None:
     assert left[0].endswith(TOPIC)
 
 
-def test_topics_are_unloaded_sooner_while_many_are_loaded(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_are_unloaded_sooner_while_many_are_loaded(make, monkeypatch):
     harness = make().harness
     monkeypatch.setattr("geminga.broker.topics.topic_maintenance.MANY_TOPICS", 10)
     peer = harness.peer()
@@ -643,7 +643,7 @@ def test_topics_are_unloaded_sooner_while_many_are_loaded(make: Any, monkeypatch
 
 
 # --- a disk that does not answer ---
-def test_maintenance_waits_for_the_disk_without_blocking(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_waits_for_the_disk_without_blocking(make, monkeypatch):
     topic = make(retention_minutes=1)
     topic.publish(5)
     topic.leave()
@@ -661,9 +661,7 @@ def test_maintenance_waits_for_the_disk_without_blocking(make: Any, monkeypatch:
 
 
 @pytest.mark.parametrize("failing", ["index", "topic"])
-def test_topics_that_the_disk_cannot_read_are_visited_later(
-    make: Any, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_topics_that_the_disk_cannot_read_are_visited_later(make, monkeypatch, failing):
     topic = make(retention_minutes=1)
     topic.publish(5)
     topic.leave()
@@ -683,7 +681,7 @@ def test_topics_that_the_disk_cannot_read_are_visited_later(
     assert (topic.ledgers, topic.in_memory) == (0, False)
 
 
-def test_a_walk_interrupted_by_the_disk_resumes(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_interrupted_by_the_disk_resumes(make, monkeypatch):
     topic = make(retention_minutes=-1)
     topic.publish(5)
     topic.leave()

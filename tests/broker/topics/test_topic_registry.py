@@ -37,11 +37,11 @@ def code(call: Any, *args: Any, **options: Any) -> int:
 
 
 @pytest.fixture
-def topics(harness: Any) -> Any:
+def topics(harness):
     return harness.broker.topics
 
 
-def test_finding_does_not_create(topics: Any) -> None:
+def test_finding_does_not_create(topics):
     assert topics.find(NAME) is None
     assert topics.loaded() == []
     topic = topics.find_or_create(NAME)
@@ -50,7 +50,7 @@ def test_finding_does_not_create(topics: Any) -> None:
     assert code(topics.find_or_create, TopicName.parse("absent"), may_create=False) == pb.TopicNotFound
 
 
-def test_a_topic_is_loaded_when_it_is_used(harness: Any, topics: Any) -> None:
+def test_a_topic_is_loaded_when_it_is_used(harness, topics):
     topics.make(NAME)
     harness.restart()
     topics = harness.broker.topics
@@ -60,16 +60,14 @@ def test_a_topic_is_loaded_when_it_is_used(harness: Any, topics: Any) -> None:
     assert topics.loaded() == [NAME]
 
 
-def test_topics_are_limited_by_policy(harness: Any, topics: Any) -> None:
+def test_topics_are_limited_by_policy(harness, topics):
     harness.broker.namespaces.set_policy("public", "default", "max_topics_per_namespace", 2)
     topics.make(NAME)
     topics.make(TopicName.parse("t2"))
     assert code(topics.make, TopicName.parse("t3")) == pb.NotAllowedError
 
 
-def test_topics_are_counted_in_slices_while_others_change(
-    harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topics_are_counted_in_slices_while_others_change(harness, topics, monkeypatch):
     monkeypatch.setattr("geminga.ledger.memory._PAGE_NAMES", 3)
     monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
     monkeypatch.setattr(CooperativeScheduler, "start", lambda _, job, about, done=None: started.append(job))
@@ -99,9 +97,7 @@ def test_topics_are_counted_in_slices_while_others_change(
     assert len(list(topics.walk("public/default", persistent=True))) == 12
 
 
-def test_partitions_are_deleted_in_steps_and_not_created_meanwhile(
-    harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_are_deleted_in_steps_and_not_created_meanwhile(harness, topics, monkeypatch):
     jobs: list[Any] = []
     monkeypatch.setattr(CooperativeScheduler, "start", lambda _, job, about, done=None: jobs.append(job))
     monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
@@ -133,7 +129,7 @@ def test_partitions_are_deleted_in_steps_and_not_created_meanwhile(
     assert topics.find_or_create(name.partition_name(3)) is not None
 
 
-def test_watchers_are_notified_of_every_topic(topics: Any) -> None:
+def test_watchers_are_notified_of_every_topic(topics):
     heard: list[tuple[str, bool]] = []
     topics.changes.append(lambda name, exists: heard.append((name.local, exists)))
     topics.make(NAME)
@@ -143,14 +139,14 @@ def test_watchers_are_notified_of_every_topic(topics: Any) -> None:
     assert heard == [("t", True), ("p-partition-0", True), ("p-partition-1", True), ("t", False)]
 
 
-def test_a_store_that_stopped_refuses_creation(harness: Any, topics: Any) -> None:
+def test_a_store_that_stopped_refuses_creation(harness, topics):
     harness.store.close()
     assert code(topics.make, NAME) == pb.PersistenceError
     assert code(topics.partitioned.create, NAME, 2, None, None) == pb.PersistenceError
     assert topics.loaded() == []
 
 
-def test_damaged_records_are_refused_and_kept(harness: Any, topics: Any) -> None:
+def test_damaged_records_are_refused_and_kept(harness, topics):
     harness.store.keys.put(topic_key(str(NAME)), b"{")
     assert code(topics.find, NAME) == pb.PersistenceError
     assert topics.loaded() == []
@@ -159,7 +155,7 @@ def test_damaged_records_are_refused_and_kept(harness: Any, topics: Any) -> None
         topics.partitioned.count(NAME)
 
 
-def test_a_topic_that_cannot_be_loaded_does_not_stop_housekeeping(harness: Any, topics: Any) -> None:
+def test_a_topic_that_cannot_be_loaded_does_not_stop_housekeeping(harness, topics):
     topic = topics.make(NAME)
     topic.ledger.append(b"x", 1, now_ms=0, limits=topic.limits, done=lambda error: None)
     harness.restart()
@@ -168,7 +164,7 @@ def test_a_topic_that_cannot_be_loaded_does_not_stop_housekeeping(harness: Any, 
     assert harness.broker.topics.loaded() == []
 
 
-def test_a_failing_store_does_not_stop_housekeeping(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_store_does_not_stop_housekeeping(harness, monkeypatch):
     peer = harness.peer()
     peer.producer(str(NAME))
 
@@ -180,7 +176,7 @@ def test_a_failing_store_does_not_stop_housekeeping(harness: Any, monkeypatch: p
     assert not peer.is_closed
 
 
-def test_policies_reach_topics_that_are_loaded(harness: Any, topics: Any) -> None:
+def test_policies_reach_topics_that_are_loaded(harness, topics):
     mine = topics.find_or_create(NAME)
     harness.broker.namespaces.create_namespace("public", "other")
     other = topics.find_or_create(TopicName.parse("public/other/t"))
@@ -190,14 +186,14 @@ def test_policies_reach_topics_that_are_loaded(harness: Any, topics: Any) -> Non
     assert (mine.policies.message_ttl_seconds, other.policies.message_ttl_seconds) == (77, 5)
 
 
-def test_names_are_checked() -> None:
+def test_names_are_checked():
     assert str(parse_topic("t")) == "persistent://public/default/t"
     assert code(parse_topic, "a/b") == pb.InvalidTopicName
 
 
 @pytest.mark.parametrize("how", ["unloaded", "deleted", "deleted while an entry is under way"])
 @pytest.mark.parametrize("with_subscription", [False, True])
-def test_an_unloaded_topic_is_freed_at_once(harness: Any, with_subscription: bool, how: str) -> None:
+def test_an_unloaded_topic_is_freed_at_once(harness, with_subscription, how):
     peer = harness.peer()
     peer.producer(str(NAME))
     if with_subscription:
@@ -266,9 +262,7 @@ class Stepwise:
         )  # fmt: skip
 
 
-def test_large_cursors_are_loaded_in_steps_without_blocking_others(
-    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_cursors_are_loaded_in_steps_without_blocking_others(make_harness, monkeypatch):
     broker = Stepwise(make_harness, monkeypatch)
     one, two, other = (broker.harness.peer() for _ in range(3))
     broker.subscribe(one, "s0")
@@ -288,9 +282,7 @@ def test_large_cursors_are_loaded_in_steps_without_blocking_others(
     assert one.pop().type == two.pop().type == pb.BaseCommand.SUCCESS
 
 
-def test_a_synchronous_load_supersedes_a_pending_one(
-    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_synchronous_load_supersedes_a_pending_one(make_harness, monkeypatch):
     broker = Stepwise(make_harness, monkeypatch)
     peer = broker.harness.peer()
     broker.subscribe(peer, "s0")
@@ -303,9 +295,7 @@ def test_a_synchronous_load_supersedes_a_pending_one(
     assert len(topic.subscriptions["s0"].consumers) == 1
 
 
-def test_a_peer_that_disconnects_while_waiting_affects_no_other(
-    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_disconnects_while_waiting_affects_no_other(make_harness, monkeypatch):
     broker = Stepwise(make_harness, monkeypatch)
     gone, peer = broker.harness.peer(), broker.harness.peer()
     broker.subscribe(gone, "s0")
@@ -361,9 +351,7 @@ class SlowDisk:
         self.longest = max(self.longest, self.time - before)
 
 
-def test_callbacks_of_many_loaded_topics_run_in_slices(
-    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_callbacks_of_many_loaded_topics_run_in_slices(make_harness, monkeypatch):
     """256 topics of which the disk says in one go that they are not there: making them is the work."""
     broker = SlowDisk(make_harness, monkeypatch)
     topics = broker.harness.broker.topics
@@ -388,9 +376,7 @@ def test_callbacks_of_many_loaded_topics_run_in_slices(
     assert topics.loaded_count == len(names)
 
 
-def test_very_many_callers_waiting_for_one_topic_continue_in_slices(
-    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_very_many_callers_waiting_for_one_topic_continue_in_slices(make_harness, monkeypatch):
     broker = SlowDisk(make_harness, monkeypatch)
     topics = broker.harness.broker.topics
     told: list[int] = []
@@ -411,7 +397,7 @@ def test_very_many_callers_waiting_for_one_topic_continue_in_slices(
 
 # --- a topic that is gone, and another one of its name ---
 @pytest.mark.parametrize("how", ["delete", "inactive"])
-def test_work_pending_at_a_deletion_does_not_affect_a_recreated_topic(make_harness: Any, how: str) -> None:
+def test_work_pending_at_a_deletion_does_not_affect_a_recreated_topic(make_harness, how):
     harness = make_harness()
     harness.auto_poll = False
     peer = harness.peer()
@@ -436,7 +422,7 @@ def test_work_pending_at_a_deletion_does_not_affect_a_recreated_topic(make_harne
     assert harness.store.keys.get(topic_key(str(NAME))) is not None
 
 
-def test_unloading_a_deleted_topic_does_not_affect_its_successor(topics: Any) -> None:
+def test_unloading_a_deleted_topic_does_not_affect_its_successor(topics):
     gone = topics.find_or_create(NAME)
     topics.delete_topic(NAME, None)
     there = topics.find_or_create(NAME)
@@ -444,7 +430,7 @@ def test_unloading_a_deleted_topic_does_not_affect_its_successor(topics: Any) ->
     assert topics.find(NAME) is there
 
 
-def test_no_topic_is_created_in_a_namespace_under_deletion(harness: Any, topics: Any) -> None:
+def test_no_topic_is_created_in_a_namespace_under_deletion(harness, topics):
     topics.find_or_create(NAME)
     namespaces = harness.broker.namespaces
     with namespaces.leaving("public", "default"):
@@ -458,9 +444,7 @@ def test_no_topic_is_created_in_a_namespace_under_deletion(harness: Any, topics:
     topics.find_or_create(NAME)
 
 
-def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
-    harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(harness, topics, monkeypatch):
     """A bad disk sector under one topic's policies must not leave the others with shorter retention."""
     first, second, third = (topics.make(TopicName.parse(name)) for name in ("a", "b", "c"))
     namespaces = harness.broker.namespaces
@@ -485,7 +469,7 @@ def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def told(monkeypatch):
     """Names of the topics whose policies changed, in order."""
     found: list[str] = []
     tell = PersistentTopic.policies_changed
@@ -498,7 +482,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_policies_that_change_many_times_are_applied_in_few_walks(told: list[str]) -> None:
+def test_policies_that_change_many_times_are_applied_in_few_walks(told):
     """A tenant's administrator changes them in a loop: a walk over all topics for each would be for all."""
     sliced = Sliced(Random(0), 1.0)
     topics, namespaces = sliced.broker.topics, sliced.broker.namespaces
@@ -520,7 +504,7 @@ def test_policies_that_change_many_times_are_applied_in_few_walks(told: list[str
         assert topic.policies.max_producers_per_topic == 199
 
 
-def test_policies_of_a_topic_are_applied_to_it_alone(harness: Any, topics: Any, told: list[str]) -> None:
+def test_policies_of_a_topic_are_applied_to_it_alone(harness, topics, told):
     for text in ("p-partition-0", "p-partition-1", "other", "p"):
         topics.make(TopicName.parse(text))
     told.clear()
@@ -528,7 +512,7 @@ def test_policies_of_a_topic_are_applied_to_it_alone(harness: Any, topics: Any, 
     assert told == ["p-partition-0", "p-partition-1", "p"]
 
 
-def test_a_change_of_policies_is_answered_after_all_topics_apply_it(told: list[str]) -> None:
+def test_a_change_of_policies_is_answered_after_all_topics_apply_it(told):
     """Otherwise a topic could accept unencrypted entries after "encryption required" was answered."""
     sliced = Sliced(Random(0), 1.0)
     namespaces, topics = sliced.broker.namespaces, sliced.broker.topics

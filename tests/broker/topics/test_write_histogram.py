@@ -19,7 +19,7 @@ def non_zero(found: dict[str, float], prefix: str) -> dict[str, float]:
     return {name.removeprefix(prefix): value for name, value in found.items() if value and prefix in name}
 
 
-def test_entries_are_counted_by_size_and_by_time_until_they_are_durable(harness: Any) -> None:
+def test_entries_are_counted_by_size_and_by_time_until_they_are_durable(harness):
     peer = harness.peer()
     peer.producer("t")
     harness.auto_poll = False
@@ -43,7 +43,7 @@ def test_entries_are_counted_by_size_and_by_time_until_they_are_durable(harness:
     assert found["pulsar_storage_write_rate"] == 3 / 60
 
 
-def test_a_minute_is_reported_until_the_next_one_is_over(harness: Any) -> None:
+def test_a_minute_is_reported_until_the_next_one_is_over(harness):
     peer = harness.peer()
     peer.producer("t")
     peer.send(0)
@@ -55,7 +55,7 @@ def test_a_minute_is_reported_until_the_next_one_is_over(harness: Any) -> None:
     assert metrics_of(harness) == {}
 
 
-def test_runs_of_entries_are_counted_as_single_ones() -> None:
+def test_runs_of_entries_are_counted_as_single_ones():
     writes = WriteHistogram(0.0)
     writes.received_run(1.0, [100, 100], 200)
     writes.received_run(2.0, [100, 600, 2_000_000], 2_000_700)

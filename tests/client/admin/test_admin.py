@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,20 @@ import pytest
 
 import geminga
 import geminga.asyncio
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "suites"))
 suite: Any = importlib.import_module("administration")
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
+def broker():
     with embedded() as running:
         yield running
 
 
 @pytest.fixture(scope="module", params=["threads", "asyncio"])
-def admin(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Any]:
+def admin(broker, request):
     if request.param == "threads":
         with geminga.Admin(broker.admin_url) as one:
             yield one
@@ -39,11 +38,11 @@ def admin(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[An
 
 
 @pytest.mark.parametrize("check", suite.CHECKS)
-def test_each_check_of_the_admin_suite_passes(admin: Any, broker: EmbeddedBroker, check: str) -> None:
+def test_each_check_of_the_admin_suite_passes(admin, broker, check):
     suite.CHECKS[check](admin, broker)
 
 
-def test_one_admin_on_two_loops_and_a_closed_one(broker: EmbeddedBroker) -> None:
+def test_one_admin_on_two_loops_and_a_closed_one(broker):
     admin = geminga.asyncio.Admin(broker.admin_url)
     assert asyncio.run(admin.tenants.list()) == asyncio.run(admin.tenants.list())
     asyncio.run(admin.close())
@@ -52,7 +51,7 @@ def test_one_admin_on_two_loops_and_a_closed_one(broker: EmbeddedBroker) -> None
     assert repr(admin) == f"<geminga.asyncio.Admin {broker.admin_url} closed>"
 
 
-def test_a_text_as_a_position_is_refused_by_name(broker: EmbeddedBroker) -> None:
+def test_a_text_as_a_position_is_refused_by_name(broker):
     with (
         geminga.Admin(broker.admin_url) as admin,
         pytest.raises(geminga.InvalidConfiguration, match=r"message_id='earliest' .* MessageId\.earliest"),

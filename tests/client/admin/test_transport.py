@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ class Scripted:
 
 
 @pytest.fixture
-def scripted() -> Iterator[Callable[..., Scripted]]:
+def scripted():
     made: list[Scripted] = []
 
     def make(*answers: bytes | Callable[[socket.socket], None]) -> Scripted:
@@ -117,7 +117,7 @@ Call = Callable[..., Any]
 
 
 @pytest.fixture(params=["threads", "asyncio"])
-def call(request: pytest.FixtureRequest) -> Call:
+def call(request):
     """Return ``call(url, method, path, ..., **settings)`` of either API; several paths share one client."""
 
     def with_threads(url: str, method: str, *paths: str, **settings: Any) -> Any:
@@ -136,9 +136,7 @@ def call(request: pytest.FixtureRequest) -> Call:
     return with_threads if request.param == "threads" else on_a_loop
 
 
-def test_a_call_returns_decoded_json_or_none(
-    scripted: Callable[..., Scripted], call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_returns_decoded_json_or_none(scripted, call, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # brokers are reached without a proxy
     server = scripted(answer(200, b'["a"]'), answer(204), answer(200, b" "))
     assert call(server.url, "GET", "clusters", "clusters", "clusters") == [["a"], None, None]
@@ -162,9 +160,7 @@ def test_a_call_returns_decoded_json_or_none(
         (503, AdminUnavailable),
     ],
 )
-def test_a_refusal_has_the_class_of_its_status_and_names_the_request(
-    scripted: Callable[..., Scripted], status: int, expected: type[AdminError]
-) -> None:
+def test_a_refusal_has_the_class_of_its_status_and_names_the_request(scripted, status, expected):
     server = scripted(answer(status, b'{"reason": "so it is"}'))
     with pytest.raises(AdminError) as caught, geminga.Admin(server.url, retries=0) as admin:
         admin.call("GET", "persistent/a/b/c")
@@ -175,7 +171,7 @@ def test_a_refusal_has_the_class_of_its_status_and_names_the_request(
     assert (type(again), again.status, str(again)) == (expected, status, str(caught.value))
 
 
-def test_a_missing_resource_raises_the_error_of_its_kind(scripted: Callable[..., Scripted]) -> None:
+def test_a_missing_resource_raises_the_error_of_its_kind(scripted):
     server = scripted(answer(404, b"<html><h1>404</h1></html>"), answer(404, b"Subscription s not found"))
     with geminga.Admin(server.url) as admin:
         with pytest.raises(AdminNotFound) as caught:
@@ -201,9 +197,7 @@ JETTY_JSON = b'{ "servlet":"jersey", "message":"Method Not Allowed", "url":"/adm
         (405, b"", AdminNotAllowed),
     ],
 )
-def test_a_call_that_the_broker_does_not_have_is_named_as_such(
-    scripted: Callable[..., Scripted], status: int, body: bytes, expected: type[AdminError]
-) -> None:
+def test_a_call_that_the_broker_does_not_have_is_named_as_such(scripted, status, body, expected):
     """The answers are those of Apache Pulsar 2.10.1."""
     server = scripted(answer(status, body))
     with geminga.Admin(server.url, retries=0) as admin, pytest.raises(AdminError) as caught:
@@ -212,9 +206,7 @@ def test_a_call_that_the_broker_does_not_have_is_named_as_such(
     assert f"no such call (HTTP {status} for GET persistent/a/b/c/later)" in str(caught.value)
 
 
-def test_peeking_asks_for_subscriptions_by_a_call_that_old_brokers_have(
-    scripted: Callable[..., Scripted],
-) -> None:
+def test_peeking_asks_for_subscriptions_by_a_call_that_old_brokers_have(scripted):
     """Apache Pulsar 2.10 has no call for a subscription's properties."""
     server = scripted(answer(200, b'{"partitions": 0}'), answer(200, b'["another"]'))
     with geminga.Admin(server.url, retries=0) as admin, pytest.raises(geminga.SubscriptionNotFound):
@@ -222,7 +214,7 @@ def test_peeking_asks_for_subscriptions_by_a_call_that_old_brokers_have(
     assert "/public/default/t/subscriptions" in str(server.requests[-1])
 
 
-def test_a_read_is_repeated_and_a_change_is_not(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_a_read_is_repeated_and_a_change_is_not(scripted, call):
     server = scripted(HANG_UP, answer(503), answer(200, b"1"))
     assert call(server.url, "GET", "clusters") == 1
     assert len(server.requests) == 3
@@ -233,23 +225,19 @@ def test_a_read_is_repeated_and_a_change_is_not(scripted: Callable[..., Scripted
         assert len(server.requests) == 1
 
 
-def test_a_change_never_goes_over_a_connection_that_was_kept(
-    scripted: Callable[..., Scripted], call: Call
-) -> None:
+def test_a_change_never_goes_over_a_connection_that_was_kept(scripted, call):
     server = scripted(answer(204), answer(204))
     call(server.url, "PUT", "tenants/x", "tenants/y")
     assert server.connections == 2
 
 
-def test_a_kept_connection_that_was_ended_costs_nothing(scripted: Callable[..., Scripted]) -> None:
+def test_a_kept_connection_that_was_ended_costs_nothing(scripted):
     server = scripted(answer(200, b"1"), HANG_UP, answer(200, b"2"))
     with geminga.Admin(server.url, retries=0) as admin:
         assert (admin.call("GET", "a"), admin.call("GET", "a")) == (1, 2)
 
 
-def test_a_redirect_is_followed_with_method_and_credentials(
-    scripted: Callable[..., Scripted], call: Call
-) -> None:
+def test_a_redirect_is_followed_with_method_and_credentials(scripted, call):
     other = scripted(answer(204))
     server = scripted(answer(307, b"", f"Location: {other.url}/admin/v2/persistent/x?force=true"))
     call(server.url, "DELETE", "persistent/x", authentication=geminga.AuthenticationToken("secret"))
@@ -258,7 +246,7 @@ def test_a_redirect_is_followed_with_method_and_credentials(
     assert "Authorization: Bearer secret" in request
 
 
-def test_credentials_do_not_go_to_a_login_page(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_credentials_do_not_go_to_a_login_page(scripted, call):
     login = scripted()
     there = f"http://localhost:{login.port}/oauth2/authorize"  # another host's name
     server = scripted(answer(302, b"", f"Location: {there}"))
@@ -267,7 +255,7 @@ def test_credentials_do_not_go_to_a_login_page(scripted: Callable[..., Scripted]
     assert login.connections == 0
 
 
-def test_redirects_to_ftp_or_in_a_loop_are_refused(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_redirects_to_ftp_or_in_a_loop_are_refused(scripted, call):
     server = scripted(answer(307, b"", "Location: ftp://127.0.0.1/"))
     with pytest.raises(LookupError, match="refused"):
         call(server.url, "GET", "clusters")
@@ -277,7 +265,7 @@ def test_redirects_to_ftp_or_in_a_loop_are_refused(scripted: Callable[..., Scrip
     assert len(server.requests) == 6
 
 
-def test_a_host_that_is_down_is_followed_by_the_next(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_a_host_that_is_down_is_followed_by_the_next(scripted, call):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         down = closed.getsockname()[1]
     server = scripted(answer(204))
@@ -287,7 +275,7 @@ def test_a_host_that_is_down_is_followed_by_the_next(scripted: Callable[..., Scr
         call(f"http://127.0.0.1:{down}", "PUT", "tenants/x")
 
 
-def test_an_expired_token_is_renewed_once(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_an_expired_token_is_renewed_once(scripted, call):
     tokens = iter(["old", "new", "newer"])
     server = scripted(answer(401), answer(200, b"1"))
     token = geminga.AuthenticationToken(lambda: next(tokens))
@@ -298,7 +286,7 @@ def test_an_expired_token_is_renewed_once(scripted: Callable[..., Scripted], cal
         call(server.url, "GET", "clusters", authentication=geminga.AuthenticationToken(lambda: "x"))
 
 
-def test_credentials_with_a_line_break_are_refused(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_credentials_with_a_line_break_are_refused(scripted, call):
     server = scripted()
     with pytest.raises(AuthenticationError, match="line break"):
         call(server.url, "GET", "a", authentication=geminga.AuthenticationToken("x\r\nHost: evil"))
@@ -313,13 +301,13 @@ def test_credentials_with_a_line_break_are_refused(scripted: Callable[..., Scrip
      b"HTTP/1.1 200 Ok\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
      b"HTTP/1.1 200 Ok\r\nX: " + b"x" * 70_000],
 )  # fmt: skip
-def test_an_answer_not_in_http_is_refused(scripted: Callable[..., Scripted], call: Call, said: bytes) -> None:
+def test_an_answer_not_in_http_is_refused(scripted, call, said):
     server = scripted(said)
     with pytest.raises(ConnectError, match=r"in HTTP: is this|announces an answer|before its answer"):
         call(server.url, "GET", "clusters", retries=0, operation_timeout_seconds=20)
 
 
-def test_a_truncated_answer_raises_connect_error(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_a_truncated_answer_raises_connect_error(scripted, call):
     def cut(connected: socket.socket) -> None:
         connected.sendall(answer(200, b'["a", "b"]')[:-3])
 
@@ -328,7 +316,7 @@ def test_a_truncated_answer_raises_connect_error(scripted: Callable[..., Scripte
         call(server.url, "GET", "clusters", retries=0)
 
 
-def test_a_slow_answer_does_not_prolong_the_timeout(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_a_slow_answer_does_not_prolong_the_timeout(scripted, call):
     def dribble(connected: socket.socket) -> None:
         for byte in answer(200, b"x" * 10_000):
             connected.sendall(bytes([byte]))
@@ -342,13 +330,13 @@ def test_a_slow_answer_does_not_prolong_the_timeout(scripted: Callable[..., Scri
         call(server.url, "PUT", "tenants/x", operation_timeout_seconds=0.2)
 
 
-def test_a_web_server_that_is_no_broker(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_a_web_server_that_is_no_broker(scripted, call):
     server = scripted(answer(200, b"<html>"))
     with pytest.raises(ProtocolError, match=r"not JSON: is this the web address"):
         call(server.url, "GET", "clusters")
 
 
-def test_the_port_of_the_binary_protocol(call: Call) -> None:
+def test_the_port_of_the_binary_protocol(call):
     with geminga.embedded() as broker:
         url = broker.service_url.replace("pulsar://", "http://")
         with pytest.raises(ConnectError, match="is this its web address"):
@@ -358,12 +346,12 @@ def test_the_port_of_the_binary_protocol(call: Call) -> None:
 @pytest.mark.parametrize(
     "url", ["", "foo", "localhost:8080", "pulsar://localhost:6650", "http://", "http://a:port", "http://[::1"]
 )
-def test_a_service_url_that_is_not_http_is_refused(url: str) -> None:
+def test_a_service_url_that_is_not_http_is_refused(url):
     with pytest.raises(InvalidUrl, match="http://host:port"):
         geminga.Admin(url)
 
 
-def test_tls_with_certificates(tmp_path: Path, call: Call) -> None:
+def test_tls_with_certificates(tmp_path, call):
     from geminga.testing.certificates import Authority
 
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
@@ -385,7 +373,7 @@ def test_tls_with_certificates(tmp_path: Path, call: Call) -> None:
             )  # fmt: skip
 
 
-def test_a_child_process_has_connections_of_its_own(scripted: Callable[..., Scripted]) -> None:
+def test_a_child_process_has_connections_of_its_own(scripted):
     server = scripted(answer(200, b"1"), answer(200, b"2"), answer(200, b"3"))
     with geminga.Admin(server.url) as admin:
         assert admin.call("GET", "a") == 1
@@ -397,7 +385,7 @@ def test_a_child_process_has_connections_of_its_own(scripted: Callable[..., Scri
     assert server.connections == 2
 
 
-def test_many_threads_share_an_admin(scripted: Callable[..., Scripted]) -> None:
+def test_many_threads_share_an_admin(scripted):
     server = scripted(*[answer(200, b"1")] * 400)
     found: list[Any] = []
     with geminga.Admin(server.url) as admin:
@@ -421,9 +409,7 @@ def test_many_threads_share_an_admin(scripted: Callable[..., Scripted]) -> None:
         b'4\r\n"abc\r\n3;x=y\r\nde"\r\n0\r\nT: x\r\n\r\n',
     ],
 )
-def test_an_answer_is_the_same_however_it_is_cut(
-    scripted: Callable[..., Scripted], call: Call, said: bytes
-) -> None:
+def test_an_answer_is_the_same_however_it_is_cut(scripted, call, said):
     def dribble(connected: socket.socket) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in said:
@@ -434,7 +420,7 @@ def test_an_answer_is_the_same_however_it_is_cut(
     assert server.connections == 1
 
 
-def test_an_answer_up_to_the_end_of_the_connection(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_an_answer_up_to_the_end_of_the_connection(scripted, call):
     server = scripted(lambda connected: connected.sendall(b'HTTP/1.0 200 Ok\r\n\r\n"abc"'), answer(200, b"1"))
     assert call(server.url, "GET", "clusters", "clusters") == ["abc", 1]
     assert server.connections == 2
@@ -448,7 +434,7 @@ def check_threads_end() -> None:
             assert not thread.is_alive()
 
 
-def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> None:
+async def test_a_cancelled_call_ends_its_thread(scripted):
     asked = threading.Event()
 
     def hang(connected: socket.socket) -> None:
@@ -457,21 +443,18 @@ def test_a_cancelled_call_ends_its_thread(scripted: Callable[..., Scripted]) -> 
 
     server = scripted(hang)
 
-    async def run() -> None:
-        async with geminga.asyncio.Admin(server.url) as admin:
-            waiting = asyncio.create_task(admin.call("GET", "clusters"))
-            assert await asyncio.to_thread(asked.wait, 60)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-
-    asyncio.run(run())
+    async with geminga.asyncio.Admin(server.url) as admin:
+        waiting = asyncio.create_task(admin.call("GET", "clusters"))
+        assert await asyncio.to_thread(asked.wait, 60)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
     check_threads_end()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the connections from /proc")
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls: bool) -> None:
+def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls):
     """A full queue of the listener leaves the connection open half-way, as a filter that drops packets does;
     a server that says nothing, the TLS handshake."""
     with socket.create_server(("127.0.0.1", 0), backlog=0 if not tls else 8) as listener:
@@ -507,7 +490,7 @@ def _connecting(port: int) -> int:
     return Path("/proc/net/tcp").read_text().count(f"0100007F:{port:04X} 02 ")
 
 
-def test_a_length_of_thousands_of_digits_is_refused(scripted: Callable[..., Scripted], call: Call) -> None:
+def test_a_length_of_thousands_of_digits_is_refused(scripted, call):
     said = b"HTTP/1.1 200 Ok\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
     server = scripted(*[said] * 6)
     with pytest.raises(ConnectError, match="announces an answer of 9999"):
@@ -523,9 +506,7 @@ def test_a_length_of_thousands_of_digits_is_refused(scripted: Callable[..., Scri
         (b"HTTP/1.1 101 Switching\r\n\r\n", AdminError),
     ],
 )
-def test_a_hostile_answer_raises_an_error_of_the_library(
-    scripted: Callable[..., Scripted], call: Call, said: bytes, kind: type[Exception]
-) -> None:
+def test_a_hostile_answer_raises_an_error_of_the_library(scripted, call, said, kind):
     server = scripted(*[said] * 6)
     with pytest.raises(kind):
         call(server.url, "GET", "clusters")

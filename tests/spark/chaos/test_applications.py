@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ SECONDS_MAX = 600.0
 
 
 @pytest.fixture(scope="module")
-def audience(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audience]:
+def audience(tmp_path_factory):
     broker = GemingaBroker.start(tmp_path_factory.mktemp("broker"))
     try:
         with Audience.open(broker) as audience:
@@ -102,7 +101,7 @@ def started(folder: Path, master: str, streams: list[dict[str, Any]], **settings
     )  # fmt: skip
 
 
-def test_a_stream_survives_kills_of_its_driver_at_every_point(audience: Audience, tmp_path: Path) -> None:
+def test_a_stream_survives_kills_of_its_driver_at_every_point(audience, tmp_path):
     """The whole application is killed at each point; each time it continues from its checkpoint."""
     moments = (
         "written", "committing", "deciding", "decided", "publishing", "published", "finished", "planned",
@@ -143,9 +142,7 @@ def log_of(application: Process) -> str:
     return application.log.read_text(errors="replace")[-3000:]
 
 
-def test_killed_executors_and_speculative_tasks_lose_and_double_nothing(
-    audience: Audience, tmp_path: Path
-) -> None:
+def test_killed_executors_and_speculative_tasks_lose_and_double_nothing(audience, tmp_path):
     """Two workers, as two machines: a twin never runs where its task does."""
     faults = [
         (point, fault, exactly_once)

@@ -1,23 +1,14 @@
 """Every scripted fault, against our broker: what was given is found, and nothing else. See `chaos`."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import pytest
-from chaos import GemingaBroker, Play, Scenario, World
+from chaos import GemingaBroker, Play, World
 from scenarios import all_scenarios
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
-def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(spark, tmp_path_factory):
     broker = GemingaBroker.start(tmp_path_factory.mktemp("broker"))
     try:
         with World.open(spark, broker) as world:
@@ -26,11 +17,11 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         broker.stop()
 
 
-@pytest.mark.rotating(3)
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
-def test_nothing_is_lost_or_doubled(world: World, scenario: Scenario, tmp_path: Path) -> None:
+def test_nothing_is_lost_or_doubled(world, scenario, tmp_path):
     Play(world, scenario, tmp_path).run()
 
 
-def test_there_are_more_than_a_hundred_scenarios() -> None:
+def test_there_are_more_than_a_hundred_scenarios():
     assert len(all_scenarios()) > 100

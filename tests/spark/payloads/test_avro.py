@@ -100,7 +100,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "marks": dict(row["marks"]), "any": any_}
 
 
-def test_every_type_is_read() -> None:
+def test_every_type_is_read():
     written = rows(500)
     reader = AvroReader(node(EVERYTHING))
     found, damaged = reader.read(encoded(EVERYTHING, written))
@@ -110,7 +110,7 @@ def test_every_type_is_read() -> None:
     assert not damaged.any()
 
 
-def test_damage_is_reported_per_row_and_affects_no_other() -> None:
+def test_damage_is_reported_per_row_and_affects_no_other():
     written = rows(40)
     payloads = encoded(EVERYTHING, written).to_pylist()
     payloads[3] = payloads[3][:-1]
@@ -125,13 +125,13 @@ def test_damage_is_reported_per_row_and_affects_no_other() -> None:
         assert read[number] is None if number in (3, 5, 7, 9) else plain(read[number]) == row
 
 
-def test_slices_are_read_like_the_whole() -> None:
+def test_slices_are_read_like_the_whole():
     payloads = encoded(EVERYTHING, rows(30))
     reader = AvroReader(node(EVERYTHING))
     assert reader.read(payloads.slice(10, 7))[0].to_pylist() == reader.read(payloads)[0].to_pylist()[10:17]
 
 
-def test_only_requested_fields_are_built() -> None:
+def test_only_requested_fields_are_built():
     wanted = pa.struct([("sub", pa.struct([("b", pa.list_(pa.list_(pa.int32())))])), ("id", pa.int64())])
     written = rows(20)
     found, damaged = AvroReader(node(EVERYTHING), wanted).read(encoded(EVERYTHING, written))
@@ -150,14 +150,14 @@ def test_only_requested_fields_are_built() -> None:
         b"\x80\x10" * 3000 + b"\x00",  # items that take no bytes, without end
     ],
 )
-def test_wrong_lengths_in_a_payload_are_damage(payload: bytes) -> None:
+def test_wrong_lengths_in_a_payload_are_damage(payload):
     reader = AvroReader(node({"type": "array", "items": "null"}))
     found, damaged = reader.read(pa.array([payload, b"\x02\x00"], pa.binary()))
     assert damaged.tolist() == [True, False]
     assert found.to_pylist() == [None, [None]]
 
 
-def test_random_bytes_give_valid_arrays() -> None:
+def test_random_bytes_give_valid_arrays():
     one = random.Random(11)
     reader = AvroReader(node(EVERYTHING))
     valid = encoded(EVERYTHING, rows(20)).to_pylist()

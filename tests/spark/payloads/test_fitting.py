@@ -27,7 +27,7 @@ def node(*fields: dict[str, Any]) -> SchemaNode:
     return definition_of(SchemaInfo(type=int(SchemaType.AVRO), data=json.dumps(definition).encode())).root
 
 
-def test_defaults_of_every_type_fill_missing_fields() -> None:
+def test_defaults_of_every_type_fill_missing_fields():
     part = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int", "default": 3}]}
     reader = node(
         {"name": "number", "type": "double", "default": 3},
@@ -58,13 +58,13 @@ def test_defaults_of_every_type_fill_missing_fields() -> None:
     ] * 2  # fmt: skip
 
 
-def test_an_invalid_default_is_refused() -> None:
+def test_an_invalid_default_is_refused():
     reader = node({"name": "x", "type": "int", "default": "three"})
     with pytest.raises(IncompatibleSchema, match="the default 'three' of the field 'x' is no int32"):
         fit(pa.array([{}], pa.struct([])), arrow_type(spark_type(reader)), reader)
 
 
-def test_aliases_apply_in_nested_records() -> None:
+def test_aliases_apply_in_nested_records():
     part = {
         "type": "record",
         "name": "P",
@@ -82,7 +82,7 @@ def test_aliases_apply_in_nested_records() -> None:
 
 
 @pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
-def test_aliases_apply_through_unions_and_arrays(kind: SchemaType) -> None:
+def test_aliases_apply_through_unions_and_arrays(kind):
     """Through unions and arrays, for a reader that asks for the new names alone."""
 
     def of(*names: dict[str, Any]) -> SchemaInfo:
@@ -101,7 +101,7 @@ def test_aliases_apply_through_unions_and_arrays(kind: SchemaType) -> None:
     assert found.to_pylist() == [{"parts": [{"new": 5}, None]}, {"parts": None}]
 
 
-def test_unsupported_definitions_are_refused() -> None:
+def test_unsupported_definitions_are_refused():
     deep: Any = "int"
     for _ in range(100):
         deep = {"type": "array", "items": deep}
@@ -115,7 +115,7 @@ def test_unsupported_definitions_are_refused() -> None:
             definition_of(SchemaInfo(type=int(SchemaType.AVRO), data=data))
 
 
-def test_a_definition_that_expands_to_a_huge_tree_is_refused() -> None:
+def test_a_definition_that_expands_to_a_huge_tree_is_refused():
     kind: Any = "int"
     for level in range(50):
         fields = [{"name": "a", "type": kind}, {"name": "b", "type": f"R{level - 1}" if level else "int"}]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,12 +11,11 @@ from waiting import eventually
 
 import geminga.spark
 from geminga import Client, MessageId
-from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.schema import AvroSchema, BytesSchema, ProtobufNativeSchema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.spark
 
@@ -44,8 +42,8 @@ def publish(client: Client, topic: str, codec: Any, values: list[Any]) -> None:
 
 
 def test_batch_queries_read_with_sql_and_with_a_given_schema(
-    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+    spark, pulsar_broker, pulsar_client, pulsar_topic
+):
     publish(
         pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo", -3.5, [1, 2]), Reading("Rome")]
     )
@@ -71,12 +69,8 @@ def test_batch_queries_read_with_sql_and_with_a_given_schema(
 
 
 def test_a_restarted_stream_reads_the_columns_of_a_grown_schema(
-    spark: SparkSession,
-    pulsar_broker: EmbeddedBroker,
-    pulsar_client: Client,
-    pulsar_topic: str,
-    tmp_path: Path,
-) -> None:
+    spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path
+):
     publish(pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo")])
 
     def run() -> None:
@@ -102,9 +96,7 @@ def test_a_restarted_stream_reads_the_columns_of_a_grown_schema(
 
 
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])
-def test_a_written_frame_is_read_back(
-    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_topic: str, kind: str
-) -> None:
+def test_a_written_frame_is_read_back(spark, pulsar_broker, pulsar_topic, kind):
     frame = spark.sql(
         "SELECT id, named_struct('x', id / 2, 'words', array('a', null)) AS part,"
         " map('k', date'2024-02-29') AS days,"
@@ -124,13 +116,7 @@ def test_a_written_frame_is_read_back(
     assert spark.table("target").where("id = 1000").select("part.words").collect()[0].words == ["w"]
 
 
-def test_progress_reports_malformed_messages(
-    spark: SparkSession,
-    pulsar_broker: EmbeddedBroker,
-    pulsar_client: Client,
-    pulsar_topic: str,
-    tmp_path: Path,
-) -> None:
+def test_progress_reports_malformed_messages(spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
     import geminga.spark
 
     publish(pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo"), Reading("Rome")])
@@ -178,12 +164,8 @@ def letters_of(client: Client, topic: str) -> list[bytes]:
 
 
 def test_dead_letters_of_repeated_tasks_are_stored_once(
-    spark: SparkSession,
-    pulsar_broker: EmbeddedBroker,
-    pulsar_client: Client,
-    pulsar_topic: str,
-    tmp_path: Path,
-) -> None:
+    spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path
+):
     """The sink reads each micro-batch twice, and a restarted query reads the last one again."""
     path = "namespaces/public/default/deduplication"
     admin(pulsar_broker.admin_url, "POST", path, True)
@@ -231,13 +213,7 @@ def test_dead_letters_of_repeated_tasks_are_stored_once(
     assert sorted(letters_of(pulsar_client, f"{pulsar_topic}-letters")) == sorted(bad)
 
 
-def test_progress_reports_left_out_messages(
-    spark: SparkSession,
-    pulsar_broker: EmbeddedBroker,
-    pulsar_client: Client,
-    pulsar_topic: str,
-    tmp_path: Path,
-) -> None:
+def test_progress_reports_left_out_messages(spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
     publish(pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo")])
     publish(pulsar_client, pulsar_topic, BytesSchema(), [b"bad"] * 3)
     given = {
@@ -259,9 +235,7 @@ def test_progress_reports_left_out_messages(
             spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
 
 
-def test_a_frame_written_as_protobuf_is_read_back(
-    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+def test_a_frame_written_as_protobuf_is_read_back(spark, pulsar_broker, pulsar_client, pulsar_topic):
     """With a message type that Protobuf brings along: ``file_name`` is its one field."""
     message = source_context_pb2.SourceContext
     pulsar_client.create_producer(pulsar_topic, schema=ProtobufNativeSchema(message)).close()
@@ -276,9 +250,7 @@ def test_a_frame_written_as_protobuf_is_read_back(
         assert message.FromString(reader.read_next(20_000).data()).file_name.isdigit()
 
 
-def test_a_compacted_topic_is_read_by_its_newest_values(
-    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+def test_a_compacted_topic_is_read_by_its_newest_values(spark, pulsar_broker, pulsar_client, pulsar_topic):
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for number in range(60):
             producer.send(b"%d" % number, partition_key=f"k{number % 6}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -82,9 +81,7 @@ def fields(kind: DataType) -> SchemaNode:
     values=st.lists(_PAYLOADS, min_size=1, max_size=8),
     zone=st.sampled_from(["UTC", "Europe/Rome", "-02:30", ""]),
 )
-def test_payloads_parsed_at_once_equal_payloads_parsed_by_python(
-    kind: DataType, values: list[Any], zone: str
-) -> None:
+def test_payloads_parsed_at_once_equal_payloads_parsed_by_python(kind, values, zone):
     reader = JsonReader(fields(kind), zone=zone)
     payloads = pa.array([json.dumps({"v": value}).encode() for value in values], pa.binary())
     found, damaged = reader.read(payloads)
@@ -94,9 +91,7 @@ def test_payloads_parsed_at_once_equal_payloads_parsed_by_python(
 
 
 @pytest.mark.parametrize("kind", _TYPES[:6], ids=str)
-def test_columns_in_the_usual_notation_need_no_python_object_per_row(
-    kind: DataType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_in_the_usual_notation_need_no_python_object_per_row(kind, monkeypatch):
     text = {
         "timestamp": "2024-05-06T07:08:09.5Z",
         "timestamp_ntz": "2024-05-06 07:08:09",
@@ -111,7 +106,7 @@ def test_columns_in_the_usual_notation_need_no_python_object_per_row(
     assert not damaged.any()
 
 
-def test_numbers_in_time_columns_are_read_in_the_unit_of_the_schema() -> None:
+def test_numbers_in_time_columns_are_read_in_the_unit_of_the_schema():
     node = SchemaNode("record", fields=(SchemaField("v", SchemaNode("long", "timestamp-millis")),))
     reader = JsonReader(node)
     payloads = pa.array([b'{"v":1700000000123}'] * 100 + [b'{"v":"2024-05-06T07:08:09Z"}'] * 100, pa.binary())

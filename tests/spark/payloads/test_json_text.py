@@ -38,7 +38,7 @@ def payloads(*values: Any) -> pa.Array:
 ROW = {"id": 1, "name": "ä\n", "sub": {"x": 1.5}, "tags": [1, 2]}
 
 
-def test_payloads_are_parsed_together() -> None:
+def test_payloads_are_parsed_together():
     reader = JsonReader(FLAT)
     indented = json.dumps(ROW, indent=True).encode()
     given = payloads(ROW, indented, {"id": 2, "more": [{}]}, None, b"  {}\n", {"sub": {"x": 3}, "name": None})
@@ -51,12 +51,12 @@ def test_payloads_are_parsed_together() -> None:
     ]  # fmt: skip
 
 
-def test_a_byte_order_mark_is_skipped() -> None:
+def test_a_byte_order_mark_is_skipped():
     found, damaged = JsonReader(FLAT).read(payloads(b"\xef\xbb\xbf" + json.dumps(ROW).encode()))
     assert (found.to_pylist(), damaged.tolist()) == ([ROW], [False])
 
 
-def test_a_number_is_no_base64_text_where_a_text_field_has_the_same_name() -> None:
+def test_a_number_is_no_base64_text_where_a_text_field_has_the_same_name():
     sub = SchemaNode("record", fields=(SchemaField("key", SchemaNode("bytes")),))
     reader = JsonReader(
         SchemaNode("record", fields=(SchemaField("key", SchemaNode("text")), SchemaField("sub", sub)))
@@ -75,7 +75,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: repr(bad[:30]))
-def test_a_damaged_payload_does_not_affect_others(bad: bytes) -> None:
+def test_a_damaged_payload_does_not_affect_others(bad):
     for given, expected in (
         (payloads(ROW, bad, ROW), [False, True, False]),
         (payloads(bad, ROW), [True, False]),
@@ -86,7 +86,7 @@ def test_a_damaged_payload_does_not_affect_others(bad: bytes) -> None:
         assert found.to_pylist() == [None if is_bad else ROW for is_bad in expected]
 
 
-def test_two_damaged_payloads_are_not_taken_for_two_values() -> None:
+def test_two_damaged_payloads_are_not_taken_for_two_values():
     """As many values as payloads, but not one of each."""
     for pair in (
         (b"{}{}", b""),
@@ -99,7 +99,7 @@ def test_two_damaged_payloads_are_not_taken_for_two_values() -> None:
         assert found.to_pylist() == [ROW, None, None, ROW]
 
 
-def test_types_that_arrow_cannot_parse_are_read() -> None:
+def test_types_that_arrow_cannot_parse_are_read():
     root = node(
         ("raw", "bytes"), ("marks", {"type": "map", "values": "long"}),
         ("price", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}),
@@ -126,7 +126,7 @@ def test_types_that_arrow_cannot_parse_are_read() -> None:
     assert (third["day"], third["any"]) == (day, {"member0": 5, "member1": None})
 
 
-def test_nan_and_infinity_are_read_as_numbers() -> None:
+def test_nan_and_infinity_are_read_as_numbers():
     found, damaged = JsonReader(node(("x", "double"))).read(
         payloads(b'{"x":NaN}', {"x": "Infinity"}, {"x": 2})
     )
@@ -138,9 +138,7 @@ def test_nan_and_infinity_are_read_as_numbers() -> None:
 
 @pytest.mark.parametrize("bad", [b"{", b'{"id":"x"}', b'{"name":5}', b'{"name":"\\ud800"}'])
 @pytest.mark.parametrize("place", [0, 1_500, 4_095])
-def test_the_payloads_around_a_damaged_one_are_parsed_together(
-    bad: bytes, place: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_payloads_around_a_damaged_one_are_parsed_together(bad, place, monkeypatch):
     """Parse 4,096 payloads: Python's parser gets 64, Arrow's gets each three times at most, on average."""
     reader = JsonReader(FLAT)
     given = payloads(*[bad if number == place else b'{"id":%d}' % number for number in range(4_096)])
@@ -162,7 +160,7 @@ def test_the_payloads_around_a_damaged_one_are_parsed_together(
     assert counts["_at_once"] <= 3 * len(given)
 
 
-def test_a_payload_of_many_lines_does_not_stop_the_reader() -> None:
+def test_a_payload_of_many_lines_does_not_stop_the_reader():
     """Arrow names a row behind the last payload, since it takes the lines for values."""
     lines = b"{}}\n" + b'{"v":{"id":1}}\n' * 150 + b'{"v":{"id":"x"}'
     found, damaged = JsonReader(FLAT).read(payloads(*[ROW] * 50, lines, *[ROW] * 50))

@@ -1,9 +1,6 @@
 """Primitive schemas against the schemas of `geminga.schema`, which write them."""
 
-from __future__ import annotations
-
 import datetime as dt
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -35,7 +32,7 @@ LOCAL = NOON.replace(tzinfo=None)
     ],
     ids=lambda each: str(each) if isinstance(each, schemas.Schema) else "",
 )
-def test_plain_values_are_read(schema: Any, values: list[Any], read: list[Any] | None) -> None:
+def test_plain_values_are_read(schema, values, read):
     reader = PlainReader(definition_of(schema.schema_info()).root)
     raw = [schema.encode(value) for value in values]
     found, damaged = reader.read(pa.array([*raw, None], pa.binary()))
@@ -47,13 +44,13 @@ def test_plain_values_are_read(schema: Any, values: list[Any], read: list[Any] |
         assert found.to_pylist()[:2] == [None, None]
 
 
-def test_invalid_utf_8_is_damage() -> None:
+def test_invalid_utf_8_is_damage():
     reader = PlainReader(definition_of(schemas.StringSchema().schema_info()).root)
     found, damaged = reader.read(pa.array([b"a", b"\xff", None], pa.binary()))
     assert (found.to_pylist(), damaged.tolist()) == (["a", None, None], [False, True, False])
 
 
-def test_pairs_are_split_and_damaged_ones_reported() -> None:
+def test_pairs_are_split_and_damaged_ones_reported():
     pair = schemas.KeyValueSchema(schemas.StringSchema(), schemas.StringSchema())
     good = [pair.encode(("k", "v")), pair.encode((None, "v")), pair.encode(("", None))]
     bad = [b"", good[0][:-1], good[0] + b"x", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe\0\0\0\0", good[0][:6]]

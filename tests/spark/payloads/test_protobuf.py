@@ -190,7 +190,7 @@ def filled(rng: random.Random, message: Any) -> Any:
 
 
 @pytest.mark.parametrize("syntax", ["proto2", "proto3"])
-def test_requested_columns_have_the_values_of_the_whole_message(syntax: str) -> None:
+def test_requested_columns_have_the_values_of_the_whole_message(syntax):
     message = everything(syntax)
     rng = random.Random(6)
     payloads: list[bytes | None] = [filled(rng, message).SerializeToString() for _ in range(100)]
@@ -222,7 +222,7 @@ def sized(number: int, content: bytes) -> bytes:
     return field(number, 2, bytes(varint(len(content))) + content)
 
 
-def test_forms_that_encoders_may_use() -> None:
+def test_forms_that_encoders_may_use():
     """Fields in any order, repeated, packed or not, and unknown ones."""
     message = everything("proto3")
     numbers = message.DESCRIPTOR.fields_by_name
@@ -248,7 +248,7 @@ def test_forms_that_encoders_may_use() -> None:
     assert rows[6]["marks"] == {"k": 0.0}
 
 
-def test_unusual_and_damaged_payloads_are_read_as_the_library_reads_them() -> None:
+def test_unusual_and_damaged_payloads_are_read_as_the_library_reads_them():
     message = everything("proto3")
     numbers = message.DESCRIPTOR.fields_by_name
     text = numbers["one_string"].number
@@ -284,7 +284,7 @@ def test_unusual_and_damaged_payloads_are_read_as_the_library_reads_them() -> No
     assert rows[9] is rows[10] is None
 
 
-def test_closed_enumerations() -> None:
+def test_closed_enumerations():
     """A number that an enumeration of proto2 lacks is no value of its fields."""
     message = everything("proto2")
     one, many = (message.DESCRIPTOR.fields_by_name[name].number for name in ("one_enum", "many_enum"))
@@ -296,7 +296,7 @@ def test_closed_enumerations() -> None:
     assert rows[1]["many_enum"] == ["B"]
 
 
-def test_times_that_no_timestamp_holds() -> None:
+def test_times_that_no_timestamp_holds():
     message = everything("proto3")
     time = field(1, 0, bytes(varint((1 << 63) - 1))) + field(2, 0, b"\x05")
     finer = field(1, 0, bytes(varint(1))) + field(2, 0, bytes(varint(1999)))
@@ -304,12 +304,12 @@ def test_times_that_no_timestamp_holds() -> None:
     assert rows[2]["at"] == 1_000_001
 
 
-def test_no_payloads() -> None:
+def test_no_payloads():
     found, damaged = reader_of(everything("proto3")).read(pa.array([], pa.binary()))
     assert len(found) == len(damaged) == 0
 
 
-def test_groups_are_read_as_structs() -> None:
+def test_groups_are_read_as_structs():
     file = descriptor_pb2.FileDescriptorProto(name="g.proto", package="t", syntax="proto2")
     message = file.message_type.add(name="M")
     group = message.nested_type.add(name="G")
@@ -336,7 +336,7 @@ def columns_for(reader: ProtobufReader, values: list[Any]) -> tuple[list[pa.Arra
 
 
 @pytest.mark.parametrize("syntax", ["proto2", "proto3"])
-def test_writing_what_was_read(syntax: str) -> None:
+def test_writing_what_was_read(syntax):
     message = everything(syntax)
     rng = random.Random(8)
     values = [filled(rng, message) for _ in range(300)]
@@ -381,7 +381,7 @@ def write_rows(message: Any, **columns: tuple[pa.DataType, list[Any]]) -> list[A
     return [message.FromString(payload) for payload in payloads.to_pylist()]
 
 
-def test_columns_that_a_frame_has_or_lacks() -> None:
+def test_columns_that_a_frame_has_or_lacks():
     message = small()
     found = write_rows(message, small=(pa.int32(), [5, None]), words=(pa.list_(pa.string()), [["a"], None]))
     assert found == [message(small=5, words=["a"]), message()]
@@ -404,11 +404,11 @@ def test_columns_that_a_frame_has_or_lacks() -> None:
         ({"marks": (pa.map_(pa.string(), pa.string()), [[("k", None)]])}, "'marks.value' is required"),
     ],
 )
-def test_values_that_a_field_does_not_take(column: Any, message: str) -> None:
+def test_values_that_a_field_does_not_take(column, message):
     with pytest.raises(InvalidMessage, match=message):
         write_rows(small(), **column)
 
 
-def test_a_required_field_that_is_null() -> None:
+def test_a_required_field_that_is_null():
     with pytest.raises(InvalidMessage, match="field 'id' is required"):
         write_rows(small("proto2", 2), id=(pa.int64(), [1, None]))

@@ -91,7 +91,7 @@ class Source:
 
 
 @pytest.fixture
-def source(pulsar_broker: EmbeddedBroker, pulsar_topic: str) -> Source:
+def source(pulsar_broker, pulsar_topic):
     return Source(pulsar_broker, pulsar_topic)
 
 
@@ -108,7 +108,7 @@ def plain(value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("codec", [AvroSchema, JsonSchema])
-def test_each_message_is_read_with_its_version(source: Source, pulsar_client: Client, codec: Any) -> None:
+def test_each_message_is_read_with_its_version(source, pulsar_client, codec):
     newer = Later(3, "c", None, None, "Bergen", Part(1, []))
     for values in (FIRST, [newer], FIRST):
         publish(pulsar_client, source.topic, codec(type(values[0])), values)
@@ -126,7 +126,7 @@ def test_each_message_is_read_with_its_version(source: Source, pulsar_client: Cl
     ]
 
 
-def test_interleaved_versions_keep_their_order(source: Source, pulsar_client: Client) -> None:
+def test_interleaved_versions_keep_their_order(source, pulsar_client):
     with (
         pulsar_client.create_producer(
             source.topic, schema=AvroSchema(Reading), batching_enabled=False
@@ -139,7 +139,7 @@ def test_interleaved_versions_keep_their_order(source: Source, pulsar_client: Cl
     assert [row["name"] for row in source.rows()] == [str(number) for number in range(50)]
 
 
-def test_merge_schema_keeps_removed_fields(source: Source, pulsar_client: Client) -> None:
+def test_merge_schema_keeps_removed_fields(source, pulsar_client):
     """The newest version says what the columns are; mergeSchema keeps those of all."""
     publish(pulsar_client, source.topic, AvroSchema(Later), [Later(1)])
     publish(pulsar_client, source.topic, AvroSchema(Reading), [Reading(2)])
@@ -153,9 +153,7 @@ def test_merge_schema_keeps_removed_fields(source: Source, pulsar_client: Client
 
 
 @pytest.mark.parametrize("encoding", list(KeyValueEncodingType))
-def test_keys_and_values_of_pairs_are_columns(
-    source: Source, pulsar_client: Client, encoding: KeyValueEncodingType
-) -> None:
+def test_keys_and_values_of_pairs_are_columns(source, pulsar_client, encoding):
     codec = KeyValueSchema(StringSchema(), AvroSchema(Reading), encoding)
     publish(pulsar_client, source.topic, codec, [("k", FIRST[0]), ("gone", None)])
     assert source.rows(columns="key,value") == [
@@ -170,7 +168,7 @@ def test_keys_and_values_of_pairs_are_columns(
     ]
 
 
-def test_primitive_values_are_the_column_value(source: Source, pulsar_client: Client) -> None:
+def test_primitive_values_are_the_column_value(source, pulsar_client):
     publish(pulsar_client, source.topic, schema.Int64Schema(), [5, -1])
     assert source.source().schema()["value"].dataType.simpleString() == "bigint"
     assert source.rows(columns="value,__partition") == [{"value": 5}, {"value": -1}]
@@ -200,7 +198,7 @@ def message_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Trip"))
 
 
-def test_protobuf_messages_are_read(source: Source, pulsar_client: Client) -> None:
+def test_protobuf_messages_are_read(source, pulsar_client):
     trip: Any = message_class()
     full = trip(id=(1 << 64) - 1, kind=1, note="n", prices={"a": 0.5}, raw=b"r", stops=[{"at": "x"}, {}])
     full.first.at = "y"
@@ -228,9 +226,7 @@ def spoilt(client: Client, topic: str, codec: Any) -> None:
 
 
 @pytest.mark.parametrize("codec", [AvroSchema, JsonSchema])
-def test_each_mode_handles_malformed_messages(
-    source: Source, pulsar_client: Client, codec: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_mode_handles_malformed_messages(source, pulsar_client, codec, caplog):
     spoilt(pulsar_client, source.topic, codec)
     with pytest.raises(CorruptPayload, match=rf"{source.topic}: the message \d+:\d+:-1 can't be read"):
         source.rows()
@@ -248,7 +244,7 @@ def test_each_mode_handles_malformed_messages(
     assert "(1 of 5 messages are left out)" in caplog.text
 
 
-def test_a_topic_without_a_schema_needs_a_given_one(source: Source, pulsar_client: Client) -> None:
+def test_a_topic_without_a_schema_needs_a_given_one(source, pulsar_client):
     publish(
         pulsar_client, source.topic, schema.BytesSchema(), [b'{"id": 1, "at": "2024-01-01T00:00:00Z"}', b"{}"]
     )
@@ -271,15 +267,13 @@ def test_a_topic_without_a_schema_needs_a_given_one(source: Source, pulsar_clien
         ("id LONG, __what STRING", "no version of the topic's schema has a field '__what'"),
     ],
 )
-def test_impossible_columns_are_refused(
-    source: Source, pulsar_client: Client, asked: str, message: str
-) -> None:
+def test_impossible_columns_are_refused(source, pulsar_client, asked, message):
     publish(pulsar_client, source.topic, AvroSchema(Reading), FIRST)
     with pytest.raises((IncompatibleSchema, InvalidConfiguration), match=message):
         source.source().reader(columns(asked))
 
 
-def test_nulls_in_not_null_columns_are_errors(source: Source, pulsar_client: Client) -> None:
+def test_nulls_in_not_null_columns_are_errors(source, pulsar_client):
     publish(pulsar_client, source.topic, AvroSchema(Reading), FIRST)
     assert source.rows("id LONG NOT NULL") == [{"id": 1}, {"id": 2}]
     with pytest.raises(CorruptPayload, match=r"'name' is NOT NULL .* 1 messages have no value"):
@@ -300,7 +294,7 @@ class Clash:
     id: str
 
 
-def test_schemas_of_several_topics_are_merged(source: Source, pulsar_client: Client) -> None:
+def test_schemas_of_several_topics_are_merged(source, pulsar_client):
     second, third = f"{source.topic}-2", f"{source.topic}-3"
     publish(pulsar_client, source.topic, AvroSchema(Narrow), [Narrow(1, "o")])
     publish(pulsar_client, second, JsonSchema(Reading), FIRST[:1])
@@ -320,9 +314,7 @@ def test_schemas_of_several_topics_are_merged(source: Source, pulsar_client: Cli
         PulsarDataSource({**given, "topics": f"{source.topic},{source.topic}-4"}).schema()
 
 
-def test_a_version_registered_during_a_query_is_read_or_fails_it(
-    source: Source, pulsar_client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_version_registered_during_a_query_is_read_or_fails_it(source, pulsar_client, caplog):
     publish(pulsar_client, source.topic, AvroSchema(Reading), FIRST)
     wanted = source.source().schema()
     tolerant = source.source().reader(wanted)
@@ -339,7 +331,7 @@ def test_a_version_registered_during_a_query_is_read_or_fails_it(
     assert [row["place"] for row in source.rows(schemaEvolutionMode="failOnNewColumns")] == ["Oslo"] * 3
 
 
-def test_a_version_of_another_type_is_malformed(source: Source, pulsar_client: Client) -> None:
+def test_a_version_of_another_type_is_malformed(source, pulsar_client):
     """Not every topic keeps its versions compatible."""
     from geminga.client.admin import admin
 
@@ -356,6 +348,6 @@ def test_a_version_of_another_type_is_malformed(source: Source, pulsar_client: C
     assert [row["id"] for row in source.rows(mode="DROPMALFORMED")] == [2]
 
 
-def test_options_that_need_a_schema_are_refused_without_one(source: Source) -> None:
+def test_options_that_need_a_schema_are_refused_without_one(source):
     with pytest.raises(InvalidConfiguration, match="option mode requires payloads with a schema"):
         source.rows(valueSchema="BYTES", mode="PERMISSIVE")

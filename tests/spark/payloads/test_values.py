@@ -8,7 +8,7 @@ import json
 import math
 import random
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -44,12 +44,6 @@ from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.json_text import JsonReader
 from geminga.spark.payloads.writing import PayloadWriter, avro_definition, frame_schema, node_of_type
 from geminga.spark.releases import arrow_schema, arrow_type
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from geminga import Client
-    from geminga.broker.serving.embedded import EmbeddedBroker
 
 _UTC_TIMES = st.datetimes(timezones=st.just(dt.UTC))
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -121,7 +115,7 @@ def shape(value: Any) -> str:
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_written_values_are_read_back_exactly(kind: str, data: st.DataObject) -> None:
+def test_written_values_are_read_back_exactly(kind, data):
     schema, values = data.draw(structs())
     rows = array_of(schema, data.draw(st.lists(values, min_size=1, max_size=4)))
     info, payloads = written(kind, schema, rows)
@@ -137,7 +131,7 @@ def test_written_values_are_read_back_exactly(kind: str, data: st.DataObject) ->
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_written_avro_is_read_by_fastavro(data: st.DataObject) -> None:
+def test_written_avro_is_read_by_fastavro(data):
     schema, values = data.draw(structs())
     rows = array_of(schema, [data.draw(values)])
     (payload,) = written("AVRO", schema, rows)[1].to_pylist()
@@ -160,7 +154,7 @@ DAMAGE: list[tuple[DataType, list[str]]] = [
 
 
 @pytest.mark.parametrize(("kind", "texts"), DAMAGE, ids=lambda given: str(given)[:20])
-def test_json_that_a_column_cannot_hold_exactly_is_damage(kind: DataType, texts: list[str]) -> None:
+def test_json_that_a_column_cannot_hold_exactly_is_damage(kind, texts):
     schema = StructType([StructField("v", kind)])
     reader = JsonReader(node_of_type(schema), arrow_type(schema))
     for text in texts:
@@ -168,7 +162,7 @@ def test_json_that_a_column_cannot_hold_exactly_is_damage(kind: DataType, texts:
         assert (damaged.tolist(), found.to_pylist()) == ([False, True], [{"v": None}, None]), text
 
 
-def test_avro_decimals_with_more_digits_than_their_type_are_damage() -> None:
+def test_avro_decimals_with_more_digits_than_their_type_are_damage():
     definition = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}
     info = SchemaInfo(type=int(SchemaType.AVRO), data=json.dumps(definition).encode())
     whole = [999, -999, 1000, -1000, 1 << 64, 1 << 127, 1 << 128, -(1 << 135), (1 << 128) + 1]
@@ -179,7 +173,7 @@ def test_avro_decimals_with_more_digits_than_their_type_are_damage() -> None:
     assert damaged.tolist() == [False, False, *[True] * 7]
 
 
-def test_avro_times_that_spark_cannot_count_are_damage() -> None:
+def test_avro_times_that_spark_cannot_count_are_damage():
     definition = {"type": "long", "logicalType": "timestamp-millis"}
     info = SchemaInfo(type=int(SchemaType.AVRO), data=json.dumps(definition).encode())
     payloads = []
@@ -237,9 +231,7 @@ def seeded(count: int) -> tuple[StructType, list[dict[str, Any]]]:
 
 
 @pytest.mark.spark
-def test_every_type_of_a_frame_is_read_back_exactly(
-    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_topic: str
-) -> None:
+def test_every_type_of_a_frame_is_read_back_exactly(spark, pulsar_broker, pulsar_topic):
     schema, rows = seeded(40)
     frame = spark.createDataFrame(rows, schema).coalesce(1)
     expected = frame.orderBy("id").collect()
@@ -277,9 +269,7 @@ FROM_JSON = {
 
 
 @pytest.mark.spark
-def test_json_is_read_like_from_json(
-    spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
-) -> None:
+def test_json_is_read_like_from_json(spark, pulsar_broker, pulsar_client, pulsar_topic):
     names = [ddl.split()[0] for ddl in FROM_JSON]
     count = max(map(len, FROM_JSON.values()))
     lines = [

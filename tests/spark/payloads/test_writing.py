@@ -83,7 +83,7 @@ def written(kind: str, columns: list[pa.Array], schema: StructType = SCHEMA) -> 
 
 
 @pytest.mark.parametrize("columns", [frame, sliced])
-def test_written_avro_is_read_by_fastavro(columns: Any) -> None:
+def test_written_avro_is_read_by_fastavro(columns):
     parsed = fastavro.parse_schema(avro_definition(SCHEMA, "topLevelRecord"))
     read = []
     for payload in written("AVRO", columns(ROWS)):
@@ -94,7 +94,7 @@ def test_written_avro_is_read_by_fastavro(columns: Any) -> None:
 
 
 @pytest.mark.parametrize("columns", [frame, sliced])
-def test_written_json_is_read_by_python(columns: Any) -> None:
+def test_written_json_is_read_by_python(columns):
     full, empty, third = (json.loads(payload) for payload in written("JSON", columns(ROWS)))
     first = ROWS[0]
     assert full == {
@@ -104,7 +104,7 @@ def test_written_json_is_read_by_python(columns: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "reader"), [("AVRO", AvroReader), ("JSON", JsonReader)])
-def test_written_payloads_are_read_by_our_readers(kind: str, reader: Any) -> None:
+def test_written_payloads_are_read_by_our_readers(kind, reader):
     from geminga.spark.payloads.definitions import definition_of
 
     definition = definition_of(frame_schema(SCHEMA, kind, "topLevelRecord", ""))
@@ -114,7 +114,7 @@ def test_written_payloads_are_read_by_our_readers(kind: str, reader: Any) -> Non
         assert {**row, "marks": row["marks"] if row["marks"] is None else dict(row["marks"])} == expected
 
 
-def test_nan_and_infinity_are_written_as_text() -> None:
+def test_nan_and_infinity_are_written_as_text():
     schema = StructType().add("x", "double")
     odd = pa.array([float("nan"), float("inf"), float("-inf"), 1e300, -0.0, None])
     payloads = written("JSON", [odd], schema)
@@ -141,7 +141,7 @@ FIELDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
-def test_a_frame_is_written_with_the_topics_schema(kind: SchemaType) -> None:
+def test_a_frame_is_written_with_the_topics_schema(kind):
     info = topic_schema(kind, *FIELDS)
     schema = StructType().add("AT", TimestampType()).add("count", IntegerType())
     writer = PayloadWriter(info, schema)
@@ -171,7 +171,7 @@ def test_a_frame_is_written_with_the_topics_schema(kind: SchemaType) -> None:
         ),
     ],
 )
-def test_frames_incompatible_with_the_topics_schema_are_refused(schema: StructType, message: str) -> None:
+def test_frames_incompatible_with_the_topics_schema_are_refused(schema, message):
     with pytest.raises(IncompatibleSchema, match=message):
         PayloadWriter(topic_schema(SchemaType.AVRO, *FIELDS), schema)
 
@@ -184,9 +184,7 @@ def test_frames_incompatible_with_the_topics_schema_are_refused(schema: StructTy
         ("colour", pa.array(["RED", "PINK"]), "'colour': 'PINK' is none of RED, BLUE"),
     ],
 )
-def test_values_that_do_not_fit_the_topics_schema_are_refused(
-    kind: SchemaType, name: str, values: pa.Array, message: str
-) -> None:
+def test_values_that_do_not_fit_the_topics_schema_are_refused(kind, name, values, message):
     schema = StructType().add("count", LongType())
     columns = [values]
     if name != "count":
@@ -196,7 +194,7 @@ def test_values_that_do_not_fit_the_topics_schema_are_refused(
         PayloadWriter(topic_schema(kind, *FIELDS), schema).write(columns, 2)
 
 
-def test_types_without_a_schema_type_are_refused() -> None:
+def test_types_without_a_schema_type_are_refused():
     with pytest.raises(IncompatibleSchema, match="column 'a b' can't be a field"):
         avro_definition(StructType().add("a b", "long"), "R")
     with pytest.raises(IncompatibleSchema, match=r"'m': no schema can represent map<int,int>; .*map_entries"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import geminga
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration, UsageError
 from geminga.spark.pipelines import lake
-from geminga.spark.pipelines.connection import VARIABLE, check_asks, cluster_at, connection, handed_over
+from geminga.spark.pipelines.connection import VARIABLE, check_asks, connection, handed_over
 from geminga.spark.pipelines.project import TEMPLATES, create
 from geminga.spark.pipelines.running import run
 from geminga.testing.certificates import Authority
@@ -23,32 +22,28 @@ ELSEWHERE = Cluster(
 )
 
 
-def test_without_options_a_project_uses_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_options_a_project_uses_its_own_address(monkeypatch):
     for value in (None, ""):
         monkeypatch.delenv(VARIABLE, raising=False)
         if value is not None:
             monkeypatch.setenv(VARIABLE, value)
         assert connection("pulsar://b:6650") == {"service.url": "pulsar://b:6650"}
         assert connection(admin_url="http://b:8080") == {"admin.url": "http://b:8080"}
-        assert cluster_at("pulsar://b:6650") == Cluster(service_url="pulsar://b:6650")
     with pytest.raises(InvalidConfiguration, match="service_url or an admin_url"):
         connection()
 
 
-def test_connection_returns_the_options_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_returns_the_options_of_the_run(monkeypatch):
     access = {"auth.plugin": "token", "auth.params": "token:x"}
     monkeypatch.setenv(VARIABLE, handed_over(ELSEWHERE, is_addressed=True))
     assert connection("pulsar://b:6650") == {"service.url": "pulsar+ssl://a:6651", **access}
     assert connection(admin_url="http://b:8080") == {"admin.url": "https://a:8443", **access}
-    assert cluster_at("pulsar://b:6650") == ELSEWHERE
     monkeypatch.setenv(VARIABLE, handed_over(ELSEWHERE, is_addressed=False))
     assert connection("pulsar://b:6650") == {"service.url": "pulsar://b:6650", **access}
-    found = cluster_at("pulsar://b:6650")
-    assert (found.service_url, found.auth_params) == ("pulsar://b:6650", "token:x")
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_the_flows_of_every_template_call_connection(template: str, tmp_path: Path) -> None:
+def test_the_flows_of_every_template_call_connection(template, tmp_path):
     create(tmp_path / "p", template)
     check_asks(tmp_path / "p")
     for path in (tmp_path / "p/transformations").rglob("*.py"):
@@ -57,7 +52,7 @@ def test_the_flows_of_every_template_call_connection(template: str, tmp_path: Pa
         assert '"admin.url"' not in text
 
 
-def test_a_project_without_a_call_of_connection_is_refused(tmp_path: Path) -> None:
+def test_a_project_without_a_call_of_connection_is_refused(tmp_path):
     create(tmp_path / "p", "ingest")
     flows = tmp_path / "p/transformations/ingest.py"
     flows.write_text(flows.read_text().replace("pipelines.connection", "pipelines.something"))
@@ -68,7 +63,7 @@ def test_a_project_without_a_call_of_connection_is_refused(tmp_path: Path) -> No
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(580)
-def test_a_lake_is_loaded_from_a_broker_with_tokens_and_tls(tmp_path: Path) -> None:
+def test_a_lake_is_loaded_from_a_broker_with_tokens_and_tls(tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("broker")
     token = _token()

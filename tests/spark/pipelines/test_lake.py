@@ -48,20 +48,20 @@ def ids(table: Path) -> list[int]:
     return sorted(lake.table_dataset(str(table)).to_table()["id"].to_pylist())
 
 
-def test_files_of_a_failed_micro_batch_are_ignored(tmp_path: Path) -> None:
+def test_files_of_a_failed_micro_batch_are_ignored(tmp_path):
     write(tmp_path, 0, [1, 2], [3])
     parquet.write_table(pa.table({"id": [99]}), tmp_path / "part-left-over.snappy.parquet")
     assert ids(tmp_path) == [1, 2, 3]
     assert lake.size(str(tmp_path)) == lake.TableSize(3, 2)
 
 
-def test_a_table_may_be_named_by_a_path_object(tmp_path: Path) -> None:
+def test_a_table_may_be_named_by_a_path_object(tmp_path):
     write(tmp_path, 0, [1, 2])
     assert lake.table_dataset(tmp_path).count_rows() == 2
     assert lake.files(tmp_path) == lake.files(str(tmp_path))
 
 
-def test_lists_with_only_new_files_are_combined(tmp_path: Path) -> None:
+def test_lists_with_only_new_files_are_combined(tmp_path):
     write(tmp_path, 0, [1])
     write(tmp_path, 1, [2])
     log = tmp_path / lake.METADATA
@@ -78,14 +78,14 @@ def test_lists_with_only_new_files_are_combined(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["v2\n{}", "v1\nno json", 'v1\n{"size":1}'])
-def test_an_invalid_file_list_is_named(text: str, tmp_path: Path) -> None:
+def test_an_invalid_file_list_is_named(text, tmp_path):
     write(tmp_path, 0, [1])
     (tmp_path / lake.METADATA / "0.compact").write_text(text)
     with pytest.raises(StoreDamaged, match=r"0\.compact"):
         lake.files(str(tmp_path))
 
 
-def test_small_files_are_merged_by_day(tmp_path: Path) -> None:
+def test_small_files_are_merged_by_day(tmp_path):
     for batch in range(6):
         write(tmp_path, batch, list(range(batch * 10, batch * 10 + 10)), day=batch % 2)
     write(tmp_path, 6, [])
@@ -104,7 +104,7 @@ def test_small_files_are_merged_by_day(tmp_path: Path) -> None:
     assert lake.clean(str(tmp_path), keep_seconds=0) == []
 
 
-def test_large_files_stay_and_merged_ones_have_the_target_size(tmp_path: Path) -> None:
+def test_large_files_stay_and_merged_ones_have_the_target_size(tmp_path):
     for batch in range(8):
         write(tmp_path, batch, list(range(batch * 1000, batch * 1000 + 1000)))
     each = int(next(iter(tmp_path.glob("*.parquet"))).stat().st_size)
@@ -115,7 +115,7 @@ def test_large_files_stay_and_merged_ones_have_the_target_size(tmp_path: Path) -
     assert ids(tmp_path) == list(range(8000))
 
 
-def test_rows_from_before_a_column_was_added_have_null_in_it(tmp_path: Path) -> None:
+def test_rows_from_before_a_column_was_added_have_null_in_it(tmp_path):
     write(tmp_path, 0, [1])
     write(tmp_path, 1, [2], name="new")
     lake.compact(str(tmp_path))
@@ -123,7 +123,7 @@ def test_rows_from_before_a_column_was_added_have_null_in_it(tmp_path: Path) -> 
     assert parquet.read_table(only).to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "new"}]
 
 
-def test_a_path_may_contain_spaces(tmp_path: Path) -> None:
+def test_a_path_may_contain_spaces(tmp_path):
     table = tmp_path / "a table"
     write(table, 0, [1], [2])
     lake.compact(str(table))
@@ -155,7 +155,7 @@ print("finished", done)
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_kill_at_any_step_of_a_compaction_keeps_the_rows(tmp_path: Path) -> None:
+def test_a_kill_at_any_step_of_a_compaction_keeps_the_rows(tmp_path):
     """At each system call of a compaction and of the cleaning after it."""
     before = None
     for step in range(1, 100):
@@ -178,7 +178,7 @@ def test_a_kill_at_any_step_of_a_compaction_keeps_the_rows(tmp_path: Path) -> No
     pytest.fail("the compaction never came to its end")
 
 
-def test_files_that_are_being_written_are_not_deleted(tmp_path: Path) -> None:
+def test_files_that_are_being_written_are_not_deleted(tmp_path):
     write(tmp_path, 0, [1])
     young = tmp_path / "part-young.snappy.parquet"
     parquet.write_table(pa.table({"id": [2]}), young)
@@ -192,7 +192,7 @@ def test_files_that_are_being_written_are_not_deleted(tmp_path: Path) -> None:
         lake.clean(str(tmp_path), keep_seconds=-1)
 
 
-def test_a_table_not_written_by_a_stream_is_refused(tmp_path: Path) -> None:
+def test_a_table_not_written_by_a_stream_is_refused(tmp_path):
     parquet.write_table(pa.table({"id": [1]}), tmp_path / "part-0.parquet")
     assert ids(tmp_path) == [1]
     for act in (lake.compact, lake.clean):

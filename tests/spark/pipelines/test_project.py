@@ -1,10 +1,6 @@
 """Projects from templates: created files, parameters and errors."""
 
-from __future__ import annotations
-
 import ast
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +11,7 @@ from geminga.spark.pipelines.project import DELTA, SETTINGS_FILE, SPEC_FILE, TEM
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_created_project_is_complete(template: str, tmp_path: Path) -> None:
+def test_a_created_project_is_complete(template, tmp_path):
     folder = tmp_path / "mine"
     field = "pattern" if template == "health" else "topic"
     made = create(folder, template, {field: "orders"})
@@ -31,7 +27,7 @@ def test_a_created_project_is_complete(template: str, tmp_path: Path) -> None:
     assert len(list((folder / "transformations").glob("*.py"))) == 1
 
 
-def test_a_format_without_a_connector_for_this_spark_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_format_without_a_connector_for_this_spark_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "version", lambda name: "4.3.0")
     with pytest.raises(UsageError, match=r"format=delta: .* made for Spark 4\.2 .* PySpark here is 4\.3\.0"):
         create(tmp_path / "mine", "ingest", {"format": "delta"})
@@ -44,7 +40,7 @@ def test_a_format_without_a_connector_for_this_spark_is_refused(tmp_path: Path, 
         create(tmp_path / "other", "ingest", {"format": "iceberg"})
 
 
-def test_invalid_templates_and_answers_are_refused_and_create_nothing(tmp_path: Path) -> None:
+def test_invalid_templates_and_answers_are_refused_and_create_nothing(tmp_path):
     with pytest.raises(InvalidConfiguration, match=r"from='ingets' is not allowed.*did you mean 'ingest'"):
         create(tmp_path / "mine", "ingets")
     with pytest.raises(InvalidConfiguration, match="answer='topics' is not allowed"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions
@@ -24,9 +22,6 @@ from pyspark.sql.types import (
 )
 
 from geminga.spark.pipelines.rescuing import beyond, texts_that
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 USER = StructType().add("id", IntegerType()).add("tags", ArrayType(StructType().add("t", StringType())))
 HELD: list[tuple[DataType, list[str]]] = [
@@ -57,20 +52,28 @@ BEYOND: list[tuple[DataType, list[str]]] = [
 
 
 @pytest.mark.parametrize(("kind", "values"), HELD, ids=lambda given: str(given)[:12])
-def test_json_that_the_columns_hold_exactly_is_not_rescued(kind: DataType, values: list[str]) -> None:
+def test_json_that_the_columns_hold_exactly_is_not_rescued(kind, values):
     texts = pa.array([*(f'{{"v": {value}}}' for value in values), None, "", "{}"])
     assert texts_that(StructType().add("v", kind), texts).to_pylist() == [None] * len(texts)
 
 
+@pytest.mark.parametrize(("kind", "values"), [*HELD, *BEYOND], ids=lambda given: str(given)[:12])
+def test_a_text_alone_is_rescued_as_beside_one_that_arrow_cannot_parse(kind, values):
+    schema = StructType().add("v", kind)
+    for text in [*(f'{{"v": {value}}}' for value in values), '{"v": null} {}', '{"w": 1}', "null", "5"]:
+        alone = texts_that(schema, pa.array([text])).to_pylist()
+        assert alone == texts_that(schema, pa.array([text, "{"])).to_pylist()[:1], text
+
+
 @pytest.mark.parametrize(("kind", "values"), BEYOND, ids=lambda given: str(given)[:12])
-def test_json_that_columns_do_not_hold_exactly_is_rescued_whole(kind: DataType, values: list[str]) -> None:
+def test_json_that_columns_do_not_hold_exactly_is_rescued_whole(kind, values):
     texts = pa.array(
         [*(f'{{"v": {value}}}' for value in values), '{"v": null} {}', '{"w": 1}', "{" * 100_000]
     )
     assert texts_that(StructType().add("v", kind), texts).to_pylist() == texts.to_pylist()
 
 
-def test_bytes_that_are_no_utf_8_are_rescued() -> None:
+def test_bytes_that_are_no_utf_8_are_rescued():
     raw = pa.array([b'{"v": "\xff"}'])
     texts = pa.Array.from_buffers(pa.string(), 1, raw.buffers())
     found = texts_that(StructType().add("v", StringType()), texts)
@@ -78,7 +81,7 @@ def test_bytes_that_are_no_utf_8_are_rescued() -> None:
 
 
 @pytest.mark.spark
-def test_every_json_value_is_in_its_column_or_rescued(spark: SparkSession) -> None:
+def test_every_json_value_is_in_its_column_or_rescued(spark):
     """As the templates do it, beside ``from_json`` itself."""
     for kind, held, more in [(kind, held, dict(BEYOND).get(kind, [])) for kind, held in HELD]:
         schema = StructType().add("v", kind).add("_corrupt", StringType())

@@ -21,6 +21,7 @@ from geminga.client.cluster import Cluster
 from geminga.client.service_lookup import ServiceUnreachable
 from geminga.errors import UsageError
 from geminga.spark.pipelines import connection, lake, running
+from geminga.spark.pipelines.checkpoints import check_checkpoints, remove_unfinished_offsets, tables
 from geminga.spark.pipelines.connection import handed_over
 from geminga.spark.pipelines.project import configuration, create, places
 from geminga.spark.pipelines.running import (
@@ -31,10 +32,7 @@ from geminga.spark.pipelines.running import (
     Repeated,
     _SparkOutput,
     alone,
-    check_checkpoints,
-    remove_unfinished_offsets,
     run,
-    tables,
 )
 from geminga.testing.apache_pulsar import free_ports
 
@@ -65,12 +63,12 @@ def successful(folder: Path, events: list[Event] | None = None) -> Outcome:
     return outcome
 
 
-def test_a_folder_without_a_project_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_project_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"holds no spark-pipeline.yml; make a project with"):
         run(tmp_path)
 
 
-def test_a_projects_table_folder_is_read_from_its_files(tmp_path: Path) -> None:
+def test_a_projects_table_folder_is_read_from_its_files(tmp_path):
     project = tmp_path / "mine"
     create(project, "ingest")
     assert places(project).warehouse == f"{project.as_uri()}/lake"
@@ -92,7 +90,7 @@ def test_a_projects_table_folder_is_read_from_its_files(tmp_path: Path) -> None:
         places(project)
 
 
-def test_a_second_run_of_a_project_is_refused(tmp_path: Path) -> None:
+def test_a_second_run_of_a_project_is_refused(tmp_path):
     project = tmp_path / "mine"
     create(project, "ingest")
     with alone(project), pytest.raises(UsageError, match="is in use"):
@@ -101,7 +99,7 @@ def test_a_second_run_of_a_project_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_the_client_of_a_run_asks_its_spark_for_the_port(tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_client_of_a_run_asks_its_spark_for_the_port(tmp_path, monkeypatch):
     """Nothing of PySpark's switch for it is left but the port: not the limits of its own tests."""
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
@@ -119,7 +117,7 @@ def test_the_client_of_a_run_asks_its_spark_for_the_port(tmp_path: Path, monkeyp
     assert DefaultChannelBuilder.default_port() == 4711
 
 
-def test_a_run_starts_python_with_all_cores_for_its_spark(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_starts_python_with_all_cores_for_its_spark(tmp_path, monkeypatch):
     """`bin/spark-pipelines` would start further JVMs first, and a Spark with one core."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xss2m")
@@ -129,13 +127,13 @@ def test_a_run_starts_python_with_all_cores_for_its_spark(tmp_path: Path, monkey
     assert "-Xss2m" in given["SPARK_SUBMIT_OPTS"].split()
 
 
-def test_a_run_of_a_submitted_program_starts_a_spark_of_its_own(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_of_a_submitted_program_starts_a_spark_of_its_own(tmp_path, monkeypatch):
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"):
         monkeypatch.setenv(name, "1")
         assert name not in running.environment(tmp_path)
 
 
-def test_an_interrupted_run_ends_after_all_processes_of_spark(tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_interrupted_run_ends_after_all_processes_of_spark(tmp_path, monkeypatch):
     """Java may still write to the tables when Python has ended."""
     java = f"trap '' TERM; echo Flow events is RUNNING; sleep 1; touch {tmp_path}/ended"
     monkeypatch.setattr(running, "command", lambda arguments: ["sh", "-c", f"({java}) & wait"])
@@ -150,15 +148,13 @@ def test_an_interrupted_run_ends_after_all_processes_of_spark(tmp_path: Path, mo
     assert (tmp_path / "ended").exists()
 
 
-def test_a_missing_package_of_sparks_pipelines_is_named(monkeypatch: Any) -> None:
+def test_a_missing_package_of_sparks_pipelines_is_named(monkeypatch):
     monkeypatch.setattr(running, "find_spec", lambda name: None if name == "grpc" else object())
     with pytest.raises(UsageError, match=r"no grpc: pip install 'geminga\[pipelines\]'"):
         running.command()
 
 
-def test_an_address_where_no_broker_answers_ends_a_run_before_spark_starts(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_an_address_where_no_broker_answers_ends_a_run_before_spark_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "REACH_SECONDS", 0.2)
     monkeypatch.setattr(running, "command", lambda arguments: ["touch", str(tmp_path / "started")])
     (port,) = free_ports(1)
@@ -173,7 +169,7 @@ def test_an_address_where_no_broker_answers_ends_a_run_before_spark_starts(
     assert not (tmp_path / "started").exists()
 
 
-def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(tmp_path):
     """Spark would skip micro-batches whose numbers the table has already, and lose what they hold."""
     project = tmp_path / "mine"
     create(project, "ingest")
@@ -199,7 +195,7 @@ def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(tmp_path: Path) -> N
         check_checkpoints(project)
 
 
-def test_temporary_files_of_first_offsets_are_deleted_and_no_others(tmp_path: Path) -> None:
+def test_temporary_files_of_first_offsets_are_deleted_and_no_others(tmp_path):
     create(tmp_path / "mine", "ingest")
     flows = tmp_path / "mine/checkpoints/_checkpoints"
     killed, planned = flows / "spark_catalog/default/events/events/0/offsets", flows / "sink/flow/0/offsets"
@@ -212,7 +208,7 @@ def test_temporary_files_of_first_offsets_are_deleted_and_no_others(tmp_path: Pa
     assert len(list(planned.iterdir())) == 2
 
 
-def test_output_of_spark_becomes_events() -> None:
+def test_output_of_spark_becomes_events():
     events: list[Event] = []
     heard = _SparkOutput(events.append)
     lag = {"persistent://public/default/t": {"entries": 1, "messages": 7, "bytes": 70}}
@@ -270,7 +266,7 @@ def test_output_of_spark_becomes_events() -> None:
         ),
     ],
 )
-def test_an_error_whose_text_is_on_a_later_line_is_whole(lines: list[str], error: str) -> None:
+def test_an_error_whose_text_is_on_a_later_line_is_whole(lines, error):
     heard = _SparkOutput(lambda event: None)
     for line in lines:
         heard.line(line)
@@ -278,7 +274,7 @@ def test_an_error_whose_text_is_on_a_later_line_is_whole(lines: list[str], error
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux only")
-def test_spark_ends_when_the_process_that_runs_it_is_killed(tmp_path: Path) -> None:
+def test_spark_ends_when_the_process_that_runs_it_is_killed(tmp_path):
     """The program runs with a stand-in for PySpark, which has a child process as Spark has Java's. It ends
     after that, as it has the lock of the project."""
     package = tmp_path / "pyspark/pipelines"
@@ -313,7 +309,7 @@ def test_spark_ends_when_the_process_that_runs_it_is_killed(tmp_path: Path) -> N
         assert ended.exists()
 
 
-def test_a_run_that_fails_by_a_race_of_spark_is_repeated(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_that_fails_by_a_race_of_spark_is_repeated(tmp_path, monkeypatch):
     """A Spark that fails as the real one does now and then, and one that fails otherwise."""
     project = tmp_path / "mine"
     create(project, "ingest")
@@ -348,7 +344,7 @@ def test_a_run_that_fails_by_a_race_of_spark_is_repeated(tmp_path: Path, monkeyp
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(580)
-def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path: Path) -> None:
+def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path):
     project = tmp_path / "lake_of_events"
     with geminga.embedded(web_port=None) as broker, broker.client() as client:
         publish(client, 0)
@@ -395,7 +391,7 @@ def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path:
     assert seen == {"n": len(valid), "at": sum(number >= ROWS for number in valid)}
 
 
-def test_rows_are_counted_by_sparks_file_list(tmp_path: Path) -> None:
+def test_rows_are_counted_by_sparks_file_list(tmp_path):
     parquet.write_table(pa.table({"id": [1, 2]}), tmp_path / "part-0.parquet")
     assert lake.size(str(tmp_path)) == lake.TableSize(2, 1)
     (tmp_path / "_spark_metadata").mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ TOPIC = "persistent://public/default/seamed"
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[geminga.EmbeddedBroker]:
+def broker():
     with geminga.embedded() as broker:
         admin(broker.admin_url, "PUT", "persistent/public/default/seamed/partitions", 3)
         yield broker
@@ -41,7 +40,7 @@ def part(index: int) -> str:
     return f"{TOPIC}-partition-{index}"
 
 
-def test_the_last_position_of_each_partition_is_found_in_any_order(tmp_path: Path) -> None:
+def test_the_last_position_of_each_partition_is_found_in_any_order(tmp_path):
     rows = [
         (part(0), 7, 3, 1), (part(0), 7, 3, 12), (part(0), 7, 2, 40), (part(1), 9, 0, -1),
         (part(1), 8, 99, 5),
@@ -52,7 +51,7 @@ def test_the_last_position_of_each_partition_is_found_in_any_order(tmp_path: Pat
     assert last_places(table, TOPIC) == {(TOPIC, 0): (7, 3, 12), (TOPIC, 1): (9, 0, WHOLE_ENTRY)}
 
 
-def test_the_seam_is_looked_up_once_and_stored(broker: geminga.EmbeddedBroker, tmp_path: Path) -> None:
+def test_the_seam_is_looked_up_once_and_stored(broker, tmp_path):
     table = lay(tmp_path / "t", [(part(0), 7, 3, 12), (part(1), 9, 0, -1)])
     file = (tmp_path / "seam.json").as_uri()
     arguments = {"table": table, "service_url": broker.service_url, "topic": "seamed"}
@@ -73,7 +72,7 @@ def test_the_seam_is_looked_up_once_and_stored(broker: geminga.EmbeddedBroker, t
         pinned_seam(file, **arguments)
 
 
-def test_the_seam_has_the_topic_names_of_the_source(broker: geminga.EmbeddedBroker, tmp_path: Path) -> None:
+def test_the_seam_has_the_topic_names_of_the_source(broker, tmp_path):
     with broker.client() as client, client.create_producer(TOPIC) as producer:
         for number in range(9):
             producer.send(b"%d" % number, partition_key=str(number))
@@ -91,14 +90,14 @@ def test_the_seam_has_the_topic_names_of_the_source(broker: geminga.EmbeddedBrok
     assert set(seam.offsets) == {(TOPIC, index) for index in range(3)}
 
 
-def test_a_table_without_positions_is_refused(tmp_path: Path) -> None:
+def test_a_table_without_positions_is_refused(tmp_path):
     (tmp_path / "t").mkdir()
     parquet.write_table(pa.table({"id": [1]}), tmp_path / "t/0.parquet")
     with pytest.raises(InvalidConfiguration, match="has no column '__topic'"):
         last_places(str(tmp_path / "t"), TOPIC)
 
 
-def test_a_deleted_message_at_the_seam_is_an_error(broker: geminga.EmbeddedBroker, tmp_path: Path) -> None:
+def test_a_deleted_message_at_the_seam_is_an_error(broker, tmp_path):
     """Messages between the table's end and the topic's beginning are unknown: that is an error."""
     topic = "persistent://public/default/trimmed"
     with broker.client() as client:

@@ -229,7 +229,7 @@ class _ProducerOpening:
     def admitted(self, refused: Refused | None) -> None:
         """Continue after the topic has admitted the producer, or refused it."""
         if refused is None:
-            self.when_schema_durable(self._stored)
+            self.when_schema_durable(self._schema_stored)
         else:
             self._enter(refused)
 
@@ -241,6 +241,17 @@ class _ProducerOpening:
     @property
     def _is_current(self) -> bool:
         return self._session.producers.is_current(self._producer.producer_id, self._attempt)
+
+    def _schema_stored(self, error: StoreError | None) -> None:
+        """Wait for entries of this name that an ended connection left: their ids count in the answer."""
+        if error is None and self._topic.has_pending(self._producer.name):
+            try:
+                # The record's report follows those of the entries.
+                self._topic.save_record(self._session.scheduler.guarded("store", self._session, self._stored))
+                return
+            except StoreError as stopped:
+                error = stopped
+        self._stored(error)
 
     def _stored(self, error: StoreError | None) -> None:
         refused = producer_refusal(self._session, self._body) if error is None else storage_refusal(error)

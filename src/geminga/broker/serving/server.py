@@ -511,9 +511,13 @@ class BrokerServer:
             self._loop.remove_reader(listener.fileno())
             listener.close()
         if self._web_task is not None:
-            await self.web_ready.wait()
-            if self.web is not None:
-                await self.web.stop()
+            self._web_task = self._loop.create_task(self._stop_web(self._web_task))
+            await asyncio.shield(self._web_task)  # it ends also if this wait is cancelled
+
+    async def _stop_web(self, started: asyncio.Task[None]) -> None:
+        await started
+        if self.web is not None:
+            await self.web.stop()
 
     def _close_store(self) -> None:
         self._note_store_failure()

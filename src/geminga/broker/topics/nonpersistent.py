@@ -203,6 +203,9 @@ class NonPersistentTopic:
     def last_sequence_id(self, producer_name: str) -> int:
         return -1
 
+    def has_pending(self, producer_name: str) -> bool:
+        return False
+
     def touch(self) -> None:
         """Record that a client has connected or disconnected."""
         self.last_used_ms = self.scheduler.now_ms

@@ -348,6 +348,9 @@ class PersistentTopic:
         """Return the sequence id for PRODUCER_SUCCESS: -1 without deduplication."""
         return -1 if self.dedup is None else self.dedup.last_sequence_id(producer_name)
 
+    def has_pending(self, producer_name: str) -> bool:
+        return self.dedup is not None and self.dedup.has_pending(producer_name)
+
     def remove_producer(self, producer: Producer) -> None:
         self.access.remove(producer)
         self._left()

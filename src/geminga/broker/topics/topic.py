@@ -129,6 +129,9 @@ class Topic(PublishedTopic, Protocol):
     def delete(self, done: Done | None) -> None:
         """Delete the topic's durable data and disconnect its clients."""
 
+    def has_pending(self, producer_name: str) -> bool:
+        """Return whether deduplication waits for an entry of a producer."""
+
     def save_record(self, done: Done | None = None) -> None:
         """Write the topic's own properties."""
 

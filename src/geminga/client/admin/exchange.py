@@ -98,7 +98,6 @@ class Request:
     method: str
     path: str
     body: bytes | None = None
-    content_type: str = "application/json"
 
     @property
     def safe(self) -> bool:
@@ -115,7 +114,6 @@ def make_request(
     body: Any = None,
     *,
     query: Mapping[str, Any] | None = None,
-    content_type: str = "application/json",
 ) -> Request:
     """Make a request. ``path`` is below ``/admin/v2``, or absolute with a leading slash; None in ``query`` is
     omitted, and booleans become ``true`` and ``false``."""
@@ -131,7 +129,7 @@ def make_request(
     if chosen:
         whole += ("&" if "?" in whole else "?") + urlencode(chosen)
     data = None if body is None else json.dumps(body).encode()
-    return Request(method.upper(), whole, data, content_type)
+    return Request(method.upper(), whole, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +212,7 @@ class Exchange:
             "Accept: application/json, */*",
         ]
         if body is not None:
-            lines.append(f"Content-Type: {self.request.content_type}")
+            lines.append("Content-Type: application/json")
         if body is not None or not self.request.safe:
             lines.append(f"Content-Length: {len(body or b'')}")
         for name, value in headers:

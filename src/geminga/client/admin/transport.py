@@ -55,9 +55,9 @@ class AdminSender:
         self._process_id = os.getpid()
         weakref.finalize(self, _close_all, self._idle)
 
-    def send(self, request: Request) -> AdminResponse:
-        """Send a request, with retries as configured, and return the answer. Raises the error that it
-        reports."""
+    async def send(self, request: Request) -> AdminResponse:
+        """Send a request, with retries as configured, and return the answer; waits on the calling thread.
+        Raises the error that the answer reports."""
         return self.run(self.exchange(request))
 
     def exchange(self, request: Request) -> Exchange:

@@ -118,29 +118,12 @@ class JsonReader:
     def _parsed_as(self, kind: pa.DataType, numbers: str, payloads: pa.Array) -> pa.Array:
         """Return the values, parsed as ``kind``, with quotes around the numbers that the pattern ``numbers``
         finds. Raises `AttributeError` or an Arrow error."""
-        from pyarrow import json as arrow_json
-
         filled = pc.fill_null(payloads, b"null") if payloads.null_count else payloads
         if self.has_decimals and pc.any(pc.match_substring_regex(filled, _WRAPS)).as_py():
             raise pa.ArrowInvalid("a number that Arrow's decimals may not hold")
         if numbers:
             filled = pc.replace_substring_regex(filled, numbers, r'\1"\2"')
-        lines = pc.binary_join_element_wise(b'{"v":', filled, b"}\n", b"")
-        # One array with 32-bit offsets, or an error: invalid UTF-8 is detected here.
-        text = lines.cast(pa.string()).buffers()[2]
-        table = arrow_json.read_json(
-            pa.BufferReader(text),
-            read_options=arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1),
-            parse_options=arrow_json.ParseOptions(
-                explicit_schema=pa.schema([pa.field("v", kind)]),
-                newlines_in_values=True,
-                unexpected_field_behavior="ignore",
-            ),
-        )
-        if table.num_rows != len(payloads):
-            raise pa.ArrowInvalid("a payload that is no single value")
-        values = pa.concat_arrays(table.column("v").chunks)
-        return fit(converted(values, self.node, self.kind, self.zone), self.kind)
+        return fit(converted(parsed_by_arrow(filled, kind), self.node, self.kind, self.zone), self.kind)
 
     def exactly(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """Return the same as `read`, from Python's parser alone."""
@@ -155,6 +138,28 @@ class JsonReader:
             except (ValueError, ArithmeticError, RecursionError):
                 values[number], damaged[number] = None, True
         return _column(values, self.node, self.kind, self.zone, damaged), damaged
+
+
+def parsed_by_arrow(payloads: pa.Array, kind: pa.DataType, *, unknown_fields: str = "ignore") -> pa.Array:
+    """Return the values of ``payloads`` (binary, without nulls), parsed as ``kind``. Raises `AttributeError`
+    or an Arrow error, also for a field that ``kind`` lacks where ``unknown_fields`` is ``error``."""
+    from pyarrow import json as arrow_json
+
+    lines = pc.binary_join_element_wise(b'{"v":', payloads, b"}\n", b"")
+    # One array with 32-bit offsets, or an error: invalid UTF-8 is detected here.
+    text = lines.cast(pa.string()).buffers()[2]
+    table = arrow_json.read_json(
+        pa.BufferReader(text),
+        read_options=arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1),
+        parse_options=arrow_json.ParseOptions(
+            explicit_schema=pa.schema([pa.field("v", kind)]),
+            newlines_in_values=True,
+            unexpected_field_behavior=unknown_fields,
+        ),
+    )
+    if table.num_rows != len(payloads):
+        raise pa.ArrowInvalid("a payload that is no single value")
+    return pa.concat_arrays(table.column("v").chunks)
 
 
 def _parses_at_once(node: SchemaNode) -> bool:

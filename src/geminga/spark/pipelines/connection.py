@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +36,6 @@ def check_asks(folder: Path) -> None:
         "effect: use from geminga.spark.pipelines.connection import connection, and "
         ".options(**connection(service_url)) instead of .option('service.url', service_url)"
     )
-
-
-def cluster_at(service_url: str) -> Cluster:
-    """Return the cluster that a flow with this address connects to."""
-    text = os.environ.get(VARIABLE)
-    if not text:
-        return Cluster(service_url=service_url)
-    given = json.loads(text)
-    cluster = Cluster.from_dict(given["cluster"])
-    if given["is_addressed"]:
-        return cluster
-    return replace(cluster, service_url=service_url, admin_url=None)
 
 
 def reach(values: Iterable[object], given: str) -> None:

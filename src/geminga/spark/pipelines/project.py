@@ -157,10 +157,7 @@ def _lake_format(name: str) -> LakeFormat:
     check_choice("format", name, tuple(FORMATS))
     lake_format = FORMATS[name]
     if lake_format.spark is not None:
-        try:
-            here = version("pyspark")
-        except PackageNotFoundError:
-            here = "not installed"
+        here = installed("pyspark")
         if not here.startswith(f"{lake_format.spark}."):
             raise UsageError(
                 f"format={name}: its connector ({DELTA}) is made for Spark {lake_format.spark} and "
@@ -168,6 +165,14 @@ def _lake_format(name: str) -> LakeFormat:
                 f"pip install 'pyspark[pipelines]=={lake_format.spark}.*'"
             )
     return lake_format
+
+
+def installed(package: str) -> str:
+    """Return the version of an installed package, or "not installed"."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _copy(source: Traversable, target: Path, values: Mapping[str, str], made: list[Path]) -> None:

@@ -13,11 +13,16 @@ import pyarrow.compute as pc
 from pyspark.sql import functions
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
+    ByteType,
     DataType,
     DateType,
     DoubleType,
     FloatType,
+    IntegerType,
+    LongType,
     MapType,
+    ShortType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -25,8 +30,9 @@ from pyspark.sql.types import (
 )
 
 from geminga.spark.payloads.arrays import booleans
-from geminga.spark.payloads.json_text import converter, parsed
+from geminga.spark.payloads.json_text import converter, parsed, parsed_by_arrow
 from geminga.spark.payloads.writing import node_of_type
+from geminga.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -34,6 +40,10 @@ if TYPE_CHECKING:
 Test = Callable[[Any], bool]
 _FINER = re.compile(r"\.\d{7}")
 """A time with more digits than microseconds have."""
+_UNSURE = r"\.\d{7}|[\d.]{16}|\d[eE]"
+"""Times and numbers that Arrow's parser may cut off: each double has 15 exact digits."""
+_BLOCK_ROWS = 1000
+"""Texts that Arrow parses together; where one does not fit, each is parsed by itself."""
 
 
 def beyond(schema: StructType) -> Callable[[str], Column]:
@@ -54,15 +64,49 @@ def beyond(schema: StructType) -> Callable[[str], Column]:
 
 def texts_that(schema: StructType, texts: pa.Array) -> pa.Array:
     """Return ``texts`` with null for those that ``schema`` holds completely; empty texts count as held."""
-    holds = _test(schema)
-    is_held = np.ones(len(texts), np.bool_)
-    for number, text in enumerate(texts.cast(pa.binary())):
-        try:
-            raw = text.as_py()
-            is_held[number] = not raw or holds(parsed(raw.decode(), twice=False))
-        except (ValueError, ArithmeticError, RecursionError):
-            is_held[number] = False
+    holds, strict = _test(schema), _strict(schema)
+    raw, is_held = texts.cast(pa.binary()), np.ones(len(texts), np.bool_)
+    for at in range(0, len(texts), _BLOCK_ROWS):
+        block = raw[at : at + _BLOCK_ROWS]
+        if strict is None or not _fits(block, strict):
+            is_held[at : at + len(block)] = [_is_held(text, holds) for text in block.to_pylist()]
     return pc.if_else(booleans(is_held), None, texts)
+
+
+def _is_held(text: bytes | None, holds: Test) -> bool:
+    try:
+        return not text or holds(parsed(text.decode(), twice=False))
+    except (ValueError, ArithmeticError, RecursionError):
+        return False
+
+
+def _fits(texts: pa.Array, strict: pa.DataType) -> bool:
+    """Return whether Arrow's parser shows that ``strict`` holds all texts completely."""
+    filled = pc.fill_null(texts, b"null")
+    try:
+        if not pc.any(pc.match_substring_regex(filled, _UNSURE)).as_py():
+            parsed_by_arrow(filled, strict, unknown_fields="error")
+            return True
+    except (pa.ArrowException, AttributeError):
+        pass
+    return False
+
+
+def _strict(kind: DataType) -> pa.DataType | None:
+    """Return the type with which Arrow's parser accepts only values that ``kind`` holds, or None."""
+    if isinstance(kind, StructType):
+        fields = {field.name: _strict(field.dataType) for field in kind.fields}
+        return None if None in fields.values() else pa.struct(list(fields.items()))
+    if isinstance(kind, ArrayType):
+        item = _strict(kind.elementType)
+        return None if item is None else pa.list_(item)
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return pa.string()
+    if isinstance(
+        kind, BooleanType | ByteType | ShortType | IntegerType | LongType | DoubleType | StringType
+    ):
+        return arrow_type(kind)
+    return None
 
 
 def _test(kind: DataType) -> Test:

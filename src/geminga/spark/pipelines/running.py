@@ -2,7 +2,7 @@
 
 All work is Spark's own: this module starts the command with the project's settings and this interpreter,
 turns its output into events, and counts the lake's rows before and after. Before the start it checks for a
-loss that Spark would cause silently (`check_checkpoints`).
+loss that Spark would cause silently (`check_checkpoints`), and for a run without work (`without_news`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pyarrow import fs
-
 from geminga.errors import UsageError
-from geminga.filesystems import resolve
 from geminga.spark.java import check_java
 from geminga.spark.pipelines import lake
+from geminga.spark.pipelines.checkpoints import check_checkpoints, remove_unfinished_offsets, tables
 from geminga.spark.pipelines.connection import VARIABLE, check_asks, reach
+from geminga.spark.pipelines.nothing_new import FINISHED_FILE, definitions, without_news
 from geminga.spark.pipelines.project import SPEC_FILE, configuration, places
 from geminga.spark.sessions import CONFIGURED
 
@@ -93,86 +92,9 @@ class Outcome:
     """Unread messages of its topics after its last micro-batch, by flow, where known."""
 
 
-def tables(folder: Path) -> dict[str, str]:
-    """Return the Parquet tables of a project: their folders by name."""
-    warehouse = places(folder).warehouse.rstrip("/")
-    system, root = resolve(warehouse)
-    found: dict[str, str] = {}
-    for info in _folders(system, root):
-        is_database = info.base_name.endswith(".db")
-        database = f"{info.base_name.removesuffix('.db')}." if is_database else ""
-        for each in _folders(system, info.path) if is_database else [info]:
-            if not any(part.base_name == "_delta_log" for part in _folders(system, each.path)):
-                below = each.path[len(root.rstrip("/")) :]
-                found[database + each.base_name] = f"{warehouse}{below}"
-    return dict(sorted(found.items()))
-
-
-def _folders(system: fs.FileSystem, path: str) -> list[fs.FileInfo]:
-    found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    return [info for info in found if info.type == fs.FileType.Directory]
-
-
 def sizes(folder: Path) -> dict[str, lake.TableSize]:
     """Return rows and files of a project's tables, counted from the files' footers."""
     return {name: lake.size(path) for name, path in tables(folder).items()}
-
-
-def check_checkpoints(folder: Path, refreshed: Collection[str] = ()) -> None:
-    """Raise `UsageError` when a table is ahead of its flow's checkpoint.
-
-    That happens after a checkpoint was deleted or an older one restored. Spark's file sink identifies a
-    micro-batch by its number alone and silently skips those that the table has: their new contents differ
-    from the old ones, and would be lost.
-    """
-    system, root = resolve(places(folder).storage)
-    for name, path in tables(folder).items():
-        listed = lake.listing(path)
-        if listed is None or name in refreshed:
-            continue
-        database, _, table = name.rpartition(".")
-        place = f"{root}/_checkpoints/spark_catalog/{database or 'default'}/{table}"
-        planned = [_planned(system, flow.path) for flow in _folders(system, place)]
-        if listed.batch > max(planned, default=-1):
-            raise UsageError(
-                f"the table {name} has micro-batches up to {listed.batch}, its checkpoint below {place} only "
-                f"up to {max(planned, default=-1)}: Spark would skip micro-batches with known numbers, and "
-                f"lose messages. Put the checkpoint back, or recompute the table: --full-refresh {name}"
-            )
-
-
-def remove_unfinished_offsets(folder: Path) -> None:
-    """Delete the temporary files of flows that were killed while Spark wrote their first offsets: it rejects
-    such a checkpoint (`STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY`), although nothing was planned yet."""
-    system, root = resolve(places(folder).storage)
-    for checkpoint in _checkpoints(system, f"{root}/_checkpoints"):
-        if _last_batch(system, checkpoint) < 0:
-            for info in system.get_file_info(fs.FileSelector(f"{checkpoint}/offsets")):
-                if info.base_name.endswith(".tmp"):
-                    system.delete_file(info.path)
-
-
-def _checkpoints(system: fs.FileSystem, path: str) -> Iterator[str]:
-    """Yield the folders below ``path`` that are a flow's checkpoint."""
-    below = _folders(system, path)
-    if any(info.base_name == "offsets" for info in below):
-        yield path
-    else:
-        for info in below:
-            yield from _checkpoints(system, info.path)
-
-
-def _planned(system: fs.FileSystem, flow: str) -> int:
-    """Return the last planned micro-batch in the newest checkpoint of a flow; -1 without one."""
-    versions = [info for info in _folders(system, flow) if info.base_name.isdigit()]
-    if not versions:
-        return -1
-    return _last_batch(system, max(versions, key=lambda info: int(info.base_name)).path)
-
-
-def _last_batch(system: fs.FileSystem, checkpoint: str) -> int:
-    found = system.get_file_info(fs.FileSelector(f"{checkpoint}/offsets", allow_not_found=True))
-    return max((int(info.base_name) for info in found if info.base_name.isdigit()), default=-1)
 
 
 def command(arguments: tuple[str, ...] = ()) -> list[str]:
@@ -254,6 +176,12 @@ def run(
         remove_unfinished_offsets(folder)
         reach(configuration(folder).values(), cluster)
         before = sizes(folder)
+        unchanged = () if full_refresh or arguments else without_news(folder, cluster)
+        if unchanged:
+            nothing = dict.fromkeys(unchanged, 0)
+            return Outcome(0, "", before, before, (), nothing, nothing)
+        defined = definitions(folder)
+        (folder / FINISHED_FILE).unlink(missing_ok=True)
         if full_refresh:
             arguments = ("--full-refresh", ",".join(full_refresh), *arguments)
         heard = _SparkOutput(told)
@@ -265,6 +193,8 @@ def run(
             heard.begin_again()
             exit_code = _spark(folder, arguments, lock, heard, cluster)
         error = heard.error(exit_code) if exit_code else ""
+        if not exit_code and (folder / FINISHED_FILE).parent.is_dir():
+            (folder / FINISHED_FILE).write_text(defined)
         return Outcome(exit_code, error, before, sizes(folder), tuple(heard.output), heard.rows, heard.lag)
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from geminga.errors import InvalidConfiguration, StoreDamaged
 from geminga.filesystems import resolve, write_whole
 from geminga.ids import TopicName
+from geminga.spark.cluster import connect, discover
 from geminga.spark.offsets import (
     EARLIEST,
     WHOLE_ENTRY,
@@ -26,7 +27,8 @@ from geminga.spark.offsets import (
     partition_topic,
     to_json,
 )
-from geminga.spark.pipelines.connection import cluster_at
+from geminga.spark.options import read_options
+from geminga.spark.pipelines.connection import connection
 
 COLUMNS = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
 """Columns with each row's position in the topic, which is the partition's own."""
@@ -95,13 +97,9 @@ def pinned_seam(file: str, *, table: str, service_url: str, topic: str) -> Table
 
 def _partitions(service_url: str, topic: str) -> dict[Partition, Offset]:
     """Return all partitions of the topic: those not in the table are read from their first message."""
-    client = cluster_at(service_url).client()
-    try:
-        names = client.get_topic_partitions(topic)
-    finally:
-        client.close()
-    parsed = [TopicName.parse(name) for name in names]
-    return {(str(name.base), name.partition): EARLIEST for name in parsed}
+    options = read_options({**connection(service_url), "topic": topic})
+    found = discover(connect(options.connection), options.topics, None, missing_is_empty=False)
+    return dict.fromkeys(found, EARLIEST)
 
 
 def last_places(table: str, topic: str) -> dict[Partition, Offset]:

@@ -1,1 +1,1 @@
-"""`geminga.asyncio.Admin`, written by hand; `geminga.client.admin.sync` is generated from it."""
+"""`geminga.asyncio.Admin`; `geminga.client.admin.sync` runs its methods for threads."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from geminga.client.admin.exchange import AdminResponse, AdminSettings, Request, make_request
-from geminga.client.admin.transport import AsyncAdminSender
+from geminga.client.admin.exchange import AdminResponse, Request, make_request
+from geminga.client.admin.transport import AdminSender, AsyncAdminSender
 from geminga.records import decode, encode
 
 T = TypeVar("T")
@@ -15,8 +15,8 @@ T = TypeVar("T")
 class AdminCalls:
     """Calls, with their answers decoded."""
 
-    def __init__(self, settings: AdminSettings) -> None:
-        self.sender = AsyncAdminSender(settings)
+    def __init__(self, sender: AdminSender | AsyncAdminSender) -> None:
+        self.sender = sender
 
     async def send(self, request: Request) -> AdminResponse:
         """Send a request and return the answer. Raises the error that it reports."""

@@ -5,11 +5,11 @@ The attributes are those of `geminga.policies`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from geminga import policies
-from geminga.client.admin.aio.calls import AdminSection
+from geminga.client.admin.aio.calls import AdminCalls, AdminSection
 from geminga.client.admin.exchange import namespace_path, topic_path
 from geminga.config import refuse
 from geminga.errors import ProtocolError
@@ -22,8 +22,9 @@ T = TypeVar("T")
 class PolicyAt(Generic[T]):
     """Policy of namespaces or topics, with ``get``, ``set`` and ``remove``."""
 
-    def __init__(self, holder: PolicyHolder, policy: Policy[T]) -> None:
-        self._holder = holder
+    def __init__(self, calls: AdminCalls, path: Callable[[str], str], policy: Policy[T]) -> None:
+        self._calls = calls
+        self._path = path
         self._policy = policy
 
     async def get(self, place: str, *, applied: bool | None = None) -> T | None:
@@ -31,8 +32,8 @@ class PolicyAt(Generic[T]):
 
         ``applied``, for topics: return the effective value, set on the topic, its namespace or the broker.
         """
-        path = f"{self._holder.path(place)}/{self._policy.segment}"
-        found = await self._holder.calls.call("GET", path, query={"applied": applied})
+        path = f"{self._path(place)}/{self._policy.segment}"
+        found = await self._calls.call("GET", path, query={"applied": applied})
         return None if found is None else decode(self._policy.kind, found, self._policy.name)
 
     async def set(self, place: str, value: T) -> None:
@@ -42,27 +43,32 @@ class PolicyAt(Generic[T]):
             decode(policy.kind, body, policy.name)
         except ProtocolError:
             refuse(policy.name, value, getattr(policy.kind, "__name__", str(policy.kind)))
-        path = f"{self._holder.path(place)}/{policy.segment}"
+        path = f"{self._path(place)}/{policy.segment}"
         if policy.as_query is None:
-            await self._holder.calls.call(policy.method, path, body)
+            await self._calls.call(policy.method, path, body)
         else:
-            await self._holder.calls.call(policy.method, path, query={policy.as_query: body})
+            await self._calls.call(policy.method, path, query={policy.as_query: body})
 
     async def remove(self, place: str) -> None:
         """Unset the policy of ``place``: the value of the namespace or the broker applies again."""
-        path = f"{self._holder.path(place)}/{self._policy.segment}"
+        path = f"{self._path(place)}/{self._policy.segment}"
         if self._policy.unset_by_null:
-            await self._holder.calls.put_null(self._policy.method, path)
+            await self._calls.put_null(self._policy.method, path)
         else:
-            await self._holder.calls.call("DELETE", path)
+            await self._calls.call("DELETE", path)
 
 
-class PolicyHolder(policies.CommonScope, AdminSection):
+class KnownPolicies(policies.CommonScope):
+    """Policies that are attributes of ``Admin``."""
+
+    @classmethod
+    def policies_known(cls) -> Iterator[Policy[Any]]:
+        """Yield the policies that are attributes of ``Admin``."""
+        return (policy for policy in policies.declared(cls) if not policy.name.startswith("_"))
+
+
+class PolicyHolder(KnownPolicies, AdminSection):
     """Policies that both namespaces and topics have."""
-
-    @property
-    def calls(self) -> Any:
-        return self._calls
 
     def path(self, place: str) -> str:
         """Return the REST path of the policies of ``place``."""
@@ -70,12 +76,7 @@ class PolicyHolder(policies.CommonScope, AdminSection):
 
     def policy_at(self, policy: Policy[T]) -> PolicyAt[T]:
         """Return the calls of a policy."""
-        return PolicyAt(self, policy)
-
-    @classmethod
-    def policies_known(cls) -> Iterator[Policy[Any]]:
-        """Yield the policies that are attributes."""
-        return (policy for policy in policies.declared(cls) if not policy.name.startswith("_"))
+        return PolicyAt(self._calls, self.path, policy)
 
     async def backlog_quotas(self, place: str, *, applied: bool | None = None) -> Mapping[str, BacklogQuota]:
         """Return the backlog quotas by kind: ``destination_storage`` (bytes) and ``message_age``

@@ -1,1 +1,0 @@
-"""`geminga.Admin`, made of `geminga.client.admin.aio` by ``tools/generate_sync.py``: do not edit."""

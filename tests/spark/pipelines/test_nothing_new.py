@@ -1,0 +1,154 @@
+"""Runs of the template ingest without new messages end before Spark starts, and no others do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+import geminga
+from geminga.spark.datasource import PulsarStreamReader
+from geminga.spark.options import read_options
+from geminga.spark.pipelines import running
+from geminga.spark.pipelines.nothing_new import FINISHED_FILE, definitions
+from geminga.spark.pipelines.project import create
+from geminga.spark.pipelines.running import run
+from geminga.spark.releases import ReadAllAvailable
+
+TABLES = ("events", "events_dead_letters")
+
+
+@pytest.fixture
+def broker():
+    with geminga.embedded(web_port=0) as broker, broker.client() as client:
+        client.create_producer("events").send(b"{}")
+        yield broker
+
+
+@pytest.fixture
+def project(broker, tmp_path):
+    """A project as a finished run of Spark leaves it, without rows."""
+    folder = tmp_path / "mine"
+    create(folder, "ingest", {"service_url": broker.service_url})
+    reader = PulsarStreamReader(
+        read_options({"service.url": broker.service_url, "topic": "events", "startingOffsets": "earliest"}),
+        StructType(),
+    )
+    end = json.dumps(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+    reader.stop()
+    for table in TABLES:
+        for name, lines in (("offsets", ["v1", "{}", end]), ("commits", ["v1", "{}"])):
+            path = checkpoint(folder, table) / name / "0"
+            path.parent.mkdir(parents=True)
+            path.write_text("\n".join(lines))
+        (folder / "lake" / table).mkdir(parents=True)
+    (folder / FINISHED_FILE).parent.mkdir()
+    (folder / FINISHED_FILE).write_text(definitions(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def started(tmp_path, monkeypatch):
+    """The file that is there once a run has started Spark."""
+    monkeypatch.setattr(running, "command", lambda arguments: ["touch", str(tmp_path / "started")])
+    return tmp_path / "started"
+
+
+def checkpoint(folder: Path, table: str) -> Path:
+    return folder / f"checkpoints/_checkpoints/spark_catalog/default/{table}/{table}/0"
+
+
+def test_a_run_without_new_messages_starts_no_spark(project, started):
+    assert run(project).rows_read == {"events": 0, "events_dead_letters": 0}
+    assert not started.exists()
+
+
+def test_a_run_that_finished_is_remembered_and_one_that_failed_is_not(project, started, monkeypatch):
+    (project / FINISHED_FILE).unlink()
+    monkeypatch.setattr(running, "command", lambda arguments: ["false"])
+    assert run(project).exit_code == 1
+    assert not (project / FINISHED_FILE).exists()
+    monkeypatch.setattr(running, "command", lambda arguments: ["touch", str(started)])
+    run(project)
+    assert started.exists()
+    started.unlink()
+    (project / "transformations/__pycache__").mkdir()  # as Spark's import of the flows leaves it
+    (project / "transformations/__pycache__/ingest.pyc").touch()
+    run(project)
+    assert not started.exists()
+
+
+def send(broker: Any, project: Path) -> None:
+    with broker.client() as client:
+        client.create_producer("events").send(b"{}")
+
+
+def make_again(broker: Any, project: Path) -> None:
+    with geminga.Admin(broker.admin_url) as admin:
+        admin.topics.delete("persistent://public/default/events", force=True)
+    send(broker, project)
+
+
+def delete(broker: Any, project: Path) -> None:
+    with geminga.Admin(broker.admin_url) as admin:
+        admin.topics.delete("persistent://public/default/events", force=True)
+
+
+def plan(broker: Any, project: Path) -> None:
+    offsets = checkpoint(project, "events") / "offsets"
+    (offsets / "1").write_text((offsets / "0").read_text())
+
+
+def lose_commit(broker: Any, project: Path) -> None:
+    (checkpoint(project, "events_dead_letters") / "commits/0").unlink()
+
+
+def begin_again(broker: Any, project: Path) -> None:
+    (checkpoint(project, "events").parent / "1").mkdir()
+
+
+def drop(broker: Any, project: Path) -> None:
+    (project / "lake/events").rmdir()
+
+
+def add_column(broker: Any, project: Path) -> None:
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("name STRING", "name STRING, more STRING"))
+
+
+def add_flow(broker: Any, project: Path) -> None:
+    (project / "transformations/more.sql").touch()
+    (project / FINISHED_FILE).write_text(definitions(project))
+
+
+def add_library(broker: Any, project: Path) -> None:
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("libraries:", "libraries:\n  - {glob: {include: more/**}}"))
+    (project / FINISHED_FILE).write_text(definitions(project))
+
+
+def change_flow(broker: Any, project: Path) -> None:
+    flows = project / "transformations/ingest.py"
+    flows.write_text(flows.read_text().replace(".coalesce(1)", ""))
+    (project / FINISHED_FILE).write_text(definitions(project))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        send, make_again, delete, plan, lose_commit, begin_again, drop, add_column, add_flow, add_library,
+        change_flow,
+    ],
+)  # fmt: skip
+def test_a_run_with_anything_to_do_starts_spark(change, broker, project, started):
+    change(broker, project)
+    run(project)
+    assert started.exists()
+
+
+def test_a_full_refresh_starts_spark(project, started):
+    run(project, full_refresh=["events"])
+    assert started.exists()

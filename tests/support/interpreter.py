@@ -1,0 +1,18 @@
+"""Programs that run in a Python process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def run_python(
+    program: str, *arguments: str, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, with its output captured; fail with its errors if its status is not 0."""
+    done = subprocess.run(
+        [sys.executable, *options, "-c", program, *arguments],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
