@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.core import Broker
+from geminga.broker.core import Broker, LoopAccess
 from geminga.ids import TopicName
 from geminga.ledger.api import Buffer
 from geminga.wire.frames import encode_command
@@ -85,7 +85,7 @@ class Stepped(Harness):
         self.is_measured = self._is_woken = False
         return Broker(
             self.store, self.settings, now=self.now, now_ms=self.now_ms,
-            clock=lambda: self.lines * LINE_SECONDS, wake=self._wake,
+            loop=LoopAccess(lambda: self.lines * LINE_SECONDS, self._wake),
         )  # fmt: skip
 
     def _wake(self) -> None:
@@ -192,7 +192,7 @@ def subscriptions(harness: Stepped) -> None:
         maintenance=partial(harness.advance, 61),
         policy=partial(harness.admin, policy, NAME, "message_ttl_in_seconds", 3),
         expiry=partial(harness.advance, 121),
-        end=partial(harness.admin, actions.terminate, NAME, done),
+        end=partial(harness.admin, lambda: actions.topic(NAME).terminate(done)),
         disconnect=peer.disconnect,
         unload=partial(harness.admin, actions.unload, NAME),
         load=lambda: harness.peer().command(
@@ -208,7 +208,7 @@ def consumers_of(kind: str) -> Callable[[Stepped], None]:
         peer = consumers(harness, kind)
         for number in range(MANY):
             producer.send(number, entry_bytes(b"x", partition_key=str(number)))
-        _, subscription = actions.found(NAME, "s")
+        _, subscription = actions.cursors.found(NAME, "s")
         harness.check(
             redeliver=partial(harness.admin, subscription.redeliver_unacknowledged),
             disconnect=peer.disconnect,
@@ -238,7 +238,7 @@ def producers(harness: Stepped) -> None:
         policy=partial(
             harness.admin, policies.set_topic_policy, TopicName.parse("a"), "max_producers_per_topic", 3
         ),
-        end=partial(harness.admin, harness.actions.terminate, TopicName.parse("a"), done),
+        end=partial(harness.admin, lambda: harness.actions.topic(TopicName.parse("a")).terminate(done)),
         unload=partial(harness.admin, harness.actions.unload, TopicName.parse("b")),
         maintenance=partial(harness.advance, 61),
         exclusive=holder.disconnect,
@@ -291,8 +291,8 @@ def acknowledged_ids(harness: Stepped) -> None:
         redelivery_by_key=partial(again, consumer_id=ord("k")),
         rest=partial(holder.ack, *ids, consumer_id=ord("s")),
         cumulative=partial(holder.ack, ids[-2], consumer_id=ord("x"), cumulative=True),
-        skip=partial(harness.admin, actions.skip, NAME, "k", MANY // 2, done),
-        skip_all=partial(harness.admin, actions.skip_all, NAME, "k", done),
+        skip=partial(harness.admin, actions.cursors.skip, NAME, "k", MANY // 2, done),
+        skip_all=partial(harness.admin, actions.cursors.skip_all, NAME, "k", done),
     )
 
 
