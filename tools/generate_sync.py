@@ -8,20 +8,7 @@ plain one, ``await`` is removed, and classes become those of the synchronous API
 between ``pulsar-client``'s own two APIs. Members of the hand-written base (``client/sync_base.py``) are left
 out.
 
-``--check`` compares.
-
-``client/aio.py`` is written by hand, except for the arguments that are options: those come from the settings
-(``tools/signatures.py``).
-
-``client/sync.py`` has its signatures, docstrings and the steps of its methods: a coroutine function becomes a
-plain one, ``await`` is removed, and classes become those of the synchronous API. `FACE` lists the differences
-between ``pulsar-client``'s own two APIs. Members of the hand-written base (``client/sync_base.py``) are left
-out.
-
-``client/sync_handles.py``: synchronous consumers have hot calls of their own (``receive``, ``acknowledge``),
-and methods that call the asyncio consumer's and wait for coroutines: `HANDLES`.
-
-``--check`` compares with the files that are checked in, exits with 1 on a difference, and writes nothing.
+``--check`` compares with the file that is checked in, exits with 1 on a difference, and writes nothing.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from geminga import schema
 from geminga.client import table_view
 from geminga.client.admin import admin
 from geminga.client.reader import create_reader
+from geminga.producer.interceptors import ProducerInterceptor
 
 
 class Listener:
@@ -222,6 +223,39 @@ def test_a_schema_version_that_cannot_be_fetched_is_fetched_again(
             producer.send(Item(x=1), partition_key="a")
             eventually(lambda: len(listener.heard) == 1)
         assert view.get("a").x == 1
+
+
+class BreakVersion(ProducerInterceptor):
+    """Sends messages with a schema version that no schema has: versions are 8 bytes."""
+
+    def before_send(self, producer, message):
+        return message.replace(schema_version=b"xyz")
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_message_with_a_broken_schema_version_stops_no_view(pulsar_client, pulsar_topic, is_open):
+    pytest.importorskip("fastavro")
+
+    class Item(schema.Record):
+        x = schema.Integer(required=True)
+
+    codec = schema.AvroSchema(Item)
+    good = pulsar_client.create_producer(pulsar_topic, schema=codec)
+    broken = pulsar_client.create_producer(pulsar_topic, schema=codec, interceptors=[BreakVersion()])
+
+    def send() -> None:
+        broken.send(Item(x=1), partition_key="broken")
+        good.send(Item(x=2), partition_key="good")
+
+    if not is_open:
+        send()
+    with pulsar_client.create_table_view(pulsar_topic, schema=codec) as view:
+        if is_open:
+            send()
+        eventually(lambda: "good" in list(view))
+        assert view.get("good").x == 2
+        with pytest.raises(geminga.IncompatibleSchema, match="Bad schema version"):
+            view.get("broken")
 
 
 def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker, pulsar_topic):

@@ -222,6 +222,17 @@ def test_what_was_not_receipted_is_sent_again_after_a_reconnect():
     assert tracker.receipts.answered(4) == ["token"]
 
 
+def test_a_second_acknowledgement_of_a_message_takes_back_no_entry_whose_ack_was_lost():
+    tracker = AckTracker(1, batch_index=True, receipts=True)
+    ids = iter(range(10))
+    both = messages(entry_of(tracker, 4, 2))
+    tracker.acknowledge_messages(both, now=0.0)
+    assert flushed(tracker, lambda: next(ids)) == [("individual", [(1, 4, [])])]
+    tracker.acknowledge_id(both[0].message_id(), now=0.0)
+    tracker.disconnected(1.0)
+    assert flushed(tracker, lambda: next(ids)) == [("individual", [(1, 4, [])])]
+
+
 def test_forget_returns_all_tokens():
     ids = itertools.count(1)
     tracker = AckTracker(1, receipts=True)

@@ -123,12 +123,16 @@ def test_redelivery_requested_without_a_connection_removes_unread_messages(subsc
     assert data(consumer.take()) == [b"0", b"1", b"2"]
 
 
-def test_a_batch_completed_without_a_connection_is_acknowledged(subscribed, make):
+@pytest.mark.parametrize("asks_for_redelivery", [False, True])
+def test_a_batch_completed_without_a_connection_is_acknowledged(subscribed, make, asks_for_redelivery):
     consumer = subscribed(batch_index_ack_enabled=False)
     consumer.receive(make.batch([b"a", b"b"]), 4)
     consumer.core.acknowledge_messages([consumer.queue.take()], consumer.now)
     consumer.core.disconnected(consumer.now)
-    consumer.core.acknowledge_messages([consumer.queue.take()], consumer.now)
+    second = consumer.queue.take()
+    if asks_for_redelivery:
+        consumer.core.redeliver_unacknowledged()
+    consumer.core.acknowledge_messages([second], consumer.now)
     _, ack, flow = consumer.attach()
     assert [each.entryId for each in ack.ack.message_id] == [4]
     assert flow.HasField("flow")

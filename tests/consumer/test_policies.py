@@ -58,6 +58,17 @@ def test_policies_refuse_the_arguments_that_pulsar_client_refuses(library, make)
         make(pytest.importorskip(library))
 
 
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [("geminga", "max_redeliver_count"), ("geminga", "dead_letter_topic"), ("pulsar", "max_redeliver_count")],
+)
+def test_a_policy_cannot_be_changed_past_its_checks(library, name):
+    policy = pytest.importorskip(library).ConsumerDeadLetterPolicy(3)
+    with pytest.raises(AttributeError):
+        setattr(policy, name, 0)
+    assert policy.max_redeliver_count == 3
+
+
 def test_a_dead_letter_topic_is_a_topic_name():
     with pytest.raises(geminga.InvalidTopicName, match="a/b"):
         geminga.ConsumerDeadLetterPolicy(3, "a/b")

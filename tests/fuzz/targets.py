@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from singles import encode_single_metadata
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import message_id_of
@@ -48,6 +47,7 @@ from geminga.wire.compression import compress, decompress
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.metadata import RawEntry, build_entry, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.support.singles import encode_single_metadata
 
 RECORDED = Path(__file__).parents[1] / "vectors/frames.jsonl"
 Decode = Callable[[bytes], object]

@@ -1,5 +1,9 @@
 """Mutated inputs of every decoder of foreign bytes: each is decoded, or refused by an error named for it."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.fuzz.__main__ import FOUND, failure, fuzz
@@ -25,3 +29,11 @@ def test_mutated_inputs_are_decoded_or_refused(name):
 )
 def test_inputs_that_once_failed_are_decoded_or_refused(path):  # type: ignore[no-untyped-def]
     assert failure(TARGETS[path.parent.name], path.read_bytes()) == ""
+
+
+def test_the_command_line_fuzzes_one_target():
+    command = [sys.executable, "-m", "tests.fuzz", "--target", "message-id-text", "--executions", "10"]
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("message-id-text: 10 executions")

@@ -46,6 +46,18 @@ def test_json_is_read_in_every_encoding_that_json_loads_reads(encoding):
             codec.decode(damaged)
 
 
+def test_json_is_read_from_text_as_well():
+    """Programs written for pulsar-client pass it in tests of their own."""
+
+    class Town(schema.Record):
+        name = schema.String()
+
+    codec = schema.JsonSchema(Town)
+    assert codec.decode('{"name": "Zürich"}').name == "Zürich"
+    with pytest.raises(TypeError, match="must be str, bytes or bytearray, not NoneType"):
+        codec.decode(None)
+
+
 def test_a_custom_schema_defines_encode_and_decode():
     class Upper(schema.Schema):
         def __init__(self):

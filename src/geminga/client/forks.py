@@ -5,7 +5,8 @@ raises `ForkedProcessError`. The child detaches its copies of the parent's conne
 takes bytes off them nor keeps them open after the parent ends.
 
 A callback or a listener may fork and create clients in the child. It must end the child itself, as
-multiprocessing does, and not return into a thread of the library.
+multiprocessing does, and not return into a thread of the library. A child that returns into the thread of an
+event loop ends there, because the parent would hang otherwise.
 """
 
 from __future__ import annotations

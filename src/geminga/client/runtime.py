@@ -15,6 +15,8 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import os
+import select
 import sys
 import threading
 import warnings
@@ -230,6 +232,9 @@ class _Loop:
         except BaseException:
             # For example SystemExit: it would only end this thread.
             logger.exception("%s: unexpected error on the I/O thread, which continues", self.name)
+        if self.forked:
+            logger.error("a callback forked and returned in the child, which ends: end it with os._exit()")
+            os._exit(1)
 
     def _end_others(self) -> None:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
@@ -287,8 +292,18 @@ class LoopThread:
         return self._inner.forked
 
     def _after_fork(self) -> None:
-        """Refuse calls in a child process."""
+        """Refuse calls in a child process. If the child runs on the loop's thread, end the loop after this
+        iteration, and replace its selector, which is the parent's: the child would take wake-ups from it, and
+        the parent would hang."""
         self._inner.forked = True
+        if self.is_here:
+            if hasattr(select, "epoll"):  # kqueue descriptors are not inherited
+                loop: Any = self.loop
+                uvloops = getattr(loop, "_get_backend_id", None)
+                with select.epoll() as nothing:
+                    selector = uvloops() if uvloops is not None else loop._selector.fileno()
+                    os.dup2(nothing.fileno(), selector, inheritable=False)
+            self.loop.stop()
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("a client and its handles cannot be pickled: create a client in the other process")

@@ -15,7 +15,7 @@ from geminga.client.runtime import LoopThread
 from geminga.client.tasks import OnceTask
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ReaderSettings
-from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
+from geminga.errors import AlreadyClosed, IncompatibleSchema, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
 from geminga.schema import Schema
 from geminga.values import T_co
@@ -142,9 +142,11 @@ class AsyncTableView(Generic[T_co]):
 
     async def _prepare(self, message: Message[Any], *, retries: bool = False) -> None:
         """Fetch the schema version of a message: decoding must not wait. Raises the error of the request, or
-        repeats the request."""
+        repeats the request. A broken version, which no schema can have, is left to `decode`, which raises."""
         backoff = None
         while (error := await self._context.schemas.prepare(message)) is not None:
+            if isinstance(error, IncompatibleSchema):
+                return
             if not retries or isinstance(error, AlreadyClosed):
                 raise error
             backoff = backoff or self._context.backoff()

@@ -313,7 +313,10 @@ class AckTracker:
         requests, tokens = self.receipts.withdraw()
         for request in requests:
             for key, acks in request.individual.items():
-                self._pending.setdefault(key, acks)
+                if acks is None:  # even if a message of it was acknowledged a second time meanwhile
+                    self._pending[key] = None
+                else:
+                    self._note_partial(key, acks)
             if request.cumulative is not None:
                 self._cumulative_pending = True
         if not self._cumulative_pending:

@@ -161,9 +161,12 @@ class ConsumerCore(Settlement):
 
     def _end_connection(self) -> None:
         """Remove what is left of the last connection: it will be redelivered."""
+        self._remove_unread()
+        self.acks.reopen_batches()
+
+    def _remove_unread(self) -> None:
         self._position.detach(self._take_back())
         self.unsettled.clear()
-        self.acks.reopen_batches()
 
     def cluster_changed(self, cluster: int) -> None:
         """Prepare for a connection to another cluster, where message ids have no meaning.
@@ -507,7 +510,7 @@ class ConsumerCore(Settlement):
         Without a connection, only remove the unread messages: the next one begins with a redelivery. No
         effect on non-persistent topics, where queued messages would be lost."""
         if self.state is ConsumerState.IDLE and self.origin.keeps:
-            self._end_connection()
+            self._remove_unread()
         if self.state is not ConsumerState.READY or not self.origin.keeps:
             return
         if not self.settings.individual_only:

@@ -9,8 +9,6 @@ from geminga.consumer.flow import Release
 from geminga.consumer.message import EntryKey, Message
 from geminga.errors import PulsarException
 
-"""Ledger id and entry id."""
-
 
 class DeadLettered(NamedTuple):
     """Messages to publish to the dead letter topic; then call ``ConsumerCore.dead_letters_settled``."""

@@ -19,6 +19,7 @@ from geminga.wire.strict import text
 
 Buffer = bytes | bytearray | memoryview
 EntryKey = tuple[int, int]
+"""Ledger id and entry id."""
 
 _read_size = Struct(">I").unpack_from
 

@@ -28,7 +28,18 @@ class KeySharedMode(Choice):
     Sticky = 1
 
 
-class BatchReceivePolicy:
+class _Fixed:
+    """Base class of policies whose attributes, once checked, are not set again."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, name):
+            raise AttributeError(f"{name} of a {type(self).__name__} cannot be changed: make another policy")
+        super().__setattr__(name, value)
+
+
+class BatchReceivePolicy(_Fixed):
     """The limits of `ConsumerBatchReceivePolicy`; a limit that is not above 0 is ignored."""
 
     __slots__ = ("max_num_bytes", "max_num_message", "timeout_ms")
@@ -152,7 +163,7 @@ class ConsumerKeySharedPolicy(KeySharedPolicy):
         return self
 
 
-class DeadLetterPolicy:
+class DeadLetterPolicy(_Fixed):
     """Result of a `DeadLetterPolicyBuilder`; a text that was not given is empty."""
 
     __slots__ = ("dead_letter_topic", "initial_subscription_name", "max_redeliver_count")

@@ -447,5 +447,5 @@ def read_json(data: bytes) -> Any:
     """Return ``json.loads(data)``, which takes half as long again to find out that the text is UTF-8."""
     try:
         return _decode_json(data.decode())
-    except ValueError:
+    except (ValueError, AttributeError):  # also a str, as programs pass it to ``JsonSchema.decode``
         return json.loads(data)

@@ -1,4 +1,4 @@
-"""Admin REST: `geminga.Admin` and `geminga.asyncio.Admin`, generated from one source."""
+"""Admin REST: `geminga.asyncio.Admin`, and `geminga.Admin`, which runs its methods for threads."""
 
 from __future__ import annotations
 
