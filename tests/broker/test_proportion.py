@@ -200,7 +200,7 @@ def late_acknowledgement(harness: Harness, count: int) -> Work:
     """An acknowledgement of an acknowledged message, on a terminated topic."""
     peers, sender = consumers(harness, count, "Shared"), producer(harness)
     sender.publish(1)
-    harness.actions.terminate(NAME, lambda error: None)
+    harness.actions.topic(NAME).terminate(lambda error: None)
     peers[0].ack((0, 0))
     return lambda: peers[0].ack((0, 0))
 
