@@ -167,8 +167,14 @@ def test_a_run_with_anything_to_do_starts_spark(change, broker, project, started
     assert started.exists()
 
 
-def test_a_full_refresh_starts_spark(project, started):
-    run(project, full_refresh=["events"])
+@pytest.mark.parametrize(
+    "some", [{"full_refresh": ["events"]}, {"arguments": ("--refresh", "events")}], ids=["full", "part"]
+)
+def test_a_run_of_some_tables_starts_spark_and_so_does_the_next(some, project, started):
+    run(project, **some)
+    assert started.exists()
+    started.unlink()
+    run(project)
     assert started.exists()
 
 

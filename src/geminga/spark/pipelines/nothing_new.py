@@ -21,7 +21,7 @@ from geminga.spark.pipelines.project import (
 )
 
 FINISHED_FILE = "catalog/finished"
-"""File of a project with the digest of the definitions of its last run, if that succeeded."""
+"""File of a project with the digest of the definitions of its last run, if that updated all tables."""
 _FIELDS = {"name", "storage", "libraries", "configuration"}
 """Fields of the template's spec file: another one, such as ``database``, moves the tables."""
 _LIBRARIES = [{"glob": {"include": "transformations/**"}}]
@@ -58,9 +58,9 @@ def ingested(folder: Path) -> tuple[str, ...]:
 def without_news(folder: Path, cluster: str) -> tuple[str, ...]:
     """Return the tables that a run would leave as they are, if it would do so with all; otherwise none.
 
-    The last run must have finished with the same definitions, each planned micro-batch must be stored, and
-    the source, asked for the end of the next one as Spark asks it, must answer with the last one's. All
-    other cases, such as a recreated topic, are left to Spark. ``cluster`` has the connection:
+    The last run must have updated all tables with the same definitions, each planned micro-batch must be
+    stored, and the source, asked for the end of the next one as Spark asks it, must answer with the last
+    one's. All other cases, such as a recreated topic, are left to Spark. ``cluster`` has the connection:
     `geminga.spark.pipelines.connection.handed_over`.
     """
     finished = folder / FINISHED_FILE
