@@ -264,8 +264,7 @@ BEHAVIOUR = (
     ),
     Behaviour(
         "the client used in a forked child", "hangs", "`ForkedProcessError`: create a client in the child",
-        "threads do not survive a fork",
-        "tests/client/test_forks.py::test_a_forked_child_gets_a_clear_error_or_its_own_client",
+        "threads do not survive a fork", "tests/client/test_runtime.py::test_calls_in_a_forked_child_raise",
     ),
 )  # fmt: skip
 

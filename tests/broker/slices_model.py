@@ -427,7 +427,7 @@ class Client(Asking):
             return answers or peer.take(Command.CLOSE_CONSUMER)
 
         yield subscribed
-        if not answers:
+        if not answers or "closed meanwhile: try again" in answers[0].command.error.message:
             return False
         assert answers[0].type == Command.SUCCESS, answers[0].command
         peer.command("flow", consumer_id=1, messagePermits=1000)

@@ -263,9 +263,9 @@ def test_unloaded_topics_free_space_too_and_are_unloaded_again(make_harness, mon
 def test_little_free_space_limits_pending_bytes(room):
     room.leave(MIB + 500_000)
     assert room.guard.level is DiskLevel.LOW
-    assert room.harness.broker.bytes.pending_bytes_max <= 250_000
+    assert room.harness.broker.backpressure.pending_bytes_max <= 250_000
     room.leave(5 * MIB)
-    assert room.harness.broker.bytes.pending_bytes_max == pytest.approx(2 * MIB, rel=0.01)
+    assert room.harness.broker.backpressure.pending_bytes_max == pytest.approx(2 * MIB, rel=0.01)
 
 
 def test_the_write_rate_is_reported_and_excessive_retention_logged(room, caplog):

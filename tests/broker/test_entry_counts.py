@@ -16,6 +16,7 @@ from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.entries import backlog_count
 from geminga.broker.entry_counts import CountsCache, EntryCounts, blocks_key, totals_key
 from geminga.errors import StoreDamaged
+from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -270,6 +271,27 @@ def test_a_damaged_entry_counts_as_a_message_of_no_bytes():
     topic.store.read = damaged  # type: ignore[method-assign]
     assert topic.counts.between(0, 10) == (9 * 3 + 1, 9 * 100)
     assert topic.counts.of(4) == (1, 0)
+
+
+def test_entries_lost_together_are_counted_after_one_read():
+    """A missing log file may hold a million entries: a read for each would stop the broker for minutes."""
+    topic = Topic()
+    for _ in range(2000):
+        topic.append(an_entry(1, 60), counted=False)
+    topic.open()
+    plain, reads = topic.store.read, 0
+
+    def lost(ledger_id: int, first: int, **limits: int) -> list[bytes]:
+        nonlocal reads
+        reads += 1
+        if first < 1990:
+            damage = Damage("log-0000000001", 0, "it is missing", ledger_id, 0, 1989, DamageLoss.ENTRIES)
+            raise EntriesDamaged("entries 0 to 1989", damage)
+        return plain(ledger_id, first, **limits)
+
+    topic.store.read = lost  # type: ignore[method-assign]
+    assert topic.counts.between(0, 2000) == (2000, 10 * 60)
+    assert reads == 2
 
 
 def test_trimming_and_deleting_remove_the_counts():

@@ -27,7 +27,7 @@ def crowded(make_harness):
 
 
 def test_half_a_frame_is_counted_until_it_is_complete_or_its_peer_gone(harness):
-    peer, ledger = harness.peer(), harness.broker.bytes
+    peer, ledger = harness.peer(), harness.broker.backpressure
     peer.send_bytes(part(1 * MIB))
     assert ledger.received_bytes == 1 * MIB
     peer.send_bytes(bytes(MIB))
@@ -40,7 +40,7 @@ def test_frames_before_connect_must_be_small(harness):
     peer = harness.peer(connect=False)
     peer.send_bytes(part(1000, of=harness.settings.handshake_bytes_max + 1))
     assert peer.is_closed
-    assert harness.broker.bytes.received_bytes == 0
+    assert harness.broker.backpressure.received_bytes == 0
 
 
 def test_at_the_limit_one_frame_is_completed_at_a_time(crowded, make_entry):
@@ -68,7 +68,7 @@ def test_a_stalled_peer_is_disconnected_at_the_limit_and_others_continue(crowded
     assert stalled.is_closed
     assert waiting.reading
     assert not waiting.is_closed
-    assert crowded.broker.bytes.received_bytes == 3 * MIB
+    assert crowded.broker.backpressure.received_bytes == 3 * MIB
 
 
 def test_below_the_limit_no_peer_is_disconnected(harness):
@@ -86,13 +86,13 @@ def test_incomplete_frames_of_a_thousand_peers_stay_below_the_limit(crowded):
             if peer.reading and not peer.is_closed:
                 peer.send_bytes(part(256 * 1024) if not peer.session.decoder.pending_size else bytes(MIB))
     # Twice the limit, and the frame that is being completed.
-    assert crowded.broker.bytes.received_bytes <= 2 * 5 * MIB + LARGEST
+    assert crowded.broker.backpressure.received_bytes <= 2 * 5 * MIB + LARGEST
     assert sum(peer.is_closed for peer in peers) > 900
     calm = crowded.peer()
     calm.producer("t", 1)
     for _ in range(40):
         crowded.advance(STALLED_SECONDS)
-    assert crowded.broker.bytes.received_bytes <= 5 * MIB
+    assert crowded.broker.backpressure.received_bytes <= 5 * MIB
 
 
 def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness):
@@ -109,12 +109,12 @@ def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness):
     # Bytes that arrive although reading is paused are queued in order, and count.
     flood.send_bytes(pings[:-1])
     flood.send_bytes(pings[-1:])
-    assert broker.bytes.received_bytes > 5_000
+    assert broker.backpressure.received_bytes > 5_000
     while broker.slices.waiting:
         broker.turn(harness.now, harness.now_ms)
     assert len(flood.frames) == 5_001
     assert flood.reading
-    assert broker.bytes.received_bytes == 0
+    assert broker.backpressure.received_bytes == 0
 
 
 def test_commands_of_a_peer_that_does_not_read_wait(harness):

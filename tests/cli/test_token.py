@@ -81,6 +81,16 @@ def test_a_key_is_never_shown(key):
     assert key.startswith("file:") or key not in str(result.exception)
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_key_that_is_written_to_a_link_is_only_for_its_owner(tmp_path, exists):
+    target, link = tmp_path / "target", tmp_path / "link"
+    if exists:
+        target.touch(0o644)
+    link.symlink_to(target)
+    assert run("create-secret-key", "--output", str(link)).exit_code == 0
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_key_is_written_to_a_link_and_not_in_its_place(tmp_path):
     target, link = tmp_path / "target", tmp_path / "stdout"
     target.touch()

@@ -25,8 +25,8 @@ from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Su
 from waiting import eventually
 
 from geminga.client import metrics
-from geminga.producer.backlog import ByteBudget
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.pending_limits import ByteBudget
 from geminga.producer.settings import ProducerSettings
 
 NAMESPACE = {"pulsar.tenant": "public", "pulsar.namespace": "public/default"}

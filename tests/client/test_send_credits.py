@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from geminga.client.send_credits import PLAIN_SIZE_MIN, SendCredits
-from geminga.producer.backlog import UNLIMITED, ByteBudget
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.pending_limits import UNLIMITED, ByteBudget
 from geminga.producer.settings import CompressionType, ProducerSettings
 from geminga.wire.frames import MAX_MESSAGE_SIZE
 from geminga.wire.proto import pulsar_wire_pb2 as pb

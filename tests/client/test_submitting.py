@@ -7,9 +7,9 @@ from typing import Any
 
 from geminga.client.submit_queue import QueuedSend, QueuedWork, SubmitQueue
 from geminga.client.submitting import SubmitWorker
-from geminga.producer.backlog import ByteBudget
 from geminga.producer.message import simple_message
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.pending_limits import ByteBudget
 from geminga.producer.settings import ProducerSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -108,7 +108,7 @@ def holds_nothing(producer: Any) -> None:
         0,
         0,
     )
-    assert [partition.backlog.own.used for partition in publisher.state.partitions] == [0]
+    assert [partition.limits.own.used for partition in publisher.state.partitions] == [0]
     assert (publisher.state.shared.used, publisher.memory.used) == (0, 0)
 
 

@@ -87,7 +87,7 @@ class Story:
 
     @property
     def found(self) -> tuple[Any, Any]:
-        return self.harness.actions.found(NAME, "s")  # type: ignore[no-any-return]
+        return self.harness.actions.cursors.found(NAME, "s")  # type: ignore[no-any-return]
 
 
 def _entry(payload: bytes, **fields: Any) -> bytes:
@@ -274,6 +274,17 @@ def test_a_reset_goes_to_the_previewed_position(story, page):
     said = re.search(r"timestamp=(\d+)", previewed.value.url)
     assert said is not None
     assert done.value.url.endswith(f"/resetcursor/{said[1]}")
+
+
+def test_what_a_hidden_field_of_a_dialog_holds_does_not_matter(story, page):
+    story.subscribe(consumer_name="c")
+    page.goto(subscription_url(story.served))
+    page.locator("[data-action=reset]").click()
+    dialog = page.locator("dialog")
+    dialog.get_by_label("How long", exact=True).fill("")
+    expect(dialog.get_by_role("button", name="Reset")).to_be_disabled()
+    dialog.get_by_label("Where to").select_option("latest")
+    expect(dialog.get_by_role("button", name="Reset")).to_be_enabled()
 
 
 def _is_two_hours_ago(url: str) -> bool:

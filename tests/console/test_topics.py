@@ -289,6 +289,19 @@ def test_a_message_is_published(create, served, page):
     expect(page.locator("dialog .refused")).to_have_text("“trace” is not NAME=VALUE.")
 
 
+def test_only_text_can_be_published_again(create, publish, served, page):
+    """Other bytes would be stored with replacement characters."""
+    create("t")
+    publish("t", b"\x00\xff\xfe", b"a\r\nb", "caf\xe9".encode())
+    page.goto(topic_url(served, "t"))
+    again = page.get_by_role("button", name="Publish again")
+    for entry, count in ((0, 0), (1, 0), (2, 1)):
+        page.get_by_role("button", name=f"Open 0:{entry}").click()
+        expect(page.get_by_role("button", name="Download")).to_be_visible()
+        expect(again).to_have_count(count)
+        page.get_by_role("button", name="Close").click()
+
+
 # --- policies ---
 
 
@@ -348,6 +361,23 @@ def test_policies_are_changed_with_their_effect_and_command(create, publish, ser
     expect(box).to_contain_text("geminga namespaces unset public/default backlog_quota")
     page.get_by_role("button", name="Change", exact=True).click()
     expect(row).not_to_contain_text("2.0 GiB")
+
+
+def test_the_dialog_of_a_policy_begins_with_its_value(create, served, page):
+    """Also with 0, which is not "no limit" for retention."""
+    create("orders")
+    zero = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    topic = TopicName.parse(BASE + "orders")
+    namespaces = served.harness.broker.namespaces
+    served.do(lambda: namespaces.set_topic_policy(topic, "retention_policies", zero, done))
+    served.do(served.harness.poll)
+    page.goto(topic_url(served, "orders"))
+    page.get_by_role("button", name="Change: Acknowledged messages are kept").click()
+    none = "none: messages are deleted once all subscriptions acknowledged them"
+    expect(page.locator("dialog .preview")).to_contain_text(f"now: {none}; then: {none}", ignore_case=True)
+    for field in ("Time", "Size"):
+        page.locator("dialog").get_by_label(field, exact=True).fill("")
+    expect(page.locator("dialog .preview")).to_contain_text("then: for ever, any size")
 
 
 def test_limits_of_a_topic_alone_and_lists_are_changed(create, served, page):

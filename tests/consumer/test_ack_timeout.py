@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from geminga.consumer.ack_timeout import AckTimeout
+from geminga.consumer.unacked_entries import AckTimeout
 
 
 def test_a_timeout_of_zero_tracks_no_entry():

@@ -114,6 +114,29 @@ def test_a_chunk_without_its_first_is_acknowledged_once_expired():
     assert add(chunks, chunk("a", 1, publish_time=NOW_MS - 61_000), 1).acknowledge == [(1, 1)]
 
 
+def test_a_chunk_that_was_on_its_way_when_all_were_forgotten_waits_for_the_first():
+    """A consumer that asks for redelivery forgets the first chunk, and then the second one arrives."""
+    chunks, old = assembler(), NOW_MS - 61_000
+    add(chunks, chunk("a", 0, publish_time=old), 0)
+    chunks.clear()
+    verdict = add(chunks, chunk("a", 1, publish_time=old), 1)
+    assert (verdict.acknowledge, verdict.dropped) == ([], [(1, 1)])
+    for index in range(3):
+        verdict = add(chunks, chunk("a", index, publish_time=old), index)
+    assert verdict.payload == b"ababab"
+    assert add(chunks, chunk("a", 2, publish_time=old), 2).acknowledge == [(1, 2)]
+
+
+def test_few_forgotten_messages_are_remembered(monkeypatch):
+    monkeypatch.setattr("geminga.consumer.chunks.FORGOTTEN_MAX", 2)
+    chunks, old = assembler(), NOW_MS - 61_000
+    for uuid in "abc":
+        add(chunks, chunk(uuid, 0, publish_time=old), 0)
+    chunks.clear()
+    kept = [not add(chunks, chunk(uuid, 1, publish_time=old), 1).acknowledge for uuid in "abc"]
+    assert kept == [False, True, True]
+
+
 def test_the_same_entry_again_is_ignored():
     chunks = assembler()
     add(chunks, chunk("a", 0), 0)

@@ -1,6 +1,6 @@
 import pytest
 
-from geminga.consumer.negative_acks import NegativeAcks
+from geminga.consumer.unacked_entries import NegativeAcks
 
 
 def test_due_after_the_delay_and_not_before():

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from geminga.ledger import steps
+from geminga.ledger import callbacks, steps
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
@@ -144,7 +144,7 @@ class Examiner:
 def small_steps(monkeypatch):
     """Poll with a limit, so that steps are interrupted anywhere."""
     monkeypatch.setattr(steps, "AT_ONCE", 2)
-    monkeypatch.setattr(steps, "REPORTED_AT_ONCE", 1)
+    monkeypatch.setattr(callbacks, "REPORTED_AT_ONCE", 1)
 
 
 @pytest.fixture(autouse=True)

@@ -260,6 +260,20 @@ def test_a_missing_last_file_is_reported_and_its_number_not_reused(settings, cle
     assert last not in disk.names
 
 
+def test_no_id_is_given_twice_when_the_last_two_files_are_missing(settings):
+    disk = SimulatedDisk()
+    store = open_store(disk, settings)
+    created = []
+    while LOGS[2] not in disk.names:
+        created += [store.create_ledger(f"owner {number}") for number in range(10)]
+        store.poll()
+    disk = disk.kill()
+    for path in LOGS[1:]:
+        disk.remove(path)
+    with open_store(disk, settings) as store:
+        assert store.create_ledger("new") > created[-1]
+
+
 @pytest.mark.parametrize("which", [0, -1])
 def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings, which):
     """Also behind a clean end, when nothing of the log is read again."""
@@ -280,6 +294,26 @@ def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings, which):
         store = open_store(disk, settings)
         assert store.damage.found, "damage is forgotten after a restart"
         audit(store)
+        store.close()
+
+
+def test_a_file_that_was_cut_between_groups_is_reported_after_a_kill(settings):
+    """The next file says where the one before ended."""
+    original = make_disk(settings, clean=False)
+    data = bytes(original.names[LOGS[0]].durable)
+    boundaries = [at for at in range(FILE_HEADER_BYTES, len(data)) if data.startswith(GROUP_MAGIC, at)]
+    assert LOGS[1] in original.names
+    assert len(boundaries) > 2
+    for left in boundaries:
+        disk = original.copy()
+        del disk.content(LOGS[0])[left:]
+        store = open_store(disk, settings)
+        assert any(
+            damage.file in LOGS[0] and damage.offset == left and "too early" in damage.what
+            for damage in store.damage.found
+        ), (left, store.damage.found)
+        audit(store)
+        check_takes_writes(store)
         store.close()
 
 

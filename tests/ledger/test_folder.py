@@ -229,6 +229,17 @@ def test_new_parents_of_the_folder_survive_a_power_loss(names):
     store.close()
 
 
+def test_a_superblock_whose_first_sync_failed_is_durable_after_the_next_start():
+    made = FaultyFileSystem(SimulatedDisk())
+    open_folder(made, "/data")[0].release()
+    number = max(at for at, step in enumerate(made.history, 1) if step == ("sync folder", "/data"))
+    disk = SimulatedDisk()
+    with pytest.raises(OSError):
+        open_folder(FaultyFileSystem(disk, Plan(errors={number: errno.EIO})), "/data")
+    open_folder(FaultyFileSystem(disk), "/data")[0].release()
+    assert "superblock" in FaultyFileSystem(disk.crash(Fate())).list_folder("/data")
+
+
 def test_the_store_names_the_program_version_that_wrote_it_last(tmp_path, monkeypatch, caplog):
     for version in ("0.2.0", "0.2.0", "0.3.0"):
         monkeypatch.setattr(folder, "__version__", version)

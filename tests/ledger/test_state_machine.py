@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from geminga.ledger import steps
+from geminga.ledger import callbacks, steps
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
@@ -177,7 +177,7 @@ class StoreLives(RuleBasedStateMachine):
 def small_steps(monkeypatch):
     """Poll with a limit, so that steps are interrupted anywhere."""
     monkeypatch.setattr(steps, "AT_ONCE", 1)
-    monkeypatch.setattr(steps, "REPORTED_AT_ONCE", 1)
+    monkeypatch.setattr(callbacks, "REPORTED_AT_ONCE", 1)
 
 
 TestStoreLives = StoreLives.TestCase

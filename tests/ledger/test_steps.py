@@ -10,8 +10,9 @@ import pytest
 
 from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import StoredValue
+from geminga.ledger.callbacks import REPORTED_AT_ONCE, run_in_steps
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.steps import AT_ONCE, REPORTED_AT_ONCE, emptied, parts, reported, taken
+from geminga.ledger.steps import AT_ONCE, emptied, parts, taken
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
 
@@ -84,9 +85,9 @@ def test_callbacks_are_run_in_order_a_few_at_a_time():
 
     error = StoreStopped("no more")
     dones = [*[None] * REPORTED_AT_ONCE, seen.append, fails, *[seen.append] * REPORTED_AT_ONCE]
-    assert list(reported(dones, error)) == [0, REPORTED_AT_ONCE, 2]
+    assert list(run_in_steps(dones, error)) == [0, REPORTED_AT_ONCE, 2]
     assert seen == [error, "failed", *[error] * REPORTED_AT_ONCE]
-    assert not list(reported([], None))
+    assert not list(run_in_steps([], None))
 
 
 @pytest.mark.parametrize("count", [0, 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])

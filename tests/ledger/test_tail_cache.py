@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from geminga.ledger.tail_cache import TailCache
+from geminga.ledger.ledger_table import TailCache
 
 
 def ledger(entries: int, since: int = 0) -> Any:
@@ -23,7 +23,7 @@ def test_groups_leave_in_their_order_and_the_account_stays_small():
             ledgers[each].recent.extend([b"entry"] * count)
         held.append(counts)
         table.settled_groups = number + 1
-        tails.holds(counts, 3, 3)
+        tails.add(counts, 3, 3)
         kept = held[-33:]
         for each, found in ledgers.items():
             assert len(found.recent) == sum(counts.get(each, 0) for counts in kept)
@@ -36,7 +36,7 @@ def test_groups_leave_in_their_order_and_the_account_stays_small():
 def test_a_ledger_unloaded_and_loaded_again_keeps_its_new_entries():
     table: Any = SimpleNamespace(loaded={1: ledger(5, since=2)}, settled_groups=1)
     tails = TailCache(table, 300)
-    tails.holds({1: 1}, 1, 1)
+    tails.add({1: 1}, 1, 1)
     table.settled_groups = 3
-    tails.holds({1: 1, 7: 1}, 2, 2)  # the other one was unloaded, and not loaded again
+    tails.add({1: 1, 7: 1}, 2, 2)  # the other one was unloaded, and not loaded again
     assert len(table.loaded[1].recent) == 4

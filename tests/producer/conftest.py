@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from geminga.producer.backlog import Backlog, ByteBudget, Permits
 from geminga.producer.partition import PartitionProducer, ReadySet
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.pending_limits import ByteBudget, PendingLimits, Permits
 from geminga.producer.settings import ProducerSettings
 from geminga.wire.compression import decompress
 from geminga.wire.frames import FrameDecoder
@@ -61,7 +61,7 @@ class Bench:
             index=index,
             producer_id=3,
             settings=self.settings,
-            backlog=Backlog(Permits(self.settings.max_pending_messages), Permits(shared), self.memory),
+            limits=PendingLimits(Permits(self.settings.max_pending_messages), Permits(shared), self.memory),
             ready_set=self.ready_set,
         )
         self.max_message_size = 5 * 1024 * 1024
@@ -103,8 +103,8 @@ class Bench:
 
     @property
     def permits_used(self) -> tuple[int, int, int]:
-        backlog = self.partition.backlog
-        return backlog.own.used, backlog.shared.used, backlog.memory.used
+        limits = self.partition.limits
+        return limits.own.used, limits.shared.used, limits.memory.used
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull, PulsarException
-from geminga.producer.backlog import ByteBudget
 from geminga.producer.message import OutgoingMessage, simple_message
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.pending_limits import ByteBudget
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.producer.states import ProducerState
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -29,10 +29,10 @@ def test_a_topic_without_partitions_has_one_with_index_minus_one(topic):
 def test_partitions_have_their_names_and_fair_shares(topic):
     producer = topic(4, max_pending_messages=1000, max_pending_messages_across_partitions=100)
     assert [p.topic for p in producer.partitions][3] == "persistent://public/default/t-partition-3"
-    assert [p.backlog.own.limit for p in producer.partitions] == [25] * 4
+    assert [p.limits.own.limit for p in producer.partitions] == [25] * 4
     fresh = producer.grow(5)
     assert [p.index for p in fresh] == [4]
-    assert [p.backlog.own.limit for p in producer.partitions] == [20] * 5
+    assert [p.limits.own.limit for p in producer.partitions] == [20] * 5
     assert producer.grow(3) == []
 
 
@@ -323,7 +323,7 @@ class Permits(RuleBasedStateMachine):
             if batch is not None:
                 count += len(batch)
                 size += batch.size
-            assert partition.backlog.own.used == count
+            assert partition.limits.own.used == count
             total_count += count
             total_size += size
         assert self.producer.shared.used == total_count <= self.producer.shared.limit

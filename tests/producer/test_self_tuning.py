@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.errors import InvalidConfiguration, MemoryBufferIsFull, ProducerQueueIsFull
-from geminga.producer.backlog import UNLIMITED, ByteBudget
 from geminga.producer.batching import MARK_FACTOR, BatchTiming
 from geminga.producer.message import simple_message
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.pending_limits import UNLIMITED, ByteBudget
 from geminga.producer.self_tuning import (
     DELAY_PARTS_MIN,
     JOINS_MEMORY,
@@ -229,7 +229,7 @@ class World:
         assert producer.shared.used <= producer.shared.limit
         assert self.memory.used <= self.memory.limit
         for partition in producer.partitions:
-            assert partition.backlog.own.used <= partition.backlog.own.limit
+            assert partition.limits.own.used <= partition.limits.own.limit
             if partition.batch is not None:
                 assert partition.batch.deadline <= partition.batch.opened_at + BUDGET
 

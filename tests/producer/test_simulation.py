@@ -23,19 +23,19 @@ from geminga.errors import (
     PulsarException,
     from_server,
 )
-from geminga.producer.backlog import ByteBudget
 from geminga.producer.message import OutgoingMessage, simple_message
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer, SendErrorVerdict
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.pending_limits import ByteBudget
 from geminga.producer.settings import BatchingType, CompressionType, PartitionsRoutingMode, ProducerSettings
 from geminga.producer.states import ENDED, ProducerState
 from geminga.wire.batch import decode_batch, encode_plain_batch
+from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.compression import decompress
 from geminga.wire.frames import FrameDecoder, ReceiptFrame
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.receipt_runs import ReceiptRun
 
 PERSISTENCE, CHECKSUM, NOT_ALLOWED, NOT_READY = 2, 9, 22, 6
 
@@ -581,7 +581,7 @@ class Auditor:
         assert producer.shared.used == 0
         assert self.world.memory.used == 0
         for partition in producer.partitions:
-            assert partition.backlog.own.used == 0
+            assert partition.limits.own.used == 0
             assert len(partition.pending) == 0
         statistics = producer.statistics()
         messages = sum(map(len, self.world.sent.values()))

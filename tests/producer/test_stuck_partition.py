@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
-from geminga.producer.backlog import ByteBudget
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.pending_limits import ByteBudget
 from geminga.producer.settings import ProducerSettings
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -6,8 +6,8 @@ from geminga import errors
 from geminga.producer.message import simple_message
 from geminga.producer.operation import RUN_BYTES_MAX, RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX
 from geminga.producer.partition import SendErrorVerdict
+from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.frames import ReceiptFrame
-from geminga.wire.receipt_runs import ReceiptRun
 
 NOT_ALLOWED, PERSISTENCE = 22, 2
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.errors import ProtocolError
-from geminga.wire.acks import AckFrame
-from geminga.wire.broker_frames import BrokerFrameDecoder
+from geminga.wire.broker_frames import AckFrame, BrokerFrameDecoder
 from geminga.wire.frames import CommandFrame, FrameDecoder, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.wire import receipt_runs
-from geminga.wire.client_frames import ClientFrameDecoder
+from geminga.wire import client_frames
+from geminga.wire.client_frames import ClientFrameDecoder, ReceiptRun
 from geminga.wire.frames import Frame, FrameDecoder, ReceiptFrame, encode_command, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.receipt_runs import ReceiptRun
 from geminga.wire.varint import varints
 
 PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
@@ -114,7 +113,7 @@ def test_receipts_without_runs_cost_in_proportion_to_their_number(monkeypatch):
         compared.append(count)
         return varints(first, count)
 
-    monkeypatch.setattr(receipt_runs, "varints", counted)
+    monkeypatch.setattr(client_frames, "varints", counted)
     count = 10_000
     batches = b"".join(receipt(20_000 + n, 20_000 + n) for n in range(0, 10 * count, 10))
     frames = ClientFrameDecoder().feed(batches, count)

@@ -84,7 +84,7 @@ class Broker:
             loop.wake,
             lambda about, error: self.scheduler.failed("job", about, error),
         )
-        self.bytes = MemoryBackpressure(self.scheduler, settings, lambda: store.is_behind)
+        self.backpressure = MemoryBackpressure(self.scheduler, settings, lambda: store.is_behind)
         self.watched = WatchedLists(self.scheduler, self.slices)
         self.dynamic = DynamicSettings(store, settings)
         self.namespaces = NamespaceRegistry(store, self.dynamic.current, is_sure=not self.dynamic.lost)
@@ -94,7 +94,7 @@ class Broker:
         self.topics = TopicRegistry(services, self.namespaces)
         self._upkeep = TopicMaintenance(services, self.topics, self.namespaces)
         self.retention_evictor = RetentionEvictor(services, self.topics)
-        self.disk = DiskGuard(self.scheduler, store, settings, self.bytes)
+        self.disk = DiskGuard(self.scheduler, store, settings, self.backpressure)
         self.disk.give_way = self.retention_evictor.go
         self._limit(self.dynamic.current)
         self.dynamic.watch(self._use)
@@ -142,7 +142,7 @@ class Broker:
             schemas=self.schemas,
             producer_names=ProducerNames(self.settings.cluster, now_ms),
             watched=self.watched,
-            bytes=self.bytes,
+            backpressure=self.backpressure,
             rate_limited_log=self.rate_limited_log,
             audit=self.audit,
             disk=self.disk,
@@ -213,7 +213,7 @@ class Broker:
             self.store.poll(self._is_enough)
             self.disk.look()
             scheduler.dispatch_ready()
-            self.bytes.resume()
+            self.backpressure.resume()
         finally:
             scheduler.flush_some()
             if self._has_more:

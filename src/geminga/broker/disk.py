@@ -61,12 +61,12 @@ class DiskGuard:
         scheduler: Scheduler,
         store: EntryStore,
         settings: BrokerSettings,
-        bytes_ledger: MemoryBackpressure,
+        backpressure: MemoryBackpressure,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
         self._settings = settings
-        self._bytes = bytes_ledger
+        self._backpressure = backpressure
         self._space: FreeSpace | None = None
         self._samples: deque[tuple[float, int]] = deque()
         self._warned_at = self._told_low_at = -INFINITY
@@ -99,7 +99,8 @@ class DiskGuard:
     @property
     def low(self) -> int:
         """Free bytes below which retained messages are deleted early."""
-        return self.mark + max(self.mark, self._part(8, 256 * 1024 * 1024))
+        mark = self.mark
+        return mark + max(mark, self._part(8, 256 * 1024 * 1024))
 
     @property
     def _target(self) -> int:
@@ -120,11 +121,12 @@ class DiskGuard:
                 self._press()
             return
         self._space = space
-        before, self.level = self.level, self._level(space.free_bytes, self.mark)
+        mark = self.mark
+        before, self.level = self.level, self._level(space.free_bytes, mark)
         if self.level is not before:
             self._changed(before)
-        room = max(UNDER_WAY_MIN, (space.free_bytes - self.mark) // 2)
-        self._bytes.pending_bytes_max = min(self._settings.pending_bytes_max, room)
+        room = max(UNDER_WAY_MIN, (space.free_bytes - mark) // 2)
+        self._backpressure.pending_bytes_max = min(self._settings.pending_bytes_max, room)
 
     def _level(self, free: int, mark: int) -> DiskLevel:
         """Return the level, with hysteresis."""

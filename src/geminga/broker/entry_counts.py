@@ -29,6 +29,7 @@ from geminga.broker.entries import backlog_count
 from geminga.broker.records import RecordReader, put_varint
 from geminga.errors import StoreDamaged
 from geminga.ledger.api import EntryStore
+from geminga.ledger.damage import EntriesDamaged
 
 BLOCK_ENTRIES = 512
 BLOCK_BYTES = 1024 * 1024
@@ -578,14 +579,19 @@ class EntryCounts:
 
     def _read_some(self, ledger: CountedLedger, counts: LedgerCounts) -> None:
         """Count a block's worth of entries by reading them; a damaged one counts as a message of no bytes."""
+        entries: list[bytes] = []
+        damaged_to = counts.counted + 1
         try:
             entries = self._store.read(
                 ledger.ledger_id, counts.counted, entries_max=BLOCK_ENTRIES, bytes_max=BLOCK_BYTES
             )
-        except StoreDamaged:
-            entries = []
+        except StoreDamaged as error:
+            damage = error.damage if isinstance(error, EntriesDamaged) else None
+            if damage is not None and damage.last_entry_id is not None:
+                damaged_to = max(damaged_to, damage.last_entry_id + 1)  # a lost file may hold a million
         if not entries:
-            counts.append(1, 0)
+            for _ in range(min(damaged_to, ledger.entries) - counts.counted):
+                counts.append(1, 0)
         for entry in entries[: ledger.entries - counts.counted]:
             counts.append(backlog_count(entry), len(entry))
         if counts.counted == ledger.entries and counts is not self._current:

@@ -9,8 +9,8 @@ Three accounts, each with a limit in `geminga.broker.settings.BrokerSettings`:
             are read from, and the one that has waited longest, so that frames are completed one after the
             other. That peer is disconnected if it stops sending, and at twice the limit any peer that adds
             to it (one read of a socket each may precede the limit).
-*unsent*    Answers and messages that peers have not read. The server counts them (`serving.write_buffers`);
-            at the limit only peers with few of them are `writable`.
+*unsent*    Answers and messages that peers have not read. The server counts them
+            (`serving.server.WriteBuffers`); at the limit only peers with few of them are `writable`.
 
 Small amounts are not counted: `COUNTED_BYTES` a peer, for as many peers as `connections_max` allows.
 """

@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import os
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -40,7 +41,10 @@ def _write(path: Path, data: bytes) -> None:
     """Write a file that only its owner may read, replacing an existing file atomically; a device or a link,
     such as /dev/stdout, is written to."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        path.write_bytes(data)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                os.fchmod(file.fileno(), 0o600)
+            file.write(data)
         return
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

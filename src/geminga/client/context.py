@@ -36,7 +36,7 @@ from geminga.errors import (
     TopicNotFound,
 )
 from geminga.ids import TopicName
-from geminga.producer.backlog import ByteBudget
+from geminga.producer.pending_limits import ByteBudget
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 if TYPE_CHECKING:

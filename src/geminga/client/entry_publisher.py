@@ -15,10 +15,10 @@ from geminga.client.pool import BrokerConnection
 from geminga.connection.addresses import Address
 from geminga.errors import AlreadyClosed, ConnectError, MessageTooBig, PulsarException, from_server
 from geminga.wire.checksum import Buffer
+from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.frame_encoding import encode_send
 from geminga.wire.frames import Frame, ReceiptFrame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.receipt_runs import ReceiptRun
 
 _PADDING_BYTES = 10 * 1024
 """Brokers accept frames that exceed their largest message by this."""

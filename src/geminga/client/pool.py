@@ -41,10 +41,10 @@ from geminga.errors import (
     ServerReportedError,
     Timeout,
 )
+from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.frames import Frame, MessageFrame, ReceiptFrame
 from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.receipt_runs import ReceiptRun
 
 logger = logging.getLogger("geminga")
 

@@ -14,9 +14,9 @@ from geminga.errors import PulsarException, Timeout, UnsupportedVersionError
 from geminga.producer.partition import PartitionProducer, SendErrorVerdict
 from geminga.producer.settings import ProducerAccessMode, ProducerSettings
 from geminga.producer.states import ProducerState
+from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.frames import Frame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.receipt_runs import ReceiptRun
 
 logger = logging.getLogger("geminga.producer")
 

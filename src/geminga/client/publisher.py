@@ -284,7 +284,7 @@ class Publisher:
                 partition = partitions[state.router.of_key(message.partition_key, len(partitions))]
             if partition is None:
                 partition = state.joined
-            elif submit_queue.depth() >= partition.backlog.own.free or not partition.accepting:
+            elif submit_queue.depth() >= partition.limits.own.free or not partition.accepting:
                 return False
         if urgent:
             submit_queue.put_and_wake(item, token, urgent=True)

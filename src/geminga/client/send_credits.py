@@ -6,8 +6,8 @@ each iteration.
 
 from __future__ import annotations
 
-from geminga.producer.backlog import UNLIMITED
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.pending_limits import UNLIMITED
 from geminga.producer.settings import CompressionType, ProducerSettings
 
 PLAIN_SIZE_MIN = 4096
@@ -53,14 +53,14 @@ class SendCredits:
         partitions = state.partitions
         if len(partitions) == 1:
             (only,) = partitions
-            free = only.backlog.own.free if only.accepting else 0
+            free = only.limits.own.free if only.accepting else 0
         else:
             free = state.shared.free
-            limit = partitions[0].backlog.own.limit
+            limit = partitions[0].limits.own.limit
             if state.router.steps_over:
                 free = min(free, limit * len(partitions) - state.shared.used)
             else:
-                free = min(free, limit, *(partition.backlog.own.free for partition in state.ready_set.busy))
+                free = min(free, limit, *(partition.limits.own.free for partition in state.ready_set.busy))
         if self._memory.limited:
             free = min(free, self._memory.free // max(1, producers) // max(1, size_max))
         return free

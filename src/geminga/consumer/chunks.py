@@ -16,6 +16,9 @@ Buffer = bytes | bytearray | memoryview
 EntryKey = tuple[int, int]
 """``(ledger_id, entry_id)``"""
 
+FORGOTTEN_MAX = 1000
+"""Maximum messages that `ChunkAssembler.clear` remembers; the oldest is forgotten first."""
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class ChunkVerdict:
@@ -60,6 +63,8 @@ class ChunkAssembler:
         self._expiry_seconds = expiry_seconds
         self._bytes_max = bytes_max
         self._open: dict[str, _Open] = {}
+        self._cleared: dict[str, None] = {}
+        """Messages that were open when all were forgotten, and have not begun again."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -70,7 +75,10 @@ class ChunkAssembler:
         return sum(context.size_bytes for context in self._open.values())
 
     def clear(self) -> None:
-        """Forget all: after a reconnect or a seek the broker sends every chunk again."""
+        """Forget all: after a reconnect, a redelivery or a seek the broker sends every chunk again."""
+        self._cleared |= dict.fromkeys(self._open)
+        while len(self._cleared) > FORGOTTEN_MAX:
+            del self._cleared[next(iter(self._cleared))]
         self._open.clear()
 
     def next_deadline(self) -> float:
@@ -142,6 +150,7 @@ class ChunkAssembler:
             oldest = self._forget(next(iter(self._open)), verdict)
             (verdict.acknowledge if self._acknowledge_oldest else verdict.dropped).extend(oldest.ids)
         self._open[uuid] = begun
+        self._cleared.pop(uuid, None)
         return begun
 
     def _out_of_order(
@@ -156,7 +165,8 @@ class ChunkAssembler:
         ids = [key]
         if context is not None:
             ids = [*self._forget(uuid, verdict).ids, key]
-        # A chunk is missing. It may still be redelivered, unless the message is too old for that.
+        # A chunk is missing. It may still be redelivered, unless the message is too old for that. If earlier
+        # chunks were forgotten, this one was on its way before they are sent again.
         age_seconds = (now_ms - metadata.publish_time) / 1000
-        is_expired = self._expiry_seconds and age_seconds > self._expiry_seconds
+        is_expired = self._expiry_seconds and age_seconds > self._expiry_seconds and uuid not in self._cleared
         (verdict.acknowledge if is_expired else verdict.dropped).extend(ids)

@@ -1,14 +1,18 @@
-"""Functions that run the owner's callbacks and log their exceptions."""
+"""Functions that run the owner's callbacks, at once or in steps, and log their exceptions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from geminga.errors import StoreError
 from geminga.ledger.api import Done
 
 logger = logging.getLogger("geminga.ledger")
+
+REPORTED_AT_ONCE: Final = 32
+"""Callbacks per step: each may cause up to 50 µs of work, such as the creation of a topic."""
 
 
 def run_callback(callback: Callable[[], object]) -> None:
@@ -32,3 +36,9 @@ def run_callbacks(dones: Iterable[Done | None], error: StoreError | None) -> int
             return count
         except Exception:
             logger.exception("a store callback failed")
+
+
+def run_in_steps(dones: Sequence[Done | None], error: StoreError | None) -> Iterator[int]:
+    """Run callbacks in order, as `run_callbacks` does; each step yields how many it ran."""
+    for start in range(0, len(dones), REPORTED_AT_ONCE):
+        yield run_callbacks(dones[start : start + REPORTED_AT_ONCE], error)

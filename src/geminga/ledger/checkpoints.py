@@ -109,11 +109,13 @@ class Checkpoints:
             if self._unfinished is not None and self._is_due(self._unfinished[1]):
                 self._write(self._unfinished[0])
             return
-        settings = self._parts.settings
+        settings, state = self._parts.settings, self._parts.state
+        unsaved = state.unsaved_bytes
         if (
             self._log_bytes >= settings.checkpoint_log_bytes
             or self._groups >= settings.checkpoint_groups
-            or self._parts.state.outgrows(settings)
+            or state.unsaved_records >= settings.checkpoint_records
+            or unsaved >= settings.checkpoint_state_bytes
         ):
             self.begin()
         elif self.deletions_wait:
@@ -123,12 +125,12 @@ class Checkpoints:
                 self.begin()
             else:
                 self._parts.worker.alarm(rest)
-        elif self._is_idle():
+        elif self._is_idle(unsaved):
             self.begin()
 
-    def _is_idle(self) -> bool:
+    def _is_idle(self, unsaved: int) -> bool:
         """Whether enough changes have waited for long while hardly any were added."""
-        settings, unsaved = self._parts.settings, self._parts.state.unsaved_bytes
+        settings = self._parts.settings
         if unsaved < settings.checkpoint_idle_bytes or not settings.checkpoint_idle_seconds:
             return False
         now = time.monotonic()

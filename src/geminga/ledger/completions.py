@@ -7,16 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from geminga.ledger.callbacks import run_callback
+from geminga.ledger.callbacks import run_callback, run_in_steps
 from geminga.ledger.checkpoints import Checkpoints
 from geminga.ledger.format import CHECKPOINT, DROP_FILE
 from geminga.ledger.journal import FailedRecords
+from geminga.ledger.ledger_table import TailCache
 from geminga.ledger.log import Group
 from geminga.ledger.rewriting import LogRewriter
 from geminga.ledger.state import StoreState
-from geminga.ledger.steps import reported
 from geminga.ledger.store_writes import StoreWrites
-from geminga.ledger.tail_cache import TailCache
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -93,12 +92,12 @@ class Completions:
         """Process a result of the writer. Each step yields how many callbacks it ran."""
         if isinstance(outcome, FailedRecords):
             self._parts.writes.end(outcome.error)
-            yield from reported([record[4] for record in outcome.records], outcome.error)
+            yield from run_in_steps([record[4] for record in outcome.records], outcome.error)
             return
         self._settle(outcome)
         if outcome.kinds[-1] == CHECKPOINT:
             yield from self._parts.checkpoints.reached(outcome)
-        yield from reported(outcome.dones, None)
+        yield from run_in_steps(outcome.dones, None)
 
     def _settle(self, group: Group) -> None:
         """Record that a group is on the disk."""
@@ -109,7 +108,7 @@ class Completions:
             entries = sum(counts.values())
             self.appended_entries += entries
             self.appended_bytes += size_bytes
-            tails.holds(counts, entries, size_bytes)
+            tails.add(counts, entries, size_bytes)
         if group.sealed is not None:
             sizes[group.sealed[0]] = group.sealed[1]
         rewriter.earn(group.payload_bytes)

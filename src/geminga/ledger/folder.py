@@ -117,6 +117,8 @@ def open_folder(filesystem: FileSystem, folder: str) -> tuple[StoreLock, bytes]:
             logger.info("%s held no store: a new one is created there", folder)
             _sync_parents(filesystem, folder)
             _write_superblock(filesystem, folder, os.urandom(_STORE_ID_BYTES))
+        else:
+            filesystem.sync_folder(folder)  # the start that wrote the superblock may have failed in this step
         lock.take(SUPERBLOCK_FILE)
         store_id = _read_superblock(filesystem, folder, lock)
         _write_version(filesystem, folder)

@@ -1,4 +1,4 @@
-"""Key-value map: the changes since the last checkpoint, layered over the catalog.
+"""Key-value map of a store: the changes since the last checkpoint, layered over the catalog.
 
 A checkpoint freezes the changes; until the catalog has them, a key's value is merged from three layers:
 catalog, frozen changes, new changes.
@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import chain, islice
 
-from geminga.ledger.api import StoredValue
+from geminga.ledger.api import Done, StoredValue
 from geminga.ledger.catalog import PAGE_KEYS, Catalog
 from geminga.ledger.catalog_keys import KeyChange
+from geminga.ledger.format import DELETE_KEY, MERGE, PUT, RESTATE, encode_value
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.steps import emptied
+from geminga.ledger.store_writes import StoreWrites
 from geminga.wire.checksum import crc32c
 
 _KEY_BYTES = 450
@@ -249,3 +251,44 @@ class KeyMap:
             if change.fingerprint in fingerprints:
                 found.setdefault(change.fingerprint, []).append(key)
         return found
+
+
+class FileStoreKeys:
+    """Implements `geminga.ledger.api.StoreKeys`: changes go to the log, values come from the map."""
+
+    def __init__(self, writes: StoreWrites, keys: KeyMap) -> None:
+        self._writes = writes
+        self._keys = keys
+        self.get = keys.get
+
+    def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
+        self._writes.check()
+        value = bytes(value)
+        change = self._keys.put(key, value)
+        key_bytes = change.key_bytes
+        data = encode_value(key_bytes, value, ()) if same else key_bytes + value
+        self._writes.submit(RESTATE if same else PUT, len(key_bytes), change.fingerprint, data, done)
+
+    def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
+        writes = self._writes
+        if writes.failure is not None:
+            raise writes.failure
+        change = self._keys.merge(key, bytes(delta))
+        key_bytes = change.key_bytes
+        writes.pending.append((MERGE, len(key_bytes), change.fingerprint, key_bytes + delta, done))
+        if writes.journal.idle:
+            writes.journal.wake()
+
+    def delete(self, key: str, done: Done | None = None) -> None:
+        self._writes.check()
+        change = self._keys.delete(key)
+        self._writes.submit(DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes, done)
+
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
+        return self._keys.scan(prefix, after)
+
+    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        return self._keys.names(prefix, after)
+
+    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
+        return self._keys.names_page(prefix, after)

@@ -296,7 +296,7 @@ class LogWriter:
             self._note(kinds, firsts)
         return Group(
             position,
-            self.position,
+            position + needed,
             self.sequence,
             directory.kinds,
             firsts,
@@ -320,10 +320,11 @@ class LogWriter:
 
     def sync(self) -> None:
         """Return once all written groups are on the disk."""
-        if self._file is None or self.synced_through == self.position:
+        end = self.position
+        if self._file is None or self.synced_through == end:
             return
         _synced(self._file.sync)
-        self.synced_through = self.position
+        self.synced_through = end
 
     def note_mark(self) -> None:
         """Write the synced-through mark, which distinguishes a torn tail from damage.

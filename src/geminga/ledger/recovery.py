@@ -82,9 +82,16 @@ class Recovery:
     """Recovery of one store."""
 
     def __init__(
-        self, filesystem: FileSystem, folder: str, store_id: bytes, files: LogFiles, state: StoreState
+        self,
+        filesystem: FileSystem,
+        folder: str,
+        store_id: bytes,
+        files: LogFiles,
+        state: StoreState,
+        file_bytes_max: int,
     ) -> None:
         self._filesystem = filesystem
+        self._file_bytes_max = file_bytes_max
         self._folder = folder
         self._store_id = store_id
         self._seed = crc32c(store_id)
@@ -280,6 +287,11 @@ class Recovery:
             if not self._replay_group(reader, item, synced):
                 return self._cut(item.position, is_zero=False)
         self._result.file_sizes[number] = self._result.position & OFFSET_MASK
+        if sealed_at is not None and sealed_at >> OFFSET_BITS == number and sealed_at > self._result.position:
+            lacking = sealed_at - self._result.position
+            self.damage.lost_records += lacking // RECORD_BYTES + 1
+            what = f"the file ends here, {lacking} bytes too early"
+            self.damage.report(self.damage.at(self._result.position, what))
         return True
 
     def _replay_group(self, file: ReadableFile, header: GroupHeader, synced: int) -> bool:
@@ -349,6 +361,9 @@ class Recovery:
             # The end of the confirmed log is lost; continue behind it, so that no position is reused.
             number = synced >> OFFSET_BITS
             lost = synced - max(result.position, number << OFFSET_BITS)
+            for each in range(result.position >> OFFSET_BITS, number):  # of these the sizes are lost, too
+                offset = max(0, result.position - (each << OFFSET_BITS))
+                lost += max(0, self._file_bytes_max - offset)
             self.damage.lost_records += lost // RECORD_BYTES + 1
             if number in present:
                 self.damage.report(self.damage.at(result.position, "synced bytes up to the mark are missing"))

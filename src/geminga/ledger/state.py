@@ -25,7 +25,6 @@ from geminga.ledger.keys import KeyMap
 from geminga.ledger.ledger_table import LedgerTable, LostTail
 from geminga.ledger.log import Group
 from geminga.ledger.quarantine import Quarantine
-from geminga.ledger.settings import StoreSettings
 from geminga.ledger.steps import emptied, parts, taken
 
 _LEDGER_BYTES = 900
@@ -128,13 +127,6 @@ class StoreState:
         """Approximate memory of the changes since the last checkpoint."""
         changed_bytes = _LEDGER_BYTES * len(self.ledgers.changed) + _ENTRY_BYTES * self.unsaved_records
         return self.keys.unsaved_bytes + changed_bytes
-
-    def outgrows(self, settings: StoreSettings) -> bool:
-        """Whether the unsaved changes are large enough for a checkpoint."""
-        return (
-            self.unsaved_records >= settings.checkpoint_records
-            or self.unsaved_bytes >= settings.checkpoint_state_bytes
-        )
 
     def freeze_calls(self) -> int:
         """Freeze the changes of the owner's calls so far; returns the checkpoint's number."""

@@ -6,25 +6,13 @@ continues with the rest before it processes the next group, so that the order is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
-
-from geminga.errors import StoreError
-from geminga.ledger.api import Done
-from geminga.ledger.callbacks import run_callbacks
 
 AT_ONCE: Final = 512
 """Keys or ledgers per step, which takes at most a millisecond."""
-REPORTED_AT_ONCE: Final = 32
-"""Callbacks per step: each may cause up to 50 µs of work, such as the creation of a topic."""
 
 T = TypeVar("T")
-
-
-def reported(dones: Sequence[Done | None], error: StoreError | None) -> Iterator[int]:
-    """Run callbacks in order, as `run_callbacks` does; each step yields how many it ran."""
-    for start in range(0, len(dones), REPORTED_AT_ONCE):
-        yield run_callbacks(dones[start : start + REPORTED_AT_ONCE], error)
 
 
 def parts(items: Iterable[T]) -> Iterator[list[T]]:

@@ -6,8 +6,8 @@ owner's thread (`journal`). The resulting state is in memory (`state`), checkpoi
 frees the space of deleted records. docs/decisions/store-layout.md gives the reasons.
 
 `FileStore` connects the parts: `store_writes` orders the writes and `completions` reports them,
-`store_reading` reads, and `store_keys`, `store_disk` and `store_damage` are the store's ``keys``, ``disk``
-and ``damage``.
+`store_reading` reads, and `keys`, `store_disk` and `store_damage` have the store's ``keys``, ``disk`` and
+``damage``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from geminga.ledger.filesystem import FileSystem, RealFileSystem
 from geminga.ledger.folder import StoreLock, open_folder
 from geminga.ledger.format import CREATE, DELETE_LEDGER, ENTRY, NOTHING
 from geminga.ledger.journal import Journal
+from geminga.ledger.keys import FileStoreKeys
+from geminga.ledger.ledger_table import TailCache
 from geminga.ledger.log import LogEnd, LogFiles, LogWriter
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
 from geminga.ledger.rewriting import LogRewriter, RewriterParts
@@ -39,10 +41,8 @@ from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.state import StoreState
 from geminga.ledger.store_damage import FileStoreDamage
 from geminga.ledger.store_disk import FileStoreDisk
-from geminga.ledger.store_keys import FileStoreKeys
 from geminga.ledger.store_reading import StoreReading
 from geminga.ledger.store_writes import StoreWrites
-from geminga.ledger.tail_cache import TailCache
 from geminga.ledger.worker import Worker
 
 
@@ -230,7 +230,9 @@ class FileStore:
             state.load()
             position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
             sizes = self._catalog.files()
-        recovery = self._recovery = Recovery(self.filesystem, self.folder, self.store_id, self._files, state)
+        recovery = self._recovery = Recovery(
+            self.filesystem, self.folder, self.store_id, self._files, state, self.settings.log_file_bytes
+        )
         if self.settings.verify_on_open:
             recovery.verify(position)
         recovered = recovery.run(position, sequence, sizes)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from geminga.errors import MessageTooBig
-from geminga.producer.backlog import Backlog
 from geminga.producer.batching import Batch, BatchTiming, KeyedBatches, by_index
 from geminga.producer.chunking import (
     CHUNK_FIELDS_SIZE_MAX,
@@ -27,6 +26,7 @@ from geminga.producer.operation import (
     RUN_PAYLOAD_BYTES_MAX,
     SendOperation,
 )
+from geminga.producer.pending_limits import PendingLimits
 from geminga.producer.self_tuning import PartitionTuning
 from geminga.producer.settings import BatchingType, CompressionType, ProducerSettings
 from geminga.wire.compression import compress
@@ -53,19 +53,19 @@ def sends_runs(settings: ProducerSettings) -> bool:
 class BatchBuilder:
     """Open batch of a partition, and handling of the messages that do not join it.
 
-    Takes the permits and bytes of every message from ``backlog`` before anything else, so that a refused
+    Takes the permits and bytes of every message from ``limits`` before anything else, so that a refused
     message changes nothing. ``producer_name`` and ``max_message_size`` are updated when the broker has
     created the producer.
     """
 
     __slots__ = (
-        "_backlog",
         "_bytes_max",
         "_chunking",
         "_compression",
         "_compression_level",
         "_delay_seconds",
         "_keyed",
+        "_limits",
         "_messages_max",
         "_runs",
         "_seal",
@@ -83,7 +83,7 @@ class BatchBuilder:
         self,
         topic: str,
         settings: ProducerSettings,
-        backlog: Backlog,
+        limits: PendingLimits,
         next_sequence_id: int,
         tuning: PartitionTuning | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class BatchBuilder:
         self.max_message_size = MAX_MESSAGE_SIZE
         self.producer_name = settings.producer_name
         self._topic = topic
-        self._backlog = backlog
+        self._limits = limits
         self._tuning = tuning
         self._settings = settings
         self._send_timeout_seconds = settings.send_timeout_seconds or float("inf")
@@ -123,10 +123,10 @@ class BatchBuilder:
                 f"{self._topic}: a message of {size} bytes exceeds the broker's max_message_size="
                 f"{self.max_message_size}; split it, or switch compression or chunking on"
             )
-        self._backlog.check_possible(1, size, self._topic)
+        self._limits.check_possible(1, size, self._topic)
         if not self._settings.batching_enabled or (message is not None and message.deliver_at_time):
             return self._add_alone(payload, token, message, now), False
-        self._backlog.require(1, size, self._topic)
+        self._limits.require(1, size, self._topic)
         return self._add_to_batch(payload, token, message, now, more_follow)
 
     def _add_to_batch(
@@ -152,7 +152,7 @@ class BatchBuilder:
             batch.tuned.mark(len(batch), now)
         filled = len(batch) >= self._messages_max or batch.size >= bytes_max
         # Without a permit no other message can join, so there is no reason to wait.
-        if filled or not self._backlog.free:
+        if filled or not self._limits.free:
             closed += self.close()
         return closed, filled
 
@@ -161,7 +161,7 @@ class BatchBuilder:
     ) -> BatchTiming:
         """Return the limits of the batch that is about to open."""
         keyed = message is not None and message.partition_key is not None
-        tuned = tuning.opened(now, self._backlog.own.limit, keyed=keyed, more_follow=keyed or more_follow)
+        tuned = tuning.opened(now, self._limits.own.limit, keyed=keyed, more_follow=keyed or more_follow)
         self._delay_seconds = tuned.delay_seconds
         self._messages_max = tuning.messages_max
         self._bytes_max = tuning.producer.bytes_max
@@ -205,7 +205,7 @@ class BatchBuilder:
             room = self._chunk_room(message)
         if self._chunking and len(body) > room:
             return self._chunks(body, len(payload), token, message, room, now)
-        self._backlog.require(1, len(payload), self._topic)
+        self._limits.require(1, len(payload), self._topic)
         operations = self.close()
         automatic = message is None or message.sequence_id < 0
         sequence_id = self.reserve(1) if automatic else message.sequence_id  # type: ignore[union-attr]
@@ -247,13 +247,13 @@ class BatchBuilder:
         batch = self.batch
         count = len(payloads) - start
         if count > 1:
-            count = min(count, self._backlog.free, RUN_MESSAGES_MAX)
+            count = min(count, self._limits.free, RUN_MESSAGES_MAX)
         if self._runs:
             room, largest = RUN_BYTES_MAX, min(RUN_PAYLOAD_BYTES_MAX, self.max_message_size)
         elif type(batch) is Batch and batch.accepts(None):
             # `add` takes the message that closes the batch, or whose time is noted.
             limit = self._messages_max if batch.tuned is None else batch.tuned.next_mark
-            count = min(count, self._backlog.free - 1, min(limit, self._messages_max) - 1 - len(batch))
+            count = min(count, self._limits.free - 1, min(limit, self._messages_max) - 1 - len(batch))
             largest = min(self._bytes_max, self.max_message_size)
             room = largest - batch.size - 1
         else:
@@ -271,7 +271,7 @@ class BatchBuilder:
                 size += each
                 count += 1
             chosen = chosen[:count]
-        if not count or not self._backlog.take(count, size):
+        if not count or not self._limits.take(count, size):
             return 0, None
         end = start + count
         theirs = None if messages is None else messages[start:end]
@@ -304,7 +304,7 @@ class BatchBuilder:
         """Return how many more messages, and payload bytes, fill the open batch or use up the permits."""
         batch = self.batch
         assert batch is not None
-        left = min(self._messages_max - len(batch), self._backlog.free)
+        left = min(self._messages_max - len(batch), self._limits.free)
         return left, min(self._bytes_max, self.max_message_size) - batch.size
 
     # --- chunks -----------------------------------------------------------------------------------
@@ -344,8 +344,8 @@ class BatchBuilder:
         count = chunk_count(len(body), room)
         if count > CHUNKS_MAX:
             raise MessageTooBig(f"{self._topic}: {len(body)} bytes need {count} chunks; at most {CHUNKS_MAX}")
-        self._backlog.check_possible(count, len(body), self._topic)
-        self._backlog.require(count, len(body), self._topic)
+        self._limits.check_possible(count, len(body), self._topic)
+        self._limits.require(count, len(body), self._topic)
         operations = self.close()
         automatic = message is None or message.sequence_id < 0
         sequence_id = self.reserve(1) if automatic else message.sequence_id  # type: ignore[union-attr]

@@ -72,7 +72,7 @@ class SendOperation:
     opaque value that the caller gets back with the receipt. ``sequence_ids`` is None when they are
     consecutive; ``automatic`` when they were assigned here, so that they may still be moved before the first
     transmission. ``messages`` holds, by index, those that are more than a payload. ``permits`` and ``size``
-    (payload bytes) are returned to the backlog when it settles. ``deadline`` is the send time-out's.
+    (payload bytes) return to the `PendingLimits` when it settles. ``deadline`` is the send time-out's.
     The first ``done`` messages of a run have their receipts; ids, ``permits`` and ``size`` are those of the
     others. ``claimed``: another thread is encoding the body. ``seal`` encrypts it, once; ``sealed`` are the
     metadata fields that belong to the encrypted body.

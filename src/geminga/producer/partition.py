@@ -32,12 +32,12 @@ from geminga.errors import (
     from_server,
 )
 from geminga.producer.assembling import IDS_AND_TIME_SIZE_MAX, PRODUCER_NAME_SIZE_GUESS, BatchBuilder
-from geminga.producer.backlog import Backlog
 from geminga.producer.batching import Batch, KeyedBatches
 from geminga.producer.chunking import UNKNOWN_DUPLICATE, ChunkPart, incomplete
 from geminga.producer.message import OutgoingMessage, SimpleMessage
 from geminga.producer.operation import SendOperation, name_field, schema_version_field
 from geminga.producer.pending import PendingQueue
+from geminga.producer.pending_limits import PendingLimits
 from geminga.producer.ready_set import ReadySet
 from geminga.producer.routing import BlockedReason
 from geminga.producer.self_tuning import PartitionTuning
@@ -45,8 +45,8 @@ from geminga.producer.settings import ProducerAccessMode, ProducerSettings
 from geminga.producer.states import ACCEPTING, ENDED, ProducerInput, ProducerState, next_state
 from geminga.producer.statistics import PartitionCounters, ProducerStatistics
 from geminga.wire.checksum import Buffer
+from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.receipt_runs import ReceiptRun
 
 WRITE_BYTES_MAX = 1 << 20
 """Bytes at which `PartitionProducer.take_output` returns; call it again for more."""
@@ -77,7 +77,7 @@ class PartitionProducer:
         index: int,
         producer_id: int,
         settings: ProducerSettings,
-        backlog: Backlog,
+        limits: PendingLimits,
         ready_set: ReadySet[PartitionProducer],
         tuning: PartitionTuning | None = None,
     ) -> None:
@@ -89,7 +89,7 @@ class PartitionProducer:
         """Whether the state is in `ACCEPTING`."""
         self.takes_many = False
         """Whether it is started, too; if not, `PartitionedProducer.add` starts it."""
-        self.backlog = backlog
+        self.limits = limits
         self.pending = PendingQueue()
         self.counters = PartitionCounters()
         self.schema_version = b""
@@ -113,7 +113,7 @@ class PartitionProducer:
         self._schema_field = b""
         self._last_error: Exception | None = None
         self._tuning = tuning
-        self._builder = BatchBuilder(topic, settings, backlog, self.last_sequence_id + 1, tuning)
+        self._builder = BatchBuilder(topic, settings, limits, self.last_sequence_id + 1, tuning)
 
     def __repr__(self) -> str:
         return f"<PartitionProducer {self.topic} {self.state.value} pending={len(self.pending)}>"
@@ -343,8 +343,8 @@ class PartitionProducer:
 
         An open batch is sent first, which keeps the order. Raises `MemoryBufferIsFull`, `MessageTooBig`."""
         self.check_accepting()
-        self.backlog.check_possible(0, operation.size, self.topic)
-        self.backlog.require(0, operation.size, self.topic)
+        self.limits.check_possible(0, operation.size, self.topic)
+        self.limits.require(0, operation.size, self.topic)
         self.close_batch()
         builder = self._builder
         if operation.sequence_id < 0:
@@ -562,7 +562,7 @@ class PartitionProducer:
         """Remove an operation from the pending queue: return permits and bytes, list the outcome."""
         operation.error = error
         count, size, counters = operation.count, operation.size, self.counters
-        self.backlog.give(operation.permits, size)
+        self.limits.give(operation.permits, size)
         counters.settled_bytes += size
         if (error is not None or now >= counters.heard_at) and counters.heard is not None:
             written = now - operation.sent_at if operation.sent_at else None
@@ -616,7 +616,7 @@ class PartitionProducer:
         yet is not blocked: choosing it starts it."""
         if self.state is not ProducerState.READY and self.state is not ProducerState.NOT_STARTED:
             return BlockedReason.CONNECTION
-        if not self.backlog.own.free:
+        if not self.limits.own.free:
             return BlockedReason.PERMITS
         head = self.pending.head
         if head is not None and now - head.opened_at > self._settings.blocked_after_seconds:

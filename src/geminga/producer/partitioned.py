@@ -13,10 +13,10 @@ from typing import Any
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
 from geminga.producer.assembling import sends_runs
-from geminga.producer.backlog import Backlog, ByteBudget, Permits, partition_share
 from geminga.producer.message import OutgoingMessage, SimpleMessage
 from geminga.producer.operation import RUN_BYTES_MAX, RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX
 from geminga.producer.partition import PartitionProducer
+from geminga.producer.pending_limits import ByteBudget, PendingLimits, Permits, partition_share
 from geminga.producer.ready_set import ReadySet
 from geminga.producer.routing import Router
 from geminga.producer.self_tuning import PartitionTuning, SelfTuning
@@ -95,7 +95,7 @@ class PartitionedProducer:
             len(self.partitions),
         )
         for partition in self.partitions:
-            partition.backlog.own.limit = Permits(share).limit
+            partition.limits.own.limit = Permits(share).limit
         self._hot = None
         return fresh
 
@@ -105,7 +105,7 @@ class PartitionedProducer:
             index=index,
             producer_id=self._new_producer_id(),
             settings=self._settings,
-            backlog=Backlog(Permits(self._settings.max_pending_messages), self.shared, self.memory),
+            limits=PendingLimits(Permits(self._settings.max_pending_messages), self.shared, self.memory),
             ready_set=self.ready_set,
             tuning=None if self.tuning is None else PartitionTuning(self.tuning),
         )
@@ -213,7 +213,7 @@ class PartitionedProducer:
             if (
                 not partition.takes_many
                 or size > min(RUN_PAYLOAD_BYTES_MAX, partition.max_message_size)
-                or not partition.backlog.take(1, size)
+                or not partition.limits.take(1, size)
             ):
                 if message is None or message.partition_key is None:
                     # `add` will choose again: the same partition, or one that is less blocked then.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from geminga.config import check_int, check_type
-from geminga.producer.backlog import partition_share
+from geminga.producer.pending_limits import partition_share
 from geminga.producer.settings import IN_MILLISECONDS, BatchingType, CompressionType, ProducerSettings
 
 MEMORY_LIMIT_MAX_BYTES = 1 << 40

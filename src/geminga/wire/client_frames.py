@@ -1,10 +1,25 @@
-"""The client's decoder: a broker's frames, with receipts and messages in runs."""
+"""The client's decoder: a broker's frames, with receipts and messages in runs.
+
+Receipts of unbatched messages differ in two numbers only, which both count up. So the bytes after the first
+receipt are compared with the expected ones; any difference ends the run, and that frame is read as usual
+(`wire.frames`). `message_runs` does the same for messages.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import repeat
+from struct import Struct
+
 from geminga.wire.frames import Frame, FrameDecoder, MessageFrame, ReceiptFrame
 from geminga.wire.message_runs import read_message_run
-from geminga.wire.receipt_runs import read_receipt_run
+from geminga.wire.varint import varint, varints
+
+_BODY_START = 12
+"""Start of the body: after two sizes, the command's type, and the body's tag and size."""
+_FIRST_PIECE = 8
+"""Number of frames in the first comparison with a run; each next piece is twice as large."""
 
 
 class ClientFrameDecoder(FrameDecoder):
@@ -31,3 +46,91 @@ class ClientFrameDecoder(FrameDecoder):
         if run is not None:
             frames[-1] = run
         return end, count - 1
+
+
+class ReceiptRun(Frame):
+    """Receipts of ``count`` messages with consecutive sequence ids and entry ids.
+
+    ``sequence_id`` and ``entry_id`` are the first ones. Ids are signed as in `ReceiptFrame`. ``type`` is
+    SEND_RECEIPT.
+    """
+
+    __slots__ = ("count", "entry_id", "highest_sequence_id", "ledger_id", "producer_id", "sequence_id")
+
+    type = ReceiptFrame.type
+
+    def __init__(self, first: ReceiptFrame, count: int) -> None:
+        self.producer_id = first.producer_id
+        self.sequence_id = first.sequence_id
+        self.highest_sequence_id = first.highest_sequence_id
+        self.ledger_id = first.ledger_id
+        self.entry_id = first.entry_id
+        self.count = count
+        self.entry = None
+
+    def frames(self) -> Iterator[ReceiptFrame]:
+        """Yield the receipts one by one."""
+        for index in range(self.count):
+            yield ReceiptFrame(
+                self.producer_id,
+                self.sequence_id + index,
+                self.highest_sequence_id,
+                self.ledger_id,
+                self.entry_id + index,
+            )
+
+
+def read_receipt_run(
+    first: ReceiptFrame, data: bytes, start: int, frame_end: int, count_max: int
+) -> tuple[ReceiptRun | None, int]:
+    """Return the run of the receipt at ``start`` and at most ``count_max`` more, and its end."""
+    # Most often there is one receipt, which must be cheap to detect.
+    if data[frame_end : frame_end + _BODY_START] != data[start : start + _BODY_START]:
+        return None, frame_end
+    size = frame_end - start
+    more = _more(first, data, start, frame_end, min(count_max, (len(data) - frame_end) // size))
+    return (ReceiptRun(first, 1 + more), frame_end + more * size) if more else (None, frame_end)
+
+
+@lru_cache(maxsize=256)
+def _shape(head: int, sequence: int, middle: int, entry: int, tail: int) -> Struct:
+    return Struct(f"{head}s{sequence}s{middle}s{entry}s{tail}s")
+
+
+def _more(first: ReceiptFrame, data: bytes, start: int, frame_end: int, count_max: int) -> int:
+    """Return the number of frames after the first, which ends at ``frame_end``, that continue its numbers."""
+    sequence_id, entry_id = first.sequence_id, first.entry_id
+    if sequence_id < 0 or entry_id < 0 or first.ledger_id < 0:
+        return 0
+    # As many as have numbers of the same size.
+    sequence, entry = varint(sequence_id), varint(entry_id)
+    count = min(count_max, (1 << 7 * len(sequence)) - 1 - sequence_id, (1 << 7 * len(entry)) - 1 - entry_id)
+    producer, ledger = varint(first.producer_id), varint(first.ledger_id)
+    head = b"\x08" + producer + b"\x10"
+    middle = b"\x1a" + bytes((len(ledger) + len(entry) + 2,)) + b"\x08" + ledger + b"\x10"
+    known = head + sequence + middle + entry
+    body = start + _BODY_START
+    if count < 1 or data[body : body + len(known)] != known:
+        return 0
+    head = data[start:body] + head
+    tail = data[body + len(known) : frame_end]
+    shape = _shape(len(head), len(sequence), len(middle), len(entry), len(tail))
+    # Most runs end soon, and thousands of frames may follow: pieces of growing size are compared.
+    found, size = 0, _FIRST_PIECE
+    while found < count:
+        piece = min(size, count - found)
+        there = memoryview(data)[frame_end + found * shape.size :][: piece * shape.size]
+        heads, sequences, middles, entries, tails = zip(*shape.iter_unpack(there), strict=True)
+        counting, counted = varints(sequence_id + found + 1, piece), varints(entry_id + found + 1, piece)
+        if not (
+            heads.count(head) == middles.count(middle) == tails.count(tail) == piece
+            and list(sequences) == counting
+            and list(entries) == counted
+        ):
+            wanted = zip(repeat(head), counting, repeat(middle), counted, repeat(tail))
+            rows = zip(heads, sequences, middles, entries, tails, strict=True)
+            pairs = enumerate(zip(rows, wanted, strict=False))
+            return found + next(index for index, (row, one) in pairs if row != one)
+        found += piece
+        size *= 2
+    return found

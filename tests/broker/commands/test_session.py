@@ -261,7 +261,7 @@ def test_bytes_may_come_one_at_a_time(harness):
 
 
 def test_publishing_is_paused_while_the_store_is_behind(harness):
-    harness.broker.bytes.pending_bytes_per_peer_max = 1000
+    harness.broker.backpressure.pending_bytes_per_peer_max = 1000
     peer = harness.peer()
     peer.producer(TOPIC)
     harness.auto_poll = False
@@ -269,15 +269,15 @@ def test_publishing_is_paused_while_the_store_is_behind(harness):
     for sequence_id in range(10):
         peer.send(sequence_id, entry)
     assert not peer.reading
-    assert harness.broker.bytes.pending_bytes == 1060
+    assert harness.broker.backpressure.pending_bytes == 1060
     harness.poll()
     assert peer.reading
-    assert harness.broker.bytes.pending_bytes == 0
+    assert harness.broker.backpressure.pending_bytes == 0
     assert len(peer.receipts()) == 10
 
 
 def test_the_pending_bytes_of_all_connections_together_are_limited(harness):
-    harness.broker.bytes.pending_bytes_max = 500
+    harness.broker.backpressure.pending_bytes_max = 500
     peers = [harness.peer() for _ in range(3)]
     for peer in peers:
         peer.producer(TOPIC)
@@ -296,9 +296,9 @@ def test_pending_bytes_of_a_lost_connection_are_released(harness):
     harness.auto_poll = False
     peer.send(0)
     peer.disconnect()
-    assert harness.broker.bytes.pending_bytes > 0
+    assert harness.broker.backpressure.pending_bytes > 0
     harness.poll()
-    assert harness.broker.bytes.pending_bytes == 0
+    assert harness.broker.backpressure.pending_bytes == 0
 
 
 def test_producers_and_consumers_of_a_connection_are_limited(make_harness):
@@ -447,7 +447,7 @@ def test_acknowledgements_sent_before_a_disconnect_are_kept(harness, kind, cut):
     assert max(before - after for before, after in pairwise(left)) < 50
     assert backlog_of(harness) == 1
     assert not peer.frames
-    assert harness.broker.bytes.received_bytes == 0
+    assert harness.broker.backpressure.received_bytes == 0
 
 
 def test_messages_sent_before_a_disconnect_are_stored(harness):
@@ -559,8 +559,8 @@ def test_the_wait_for_the_store_after_a_disconnect_is_limited(harness, monkeypat
         monkeypatch.setattr(MemoryStore, "is_behind", False)
     all_turns(harness, peer)
     assert backlog_of(harness) == left
-    assert not harness.broker.bytes._paused
-    assert not harness.broker.bytes.received_bytes
+    assert not harness.broker.backpressure._paused
+    assert not harness.broker.backpressure.received_bytes
 
 
 @pytest.mark.parametrize("what", BUSY)

@@ -268,6 +268,31 @@ def test_a_cancelled_stop_closes_the_store(step, tmp_path, monkeypatch):
     asyncio.run(scenario())
 
 
+def test_a_stop_that_is_cancelled_while_the_web_server_starts_stops_it(tmp_path):
+    async def scenario() -> None:
+        server = BrokerServer(settings(web_port=0))
+        await server.start()
+        server.start_web()
+        stopping = asyncio.ensure_future(server.stop())
+        asyncio.get_running_loop().call_soon(stopping.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        await server.web_ready.wait()
+        async with asyncio.timeout(60):
+            await eventually_closed(server.settings.web_port)
+
+    async def eventually_closed(port: int) -> None:
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                return
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(scenario())
+
+
 class Stuffed(asyncio.Transport):
     """A transport whose peer reads nothing."""
 

@@ -122,7 +122,7 @@ class OverviewResource(TopicResourceBase):
         server = self.server
         broker = server.broker
         stats = server.store.stats()
-        pending, received = broker.bytes.pending_bytes, broker.bytes.received_bytes
+        pending, received = broker.backpressure.pending_bytes, broker.backpressure.received_bytes
         return answer(
             {
                 "version": f"Geminga {__version__}",
@@ -143,8 +143,8 @@ class OverviewResource(TopicResourceBase):
                     "longestTurnSeconds": broker.slices.longest_seconds,
                 },
                 "memory": {
-                    "pendingBytes": pending, "pendingBytesMax": broker.bytes.pending_bytes_max,
-                    "receivedBytes": received, "receivedBytesMax": broker.bytes.received_bytes_max,
+                    "pendingBytes": pending, "pendingBytesMax": broker.backpressure.pending_bytes_max,
+                    "receivedBytes": received, "receivedBytesMax": broker.backpressure.received_bytes_max,
                 },
                 "topicsLoaded": self.topics.loaded_count,
                 "connections": len(server.connections),

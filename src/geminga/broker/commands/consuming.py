@@ -29,7 +29,7 @@ from geminga.broker.topics.topic import SubscriptionRequest, Topic
 from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import StoreBusy, StoreError
 from geminga.ids import to_signed
-from geminga.wire.acks import AckFrame
+from geminga.wire.broker_frames import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 _TAKEN = frozenset((pb.ConsumerBusy, pb.ConsumerAssignError))

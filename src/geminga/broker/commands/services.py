@@ -36,7 +36,7 @@ class Services(ByFields):
     schemas: SchemaRegistry
     producer_names: ProducerNames
     watched: WatchedLists
-    bytes: MemoryBackpressure
+    backpressure: MemoryBackpressure
     rate_limited_log: RateLimitedLogger
     audit: AuditLog
     disk: DiskGuard

@@ -44,8 +44,7 @@ from geminga.broker.topics.producer import Producer
 from geminga.by_fields import ByFields
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer, Done
-from geminga.wire.acks import AckFrame
-from geminga.wire.broker_frames import BrokerFrameDecoder
+from geminga.wire.broker_frames import AckFrame, BrokerFrameDecoder
 from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
@@ -96,10 +95,10 @@ class Session:
     """Session of a connection. ``receive`` handles bytes, ``output`` takes answers; implements `Peer`."""
 
     __slots__ = (
-        "_bytes", "_certificate_name", "_contact", "_counted", "_frames_at_once", "_handshake", "_held_at",
-        "_holds", "_is_calm", "_keepalive", "_late", "_leaving", "_linger", "_log_limited", "_ping_pending",
-        "_probes", "_rate_timer", "_recently_closed", "_slices", "_slowed", "_suspended", "_table", "_work",
-        "address", "client_version", "consumers", "decoder", "identity", "is_cpp_client",
+        "_backpressure", "_certificate_name", "_contact", "_counted", "_frames_at_once", "_handshake",
+        "_held_at", "_holds", "_is_calm", "_keepalive", "_late", "_leaving", "_linger", "_log_limited",
+        "_ping_pending", "_probes", "_rate_timer", "_recently_closed", "_slices", "_slowed", "_suspended",
+        "_table", "_work", "address", "client_version", "consumers", "decoder", "identity", "is_cpp_client",
         "last_message_requests", "output", "pending_bytes", "producers", "protocol_version", "scheduler",
         "services", "state", "watchers",
     )  # fmt: skip
@@ -116,7 +115,7 @@ class Session:
         self.services = services
         self.identity: PeerIdentity | None = None
         self._certificate_name = certificate_name
-        self._bytes = services.bytes
+        self._backpressure = services.backpressure
         self._log_limited = services.rate_limited_log.log
         self._slices = services.slices
         self.scheduler = services.scheduler
@@ -184,7 +183,7 @@ class Session:
                     if outcome is not SUSPENDED:
                         self._slices.start(work, self)
             self._count_received()
-            if not self._is_calm and self._bytes.is_behind():
+            if not self._is_calm and self._backpressure.is_behind():
                 self._hold_back()
         finally:
             scheduler.leave()
@@ -325,7 +324,7 @@ class Session:
             size += sum(map(len, self._late))
         if size > COUNTED_BYTES or self._counted:
             self._counted = size > COUNTED_BYTES
-            self._bytes.received(self, size)
+            self._backpressure.received(self, size)
 
     def hung_up(self, now: float) -> None:
         """Handle the end of the connection by its peer. The output is closed after its commands are done."""
@@ -380,7 +379,7 @@ class Session:
                 timer.cancel()
         if self.identity is not None:
             self.identity.end()
-        self._bytes.forget(self)
+        self._backpressure.forget(self)
         self._work = None
         self._late.clear()
         self.last_message_requests.clear()
@@ -540,21 +539,21 @@ class Session:
 
     # --- back-pressure: entries that were taken in and are not durable yet ---
     def publish_started(self, size: int) -> None:
-        ledger = self._bytes
+        backpressure = self._backpressure
         own = self.pending_bytes = self.pending_bytes + size
-        total = ledger.pending_bytes = ledger.pending_bytes + size
-        over = own >= ledger.pending_bytes_per_peer_max or total >= ledger.pending_bytes_max
+        total = backpressure.pending_bytes = backpressure.pending_bytes + size
+        over = own >= backpressure.pending_bytes_per_peer_max or total >= backpressure.pending_bytes_max
         if over and not self._holds & HELD_BY_PENDING:
-            ledger.pause(self)
+            backpressure.pause(self)
 
     def publish_finished(self, size: int) -> None:
         self.pending_bytes -= size
-        self._bytes.pending_bytes -= size
+        self._backpressure.pending_bytes -= size
 
     def _hold_back(self) -> None:
         """Stop reading from the peer while the store cannot save as fast as peers send."""
         if self.state is not SessionState.CLOSED:
-            self._bytes.pause(self)
+            self._backpressure.pause(self)
 
     @property
     def is_read(self) -> bool:

@@ -277,9 +277,11 @@ class ReadingDispatcher:
     def _send_run(self, consumer: Consumer, offset: int, found: list[bytes], count_max: int) -> int:
         """Send consecutive small entries of one message each with one write, at most ``count_max``; return
         their number: 0 if there are too few."""
+        if min(len(found), count_max) < RUN_FROM or self.cursor.batches:
+            return 0
         ledger = self.topic.ledger
         segment = ledger.segment_of(offset)
-        if segment is None or self.cursor.batches:
+        if segment is None:
             return 0
         count = min(len(found), count_max, segment.end - offset)
         if count >= RUN_FROM:

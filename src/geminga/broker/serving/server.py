@@ -33,7 +33,6 @@ from geminga.broker.serving.listening import ACCEPTED_AT_ONCE, BACKLOG, bind, de
 from geminga.broker.serving.opening import open_store
 from geminga.broker.serving.proxy_header import ProxyHeaderError
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
-from geminga.broker.serving.write_buffers import UNSENT_FREE_BYTES, WriteBuffers
 from geminga.broker.settings import PORTS, BrokerSettings
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import Buffer, EntryStore
@@ -52,6 +51,9 @@ _JOIN_BYTES_MAX = 64 * 1024
 TAKE_IN_SECONDS_MAX = 0.25
 """Longest time for which a stopping broker still reads from peers."""
 _LAST_TASKS_SECONDS = 1.0
+UNSENT_FREE_BYTES = 64 * 1024
+"""Unread bytes that each peer may have even if all together are at ``unsent_bytes_max``."""
+_UNSENT_LOOK_SECONDS = 0.1
 
 
 class PeerConnection(asyncio.Protocol):
@@ -136,7 +138,7 @@ class PeerConnection(asyncio.Protocol):
         self._chunks.clear()
         self._pending_bytes = 0
         server = self._server
-        server.unsent.sent(self, 0)
+        server.unsent.record(self, 0)
         if session is not None:
             end = session.closed if self._is_cut else session.hung_up
             with self._core.entry():
@@ -166,7 +168,7 @@ class PeerConnection(asyncio.Protocol):
         """Return how many bytes the peer has not read, and record it."""
         transport = self._transport
         size = 0 if transport is None else transport.get_write_buffer_size()
-        self._server.unsent.sent(self, size)
+        self._server.unsent.record(self, size)
         return size
 
     # --- from the core ---
@@ -262,6 +264,53 @@ class PeerConnection(asyncio.Protocol):
 
     def _peer_name(self) -> str:
         return peer_text(self._address)
+
+
+class WriteBuffers:
+    """Account of what peers have not read (`geminga.broker.memory_backpressure`).
+
+    Transports do not report sent bytes, so the recorded size is that after the last write, an upper bound; it
+    is refreshed when the limit is reached.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self._loop = loop
+        self._holders: dict[PeerConnection, None] = {}
+        self._starved: dict[PeerConnection, None] = {}
+        self._looking = False
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes >= self.bytes_max
+
+    def record(self, connection: PeerConnection, size: int) -> None:
+        """Record that ``size`` bytes are in the connection's buffer now."""
+        self.bytes += size - connection.unsent_bytes
+        connection.unsent_bytes = size
+        if size:
+            self._holders[connection] = None
+        else:
+            self._holders.pop(connection, None)
+            self._starved.pop(connection, None)
+        if self.bytes >= self.bytes_max and not self._looking:
+            self._looking = True
+            self._loop.call_later(_UNSENT_LOOK_SECONDS, self._look)
+
+    def starve(self, connection: PeerConnection) -> None:
+        """Call `PeerConnection.go_on` of the connection when there is space."""
+        self._starved[connection] = None
+
+    def _look(self) -> None:
+        self._looking = False
+        for connection in list(self._holders):
+            connection.count_unsent()
+        if self.is_full:
+            return
+        starved, self._starved = self._starved, {}
+        for connection in starved:
+            connection.go_on()
 
 
 class BrokerServer:
@@ -462,9 +511,13 @@ class BrokerServer:
             self._loop.remove_reader(listener.fileno())
             listener.close()
         if self._web_task is not None:
-            await self.web_ready.wait()
-            if self.web is not None:
-                await self.web.stop()
+            self._web_task = self._loop.create_task(self._stop_web(self._web_task))
+            await asyncio.shield(self._web_task)  # it ends also if this wait is cancelled
+
+    async def _stop_web(self, started: asyncio.Task[None]) -> None:
+        await started
+        if self.web is not None:
+            await self.web.stop()
 
     def _close_store(self) -> None:
         self._note_store_failure()

@@ -34,6 +34,12 @@ export function textOf(payload) {
   return new TextDecoder("utf-8").decode(payload);
 }
 
+// Whether a text field keeps the bytes: they are UTF-8, without a byte order mark and carriage returns.
+export function isEditable(payload) {
+  const bytes = new TextEncoder().encode(textOf(payload));
+  return bytes.length === payload.length && payload.every((each, at) => each === bytes[at] && each !== 13);
+}
+
 export function jsonText(payload) {
   try {
     return JSON.stringify(JSON.parse(TEXT.decode(payload)), null, 2);

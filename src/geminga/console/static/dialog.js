@@ -30,7 +30,8 @@ export function dialog(title, content, { action, done = () => {}, danger = false
 }
 
 // A field by its label and attributes. Besides those of an input: `options` ([value, words] each) make a choice,
-// `units` ([name, size] each) an amount, which is `none` while empty, `tag` another element; `when(values)` shows it.
+// `units` ([name, size] each) an amount, which is `none` while empty, `tag` another element; while `when(values)` is
+// false it is hidden and may hold anything.
 function field(id, [label, { options, units, none, value, when, tag = options ? "select" : "input", ...attributes } = {}]) {
   const choice = (tag, options, attributes) => h(tag, attributes, options?.map(([value, words = value]) => h("option", { value }, words)));
   const input = choice(tag, options, { id, autocomplete: "off", spellcheck: "false", ...attributes });
@@ -44,7 +45,7 @@ function field(id, [label, { options, units, none, value, when, tag = options ? 
   if (units) {
     const [name, size] = value > 0 ? units.find(([, each]) => value % each === 0) ?? units.at(-1) : units[0];
     Object.assign(input, { type: "number", min: 0, step: "any" });
-    value = value > 0 ? value / size : "";
+    value = value > 0 ? value / size : value === 0 && none !== 0 ? 0 : "";
     unit = choice("select", units.map(([each]) => [each]), { "aria-label": `${label}, unit`, hidden: units.length === 1 });
     unit.value = name;
     read = () => (input.value === "" ? none : Math.round(Number(input.value) * units.find(([each]) => each === unit.value)[1]));
@@ -78,7 +79,11 @@ export function ask(title, { content, fields = {}, action, danger = false, previ
   const go = box.querySelector("button[type=submit]");
   const arrange = () => {
     const now = values();
-    for (const [, { element, when }] of made) element.hidden = when ? !when(now) : false;
+    for (const [, { element, when }] of made) {
+      if (!when) continue;
+      element.hidden = !when(now);
+      for (const each of element.querySelectorAll("input, select")) each.disabled = element.hidden;
+    }
   };
   const show = async () => {
     const turn = ++asked;

@@ -2,7 +2,7 @@
 // message opened as text, JSON or hexadecimal.
 
 import { call, get } from "./api.js";
-import { bytesOf, decode, hexDump, jsonText, textOf, valueOf } from "./decode.js";
+import { bytesOf, decode, hexDump, isEditable, jsonText, textOf, valueOf } from "./decode.js";
 import { ask, dialog, toast } from "./dialog.js";
 import { button, faint, fill, h } from "./dom.js";
 import { bytes, clock, count, option, plural, schemaPath, shell, shortTopic, topicPath } from "./format.js";
@@ -317,7 +317,7 @@ async function openMessage(message, book, topic) {
     const copy = () => navigator.clipboard.writeText(shown.textContent).then(() => toast("Copied"), () => toast("the browser does not allow copying", "bad"));
     fill(views, Object.keys(texts).map((name) => button(name, () => choose(name), { "aria-pressed": "false" })),
       h("span", { class: "gap" }), button("Copy", copy), button("Download", () => download(payload, placeOf(message))),
-      button("Publish again", () => produce(topic.replace(/-partition-\d+$/, ""), undefined, { payload: textOf(payload), key: message.key, properties: message.properties })));
+      whole.null || !isEditable(payload) ? null : button("Publish again", () => produce(topic.replace(/-partition-\d+$/, ""), undefined, { payload: textOf(payload), key: message.key, properties: message.properties })));
     choose("Value");
   } catch (error) {
     fill(shown, error.message);

@@ -3,24 +3,24 @@ import threading
 import pytest
 
 from geminga.errors import InvalidConfiguration, MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
-from geminga.producer.backlog import UNLIMITED, Backlog, ByteBudget, Permits, partition_share
+from geminga.producer.pending_limits import UNLIMITED, ByteBudget, PendingLimits, Permits, partition_share
 
 
 def test_permits_are_taken_whole_or_not_at_all():
     permits = Permits(10)
-    backlog = Backlog(permits, Permits(0), ByteBudget())
-    assert backlog.take(7, 1)
-    assert not backlog.take(4, 1)
+    limits = PendingLimits(permits, Permits(0), ByteBudget())
+    assert limits.take(7, 1)
+    assert not limits.take(4, 1)
     assert permits.used == 7
-    assert backlog.take(3, 1)
+    assert limits.take(3, 1)
     assert permits.free == 0
-    backlog.give(10, 1)
+    limits.give(10, 1)
     assert permits.free == 10
 
 
 def test_giving_back_more_than_was_taken_raises():
     with pytest.raises(RuntimeError, match="only 0 are taken"):
-        Backlog(Permits(1), Permits(0), ByteBudget()).give(1, 1)
+        PendingLimits(Permits(1), Permits(0), ByteBudget()).give(1, 1)
     budget = ByteBudget(10)
     with pytest.raises(RuntimeError, match="only 0 are taken"):
         budget.give(1)
@@ -28,11 +28,11 @@ def test_giving_back_more_than_was_taken_raises():
 
 def test_a_lowered_limit_leaves_nothing_free():
     permits = Permits(10)
-    backlog = Backlog(permits, Permits(0), ByteBudget())
-    backlog.take(8, 1)
+    limits = PendingLimits(permits, Permits(0), ByteBudget())
+    limits.take(8, 1)
     permits.limit = 5
     assert permits.free == 0
-    assert not backlog.take(1, 1)
+    assert not limits.take(1, 1)
 
 
 def test_zero_is_without_limit():
@@ -53,36 +53,36 @@ def test_a_negative_limit_is_refused():
     [(1, 9, 99), (9, 1, 99), (9, 9, 1)],
 )
 def test_a_message_takes_from_all_three_or_from_none(own, shared, memory):
-    backlog = Backlog(Permits(own), Permits(shared), ByteBudget(memory))
-    assert not backlog.take(2, 10)
-    assert (backlog.own.used, backlog.shared.used, backlog.memory.used) == (0, 0, 0)
+    limits = PendingLimits(Permits(own), Permits(shared), ByteBudget(memory))
+    assert not limits.take(2, 10)
+    assert (limits.own.used, limits.shared.used, limits.memory.used) == (0, 0, 0)
 
 
 def test_refusals_carry_the_numbers():
-    backlog = Backlog(Permits(3), Permits(9), ByteBudget(99))
-    backlog.take(3, 1)
-    error = backlog.refusal(1, 5, "topic")
+    limits = PendingLimits(Permits(3), Permits(9), ByteBudget(99))
+    limits.take(3, 1)
+    error = limits.refusal(1, 5, "topic")
     assert isinstance(error, ProducerQueueIsFull)
     assert "3 messages are pending of max_pending_messages=3" in str(error)
-    backlog = Backlog(Permits(9), Permits(3), ByteBudget(99))
-    backlog.take(3, 1)
-    error = backlog.refusal(1, 5, "topic")
+    limits = PendingLimits(Permits(9), Permits(3), ByteBudget(99))
+    limits.take(3, 1)
+    error = limits.refusal(1, 5, "topic")
     assert isinstance(error, ProducerQueueIsFull)
     assert "max_pending_messages_across_partitions=3" in str(error)
-    backlog = Backlog(Permits(9), Permits(9), ByteBudget(99))
-    backlog.take(3, 90)
-    error = backlog.refusal(1, 10, "topic")
+    limits = PendingLimits(Permits(9), Permits(9), ByteBudget(99))
+    limits.take(3, 90)
+    error = limits.refusal(1, 10, "topic")
     assert isinstance(error, MemoryBufferIsFull)
     assert "90 bytes are pending of the client's memory_limit=99 and 10 more" in str(error)
 
 
 def test_what_can_never_fit_is_too_big_and_not_worth_waiting_for():
-    backlog = Backlog(Permits(3), Permits(9), ByteBudget(99))
-    backlog.check_possible(3, 99, "topic")
+    limits = PendingLimits(Permits(3), Permits(9), ByteBudget(99))
+    limits.check_possible(3, 99, "topic")
     with pytest.raises(MessageTooBig, match="4 chunks"):
-        backlog.check_possible(4, 1, "topic")
+        limits.check_possible(4, 1, "topic")
     with pytest.raises(MessageTooBig, match="memory_limit=99"):
-        backlog.check_possible(1, 100, "topic")
+        limits.check_possible(1, 100, "topic")
 
 
 def test_returned_bytes_wake_each_listener_once():

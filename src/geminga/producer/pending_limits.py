@@ -18,7 +18,7 @@ UNLIMITED = 1 << 62
 
 
 class Permits:
-    """A counted limit, which `Backlog` takes from and returns to. ``limit`` 0 is without limit. Not
+    """A counted limit, which `PendingLimits` takes from and returns to. ``limit`` 0 is without limit. Not
     thread-safe."""
 
     __slots__ = ("limit", "used")
@@ -82,7 +82,7 @@ class ByteBudget:
             self._listeners.append(wake)
 
 
-class Backlog:
+class PendingLimits:
     """The three limits of one partition."""
 
     __slots__ = ("memory", "own", "shared")
