@@ -39,6 +39,7 @@ import sys
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -112,7 +113,8 @@ with the new number: what other seeds find must not stop an unrelated change."""
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.rotation is None:  # workers have the number of the process that started them
         config.option.rotation = ROTATION
-    if getattr(config.option, "numprocesses", None):
+    is_rewritten = config.option.assertmode == "rewrite" and not sys.dont_write_bytecode
+    if getattr(config.option, "numprocesses", None) and is_rewritten:
         _compile_tests(config)
 
 
@@ -127,8 +129,9 @@ def _compile_tests(config: pytest.Config) -> None:
             folder = get_cache_dir(file)
             compiled = folder / f"{file.stem}{PYC_TAIL}"
             if _read_pyc(file, compiled) is None and try_makedirs(folder):
-                source_hash, code = _rewrite_test(file, config)
-                _write_pyc(config.stash[assertstate_key], code, source_hash, compiled)
+                with suppress(SyntaxError):  # the worker that collects the file reports it
+                    source_hash, code = _rewrite_test(file, config)
+                    _write_pyc(config.stash[assertstate_key], code, source_hash, compiled)
 
     cores = os.cpu_count() or 1
     context = multiprocessing.get_context("fork")

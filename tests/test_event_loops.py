@@ -1,6 +1,7 @@
 """The event loop of clients and brokers, also where threads are greenlets."""
 
 import _thread
+import asyncio
 import importlib.util
 
 import pytest
@@ -70,3 +71,9 @@ def test_the_loop_is_asyncios_where_threads_are_greenlets(monkeypatch):
         loop = new_event_loop()
         loop.close()
         assert type(loop).__module__ == expected
+
+
+@pytest.mark.xfail(strict=True, raises=ZeroDivisionError)
+async def test_a_test_that_is_a_coroutine_runs_to_its_end():
+    await asyncio.sleep(0)
+    raise ZeroDivisionError

@@ -10,9 +10,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 import geminga
+from geminga.client.cluster import Cluster
 from geminga.spark.datasource import PulsarStreamReader
 from geminga.spark.options import read_options
 from geminga.spark.pipelines import running
+from geminga.spark.pipelines.connection import VARIABLE, handed_over
 from geminga.spark.pipelines.nothing_new import FINISHED_FILE, definitions
 from geminga.spark.pipelines.project import create
 from geminga.spark.pipelines.running import run
@@ -130,6 +132,22 @@ def add_library(broker: Any, project: Path) -> None:
     (project / FINISHED_FILE).write_text(definitions(project))
 
 
+def move_tables(broker: Any, project: Path) -> None:
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(f"database: more\n{spec.read_text()}")
+    (project / FINISHED_FILE).write_text(definitions(project))
+
+
+def write_latin_1(broker: Any, project: Path) -> None:
+    flows = project / "transformations/ingest.py"
+    flows.write_text(f"# coding: latin-1\n# \xe9\n{flows.read_text()}", encoding="latin-1")
+    (project / FINISHED_FILE).write_text(definitions(project))
+
+
+def damage(broker: Any, project: Path) -> None:
+    (project / FINISHED_FILE).write_bytes(b"\xff")
+
+
 def change_flow(broker: Any, project: Path) -> None:
     flows = project / "transformations/ingest.py"
     flows.write_text(flows.read_text().replace(".coalesce(1)", ""))
@@ -140,7 +158,7 @@ def change_flow(broker: Any, project: Path) -> None:
     "change",
     [
         send, make_again, delete, plan, lose_commit, begin_again, drop, add_column, add_flow, add_library,
-        change_flow,
+        change_flow, move_tables, write_latin_1, damage,
     ],
 )  # fmt: skip
 def test_a_run_with_anything_to_do_starts_spark(change, broker, project, started):
@@ -149,6 +167,28 @@ def test_a_run_with_anything_to_do_starts_spark(change, broker, project, started
     assert started.exists()
 
 
-def test_a_full_refresh_starts_spark(project, started):
-    run(project, full_refresh=["events"])
+@pytest.mark.parametrize(
+    "some", [{"full_refresh": ["events"]}, {"arguments": ("--refresh", "events")}], ids=["full", "part"]
+)
+def test_a_run_of_some_tables_starts_spark_and_so_does_the_next(some, project, started):
+    run(project, **some)
     assert started.exists()
+    started.unlink()
+    run(project)
+    assert started.exists()
+
+
+def test_the_connection_of_a_surrounding_run_is_not_used(broker, project, started, monkeypatch):
+    with geminga.embedded(web_port=0) as other:
+        send(other, project)
+        cluster = Cluster(service_url=other.service_url)
+        monkeypatch.setenv(VARIABLE, handed_over(cluster, is_addressed=True))
+        send(broker, project)
+        run(project)
+    assert started.exists()
+
+
+def test_a_run_succeeds_although_the_disk_has_no_room_to_record_it(project, monkeypatch):
+    (project / FINISHED_FILE).unlink()
+    monkeypatch.setattr(running, "command", lambda arguments: ["ln", "-s", "/dev/full", FINISHED_FILE])
+    assert run(project).exit_code == 0

@@ -27,7 +27,7 @@ OPEN_LEDGER_UNUSED_SECONDS = 300
 """The ledger that a topic writes to is deleted only when nothing was written for this long."""
 EXPIRY_LOG_SECONDS = 60
 """Interval of log lines about expired messages of a subscription."""
-EXPIRED_AT_ONCE_MAX = 400
+EXPIRED_AT_ONCE_MAX = 300
 """Subscriptions of a topic whose messages expire in one round: the slowest; the others follow."""
 READER_LEFTOVER_SECONDS = 60
 """Time after which a reader that does not reconnect after a seek is removed."""

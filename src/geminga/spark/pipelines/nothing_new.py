@@ -11,10 +11,20 @@ from geminga.errors import PulsarException
 from geminga.filesystems import resolve
 from geminga.spark.pipelines.checkpoints import folders, last_batch, newest_checkpoint
 from geminga.spark.pipelines.connection import connection
-from geminga.spark.pipelines.project import SETTINGS_FILE, SPEC_FILE, configuration, installed, places
+from geminga.spark.pipelines.project import (
+    SETTINGS_FILE,
+    SPEC_FILE,
+    configuration,
+    installed,
+    places,
+    read_spec,
+)
 
 FINISHED_FILE = "catalog/finished"
-"""File of a project with the digest of the definitions of its last run, if that succeeded."""
+"""File of a project with the digest of the definitions of its last run, if that updated all tables."""
+_FIELDS = {"name", "storage", "libraries", "configuration"}
+"""Fields of the template's spec file: another one, such as ``database``, moves the tables."""
+_LIBRARIES = [{"glob": {"include": "transformations/**"}}]
 _TABLE = re.compile(r'@dp\.table\(name="(\w+)"(.*)\)\n')
 
 
@@ -33,9 +43,9 @@ def _flows(folder: Path) -> list[Path]:
 
 def ingested(folder: Path) -> tuple[str, ...]:
     """Return the tables of a project whose flows are those of the template ``ingest``, without a change."""
-    files, spec = _flows(folder), (folder / SPEC_FILE).read_text(encoding="utf-8")
-    is_all = len(files) == 1 and spec.count("include") == 1 and "include: transformations/**" in spec
-    text = files[0].read_text(encoding="utf-8") if is_all else ""
+    files, spec = _flows(folder), read_spec(folder)
+    is_all = len(files) == 1 and set(spec) == _FIELDS and spec["libraries"] == _LIBRARIES
+    text = files[0].read_text(encoding="utf-8", errors="replace") if is_all else ""
     table = _TABLE.search(text)
     if table is None:
         return ()
@@ -48,19 +58,20 @@ def ingested(folder: Path) -> tuple[str, ...]:
 def without_news(folder: Path, cluster: str) -> tuple[str, ...]:
     """Return the tables that a run would leave as they are, if it would do so with all; otherwise none.
 
-    The last run must have finished with the same definitions, each planned micro-batch must be stored, and
-    the source, asked for the end of the next one as Spark asks it, must answer with the last one's. All
-    other cases, such as a recreated topic, are left to Spark. ``cluster`` has the connection:
+    The last run must have updated all tables with the same definitions, each planned micro-batch must be
+    stored, and the source, asked for the end of the next one as Spark asks it, must answer with the last
+    one's. All other cases, such as a recreated topic, are left to Spark. ``cluster`` has the connection:
     `geminga.spark.pipelines.connection.handed_over`.
     """
     finished = folder / FINISHED_FILE
-    tables = ingested(folder) if finished.is_file() and finished.read_text() == definitions(folder) else ()
+    is_same = finished.is_file() and finished.read_bytes() == definitions(folder).encode()
+    tables = ingested(folder) if is_same else ()
     warehouse, lake = resolve(places(folder).warehouse)
     if not tables or not set(tables) <= {info.base_name for info in folders(warehouse, lake)}:
         return ()
     given = configuration(folder)
     options = {
-        **connection(given["ingest.serviceUrl"], given=cluster or None), "topic": given["ingest.topic"]
+        **connection(given["ingest.serviceUrl"], given=cluster), "topic": given["ingest.topic"]
     }  # fmt: skip
     return tables if all(_is_at_end(folder, table, options) for table in tables) else ()
 

@@ -199,13 +199,14 @@ class ProjectPaths:
 
 def configuration(folder: Path) -> Mapping[str, Any]:
     """Return the settings that the project's spec file gives its flows."""
-    given = _spec(folder).get("configuration") or {}
+    given = read_spec(folder).get("configuration") or {}
     if not isinstance(given, dict):
         raise UsageError(f"{folder / SPEC_FILE}: configuration is {given!r}; write NAME: VALUE lines")
     return given
 
 
-def _spec(folder: Path) -> Any:
+def read_spec(folder: Path) -> Any:
+    """Return the content of the project's spec file. Raises `UsageError`."""
     import yaml
 
     spec = folder / SPEC_FILE
@@ -220,7 +221,7 @@ def _spec(folder: Path) -> Any:
 def places(folder: Path) -> ProjectPaths:
     """Read the locations from the project's files; raises `UsageError` when ``folder`` holds no project."""
     try:
-        storage = _spec(folder)["storage"]
+        storage = read_spec(folder)["storage"]
     except (KeyError, TypeError) as error:
         raise UsageError(f"{folder / SPEC_FILE} has no valid storage: {error}") from None
     warehouse = (folder / "spark-warehouse").as_uri()

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 Test = Callable[[Any], bool]
 _FINER = re.compile(r"\.\d{7}")
 """A time with more digits than microseconds have."""
-_UNSURE = r"\.\d{7}|[\d.]{16}|\d[eE]"
-"""Times and numbers that Arrow's parser may cut off: each double has 15 exact digits."""
+_UNSURE = r"\.\d{7}|[\d.]{16}|\d[eE]|\\u00[23]"
+"""Times, also with escaped digits, and numbers that may be cut off: each double has 15 exact digits."""
 _BLOCK_ROWS = 1000
 """Texts that Arrow parses together; where one does not fit, each is parsed by itself."""
 

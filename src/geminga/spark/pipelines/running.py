@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.util import find_spec
@@ -193,8 +193,9 @@ def run(
             heard.begin_again()
             exit_code = _spark(folder, arguments, lock, heard, cluster)
         error = heard.error(exit_code) if exit_code else ""
-        if not exit_code and (folder / FINISHED_FILE).parent.is_dir():
-            (folder / FINISHED_FILE).write_text(defined)
+        if not exit_code and not arguments:  # which may name some of the tables
+            with suppress(OSError):  # without the file, the next run starts Spark
+                (folder / FINISHED_FILE).write_text(defined)
         return Outcome(exit_code, error, before, sizes(folder), tuple(heard.output), heard.rows, heard.lag)
 
 
