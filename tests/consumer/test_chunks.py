@@ -63,6 +63,36 @@ def test_a_chunk_of_an_earlier_attempt_is_not_mixed_into_a_later_one():
     assert add(chunks, chunk("a", 2), 4).chunk_ids == [(1, 2), (1, 3), (1, 4)]
 
 
+def test_a_redelivered_attempt_is_delivered_while_a_later_one_is_incomplete():
+    """The producer has the receipt of the first attempt, so the later one is never continued."""
+    chunks = assembler()
+    for index in range(3):
+        verdict = add(chunks, chunk("a", index), index)
+    assert verdict.payload == b"ababab"
+    add(chunks, chunk("a", 0), 3)
+    for _ in range(2):
+        for index in range(3):
+            verdict = add(chunks, chunk("a", index), index)
+        assert (verdict.payload, verdict.chunk_ids) == (b"ababab", [(1, 0), (1, 1), (1, 2)])
+        assert verdict.acknowledge == verdict.dropped == []
+    expired = chunks.expire(60.0)
+    assert expired is not None
+    assert (expired.acknowledge, expired.dropped) == ([(1, 3)], [])
+
+
+def test_a_later_attempt_takes_back_no_chunk_of_a_delivered_one():
+    chunks = assembler()
+    add(chunks, chunk("a", 0), 3)
+    for index in (0, 1, 2, 0):
+        add(chunks, chunk("a", index), index)
+    add(chunks, chunk("a", 1), 4)
+    verdict = add(chunks, chunk("a", 2), 5)
+    assert (verdict.payload, verdict.acknowledge) == (None, [(1, 3), (1, 4), (1, 5)])
+    assert verdict.dropped == [(1, 0)]
+    add(chunks, chunk("a", 1), 1)
+    assert add(chunks, chunk("a", 2), 2).payload == b"ababab"
+
+
 def test_chunks_of_an_earlier_attempt_stay_if_the_later_one_is_never_complete():
     chunks = assembler()
     add(chunks, chunk("a", 0), 2)

@@ -45,6 +45,19 @@ class _Open:
     superseded: list[EntryKey] = field(default_factory=list)
     """Chunks of earlier attempts: acknowledged once this attempt is complete, dropped if it fails."""
     size_bytes: int = 0
+    earlier: _Open | None = None
+    """An earlier attempt whose chunks are redelivered, from its first one on."""
+    is_repeated: bool = False
+    """Whether the message was delivered from an earlier attempt: this one is only acknowledged."""
+
+    def append(self, payload: Buffer, key: EntryKey) -> None:
+        self.parts.append(bytes(payload))
+        self.ids.append(key)
+        self.size_bytes += len(payload)
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.parts) == self.count and self.size_bytes == self.total_bytes
 
 
 class ChunkAssembler:
@@ -110,30 +123,53 @@ class ChunkAssembler:
         uuid = text(metadata.uuid)
         context = self._open.get(uuid)
         if context is not None and key < context.ids[-1] and key not in context.ids:
-            # Of an earlier attempt of the producer, whose other chunks are elsewhere: not to be mixed. It has
-            # no use once this attempt is complete.
-            context.superseded.append(key)
+            self._add_earlier(context, metadata, payload, key, now, verdict)
             return verdict
         if metadata.chunk_id == 0:
             context = self._begin(uuid, context, metadata, key, now, verdict)
         if context is None or metadata.chunk_id != len(context.parts):
             self._out_of_order(uuid, context, metadata, key, now_ms, verdict)
             return verdict
-        context.parts.append(bytes(payload))
-        context.ids.append(key)
-        context.size_bytes += len(payload)
+        context.append(payload, key)
         if context.size_bytes > min(context.total_bytes, self._bytes_max):
             # Larger than announced, or than allowed: the message can never be completed.
             self._forget(uuid, verdict)
         elif len(context.parts) == context.count:
-            if context.size_bytes == context.total_bytes:
+            if context.is_whole:
                 del self._open[uuid]
-                verdict.payload = b"".join(context.parts)
-                verdict.chunk_ids = context.ids
-                verdict.acknowledge += context.superseded
+                if context.is_repeated:
+                    verdict.acknowledge += context.ids
+                    verdict.dropped += context.superseded
+                    if context.earlier is not None:
+                        self._open[uuid] = context.earlier
+                else:
+                    verdict.payload, verdict.chunk_ids = b"".join(context.parts), context.ids
+                    verdict.acknowledge += context.superseded
             else:
                 self._forget(uuid, verdict)
         return verdict
+
+    def _add_earlier(
+        self, later: _Open, metadata: pb.MessageMetadata, payload: Buffer, key: EntryKey, now: float,
+        verdict: ChunkVerdict,
+    ) -> None:  # fmt: skip
+        """Add a chunk of an earlier attempt of the producer, not to be mixed with those of the later one.
+
+        The attempt that is complete first is delivered. If that is the later one, this chunk has no use.
+        """
+        later.superseded.append(key)
+        if metadata.chunk_id == 0:
+            later.earlier = _Open(metadata.num_chunks_from_msg, metadata.total_chunk_msg_size, now)
+        earlier = later.earlier
+        if earlier is None or metadata.chunk_id != len(earlier.parts):
+            return
+        earlier.append(payload, key)
+        if earlier.size_bytes > min(earlier.total_bytes, self._bytes_max):
+            later.earlier = None
+        elif earlier.is_whole:
+            verdict.payload, verdict.chunk_ids = b"".join(earlier.parts), earlier.ids
+            later.superseded = [each for each in later.superseded if each not in earlier.ids]
+            later.earlier, later.is_repeated = None, True
 
     def _begin(
         self, uuid: str, older: _Open | None, metadata: pb.MessageMetadata, key: EntryKey, now: float,
