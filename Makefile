@@ -83,15 +83,15 @@ fetch: pulsar promtool chromium kafka
 pulsar promtool chromium kafka: $(STAMP)
 	$(PY) tools/fetch_$@.py
 
-# What measures loads and latencies has the machine for itself.
-MEASURING := tests/interop/test_tuning_against_apache_pulsar.py
+# What measures loads and latencies has the machine for itself; Kafka's source needs a Java with its jars.
+ALONE := tests/interop/test_tuning_against_apache_pulsar.py tests/interop/test_beside_kafkas_source.py
 ifdef VERSION
 interop: $(STAMP)
 	$(PY) tools/versions.py $(VERSION)
 else
 interop: $(STAMP) pulsar promtool kafka
-	$(PYTEST) -m "interop and not long" tests/interop --ignore=$(MEASURING) $(PARALLEL)
-	$(PYTEST) -m "interop and not long" $(MEASURING)
+	$(PYTEST) -m "interop and not long" tests/interop $(addprefix --ignore=,$(ALONE)) $(PARALLEL)
+	$(PYTEST) -m "interop and not long" $(ALONE)
 	$(PY) tools/versions.py next
 endif
 
