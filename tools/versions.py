@@ -1,7 +1,7 @@
 """Other versions of Apache Pulsar: Geminga's client on their broker, their clients on Geminga's broker.
 
 ``python tools/versions.py 2.11.0`` fetches a version and runs the tests (as ``make interop VERSION=2.11.0``
-does), ``next`` takes the version that ``ROTATION`` of tests/conftest.py chooses, ``clients`` runs a program
+does), ``next`` takes the release that ``ROTATION`` of tests/conftest.py chooses, ``clients`` runs a program
 with each version of the official clients, ``all`` does all of this in turn. ``--publish`` writes the outcomes
 from which ``make docs`` draws ``docs/versions.md``.
 """
@@ -119,7 +119,8 @@ def main() -> int:
     parser.add_argument("--publish", action="store_true", help=f"write docs/proof/{PUBLISHED.name}")
     given = parser.parse_args()
     values = json.loads(PUBLISHED.read_text())
-    chosen = VERSIONS[other_python.rotation() % len(VERSIONS)]
+    released = [version for version in VERSIONS if "-" not in version]
+    chosen = released[other_python.rotation() % len(released)]
     several = {"all": (*VERSIONS, "clients"), "next": (chosen,)}
     statuses = []
     for version in several.get(given.version, (given.version,)):
