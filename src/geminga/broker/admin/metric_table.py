@@ -123,8 +123,7 @@ _SUBSCRIPTION: Final = (
     ("pulsar_subscription_back_log_no_delayed", "gauge", "entries",
      "Unacknowledged entries without delayed ones.", "msgBacklogNoDelayed"),
     ("geminga_subscription_messages_in_backlog", "gauge", "messages",
-     "Unacknowledged messages, those of a batch counted individually; -1 while they are being "
-     "counted.", "messagesInBacklog"),
+     "Unacknowledged messages, those of a batch counted individually.", "messagesInBacklog"),
     ("geminga_subscription_bytes_in_backlog", "gauge", "bytes",
      "Size of the entries in the backlog.", "bytesInBacklog"),
     ("geminga_subscription_oldest_backlog_message_age_seconds", "gauge", "seconds",
