@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from geminga.consumer.message import EntryKey
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 
 Buffer = bytes | bytearray | memoryview
-EntryKey = tuple[int, int]
-"""``(ledger_id, entry_id)``"""
 
 FORGOTTEN_MAX = 1000
 """Maximum messages that `ChunkAssembler.clear` remembers; the oldest is forgotten first."""

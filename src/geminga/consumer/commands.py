@@ -9,12 +9,11 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from geminga.consumer.message import EntryKey
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.ids import MessageId, to_unsigned
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.varint import varint, varints
-
-EntryKey = tuple[int, int]
 
 _SIZES = Struct(">II")
 _ACK = pb.BaseCommand.ACK

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-EntryKey = tuple[int, int]
+from geminga.consumer.message import EntryKey
 
 RESTS_SECONDS = (0.0, 0.1, 0.5)
 """Seconds before each repeated request for everything."""
