@@ -55,16 +55,16 @@ def ingested(folder: Path) -> tuple[str, ...]:
     return (table[1], f"{table[1]}_dead_letters") if same else ()
 
 
-def without_news(folder: Path, cluster: str) -> tuple[str, ...]:
+def without_news(folder: Path, defined: str, cluster: str) -> tuple[str, ...]:
     """Return the tables that a run would leave as they are, if it would do so with all; otherwise none.
 
-    The last run must have updated all tables with the same definitions, each planned micro-batch must be
-    stored, and the source, asked for the end of the next one as Spark asks it, must answer with the last
-    one's. All other cases, such as a recreated topic, are left to Spark. ``cluster`` has the connection:
-    `geminga.spark.pipelines.connection.handed_over`.
+    The last run must have updated all tables with the same definitions (``defined``: those of this run), each
+    planned micro-batch must be stored, and the source, asked for the end of the next one as Spark asks it,
+    must answer with the last one's. All other cases, such as a recreated topic, are left to Spark.
+    ``cluster`` has the connection: `geminga.spark.pipelines.connection.handed_over`.
     """
     finished = folder / FINISHED_FILE
-    is_same = finished.is_file() and finished.read_bytes() == definitions(folder).encode()
+    is_same = finished.is_file() and finished.read_bytes() == defined.encode()
     tables = ingested(folder) if is_same else ()
     warehouse, lake = resolve(places(folder).warehouse)
     if not tables or not set(tables) <= {info.base_name for info in folders(warehouse, lake)}:

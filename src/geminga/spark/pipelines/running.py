@@ -176,11 +176,11 @@ def run(
         remove_unfinished_offsets(folder)
         reach(configuration(folder).values(), cluster)
         before = sizes(folder)
-        unchanged = () if full_refresh or arguments else without_news(folder, cluster)
+        defined = definitions(folder)
+        unchanged = () if full_refresh or arguments else without_news(folder, defined, cluster)
         if unchanged:
             nothing = dict.fromkeys(unchanged, 0)
             return Outcome(0, "", before, before, (), nothing, nothing)
-        defined = definitions(folder)
         (folder / FINISHED_FILE).unlink(missing_ok=True)
         if full_refresh:
             arguments = ("--full-refresh", ",".join(full_refresh), *arguments)
