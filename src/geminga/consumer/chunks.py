@@ -58,6 +58,12 @@ class _Open:
     def is_whole(self) -> bool:
         return len(self.parts) == self.count and self.size_bytes == self.total_bytes
 
+    def is_hopeless(self, bytes_max: int) -> bool:
+        """Return whether the message can never be complete: it has another size than announced, or one that
+        is not allowed."""
+        size, allowed = self.size_bytes, min(self.total_bytes, bytes_max)
+        return size > allowed or (len(self.parts) == self.count and not self.is_whole)
+
 
 class ChunkAssembler:
     """The incomplete chunked messages of one consumer.
@@ -130,22 +136,17 @@ class ChunkAssembler:
             self._out_of_order(uuid, context, metadata, key, now_ms, verdict)
             return verdict
         context.append(payload, key)
-        if context.size_bytes > min(context.total_bytes, self._bytes_max):
-            # Larger than announced, or than allowed: the message can never be completed.
+        if context.is_hopeless(self._bytes_max):
             self._forget(uuid, verdict)
-        elif len(context.parts) == context.count:
-            if context.is_whole:
-                del self._open[uuid]
-                if context.is_repeated:
-                    verdict.acknowledge += context.ids
-                    verdict.dropped += context.superseded
-                    if context.earlier is not None:
-                        self._open[uuid] = context.earlier
-                else:
-                    verdict.payload, verdict.chunk_ids = b"".join(context.parts), context.ids
-                    verdict.acknowledge += context.superseded
-            else:
-                self._forget(uuid, verdict)
+        elif context.is_whole and context.is_repeated:
+            self._forget(uuid, verdict)
+            verdict.acknowledge += context.ids
+            if context.earlier is not None:
+                self._open[uuid] = context.earlier
+        elif context.is_whole:
+            del self._open[uuid]
+            verdict.payload, verdict.chunk_ids = b"".join(context.parts), context.ids
+            verdict.acknowledge += context.superseded
         return verdict
 
     def _add_earlier(
@@ -163,7 +164,7 @@ class ChunkAssembler:
         if earlier is None or metadata.chunk_id != len(earlier.parts):
             return
         earlier.append(payload, key)
-        if earlier.size_bytes > min(earlier.total_bytes, self._bytes_max):
+        if earlier.is_hopeless(self._bytes_max):
             later.earlier = None
         elif earlier.is_whole:
             verdict.payload, verdict.chunk_ids = b"".join(earlier.parts), earlier.ids
