@@ -23,6 +23,7 @@ from geminga.ledger.claim_file import CLAIM
 from geminga.ledger.damage import EntriesDamaged
 from geminga.ledger.filesystem import RealFile, RealFileSystem
 from geminga.ledger.folder import discard_catalog
+from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, file_name
 from geminga.ledger.inspection import inspect, repair
 from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.offloading import OffloadFailed, Offloading
@@ -124,6 +125,13 @@ def offload(store: TieredStore, ledger_id: int, *, drop: bool = True) -> None:
         store.tier.drop_local(TOPIC, ledger_id, reports)
         settle(store)
         assert reports.is_well, reports.found
+
+
+def position_of(store: TieredStore, ledger_id: int, entry_id: int) -> tuple[str, int]:
+    """Return the file of an entry, and its offset there."""
+    ledgers = store.local.state.ledgers
+    position = ledgers.index.position(ledger_id, *ledgers.index.locate(ledgers.ledger(ledger_id), entry_id))
+    return file_name(position >> OFFSET_BITS), position & OFFSET_MASK
 
 
 def read(store: TieredStore, ledger_id: int) -> list[bytes]:
@@ -357,8 +365,7 @@ def test_damage_in_the_log_is_read_from_the_file():
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    position = store.local.state.ledgers.position_of(first, 2)
-    assert position is not None
+    position = position_of(store, first, 2)
     store.close()
     disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
     store = open_store(FaultyFileSystem(disk))
@@ -578,8 +585,7 @@ def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known):
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    position = store.local.state.ledgers.position_of(first, 2)
-    assert position is not None
+    position = position_of(store, first, 2)
     store.close()
     disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
     store = open_store(FaultyFileSystem(disk))
@@ -596,8 +602,7 @@ def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known):
 
 def cut_last_entry(disk: SimulatedDisk, ledger_id: int, store: TieredStore) -> TieredStore:
     """Reopen the store, rebuilt from a log in which the group of the ledger's entry 4 is damaged."""
-    position = store.local.state.ledgers.position_of(ledger_id, 4)
-    assert position is not None
+    position = position_of(store, ledger_id, 4)
     store.keys.put("behind", b"it")
     settle(store)
     store.close()

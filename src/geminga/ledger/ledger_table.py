@@ -10,7 +10,6 @@ from heapq import nsmallest
 from geminga.errors import LedgerNotFound
 from geminga.ledger.api import StoredLedger
 from geminga.ledger.catalog import PAGE_LEDGERS, Catalog, EntryChunk
-from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, file_name
 from geminga.ledger.index import GIVEN_UP, Index, LedgerState
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.steps import parts
@@ -167,16 +166,6 @@ class LedgerTable:
             if found is not None:
                 infos.append(StoredLedger(ledger_id, owner, found[1], found[2]))
         return infos
-
-    def position_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
-        """Return (file name, offset, size, checksum) of an entry; None if it has no position."""
-        located = self.index.locate(self.ledger(ledger_id), entry_id) if self.exists(ledger_id) else None
-        if located is None:
-            return None
-        chunk, index = located
-        position = self.index.position(ledger_id, chunk, index)
-        name = file_name(position >> OFFSET_BITS)
-        return (name, position & OFFSET_MASK, chunk.sizes[index], chunk.crcs[index]) if position else None
 
     def page(self, after: int) -> tuple[list[StoredLedger], int | None]:
         """Return the next ledgers behind an id in order, and the id to continue after: None at the end."""
