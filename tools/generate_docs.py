@@ -233,8 +233,8 @@ def with_proofs(path: Path, text: str | None = None) -> str:
 
 
 def proof(name: str, form: str, page: Path) -> str:
-    """The figures of one proof as a page shows them; ``form`` is ``summary`` or ``table``."""
-    from geminga.tuning import proof_report
+    """The figures of one proof as a page shows them; ``form`` is ``summary``, ``table`` or ``capacity``."""
+    from geminga.tuning import capacity_report, proof_report
     from geminga.tuning.prove import Proof
 
     file = PROOFS / f"{name}.json"
@@ -248,7 +248,12 @@ def proof(name: str, form: str, page: Path) -> str:
         return f"Not published yet: `python -m benchmarks.tuning --only {name} --publish` measures it."
     values = json.loads(file.read_text())
     found = Proof.from_dict(values)
-    shown = {"summary": proof_report.summary, "table": proof_report.table}[form](found).rstrip()
+    forms = {
+        "summary": proof_report.summary,
+        "table": proof_report.table,
+        "capacity": capacity_report.table,
+    }
+    shown = forms[form](found).rstrip()
     picture = file.with_suffix(".svg").relative_to(page.parent)
     made = f"`python -m benchmarks.tuning --only {name} --publish` made this."
     return f"{shown}\n\n![{name}]({picture})\n\n{made}"

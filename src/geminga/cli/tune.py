@@ -11,6 +11,10 @@ COMMANDS = {
         "geminga.cli.tune_advise",
         "Advise settings for a topic's traffic, with reasons and warnings.",
     ),
+    "capacity": (
+        "geminga.cli.tune_capacity",
+        "Find the highest rate that a broker keeps within the latency budget, before and after.",
+    ),
     "fleet": ("geminga.cli.tune_fleet", "Advise settings for all topics of a cluster, with the savings."),
     "prove": ("geminga.cli.tune_prove", "Measure on a broker what the advised settings save."),
 }

@@ -37,6 +37,43 @@ sample_option = click.option(
     "--sample", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with typical messages, one per line, instead of generated ones.",
 )  # fmt: skip
+
+
+def run_options(*, seconds: int, warm_seconds: int, output: str) -> Callable[[Callable[..., Any]], Any]:
+    """Add the options of measured runs, with these defaults; they are named as the fields of `ProofPlan`."""
+    options = [
+        click.option(
+            "--payload", type=click.Choice(["logs", "telemetry", "orders"]), default="logs",
+            show_default=True, help="Kind of generated messages.",
+        ),
+        sample_option,
+        click.option(
+            "--seconds", type=Duration(0.1, 3600), default=seconds, show_default=True,
+            help="Measured seconds of a run.",
+        ),
+        click.option(
+            "--warm-seconds", type=Duration(0, 600), default=warm_seconds, show_default=True,
+            help="Seconds of load before.",
+        ),
+        click.option(
+            "--only", multiple=True, metavar="PATTERN",
+            help="Subjects to run, such as '*ZSTD'; may be repeated.  [default: all]",
+        ),
+        click.option(
+            "--idle-seconds", type=Duration(0.1, 600), default=5, show_default=True,
+            help="Seconds to measure the idle broker before each run.",
+        ),
+        namespace_option,
+        server_pid_option,
+        click.option(
+            "--output", type=click.Path(file_okay=False, path_type=Path), default=Path(output),
+            show_default=True,
+            help="Folder for table, picture, JSON and runs; an existing folder is resumed.",
+        ),
+    ]  # fmt: skip
+    return lambda command: functools.reduce(lambda done, option: option(done), reversed(options), command)
+
+
 _TRAFFIC = (
     ("rate", "rate_messages_per_second", Number(0.001), "Messages per second of all producers."),
     ("message-bytes", "message_bytes", Number(1), "Mean payload size before compression."),

@@ -7,16 +7,8 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Duration
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.cli.tune_options import (
-    namespace_option,
-    read_samples,
-    sample_option,
-    server_pid_option,
-    traffic_options,
-    traffic_profile,
-)
+from geminga.cli.tune_options import read_samples, run_options, traffic_options, traffic_profile
 from geminga.client.cluster import Cluster
 from geminga.extras import need
 from geminga.tuning.prove import ProofPlan, Prover
@@ -25,34 +17,11 @@ from geminga.tuning.prove import ProofPlan, Prover
 @click.command("prove", cls=ConnectingCommand)
 @connecting
 @traffic_options(rate_messages_per_second=20_000, message_bytes=200, partitions=60)
-@click.option(
-    "--payload", type=click.Choice(["logs", "telemetry", "orders"]), default="logs", show_default=True,
-    help="Kind of generated messages.",
-)  # fmt: skip
-@sample_option
-@click.option(
-    "--seconds", type=Duration(0.1, 3600), default=30, show_default=True, help="Measured seconds of a run."
-)
-@click.option(
-    "--warm-seconds", type=Duration(0, 600), default=5, show_default=True, help="Seconds of load before."
-)
+@run_options(seconds=30, warm_seconds=5, output="build/proof")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs per subject.")
 @click.option(
     "--client", "clients", type=click.Choice(["geminga", "pulsar"]), multiple=True,
     help="Client whose producers run; may be repeated.  [default: all that are installed]",
-)  # fmt: skip
-@click.option(
-    "--only", multiple=True, metavar="PATTERN", help="Subjects to run, such as '*ZSTD'.  [default: all]"
-)
-@click.option(
-    "--idle-seconds", type=Duration(0.1, 600), default=5, show_default=True,
-    help="Seconds to measure the idle broker before each run.",
-)  # fmt: skip
-@namespace_option
-@server_pid_option
-@click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("build/proof"),
-    show_default=True, help="Folder for table, picture, JSON and runs; an existing folder is resumed.",
 )  # fmt: skip
 def command(
     cluster: Cluster,

@@ -35,6 +35,7 @@ COLUMNS: tuple[tuple[str, str, Measure], ...] = (
     ("client CPU, s", "{:.2f}", CLIENT_CPU),
     ("wire, MB", "{:.1f}", WIRE),
     ("disk, MB", "{:.0f}", lambda o: _megabytes(o.disk_bytes)),
+    ("disk syncs/s", "{:.0f}", lambda o: o.disk_syncs and o.disk_syncs / o.seconds),
     ("receipt p50, ms", "{:.1f}", lambda o: o.receipt.p50_ms),
     ("receipt p99, ms", "{:.1f}", lambda o: o.receipt.p99_ms),
     ("end to end p50, ms", "{:.1f}", lambda o: o.end_to_end.p50_ms),
@@ -53,7 +54,7 @@ FRONT = (
 
 def table(proof: Proof) -> str:
     """Return a Markdown table: the median of each subject's runs, with minimum and maximum in brackets."""
-    parts = [heading(proof), _rows(proof.by_subject())]
+    parts = [heading(proof), rows(proof.by_subject())]
     if proof.stopped:
         parts.append(f"It ended early: {proof.stopped}. What was measured till then is above.")
     return "\n\n".join(parts) + "\n"
@@ -96,7 +97,16 @@ def _percent(change: float) -> str:
 
 
 def heading(proof: Proof, *, ranges: bool = True) -> str:
-    """Return machine and conditions of the measurement, and the other load of the machine."""
+    """Return machine and conditions of a comparison at one rate, and the other load of the machine."""
+    rate = proof.conditions["profile"]["rate_messages_per_second"]
+    return (
+        f"{where(proof, f'{rate:,.0f} msg/s of ')} {_repeats(proof, ranges)} "
+        "Stock settings of Geminga's rows are those of the Java client."
+    )
+
+
+def where(proof: Proof, rate: str) -> str:
+    """Return broker, traffic and machine as text. ``rate``: the text in front of the size of a message."""
     profile, machine = proof.conditions["profile"], proof.machine
     others = Spread.of([outcome.others_per_second for outcome in proof.outcomes])
     busy = (
@@ -104,12 +114,11 @@ def heading(proof: Proof, *, ranges: bool = True) -> str:
         "by other processes"
     )  # fmt: skip
     return (
-        f"{proof.broker}; {profile['rate_messages_per_second']:,.0f} msg/s of "
+        f"{proof.broker}; {rate}"
         f"{profile['message_bytes']:.0f} B ({proof.conditions['payload']}) over {profile['partitions']} "
         f"partitions for {proof.conditions['seconds']:g} s, {profile['subscriptions']} "
         f"subscription{'s' * (profile['subscriptions'] != 1)}; "
-        f"{machine['cores']} cores ({machine['processor']}){busy}, {machine['at']}. "
-        f"{_repeats(proof, ranges)} Stock settings of Geminga's rows are those of the Java client."
+        f"{machine['cores']} cores ({machine['processor']}){busy}, {machine['at']}."
     )
 
 
@@ -121,7 +130,8 @@ def _repeats(proof: Proof, ranges: bool) -> str:
     return f"Medians of {number} runs" + (", with the lowest and the highest in brackets." if ranges else ".")
 
 
-def _rows(subjects: dict[str, list[RunOutcome]]) -> str:
+def rows(subjects: dict[str, list[RunOutcome]]) -> str:
+    """Return a Markdown table with a row for each subject's runs."""
     shown = [c for c in COLUMNS if any(c[2](o) is not None for runs in subjects.values() for o in runs)]
     lines = ["| | " + " | ".join(name for name, _, _ in shown) + " |", "|---|" + "---:|" * len(shown)]
     for subject, runs in subjects.items():

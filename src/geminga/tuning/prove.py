@@ -193,21 +193,20 @@ class Prover:
         self.proof.broker = view.title
         if (self._folder / FILE).exists():
             self._resume(Proof.load(self._folder))
-        todo = list(self._todo())
-        if not todo:
-            self._say("everything is measured already")
-            return self.proof
+        done = len(self.proof.outcomes)
         try:
-            if view.title.startswith(APACHE):
-                self._warm_up(view)
-            for subject, run in todo:
-                self._measure(subject, run)
+            for subject, profile, run in self._todo():
+                if len(self.proof.outcomes) == done and view.title.startswith(APACHE):
+                    self._warm_up(view)
+                self._measure(subject, profile, run)
         except PulsarException as error:
             if not self.proof.outcomes:
                 raise
             self.proof.stopped = f"{type(error).__name__}: {error}"
         except KeyboardInterrupt:
             self.proof.stopped = "interrupted"
+        if len(self.proof.outcomes) == done and not self.proof.stopped:
+            self._say("everything is measured already")
         return self.proof
 
     def _resume(self, before: Proof) -> None:
@@ -221,12 +220,13 @@ class Prover:
                 )
         self.proof.outcomes = before.outcomes
 
-    def _todo(self) -> Iterator[tuple[Subject, int]]:
+    def _todo(self) -> Iterator[tuple[Subject, TrafficProfile, int]]:
+        """Yield the runs that are not done yet: subject, traffic and number of the round."""
         done = {(outcome.subject, outcome.run) for outcome in self.proof.outcomes}
         for run in range(self._plan.repeats):
             for subject in subjects(self._plan):
                 if (subject.title, run) not in done:
-                    yield subject, run
+                    yield subject, self._plan.profile, run
 
     def _warm_up(self, view: BrokerView) -> None:
         """Send unmeasured load: a Java broker uses twice the CPU until its code is compiled. Tuned producers
@@ -237,20 +237,21 @@ class Prover:
         subject = Subject(title="warming up", library="geminga", settings=single)
         profile = self._plan.profile
         rate = min(profile.rate_messages_per_second, JVM_WARM_RATE)
-        base = replace(self._base(), profile=profile.changed(rate_messages_per_second=rate))
+        base = self._base(profile.changed(rate_messages_per_second=rate))
         Run(view, replace(base, seconds=seconds, warm_seconds=0.0), subject).measure()
 
-    def _base(self) -> Conditions:
+    def _base(self, profile: TrafficProfile) -> Conditions:
         plan = self._plan
         return Conditions(
-            profile=plan.profile, payload=plan.payload, samples=plan.samples, seconds=plan.seconds,
+            profile=profile, payload=plan.payload, samples=plan.samples, seconds=plan.seconds,
             warm_seconds=plan.warm_seconds, namespace=plan.namespace,
         )  # fmt: skip
 
-    def _measure(self, subject: Subject, run: int) -> None:
+    def _measure(self, subject: Subject, profile: TrafficProfile, run: int) -> None:
         view = self._view()
-        conditions = replace(self._base(), idle=measure_idle(view, self._plan.idle_seconds))
-        self._say(f"turn {run + 1} of {self._plan.repeats}: {subject.title}")
+        conditions = replace(self._base(profile), idle=measure_idle(view, self._plan.idle_seconds))
+        rate = profile.rate_messages_per_second
+        self._say(f"round {run + 1}: {subject.title}, {rate:,.0f} msg/s")
         self._keep(replace(Run(view, conditions, subject).measure(), run=run))
 
     def _keep(self, outcome: RunOutcome) -> None:

@@ -18,6 +18,7 @@ from geminga.tuning.measuring import host
 APACHE = "Apache Pulsar "
 """Prefix of the title of a Java broker."""
 _CPU_METRIC = re.compile(r"^process_cpu_seconds_total(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.M)
+_SYNCS_METRIC = re.compile(r"^geminga_store_syncs_total(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,11 @@ class BrokerView:
         written = [host.disk_written_bytes(pid) for pid in self.pids]
         known = [count for count in written if count is not None]
         return sum(known) if known and len(known) == len(written) else None
+
+    def disk_syncs(self) -> int | None:
+        """Return how often the broker has synced its store; None for Apache Pulsar, which does not say."""
+        match = None if self.title.startswith(APACHE) else _SYNCS_METRIC.search(self.admin.brokers.metrics())
+        return None if match is None else int(float(match[1]))
 
     def partitions(self, topic: TopicName) -> int:
         """Return the partitions of a topic; 0 if it is not partitioned."""

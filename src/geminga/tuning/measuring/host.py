@@ -34,12 +34,24 @@ def cpu_seconds(pid: int) -> float:
 
 def all_cpu_seconds() -> float | None:
     """Return the CPU seconds of all processes on this machine so far; None if unknown."""
+    ticks = _machine_ticks()
+    if ticks is None:
+        return None
+    user, nice, system, _idle, _waiting, interrupts, soft, *_ = ticks
+    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
+
+
+def disk_wait_seconds() -> float | None:
+    """Return the seconds in which an idle core waited for a disk, over all cores so far; None if unknown."""
+    ticks = _machine_ticks()
+    return None if ticks is None else ticks[4] / os.sysconf("SC_CLK_TCK")
+
+
+def _machine_ticks() -> list[int] | None:
     try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        return [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     except OSError:
         return None
-    user, nice, system, _idle, _waiting, interrupts, soft, *_ = map(int, fields)
-    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def disk_written_bytes(pid: int) -> int | None:

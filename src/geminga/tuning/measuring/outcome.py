@@ -76,6 +76,12 @@ class RunOutcome:
     wire_delivered_bytes: int | None = None
     """Bytes of delivered entries, counted by the broker."""
     disk_bytes: int | None = None
+    disk_syncs: int | None = None
+    """Syncs of the store, if the broker counts them."""
+    machine_cpu_seconds: float | None = None
+    """CPU of all processes on this machine; None if the servers run elsewhere."""
+    disk_wait_seconds: float | None = None
+    """Seconds in which a core of this machine was idle and waited for a disk."""
     behind_seconds_max: float = 0.0
     """Longest delay of the sender behind its clock: it was blocked, or the machine was busy."""
     receipts_in_window: int = 0

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
@@ -30,6 +30,7 @@ FINISH_SECONDS_MAX = 120.0
 SETTLE_SECONDS = 1.0
 """Pause between the creation of producers and the load, until the CPU of lookups and creation is spent."""
 PRODUCER_PROCESSES_MAX = 8
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,14 @@ class _CounterReading:
     counts: PublishedCounts
     cpu_seconds: float
     disk_bytes: int | None
-    at: float
+    disk_syncs: int | None
+    machine_cpu_seconds: float | None
+    disk_wait_seconds: float | None
+
+
+def _growth(before: Number | None, after: Number | None) -> Number | None:
+    """Return the difference of two readings; None if one is unknown."""
+    return None if before is None or after is None else after - before
 
 
 def measure_idle(view: BrokerView, seconds: float) -> Idle:
@@ -190,11 +198,12 @@ class Run:
     def _look(self, topic: TopicName, counts_first: bool) -> _CounterReading:
         """Read the counters. CPU is read inside of the two readings, so that these are not measured."""
         partitions = self._conditions.profile.partitions
-        counts = self._view.counts(topic, partitions) if counts_first else None
-        at, cpu, disk = time.monotonic(), self._view.cpu_seconds(), self._view.disk_written_bytes()
-        if counts is None:
-            counts = self._view.counts(topic, partitions)
-        return _CounterReading(counts, cpu, disk, at)
+        view = self._view
+        asked = (view.counts(topic, partitions), view.disk_syncs()) if counts_first else None
+        cpu, disk = view.cpu_seconds(), view.disk_written_bytes()
+        machine = (host.all_cpu_seconds(), host.disk_wait_seconds()) if view.pids else (None, None)
+        counts, syncs = asked or (view.counts(topic, partitions), view.disk_syncs())
+        return _CounterReading(counts, cpu, disk, syncs, *machine)
 
     def _measured(
         self,
@@ -265,9 +274,6 @@ class Run:
     ) -> RunOutcome:
         entries = after.counts.entries - before.counts.entries
         messages = after.counts.messages - before.counts.messages
-        disk = None
-        if after.disk_bytes is not None and before.disk_bytes is not None:
-            disk = after.disk_bytes - before.disk_bytes
         if read is not None:
             values["delivered"] = sum(read["latencies"])
             values["end_to_end"] = read.get("latency", Latency())
@@ -285,7 +291,10 @@ class Run:
             broker_cpu_seconds=after.cpu_seconds - before.cpu_seconds,
             wire_published_bytes=after.counts.bytes_in - before.counts.bytes_in,
             wire_delivered_bytes=after.counts.bytes_out - before.counts.bytes_out,
-            disk_bytes=disk,
+            disk_bytes=_growth(before.disk_bytes, after.disk_bytes),
+            disk_syncs=_growth(before.disk_syncs, after.disk_syncs),
+            machine_cpu_seconds=_growth(before.machine_cpu_seconds, after.machine_cpu_seconds),
+            disk_wait_seconds=_growth(before.disk_wait_seconds, after.disk_wait_seconds),
             at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             **values,
         )

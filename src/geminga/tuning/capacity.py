@@ -1,0 +1,153 @@
+"""Capacity: the highest rate at which a broker keeps a latency budget, with stock and with advised settings.
+
+The rate of a subject is raised by half from run to run until one misses the budget. From then on each run is
+a tenth faster after a kept one and a tenth slower after a missed one, so that the rate goes up and down
+around the edge, and other load of the machine moves single runs, not the result. Subjects take turns. The
+formula's settings depend on the rate.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from geminga.tuning.measuring.broker_view import APACHE
+from geminga.tuning.measuring.outcome import RunOutcome
+from geminga.tuning.measuring.run import PRODUCER_PROCESSES_MAX, Subject
+from geminga.tuning.prove import Proof, Prover, subjects
+from geminga.tuning.traffic import RATE_MAX, TrafficProfile
+
+SUBJECTS = ("Geminga, stock, LZ4", "Geminga, formula, ZSTD")
+"""Subjects that are compared by default: stock settings with compression, and the formula's."""
+RAISE, STEP = 1.5, 1.1
+"""Factors between the rates of two runs, before the first missed run and after it."""
+LOWEST = 1 / 50
+"""Part of the first rate below which a subject that kept no rate is given up."""
+RECEIPTS_MIN = 0.98
+"""Smallest part of the messages due that must be sent and have receipts."""
+BUSY = 0.9
+"""Part of a core, or of all cores, from which on it counts as used up."""
+
+
+def rate_of(outcome: RunOutcome) -> float:
+    """Return the messages per second that were due."""
+    return float(outcome.profile["rate_messages_per_second"])
+
+
+def p99_ms(outcome: RunOutcome) -> float | None:
+    """Return the 99th percentile latency that the budget limits: to the consumer, or without subscriptions
+    to the receipt."""
+    latency = outcome.end_to_end if outcome.profile["subscriptions"] else outcome.receipt
+    return latency.p99_ms
+
+
+def is_kept(outcome: RunOutcome) -> bool:
+    """Return whether a run kept its rate and its latency budget.
+
+    Latencies count from the time at which a message was due, so a producer that falls behind misses it.
+    """
+    p99 = p99_ms(outcome)
+    if outcome.failure or p99 is None or outcome.receipts < RECEIPTS_MIN * outcome.offered:
+        return False
+    return bool(p99 <= 1000 * outcome.profile["latency_budget_seconds"])
+
+
+def changes(kept: Sequence[bool]) -> int:
+    """Return how often the edge was crossed: a kept run follows a missed one, or the reverse."""
+    return sum(before != after for before, after in itertools.pairwise(kept))
+
+
+def next_rate(tried: Sequence[tuple[float, bool]], first: float, crossings: int) -> float | None:
+    """Return the next rate of a subject whose runs were at these rates, kept or missed; None at the end."""
+    if not tried:
+        return first
+    rate, kept = tried[-1]
+    crossed = changes([each for _, each in tried])
+    if crossed >= crossings or (not crossed and rate < LOWEST * first):
+        return None
+    factor = STEP if crossed else RAISE
+    return min(rate * factor, RATE_MAX) if kept else rate / factor
+
+
+def edge_runs(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:
+    """Return the kept runs at the crossings of the edge, without the first crossing, whose steps are wide."""
+    pairs = [pair for pair in itertools.pairwise(outcomes) if is_kept(pair[0]) != is_kept(pair[1])]
+    return [before if is_kept(before) else after for before, after in pairs[1:] or pairs]
+
+
+class CapacityFinder(Prover):
+    """Executes a plan: its rate is the first one, its ``repeats`` are the crossings of each edge."""
+
+    def _todo(self) -> Iterator[tuple[Subject, TrafficProfile, int]]:
+        plan = self._plan
+        titles = [subject.title for subject in subjects(plan)]
+        while True:
+            runs = {title: [o for o in self.proof.outcomes if o.subject == title] for title in titles}
+            for title in sorted(titles, key=lambda title: len(runs[title])):
+                tried = [(rate_of(o), is_kept(o)) for o in runs[title]]
+                rate = next_rate(tried, plan.profile.rate_messages_per_second, plan.repeats)
+                if rate is not None:
+                    break
+            else:
+                return
+            profile = plan.profile.changed(rate_messages_per_second=rate)
+            (subject,) = subjects(replace(plan, profile=profile, only=(title,)))
+            yield subject, profile, len(tried)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capacity:
+    """The edge of a subject."""
+
+    subject: str
+    rate: float
+    """Messages per second: the median of `edge_runs`."""
+    edge: RunOutcome
+    """The kept run at that rate."""
+    missed: RunOutcome | None
+    """The last missed run: what it used up is the limit. None if every run kept the budget."""
+
+
+def capacities(proof: Proof) -> list[Capacity]:
+    """Return the edge of each subject that kept the budget at some rate."""
+    found = []
+    for title, outcomes in proof.by_subject().items():
+        at_edge = edge_runs(outcomes) or [o for o in outcomes if is_kept(o)][-1:]
+        if not at_edge:
+            continue
+        rate = statistics.median_low(rate_of(o) for o in at_edge)
+        found.append(
+            Capacity(
+                subject=title,
+                rate=rate,
+                edge=next(o for o in at_edge if rate_of(o) == rate),
+                missed=next((o for o in reversed(outcomes) if not is_kept(o)), None),
+            )
+        )
+    return found
+
+
+def limit_of(proof: Proof, missed: RunOutcome) -> str:
+    """Return what a missed run used up: cores of the machine, the broker's, the producers', or the disk."""
+    seconds, cores = missed.seconds or 1.0, proof.machine["cores"]
+    broker = missed.broker_cpu_seconds / seconds
+    producers = (missed.client_cpu_seconds + missed.loop_cpu_seconds) / seconds
+    processes = min(missed.profile["producers"], PRODUCER_PROCESSES_MAX)
+    whole = missed.machine_cpu_seconds
+    if whole is not None and whole / seconds >= BUSY * cores:
+        others = max(0.0, whole / seconds - broker - producers)
+        return (
+            f"all {cores} cores (broker {broker:.2f}, producers {producers:.2f}, "
+            f"readers and others {others:.2f})"
+        )
+    if broker >= BUSY and not proof.broker.startswith(APACHE):
+        return f"the broker's CPU ({broker:.2f} cores; its event loop has one)"
+    if producers >= BUSY * processes:
+        return f"the producers' CPU ({producers:.2f} cores in {processes} processes)"
+    if missed.disk_wait_seconds is not None and missed.disk_wait_seconds / seconds >= BUSY / 2:
+        return "the disk"
+    if missed.failure:
+        return missed.failure
+    return f"latency: broker {broker:.2f} and producers {producers:.2f} of {cores} cores busy"

@@ -1,0 +1,77 @@
+"""Report of the capacity: a table, what it means in machines, and a picture of rate against latency."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from geminga.tuning.capacity import Capacity, capacities, is_kept, limit_of, p99_ms, rate_of
+from geminga.tuning.pictures import BAR_COLOURS, new_figure, save
+from geminga.tuning.proof_report import rows, where
+from geminga.tuning.prove import Proof
+
+MACHINES = 10
+"""Machines before, in the sentence about what a capacity means."""
+
+
+def table(proof: Proof) -> str:
+    """Return Markdown: conditions, the edges, their limits, and the machines for the same traffic."""
+    budget = 1000 * proof.conditions["profile"]["latency_budget_seconds"]
+    found = capacities(proof)
+    runs = {title: len(outcomes) for title, outcomes in proof.by_subject().items()}
+    parts = [
+        f"{where(proof, '')} The highest rate with a 99th percentile of at most {budget:g} ms; runs: "
+        + ", ".join(f"{count} of {title}" for title, count in runs.items()) + ".",
+        rows({f"{each.subject}: {each.rate:,.0f} msg/s": [each.edge] for each in found}),
+        "\n".join(
+            f"* {each.subject}: limited by {limit_of(proof, each.missed) if each.missed else 'nothing yet'}."
+            for each in found
+        ),
+    ]  # fmt: skip
+    parts += [
+        f"{title} kept the budget at no rate." for title in runs if title not in {c.subject for c in found}
+    ]
+    parts.append(meaning(found))
+    if proof.stopped:
+        parts.append(f"It ended early: {proof.stopped}. What was measured till then is above.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def meaning(found: list[Capacity]) -> str:
+    """Return how many machines the slowest subject's traffic needs with the fastest subject's settings."""
+    if len(found) < 2:
+        return ""
+    slow, fast = (pick(found, key=lambda each: each.rate) for pick in (min, max))
+    after = math.ceil(MACHINES * slow.rate / fast.rate)
+    return (
+        f"**{fast.subject}: {fast.rate / slow.rate:.1f} × the rate of {slow.subject}. Traffic that needs "
+        f"{MACHINES} such machines needs {after} then.**"
+    )
+
+
+def picture(proof: Proof, path: Path) -> None:
+    """Draw each run's rate and latency on logarithmic scales, kept ones filled, with edges and budget."""
+    budget = 1000 * proof.conditions["profile"]["latency_budget_seconds"]
+    figure = new_figure(8, 4.5)
+    axes = figure.add_subplot()
+    edges = {each.subject: each.rate for each in capacities(proof)}
+    for title, outcomes in proof.by_subject().items():
+        colour = next((colour for word, colour in BAR_COLOURS.items() if word in title), "#888888")
+        points = sorted((rate_of(o), p99_ms(o) or math.nan, is_kept(o)) for o in outcomes)
+        axes.plot([x for x, _, _ in points], [y for _, y, _ in points], color=colour, alpha=0.4, linewidth=1)
+        for rate, latency, kept in points:
+            axes.plot(rate, latency, "o", color=colour, fillstyle="full" if kept else "none")
+        if title in edges:
+            axes.axvline(
+                edges[title], color=colour, linestyle=":", label=f"{title}: {edges[title]:,.0f} msg/s"
+            )
+    axes.axhline(budget, color="#555555", linewidth=1, linestyle="--", label=f"budget: {budget:g} ms")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
+        axis.set_minor_formatter("")
+    axes.set_xlabel("messages per second (logarithmic)")
+    axes.set_ylabel("99th percentile latency, ms (logarithmic)")
+    axes.legend(loc="upper left", fontsize=8)
+    save(figure, path)
