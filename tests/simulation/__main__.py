@@ -86,12 +86,14 @@ def main(given: Sequence[str] | None = None) -> int:
     if arguments.shrink and arguments.seed is not None:
         options["without"] = shrink(arguments.seed, options, 30.0)
         print(f"--without {','.join(sorted(options['without']))}")
-    gc.collect()
-    gc.freeze()  # what is imported is not looked at after each seed
     began, hours = time.process_time(), 0.0
     failed: list[int] = []
     counts: Counter[str] = Counter()
-    for seed in seeds:
+    for number, seed in enumerate(seeds):
+        if not number % 20:
+            world = None
+            gc.collect()
+            gc.freeze()  # modules imported until now are left out of the collections after each seed
         world = World(seed, **options)
         start = world.clock.now
         error = failure_of(world, 30.0)
