@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import logging
 import math
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from functools import partial, wraps
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
@@ -130,7 +140,7 @@ class Resource:
 
     def routes(self) -> Iterator[Route]:
         """Yield the routes of the resource."""
-        return declared(self)
+        return (each._replace(handler=answering(each.handler)) for each in declared(self))
 
     @property
     def namespaces(self) -> NamespaceRegistry:
@@ -214,6 +224,26 @@ class Resource:
         while not (result := self.server.call(run)):
             await asyncio.sleep(0)
         return result[0]
+
+
+def answering(handler: Callable[..., Awaitable[object]]) -> Handler:
+    """Return a handler as aiohttp calls it. ``handler`` takes the request, if it has that parameter, and the
+    parts of the path that it names, ``int`` as whole numbers. It returns a response, a document to be sent
+    as JSON, or None for 204."""
+    parameters = inspect.signature(handler).parameters.values()
+
+    @wraps(handler)
+    async def answered(request: web.Request) -> web.StreamResponse:
+        given: dict[str, Any] = {"request": request, **request.match_info}
+        for each in parameters:
+            if each.annotation == "int":
+                given[each.name] = whole_number(given[each.name], each.name)
+        found = await handler(**{each.name: given[each.name] for each in parameters if each.name in given})
+        if isinstance(found, web.StreamResponse):
+            return found
+        return done_answer() if found is None else answer(found)
+
+    return answered
 
 
 @contextlib.contextmanager

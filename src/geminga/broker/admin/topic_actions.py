@@ -70,6 +70,11 @@ class TopicActions:
             raise AdminRefusal(404, f"Topic {name} not found")
         return count
 
+    def parts(self, name: TopicName) -> list[TopicName]:
+        """Return the partitions of a partitioned topic, or the plain topic. 404 if there is no such topic."""
+        count = self.partitions(name)
+        return [name.partition_name(index) for index in range(count)] if count else [name]
+
     # --- creating and deleting ---
     def create(self, name: TopicName, done: Done, *, properties: Properties | None = None) -> None:
         """Create a plain topic; 409 if it exists, 412 for an impossible partition name."""
@@ -121,9 +126,8 @@ class TopicActions:
     def delete(self, name: TopicName, force: bool, done: Done) -> None:
         """Delete a topic, or a partitioned one with its partitions; 412 if it is in use and not ``force``."""
         count = self.partitions(name)
-        names = [name.partition_name(index) for index in range(count)] if count else [name]
         if not force:
-            for each in names:
+            for each in self.parts(name):
                 topic = self.topics.in_memory(each)
                 if topic is not None and (topic.access.producers or topic.consumers_connected):
                     raise AdminRefusal(412, "Topic has active producers/subscriptions")
