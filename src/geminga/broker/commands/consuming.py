@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 
-from geminga.broker.commands import answers
 from geminga.broker.commands.handles import PendingHandle
 from geminga.broker.commands.permitted import consumer_refusal
 from geminga.broker.commands.producing import (
@@ -28,7 +27,7 @@ from geminga.broker.refusal import HolderBusy, ProtocolViolation, Refused, stora
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
 from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import StoreBusy, StoreError
-from geminga.ids import to_signed
+from geminga.ids import to_signed, to_unsigned
 from geminga.wire.broker_frames import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -49,7 +48,7 @@ def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
     """Create a consumer."""
     body = command.subscribe
     if body.consumer_id in session.consumers:
-        session.output.write(answers.success(body.request_id))
+        session.answer("success", request_id=body.request_id)
         return
     if body.consumer_id in session.consumers.attempts:
         session.refuse(body.request_id, Refused(pb.ServiceNotReady, "Consumer is already being created"))
@@ -177,7 +176,7 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
             )
         else:
             handles.opened(consumer.consumer_id, consumer)
-            session.output.write(answers.success(request_id))
+            session.answer("success", request_id=request_id)
             subscription.started(consumer)
 
     subscription.when_durable(durable)
@@ -284,8 +283,10 @@ def _answer_ack(
     consumer_id = consumer.consumer_id
 
     def durable(error: StoreError | None) -> None:
-        failure = refusal if error is None else (pb.PersistenceError, str(error))
-        session.output.write(answers.ack_response(consumer_id, request_id, failure))
+        code, text = (refusal or (None, None)) if error is None else (pb.PersistenceError, str(error))
+        session.answer(
+            "ackResponse", consumer_id=consumer_id, request_id=request_id, error=code, message=text
+        )
 
     consumer.subscription.when_durable(durable)
 
@@ -324,7 +325,7 @@ def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
             session.services.audit.command(
                 session.log_fields, "unsubscribe", f"{subscription.topic_text}/{subscription.name}"
             )
-            session.output.write(answers.success(request_id))
+            session.answer("success", request_id=request_id)
 
     # The requesting client is not notified that its consumer is closed.
     del session.consumers[body.consumer_id]
@@ -351,7 +352,7 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
                     "seek",
                     f"{consumer.subscription.topic_text}/{consumer.subscription.name}",
                 )
-            session.output.write(answers.success(request_id))
+            session.answer("success", request_id=request_id)
 
     deadline = session.scheduler.now + SEEK_SECONDS_MAX
 
@@ -418,10 +419,21 @@ def _find_last(
         refused = storage_refusal(problem)
     for request_id in session.last_message_requests.pop(consumer, ()):
         if last is not None:
-            found = (last.position, subscription.partition, last.batch_index, last.mark_delete_position)
-            session.output.write(answers.last_message_id(request_id, *found))
+            session.answer(
+                "getLastMessageIdResponse",
+                request_id=request_id,
+                last_message_id=_id(last.position, subscription.partition, last.batch_index),
+                consumer_mark_delete_position=_id(last.mark_delete_position),
+            )
         elif refused is not None:
             session.refuse(request_id, refused)
+
+
+def _id(position: tuple[int, int], partition: int = -1, batch_index: int = -1) -> pb.MessageIdData:
+    ledger_id, entry_id = map(to_unsigned, position)
+    return pb.MessageIdData(
+        ledgerId=ledger_id, entryId=entry_id, partition=partition, batch_index=batch_index
+    )
 
 
 def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:
@@ -449,7 +461,7 @@ def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:
             "msgBacklog": consumer.subscription.backlog,
             "gemingaAckHoles": consumer.subscription.ack_holes(session.scheduler.now),
         }
-    session.output.write(answers.consumer_stats(body.request_id, fields))
+    session.answer("consumerStatsResponse", request_id=body.request_id, **fields)
 
 
 def on_close_consumer(session: Session, command: pb.BaseCommand) -> None:
@@ -458,4 +470,4 @@ def on_close_consumer(session: Session, command: pb.BaseCommand) -> None:
     consumer = session.consumers.take(body.consumer_id)
     if consumer is not None:
         consumer.subscription.remove(consumer)
-    session.output.write(answers.success(body.request_id))
+    session.answer("success", request_id=body.request_id)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
-from geminga.broker.commands import answers
 from geminga.broker.commands.session import Handler, Session
 from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.refusal import Refused
@@ -36,10 +35,11 @@ Guard = Callable[[Session, pb.BaseCommand], bool]
 def guard(
     body: str,
     refusal: Callable[[Session, Any], Refused | None],
-    failed: Callable[[int, int, str], bytes] = answers.error,
+    answer: str = "error",
 ) -> Guard:
     """Return the guard of a command: ``body`` is the name of its field in `BaseCommand`, ``refusal`` decides
-    (`geminga.broker.commands.permitted`), and ``failed`` makes the answer."""
+    (`geminga.broker.commands.permitted`), and ``answer`` is the field of the
+    answer that reports it."""
 
     def check(session: Session, command: pb.BaseCommand) -> bool:
         request = getattr(command, body)
@@ -47,7 +47,7 @@ def guard(
         if refused is not None:
             path = getattr(request, "topic", "") or getattr(request, "namespace", "")
             session.services.audit.command(session.log_fields, body, path, refused.code)
-            session.output.write(failed(request.request_id, refused.code, refused.reason))
+            session.refuse(request.request_id, refused, answer)
         return refused is None
 
     return check

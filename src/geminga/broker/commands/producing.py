@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from geminga.broker.commands import answers
 from geminga.broker.commands.handles import PendingHandle
 from geminga.broker.commands.permitted import producer_refusal
 from geminga.broker.commands.session import Session
@@ -295,16 +294,15 @@ def _check_topic(session: Session, topic: Topic, body: pb.CommandProducer) -> No
 
 
 def _answer(session: Session, producer: Producer, request_id: int, *, ready: bool) -> None:
-    session.output.write(
-        answers.producer_success(
-            request_id,
-            producer.name,
-            # Sequence ids are unsigned in SEND and signed here.
-            last_sequence_id=to_signed(to_unsigned(producer.topic.last_sequence_id(producer.name))),
-            schema_version=producer.schema_version,
-            topic_epoch=producer.topic_epoch if ready and producer.access_mode != pb.Shared else None,
-            ready=ready,
-        )
+    session.answer(
+        "producer_success",
+        request_id=request_id,
+        producer_name=producer.name,
+        # Sequence ids are unsigned in SEND and signed here.
+        last_sequence_id=to_signed(to_unsigned(producer.topic.last_sequence_id(producer.name))),
+        schema_version=producer.schema_version,
+        topic_epoch=producer.topic_epoch if ready and producer.access_mode != pb.Shared else None,
+        producer_ready=ready,
     )
 
 
@@ -359,13 +357,13 @@ def on_close_producer(session: Session, command: pb.BaseCommand) -> None:
     producer_id, request_id = body.producer_id, body.request_id
     producer = session.producers.take(producer_id)
     if producer is None:
-        session.output.write(answers.success(request_id))
+        session.answer("success", request_id=request_id)
         return
     closing = producer
 
     def drained() -> None:
         session.producers.closing.pop(closing, None)
-        session.output.write(answers.success(request_id))
+        session.answer("success", request_id=request_id)
         closing.topic.remove_producer(closing)
 
     if closing.pending:

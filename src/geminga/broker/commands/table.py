@@ -73,20 +73,22 @@ _MAY_SUBSCRIBE = guard("subscribe", consumer_refusal)
 _MAY_LIST = guard("getTopicsOfNamespace", lambda session, body: list_refusal(session, body.namespace))
 _MAY_WATCH = guard("watchTopicList", lambda session, body: list_refusal(session, body.namespace))
 _MAY_REGISTER_SCHEMA = guard(
-    "getOrCreateSchema", lambda session, body: schema_refusal(session, body.topic), answers.schema_refused
+    "getOrCreateSchema",
+    lambda session, body: schema_refusal(session, body.topic),
+    "getOrCreateSchemaResponse",
 )
 _MAY_READ_SCHEMA = guard(
     "getSchema",
     lambda session, body: look_refusal(session, body.topic, "Get Schema"),
-    answers.schema_failed,
+    "getSchemaResponse",
 )
 _MAY_LOOK_UP = guard(
-    "lookupTopic", lambda session, body: look_refusal(session, body.topic, "Lookup"), answers.lookup_failed
+    "lookupTopic", lambda session, body: look_refusal(session, body.topic, "Lookup"), "lookupTopicResponse"
 )
 _MAY_READ_PARTITIONS = guard(
     "partitionMetadata",
     lambda session, body: look_refusal(session, body.topic, "Get Partition Metadata"),
-    answers.partitions_failed,
+    "partitionMetadataResponse",
 )
 
 COMMANDS: Final[Mapping[int, CommandSpec]] = {
