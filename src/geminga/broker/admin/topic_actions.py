@@ -19,7 +19,7 @@ from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.refusal import Refused
-from geminga.broker.topics import compaction, expiry, offloading
+from geminga.broker.topics import compaction, expiry
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import partitioned_key
 from geminga.broker.topics.record import Json, decode_json, encode_json
@@ -230,16 +230,6 @@ class TopicActions:
         if last is None:
             return {"status": JobStatus.NOT_RUN, "lastError": ""}
         return {"status": last.status, "lastError": last.last_error}
-
-    # --- offloading ---
-    def offload(self, name: TopicName, before: MessageId) -> None:
-        """Start to offload the ledgers before a message's; 409 while an offload is running."""
-        try:
-            offloading.of(self.topic(name)).start(before.ledger_id)
-        except offloading.AlreadyOffloading as running:
-            raise AdminRefusal(409, str(running)) from running
-        except offloading.OffloadNotConfigured as nowhere:
-            raise AdminRefusal(501, str(nowhere)) from nowhere
 
     # --- subscriptions ---
     def subscriptions(self, name: TopicName) -> Iterable[str]:

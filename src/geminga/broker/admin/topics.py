@@ -32,6 +32,7 @@ from geminga.broker.background_jobs import JobStatus
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import last_position, offset_by_time
 from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
+from geminga.broker.topics import offloading
 from geminga.ids import MessageId, TopicName
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
@@ -278,10 +279,15 @@ class TopicsResource(TopicResourceBase):
 
     @route("PUT", PATH + "/offload", needs=ADMINISTRATOR)
     async def trigger_offload(self, request: web.Request) -> None:
-        """Move ledgers before a message id (body) to offload storage."""
+        """Move ledgers before a message id (body) to offload storage; 409 while an offload is running."""
         topic = self.stored(request)
         position = message_id_of(await body(request))
-        self.now(partial(self.actions.offload, topic, position))
+        try:
+            self.now(lambda: offloading.of(self.actions.topic(topic)).start(position.ledger_id))
+        except offloading.AlreadyOffloading as running:
+            raise AdminRefusal(409, str(running)) from running
+        except offloading.OffloadNotConfigured as nowhere:
+            raise AdminRefusal(501, str(nowhere)) from nowhere
 
     # --- what this broker does not do, said in the forms that tools expect ---
 
