@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 
 from geminga.broker.commands.handles import PendingHandle
-from geminga.broker.commands.permitted import consumer_refusal
+from geminga.broker.commands.permissions import consumer_refusal
 from geminga.broker.commands.producing import (
     NAME_MAX,
     SUBSCRIPTION_NAME_MAX,

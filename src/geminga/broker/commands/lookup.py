@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from geminga.broker.commands.permitted import list_refusal, look_refusal
+from geminga.broker.commands.permissions import list_refusal, partitions_refusal
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, hash_in_steps, is_hidden
 from geminga.broker.commands.watchers import TopicListWatcher, WatchedList
@@ -31,9 +31,7 @@ def on_partitioned_metadata(session: Session, command: pb.BaseCommand) -> None:
         return
 
     def known(error: StoreError | None) -> None:
-        refused = (
-            storage_refusal(error) if error else look_refusal(session, body.topic, "Get Partition Metadata")
-        )
+        refused = storage_refusal(error) if error else partitions_refusal(session, body)
         if refused is None:
             _answer_partitions(session, body, name)
         else:
@@ -139,7 +137,7 @@ def on_topics_of_namespace(session: Session, command: pb.BaseCommand) -> Job:
                         return
                 if slices.should_yield:
                     yield None
-    forbidden = list_refusal(session, body.namespace)
+    forbidden = list_refusal(session, body)
     if forbidden is not None:
         session.refuse(body.request_id, forbidden)
         return
@@ -189,7 +187,7 @@ def on_watch(session: Session, command: pb.BaseCommand) -> Job:
             finally:
                 if not watched.is_filled:
                     watched.drop()
-        forbidden = list_refusal(session, body.namespace)
+        forbidden = list_refusal(session, body)
         if forbidden is not None:
             watched.drop_unwatched()
             raise forbidden

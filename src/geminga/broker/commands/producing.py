@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from geminga.broker.commands.handles import PendingHandle
-from geminga.broker.commands.permitted import producer_refusal
+from geminga.broker.commands.permissions import producer_refusal
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.entries import backlog_count_of, count_of, head_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from geminga.broker.commands.permitted import look_refusal, schema_refusal
+from geminga.broker.commands.permissions import registration_refusal, schema_refusal
 from geminga.broker.commands.producing import when_loaded
 from geminga.broker.commands.session import Session
 from geminga.broker.refusal import Refused, storage_refusal
@@ -26,7 +26,7 @@ def on_get_schema(session: Session, command: pb.BaseCommand) -> None:
         return
 
     def at_hand(error: StoreError | None) -> None:
-        refused = storage_refusal(error) if error else look_refusal(session, body.topic, "Get Schema")
+        refused = storage_refusal(error) if error else schema_refusal(session, body)
         if refused is None:
             _answer_schema(session, body, name)
         else:
@@ -69,7 +69,7 @@ def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
     body = command.getOrCreateSchema
 
     def loaded(error: StoreError | None) -> None:
-        refused = storage_refusal(error) if error else schema_refusal(session, body.topic)
+        refused = storage_refusal(error) if error else registration_refusal(session, body)
         if refused is None:
             _find_or_create(session, body)
         else:

@@ -6,15 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from geminga.broker.commands import answers, consuming, lookup, producing, schema_commands
-from geminga.broker.commands.permissions import Guard, NoPermissionNeeded, guard, guarded
-from geminga.broker.commands.permitted import (
-    consumer_refusal,
-    list_refusal,
-    look_refusal,
-    producer_refusal,
-    schema_refusal,
-)
+from geminga.broker.commands import answers, consuming, lookup, permissions, producing, schema_commands
+from geminga.broker.commands.permissions import NoPermissionNeeded, Permission, guarded
 from geminga.broker.commands.session import CommandTable, Handler, Session
 from geminga.broker.refusal import Refused
 from geminga.by_fields import ByFields
@@ -30,7 +23,7 @@ class CommandSpec(ByFields):
 
     handler: Handler | None
     """Handler; None for SEND, whose frames have their own handlers in `TABLE`."""
-    needs: Guard | NoPermissionNeeded
+    needs: Permission | NoPermissionNeeded
     """Permission that the command needs, or the reason why it needs none."""
     before_connect: bool = False
     """Whether the command is allowed before CONNECT is answered."""
@@ -68,27 +61,17 @@ _TRANSACTION_BODIES = {
     Command.END_TXN_ON_SUBSCRIPTION: "endTxnOnSubscription",
 }
 
-_MAY_PRODUCE = guard("producer", producer_refusal)
-_MAY_SUBSCRIBE = guard("subscribe", consumer_refusal)
-_MAY_LIST = guard("getTopicsOfNamespace", lambda session, body: list_refusal(session, body.namespace))
-_MAY_WATCH = guard("watchTopicList", lambda session, body: list_refusal(session, body.namespace))
-_MAY_REGISTER_SCHEMA = guard(
-    "getOrCreateSchema",
-    lambda session, body: schema_refusal(session, body.topic),
-    "getOrCreateSchemaResponse",
+_MAY_PRODUCE = Permission("producer", permissions.producer_refusal)
+_MAY_SUBSCRIBE = Permission("subscribe", permissions.consumer_refusal)
+_MAY_LIST = Permission("getTopicsOfNamespace", permissions.list_refusal)
+_MAY_WATCH = Permission("watchTopicList", permissions.list_refusal)
+_MAY_REGISTER_SCHEMA = Permission(
+    "getOrCreateSchema", permissions.registration_refusal, "getOrCreateSchemaResponse"
 )
-_MAY_READ_SCHEMA = guard(
-    "getSchema",
-    lambda session, body: look_refusal(session, body.topic, "Get Schema"),
-    "getSchemaResponse",
-)
-_MAY_LOOK_UP = guard(
-    "lookupTopic", lambda session, body: look_refusal(session, body.topic, "Lookup"), "lookupTopicResponse"
-)
-_MAY_READ_PARTITIONS = guard(
-    "partitionMetadata",
-    lambda session, body: look_refusal(session, body.topic, "Get Partition Metadata"),
-    "partitionMetadataResponse",
+_MAY_READ_SCHEMA = Permission("getSchema", permissions.schema_refusal, "getSchemaResponse")
+_MAY_LOOK_UP = Permission("lookupTopic", permissions.lookup_refusal, "lookupTopicResponse")
+_MAY_READ_PARTITIONS = Permission(
+    "partitionMetadata", permissions.partitions_refusal, "partitionMetadataResponse"
 )
 
 COMMANDS: Final[Mapping[int, CommandSpec]] = {
