@@ -254,21 +254,6 @@ def test_no_step_of_a_survey_looks_at_all_names(harness, make_topic, monkeypatch
         harness.restart()
 
 
-def test_no_step_of_ranking_looks_at_all_rows(harness, make_topic, monkeypatch):
-    monkeypatch.setattr(subscription_overview, "LINES_MAX", 100)
-    monkeypatch.setattr(subscription_overview, "_RANKED_AT_ONCE", 10)
-    survey = subscription_overview.SubscriptionScan()
-    for number in range(101):
-        line = subscription_overview.SubscriptionRow(f"{PREFIX}t{number}", "s")
-        line.add(line.topic, Trouble(number % 2 + 3), number, number)
-        survey.lines[line.topic, "s"] = line
-    steps = len(list(subscription_overview.OverviewCache._leave_out(survey)))
-    assert steps == 20
-    assert len(survey.lines) == 50
-    assert survey.left_out == 51
-    assert {line.level for line in survey.lines.values()} == {Trouble.STOPPED}
-
-
 def test_names_that_only_resemble_partitions_are_rows_of_their_own(harness, make_topic):
     """Names that only resemble partitions (empty base name, other digits) are listed as separate topics."""
     names = ["-partition-0", "x", "x-partition-\u0663", "x-partition-01", "y-partition-0"]

@@ -22,7 +22,6 @@ from geminga._version import __version__
 from geminga.broker.admin import metrics
 from geminga.broker.admin.brokers import disk_figures
 from geminga.broker.admin.browsing import Browser, bounds, tail, whole_message
-from geminga.broker.admin.cursor_pages import RANGES_MAX, cursor_page
 from geminga.broker.admin.damage import described
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.history import History
@@ -38,6 +37,7 @@ from geminga.broker.admin.http import (
 from geminga.broker.admin.previews import Preview, preview
 from geminga.broker.admin.publishing import publish
 from geminga.broker.admin.routes import CONSUME, CREDENTIALS, LOOK, PRODUCE, SUPER_USER, route
+from geminga.broker.admin.stats import RANGES_MAX, cursor_page
 from geminga.broker.admin.subscription_overview import ROWS_MAX, SORTS, SubscriptionOverview, Visibility
 from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, MessageFilter, first_messages
 from geminga.broker.admin.topic_overview import TOPIC_SORTS, TopicOverview
@@ -211,11 +211,10 @@ class OverviewResource(TopicResourceBase):
     @route("GET", _SUBSCRIPTION + "/cursor", needs=CONSUME)
     async def cursor(self, request: web.Request) -> object:
         """Everything that is acknowledged, a page at a time."""
-        topic, subscription = self._one(request)
         query = request.query
         after = whole_number(query["after"], "after") if query.get("after") else None
         limit = whole_number(query.get("limit", str(RANGES_MAX)), "limit", 1)
-        return cursor_page(topic, subscription, after, min(limit, RANGES_MAX))
+        return cursor_page(self._one(request)[1], after, min(limit, RANGES_MAX))
 
     @route("GET", _SUBSCRIPTION + "/preview/{action}", needs=CONSUME)
     async def preview(self, request: web.Request, action: str) -> object:

@@ -15,6 +15,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
 from geminga.broker import ledger_list
@@ -67,7 +68,6 @@ PACES_MAX: Final = 2_000
 PACE_SECONDS: Final = 20.0
 """Period over which a backlog's growth is measured."""
 _RESTING_AT_ONCE: Final = 128
-_RANKED_AT_ONCE: Final = 1_000
 _SMALL_CURSOR_BYTES: Final = 8 * 1024
 SORTS: Final = ("trouble", "backlog", "unacked", "consumers", "in", "out", "name")
 
@@ -390,8 +390,9 @@ def _metadata(subscription: Any) -> Mapping[str, str] | None:
     return next((each.metadata for each in subscription.consumers), None)
 
 
-def _rank(line: SubscriptionRow) -> tuple[int, int]:
-    return line.level, max(0, line.waiting).bit_length()
+def _most_urgent(lines: dict[tuple[str, str], SubscriptionRow]) -> dict[tuple[str, str], SubscriptionRow]:
+    """Return half of `LINES_MAX` rows: those with the most trouble, of these the longest backlogs."""
+    return dict(nlargest(LINES_MAX // 2, lines.items(), key=lambda each: (each[1].level, each[1].waiting)))
 
 
 class ScanPacing:
@@ -442,12 +443,17 @@ class OverviewCache:
             began, worked = time.monotonic(), time.thread_time()
             for step in self._walk(survey):
                 coming = None if step is None else self._asked_for(step)
-                if coming is None and time.monotonic() - began < STEP_SECONDS:
+                too_many = len(survey.lines) > LINES_MAX
+                if coming is None and not too_many and time.monotonic() - began < STEP_SECONDS:
                     continue
                 took = time.thread_time() - worked
                 survey.seconds += took
                 if coming is not None:
                     await coming
+                if too_many:
+                    loop, lines = asyncio.get_running_loop(), survey.lines
+                    survey.lines = await loop.run_in_executor(None, _most_urgent, lines)
+                    survey.left_out += len(lines) - len(survey.lines)
                 await self._rest(took)
                 began, worked = time.monotonic(), time.thread_time()
             survey.seconds += time.thread_time() - worked
@@ -499,7 +505,6 @@ class OverviewCache:
                 kind = runs(name, _metadata(subscription)) if self._words else ""
                 if name != COMPACTION and self._is_wanted(topic.text, name, kind):
                     self._add_awake(survey, topic, subscription, rate_in, now)
-                    yield from self._shrink(survey)
             yield None
         some: list[tuple[str, str]] = []
         for number, pair in enumerate(self._resting_names(), 1):
@@ -522,34 +527,6 @@ class OverviewCache:
             line = survey.lines[base, subscription] = self.row_type(base, subscription)
             survey.subscriptions += 1
         return line
-
-    def _shrink(self, survey: SubscriptionScan) -> Iterator[None]:
-        """Leave rows out if there are more than `LINES_MAX`."""
-        if len(survey.lines) > LINES_MAX:
-            yield from self._leave_out(survey)
-
-    @staticmethod
-    def _leave_out(survey: SubscriptionScan) -> Iterator[None]:
-        """Keep the rows with the most trouble, by powers of two of their backlogs. Counts in steps."""
-        ranks: Counter[tuple[int, int]] = Counter()
-        for number, line in enumerate(survey.lines.values(), 1):
-            ranks[_rank(line)] += 1
-            if number % _RANKED_AT_ONCE == 0:
-                yield None
-        room, left = {}, LINES_MAX // 2
-        for rank in sorted(ranks, reverse=True):
-            room[rank] = min(ranks[rank], left)
-            left -= room[rank]
-        kept: dict[tuple[str, str], SubscriptionRow] = {}
-        for number, (key, line) in enumerate(survey.lines.items(), 1):
-            rank = _rank(line)
-            if room[rank]:
-                room[rank] -= 1
-                kept[key] = line
-            if number % _RANKED_AT_ONCE == 0:
-                yield None
-        survey.left_out += len(survey.lines) - len(kept)
-        survey.lines = kept
 
     def _add_awake(
         self, survey: SubscriptionScan, topic: Topic, subscription: Any, rate_in: float, now: float
@@ -606,7 +583,6 @@ class OverviewCache:
             level = Trouble.IDLE if entries else Trouble.NOTHING_WAITS
             self._line(survey, topic, name).add(topic, level, entries, entries)
             survey.backlog += entries
-        yield from self._shrink(survey)
         yield None
 
     def _open_entries(self, topic: str, name: str) -> int:

@@ -120,7 +120,6 @@ class TopicScans(OverviewCache):
             for number, key in enumerate(self._broker.store.keys.names(kind), 1):
                 if self._is_wanted(name := key[len(kind) :], "", ""):
                     self._note(survey, name)
-                    yield from self._shrink(survey)
                 if number % _NAMES_AT_ONCE == 0:
                     yield None
 
