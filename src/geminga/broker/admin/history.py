@@ -115,8 +115,3 @@ class History:
             lines = [each.line(name, self._turn)[SAMPLES - taken :] for each in found]
             answer[name] = [round(sum(each), 3) for each in zip(*lines, strict=True)] or [0.0] * taken
         return answer
-
-    def backlog(self, topics: Sequence[str], subscription: str) -> list[float]:
-        """Return the backlog of each minute, for a row of the overview."""
-        line: list[float] = self.of(topics, subscription)["backlog"]
-        return line

@@ -37,7 +37,6 @@ from geminga.broker.cooperative import STEP_SECONDS, Steps
 from geminga.broker.core import Broker
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rate_limited_logger import AuditedRequest
-from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import prefetch
@@ -136,15 +135,12 @@ class Resource:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.topics = server.broker.topics
+        self.namespaces = server.broker.namespaces
         self.actions = TopicActions(server.broker)
 
     def routes(self) -> Iterator[Route]:
         """Yield the routes of the resource."""
         return (each._replace(handler=answering(each.handler)) for each in declared(self))
-
-    @property
-    def namespaces(self) -> NamespaceRegistry:
-        return self.server.broker.namespaces
 
     async def durable(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
         """Run ``call(done)`` on the core and wait until its change is durable.

@@ -84,7 +84,7 @@ class OverviewResource(TopicResourceBase):
         """A page of all subscriptions, sorted by trouble."""
         found = await self._page(request, self._boards, SORTS)
         for row in found["rows"]:
-            row["history"] = self._history.backlog(row.pop("parts"), row["subscription"])
+            row["history"] = self._history.of(row.pop("parts"), row["subscription"])["backlog"]
         return found
 
     @route("GET", BASE + "/topics", needs=CREDENTIALS)

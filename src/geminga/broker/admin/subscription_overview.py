@@ -72,27 +72,22 @@ _SMALL_CURSOR_BYTES: Final = 8 * 1024
 SORTS: Final = ("trouble", "backlog", "unacked", "consumers", "in", "out", "name")
 
 
+@dataclass(slots=True, eq=False)
 class SubscriptionRow:
     """One subscription, of all partitions of a topic. ``worst`` is the partition in most trouble, by name."""
 
-    __slots__ = (
-        "consumers", "entries", "level", "parts", "rate_in", "rate_out", "subscription", "topic", "unacked",
-        "waiting", "worst", "worst_waiting",
-    )  # fmt: skip
-
-    def __init__(self, topic: str, subscription: str) -> None:
-        self.topic = topic
-        self.subscription = subscription
-        self.level = Trouble.NOTHING_WAITS
-        self.entries = 0
-        self.waiting = 0
-        self.unacked = 0
-        self.consumers = 0
-        self.rate_in = 0.0
-        self.rate_out = 0.0
-        self.parts: list[str] = []
-        self.worst = ""
-        self.worst_waiting = -1
+    topic: str
+    subscription: str
+    level: Trouble = Trouble.NOTHING_WAITS
+    entries: int = 0
+    waiting: int = 0
+    unacked: int = 0
+    consumers: int = 0
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    parts: list[str] = field(default_factory=list)
+    worst: str = ""
+    worst_waiting: int = -1
 
     def add(self, topic: str, level: Trouble, entries: int, waiting: int) -> None:
         """Add a partition. ``waiting``: messages in its backlog, or entries if it is not in memory."""

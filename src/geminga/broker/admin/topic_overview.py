@@ -7,6 +7,7 @@ followed by the names of the other stored topics. Cells of the rows shown are co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from geminga.broker.admin.facts import facts_of, rate_published, trouble
@@ -40,22 +41,20 @@ _NO_NAMES: Final[set[str]] = set()
 """Empty set that all rows without subscriptions share; never modified."""
 
 
+@dataclass(slots=True, eq=False)
 class TopicRow(SubscriptionRow):
     """One topic with all partitions. ``stored`` is in bytes, of the partitions in memory."""
 
-    __slots__ = ("_seen", "names", "published", "stored")
-
-    def __init__(self, topic: str, _subscription: str) -> None:
-        super().__init__(topic, "")
-        self.names = _NO_NAMES
-        """Subscriptions."""
-        self._seen: set[str] | None = None  # ``parts`` of a topic with many
-        self.published = 0.0
-        self.stored = 0
+    names: set[str] = field(default_factory=lambda: _NO_NAMES)
+    """Subscriptions."""
+    published: float = 0.0
+    stored: int = 0
+    _seen: set[str] | None = None
+    """``parts`` of a topic with many."""
 
     def add(self, topic: str, level: Trouble, entries: int, waiting: int) -> None:
         has_part = self.has(topic)
-        super().add(topic, level, entries, waiting)
+        SubscriptionRow.add(self, topic, level, entries, waiting)
         if has_part:
             self.parts.pop()
         elif self._seen is not None:

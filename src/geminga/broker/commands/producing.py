@@ -234,9 +234,6 @@ def _open(
     """Have the topic admit a producer; its client is answered when what it depends on is durable."""
     handles, guarded = session.producers, partial(session.scheduler.guarded, "store", session)
 
-    def is_current() -> bool:
-        return handles.is_current(producer.producer_id, attempt)
-
     def when_schema_durable(then: Done) -> None:
         session.services.schemas.when_durable(topic.name, guarded(then))
 
@@ -264,7 +261,9 @@ def _open(
         enter(refused)
 
     def enter(refused: Refused | None) -> None:
-        if not is_current():  # the connection, or this attempt, ended meanwhile
+        if not handles.is_current(
+            producer.producer_id, attempt
+        ):  # the connection, or this attempt, ended meanwhile
             topic.remove_producer(producer)
             return
         if refused is None and producer.removed:
@@ -277,7 +276,7 @@ def _open(
             _answer(session, producer, body.request_id, ready=True)
 
     def queued(_error: StoreError | None) -> None:
-        if is_current():  # it waits for exclusive access
+        if handles.is_current(producer.producer_id, attempt):  # it waits for exclusive access
             _answer(session, producer, body.request_id, ready=False)
 
     is_in = topic.access.add(producer, admitted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,29 +103,28 @@ COMMANDS: Final[Mapping[int, CommandSpec]] = {
 """Declaration of every command of clients."""
 
 
-def _table(handlers: Mapping[int, Handler]) -> CommandTable:
-    return CommandTable(
-        on_send=producing.on_send,
-        on_send_run=producing.on_send_run,
-        on_single_ack=consuming.on_single_ack,
-        handlers=handlers,
-        before_connect=frozenset(kind for kind, spec in COMMANDS.items() if spec.before_connect),
-        quick=frozenset(kind for kind, spec in COMMANDS.items() if spec.quick),
-        calm=frozenset(kind for kind, spec in COMMANDS.items() if spec.calm),
-        when_gone=frozenset(kind for kind, spec in COMMANDS.items() if spec.when_gone),
-    )
+def _handlers() -> Iterator[tuple[int, Handler]]:
+    for kind, spec in COMMANDS.items():
+        if spec.handler is not None:
+            needs = spec.needs
+            yield (
+                kind,
+                spec.handler if isinstance(needs, NoPermissionNeeded) else guarded(needs, spec.handler),
+            )
 
 
-HANDLERS: Final[dict[int, Handler]] = {
-    kind: spec.handler for kind, spec in COMMANDS.items() if spec.handler is not None
-}
+def _kinds(field: str) -> frozenset[int]:
+    """Return the commands that have a flag of `CommandSpec`."""
+    return frozenset(kind for kind, spec in COMMANDS.items() if getattr(spec, field))
 
 
-def _guarded(kind: int, handler: Handler) -> Handler:
-    needs = COMMANDS[kind].needs
-    return handler if isinstance(needs, NoPermissionNeeded) else guarded(needs, handler)
-
-
-TABLE: Final = _table(HANDLERS)
-GUARDED_TABLE: Final = _table({kind: _guarded(kind, handler) for kind, handler in HANDLERS.items()})
-"""`TABLE` for brokers with authorization."""
+TABLE: Final = CommandTable(
+    on_send=producing.on_send,
+    on_send_run=producing.on_send_run,
+    on_single_ack=consuming.on_single_ack,
+    handlers=dict(_handlers()),
+    before_connect=_kinds("before_connect"),
+    quick=_kinds("quick"),
+    calm=_kinds("calm"),
+    when_gone=_kinds("when_gone"),
+)
