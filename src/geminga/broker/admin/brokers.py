@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
 import json
 import os
@@ -203,13 +201,6 @@ class BrokersResource(Resource):
             found[namespace] += count.topics
         return found
 
-    async def _resting_read(self) -> None:
-        """Have the figures of topics that are not in memory read; wait at most `RESTING_SECONDS` for them."""
-        done = asyncio.Event()
-        self.server.call(lambda: self.topics.resting.begin(done.set))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(done.wait(), RESTING_SECONDS)
-
     def _writes(self, name: TopicName) -> Iterable[tuple[str, float]]:
         topic = self.topics.in_memory(name)
         if not isinstance(topic, PersistentTopic) or topic.writes is None:
@@ -223,7 +214,7 @@ class BrokersResource(Resource):
         server = self.server
         out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
         by_namespace = await self._topic_counts()
-        await self._resting_read()
+        await self.resting_read(RESTING_SECONDS)
         topics = metrics.TopicMetrics(out, by_topic=server.settings.topic_metrics)
         async for topic in stepwise(self.topics.loaded()):
             if self.topics.in_memory(topic) is not None:  # it may have left meanwhile

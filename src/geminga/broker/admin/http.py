@@ -186,6 +186,13 @@ class Resource:
                 async for name in stepwise(self.now(walk.page)):
                     yield name
 
+    async def resting_read(self, seconds_max: float) -> None:
+        """Have the figures of topics that are not in memory read; wait at most ``seconds_max`` for them."""
+        done = asyncio.Event()
+        self.server.call(lambda: self.topics.resting.begin(done.set))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), seconds_max)
+
     async def looking(self, call: Callable[[], T]) -> T:
         """Run ``call()`` on the core and retry it while entries that it needs are being read.
 

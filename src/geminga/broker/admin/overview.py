@@ -38,7 +38,13 @@ from geminga.broker.admin.previews import Preview, preview
 from geminga.broker.admin.publishing import publish
 from geminga.broker.admin.routes import CONSUME, CREDENTIALS, LOOK, PRODUCE, SUPER_USER, route
 from geminga.broker.admin.stats import RANGES_MAX, cursor_page
-from geminga.broker.admin.subscription_overview import ROWS_MAX, SORTS, SubscriptionOverview, Visibility
+from geminga.broker.admin.subscription_overview import (
+    ROWS_MAX,
+    SORTS,
+    WAIT_SECONDS,
+    SubscriptionOverview,
+    Visibility,
+)
 from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, MessageFilter, first_messages
 from geminga.broker.admin.topic_overview import TOPIC_SORTS, TopicOverview
 from geminga.broker.admin.topics import PATH, TopicResourceBase
@@ -104,6 +110,7 @@ class OverviewResource(TopicResourceBase):
         if authorization_middleware is not None:
             limited = await authorization_middleware.sight(request, self.server.broker.scheduler.now_ms)
         limit = whole_number(query.get("limit", "50"), "limit", 1)
+        await self.resting_read(WAIT_SECONDS)
         return await boards.page(
             search=query.get("search", "")[:256],
             sort=sort,

@@ -28,7 +28,6 @@ from geminga.broker.topics.topic import Topic
 from geminga.diagnosis.conclude import Trouble, diagnose
 from geminga.errors import StoreError
 from geminga.ids import TopicName
-from geminga.ledger.api import PrefetchRequest
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC_SORTS: Final = ("name", "trouble", "in", "out", "stored", "subscriptions")
@@ -105,7 +104,7 @@ class TopicScans(OverviewCache):
             row.add(topic, Trouble.NOTHING_WAITS, 0, 0)
         return row
 
-    def _walk(self, survey: SubscriptionScan) -> Iterator[PrefetchRequest | None]:
+    def _walk(self, survey: SubscriptionScan) -> Iterator[None]:
         yield from super()._walk(survey)
         now = self._broker.scheduler.now
         for number, topic in enumerate(self._broker.topics.in_memory_now(), 1):
@@ -129,7 +128,7 @@ class TopicOverview(SubscriptionOverview):
     keys = _KEYS
 
     def _cache(self, search: str, pace: ScanPacing | None) -> OverviewCache:
-        return TopicScans(self._broker, search, self._resting, pace)
+        return TopicScans(self._broker, search, pace)
 
     def _row(self, line: SubscriptionRow) -> Json:
         now = self._broker.scheduler.now
