@@ -284,15 +284,10 @@ async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
 # --- requests ---
 
 
-def part(request: web.Request, name: str) -> str:
-    """Return a percent-decoded part of the path."""
-    return request.match_info[name]
-
-
 def topic_of(request: web.Request, *, domain: str | None = None) -> TopicName:
     """Return the topic that the path names; 412 if the name is not valid."""
-    domain = domain or part(request, "domain")
-    text = f"{domain}://{part(request, 'tenant')}/{part(request, 'namespace')}/{part(request, 'topic')}"
+    names = request.match_info
+    text = f"{domain or names['domain']}://{names['tenant']}/{names['namespace']}/{names['topic']}"
     if len(text) > TOPIC_NAME_MAX:
         raise AdminRefusal(
             412, f"the topic's name has {len(text)} characters; at most {TOPIC_NAME_MAX} are allowed"

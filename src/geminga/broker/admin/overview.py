@@ -30,7 +30,6 @@ from geminga.broker.admin.http import (
     DOORKEEPER,
     Server,
     object_body,
-    part,
     query_flag,
     whole_number,
 )
@@ -204,7 +203,7 @@ class OverviewResource(TopicResourceBase):
     # --- one subscription ---
     def _one(self, request: web.Request) -> tuple[PersistentTopic, PersistentSubscription]:
         name = self.stored(request)
-        return self.actions.cursors.found(name, part(request, "subscription"))
+        return self.actions.cursors.found(name, request.match_info["subscription"])
 
     @route("GET", _SUBSCRIPTION + "/holes", needs=CONSUME)
     async def holes(self, request: web.Request) -> object:

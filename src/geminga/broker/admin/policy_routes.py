@@ -21,7 +21,6 @@ from geminga.broker.admin.http import (
     body,
     done_answer,
     object_body,
-    part,
     query_flag,
     sent,
     topic_of,
@@ -168,7 +167,7 @@ class NamespacePoliciesResource(_PolicyResource):
 
     def read(self, request: web.Request, field: str) -> Any:
         """Return what is set; for ``GET ...?applied=true`` else what is in force."""
-        tenant, namespace = part(request, "tenant"), part(request, "namespace")
+        tenant, namespace = request.match_info["tenant"], request.match_info["namespace"]
         found = self.namespaces.get_policy(tenant, namespace, field)
         if request.method in ("GET", "HEAD") and query_flag(request, "applied"):
             applied = in_force(self.namespaces.policies(tenant, namespace), self.server.settings.cluster)
@@ -177,7 +176,7 @@ class NamespacePoliciesResource(_PolicyResource):
         return found
 
     def put(self, request: web.Request, field: str, value: Any, done: Done) -> None:
-        tenant, namespace = part(request, "tenant"), part(request, "namespace")
+        tenant, namespace = request.match_info["tenant"], request.match_info["namespace"]
         self.namespaces.set_policy(tenant, namespace, field, value, done)
 
     @route("DELETE", _NAMESPACE + "/removeOffloadPolicies", needs=ADMINISTRATOR)

@@ -16,7 +16,6 @@ from geminga.broker.admin.http import (
     body,
     message_id_of,
     object_body,
-    part,
     query_flag,
     topic_of,
     whole_number,
@@ -44,7 +43,7 @@ class SubscriptionsResource(TopicResourceBase):
 
     def _with_subscription(self, request: web.Request) -> tuple[list[TopicName], str]:
         """Return the topics or partitions of the path that have the subscription; 404 if none has it."""
-        name = part(request, "subscription")
+        name = request.match_info["subscription"]
         topics = [t for t in self.parts(request) if self.actions.exists(t)]
         having = [t for t in topics if name in self.actions.subscriptions(t)]
         if not having:
@@ -52,7 +51,7 @@ class SubscriptionsResource(TopicResourceBase):
         return having, name
 
     def _one_with_subscription(self, request: web.Request) -> tuple[TopicName, str]:
-        topic, name = self.stored(request), part(request, "subscription")
+        topic, name = self.stored(request), request.match_info["subscription"]
         if name not in self.actions.subscriptions(topic):
             raise AdminRefusal(404, f"Subscription {name} not found on topic {topic}")
         return topic, name

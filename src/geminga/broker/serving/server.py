@@ -128,9 +128,6 @@ class PeerConnection(asyncio.Protocol):
         finally:
             core.leave()
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, error: Exception | None) -> None:
         session, self._session = self._session, None
         self._transport = None
