@@ -141,7 +141,7 @@ def _row(topic: str, name: str, stats: Json, own: Json, now_ms: int) -> Json:
         "consumers": facts.consumer_count, "messages": -1, "bytes": facts.bytes, "entries": facts.backlog,
         "oldestSeconds": facts.oldest_seconds, "unacked": facts.held, "delayed": facts.delayed,
         "holes": facts.holes, "rateIn": facts.rate_in, "rateOut": own.get("msgRateOut", 0.0),
-        "growth": None, "trouble": found.level, "kind": found.kind, "sentence": found.sentence,
+        "trouble": found.level, "kind": found.kind, "sentence": found.sentence,
         "runs": runs(name, consumers[0].get("metadata")),
     }  # fmt: skip
 

@@ -181,26 +181,6 @@ def test_a_non_persistent_topic_has_a_row(harness):
     assert (row["durable"], row["trouble"], row["consumers"]) == (False, 0, 1)
 
 
-def test_the_growth_of_a_backlog_is_shown(harness, make_topic):
-    make_topic("grows", messages=1)
-
-    async def run() -> tuple[Any, Any]:
-        boards = SubscriptionOverview(harness.broker)
-        question = {"search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5}
-        first = await boards.page(**question, sight=None)
-        peer = harness.peer()
-        peer.producer(PREFIX + "grows")
-        peer.publish(20, first=1)
-        harness.advance(10)
-        second = await boards.page(**question, sight=None)
-        boards.close()
-        return first, second
-
-    first, second = asyncio.run(run())
-    assert first["rows"][0]["growth"] is None
-    assert second["rows"][0]["growth"] == pytest.approx(2.0)
-
-
 async def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(harness, make_topic, monkeypatch):
     monkeypatch.setattr(subscription_overview, "AGAIN_SECONDS_MIN", 1_000.0)
     make_topic("a", messages=1)

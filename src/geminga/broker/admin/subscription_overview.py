@@ -60,9 +60,6 @@ ROLES_MAX: Final = 8
 ROWS_MAX: Final = 200
 PARTITIONS_SUMMED_MAX: Final = 128
 """Partitions of a row that are read for its cells."""
-PACES_MAX: Final = 2_000
-PACE_SECONDS: Final = 20.0
-"""Period over which a backlog's growth is measured."""
 _NAMES_AT_ONCE: Final = 128
 SORTS: Final = ("trouble", "backlog", "unacked", "consumers", "in", "out", "name")
 
@@ -139,7 +136,6 @@ class SubscriptionOverview:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._boards: OrderedDict[str, OverviewCache] = OrderedDict()
-        self._paces: OrderedDict[tuple[str, str], tuple[float, int, float | None]] = OrderedDict()
         self._forget: asyncio.TimerHandle | None = None
         self._pace = ScanPacing()
 
@@ -211,7 +207,6 @@ class SubscriptionOverview:
         for board in self._boards.values():
             board.close()
         self._boards.clear()
-        self._paces.clear()
         if self._forget is not None:
             self._forget.cancel()
             self._forget = None
@@ -266,7 +261,6 @@ class SubscriptionOverview:
             "entries": entries, "oldestSeconds": oldest, "unacked": unacked, "delayed": delayed,
             "holes": holes,
             "rateIn": rate_in, "rateOut": rate_out, "trouble": level, "worst": worst[0].text,
-            "growth": self._growth(line, messages, now),
             "runs": runs(line.subscription, _metadata(awake[0][1])),
         }  # fmt: skip
         return row | self._sentence(*worst)
@@ -276,18 +270,6 @@ class SubscriptionOverview:
             return {"sentence": "nothing is kept: who is not connected misses it", "kind": "non-persistent"}
         found = diagnose(facts_of(topic, subscription, self._broker.disk.refusal))
         return {"sentence": found.sentence, "kind": found.kind}
-
-    def _growth(self, line: SubscriptionRow, messages: int, now: float) -> float | None:
-        """Return the messages per second by which the backlog grows; None while it is unknown."""
-        key = line.topic, line.subscription
-        since, before, known = self._paces.get(key, (now, messages, None))
-        if now - since >= AGAIN_SECONDS_MIN:
-            known = (messages - before) / (now - since)
-        if key not in self._paces or now - since >= PACE_SECONDS:
-            self._paces[key] = now, messages, known
-            if len(self._paces) > PACES_MAX:
-                self._paces.popitem(last=False)
-        return known
 
     def _found(self, text: str, subscription: str) -> tuple[Topic, Any] | None:
         """The topic and its subscription, if they are in memory."""
@@ -312,7 +294,7 @@ def _resting_row(line: SubscriptionRow, are_some_unknown: bool) -> Json:
     return {
         "awake": False, "type": "", "durable": True, "consumers": 0, "messages": count, "bytes": count,
         "entries": line.entries, "oldestSeconds": -1, "unacked": 0, "delayed": 0,
-        "holes": 0, "rateIn": 0.0, "rateOut": 0.0, "growth": 0.0, "trouble": line.level,
+        "holes": 0, "rateIn": 0.0, "rateOut": 0.0, "trouble": line.level,
         "kind": "nobody-connected" if waits else "", "sentence": sentence,
     }  # fmt: skip
 
