@@ -69,11 +69,16 @@ async def topics_of(
 
     Topics created or deleted meanwhile may be included or not.
     """
-    for domain in sorted(domains):
-        async for name in resource.walk_names(
-            resource.topics.walk(f"{tenant}/{namespace}", persistent=domain == "persistent")
-        ):
-            yield TopicName.parse(name)
+    async for name in resource.walk_names(*_walks(resource, tenant, namespace, domains)):
+        yield TopicName.parse(name)
+
+
+def _walks(
+    resource: Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
+) -> list[TopicNames]:
+    """Return the topics of a namespace, by domain."""
+    place = f"{tenant}/{namespace}"
+    return [resource.topics.walk(place, persistent=each == "persistent") for each in sorted(domains)]
 
 
 def permissions_of(resource: Resource, tenant: str, namespace: str) -> dict[str, Any]:
@@ -130,8 +135,8 @@ class NamespacesResource(Resource):
             await delete_namespace_with_topics(self, tenant, namespace)
             return
         place = f"{tenant}/{namespace}"
-        walks = [self.topics.walk(place, persistent=domain == "persistent") for domain in _ALL_DOMAINS]
-        async for left in self.walk_names(*walks, *_partitioned(self, place)):
+        walks = _walks(self, tenant, namespace) + _partitioned(self, place)
+        async for left in self.walk_names(*walks):
             raise AdminRefusal(409, f"Cannot delete non empty namespace {place}: it has {left}")
         await self.durable(lambda done: self.namespaces.delete_namespace(tenant, namespace, done))
 
@@ -141,8 +146,7 @@ class NamespacesResource(Resource):
         """Names of its topics, partitions each. ``?mode=`` ``PERSISTENT``, ``NON_PERSISTENT`` or ``ALL``."""
         self.namespaces.document(tenant, namespace)
         domains = _MODES.get(request.query.get("mode", "PERSISTENT").upper(), _ALL_DOMAINS)
-        names = (str(topic) async for topic in topics_of(self, tenant, namespace, domains))
-        return await answer_names(request, names)
+        return await answer_names(request, self.walk_names(*_walks(self, tenant, namespace, domains)))
 
     @route("PUT", _PATH + "/unload", needs=ADMINISTRATOR)
     @route("PUT", _PATH + "/{bundle}/unload", needs=ADMINISTRATOR)
