@@ -51,7 +51,11 @@ def _declared() -> dict[tuple[str, str], Any]:
     from geminga.policies import NamespaceScope, TopicScope, declared
 
     scopes = {"NamespacePoliciesResource": NamespaceScope, "TopicPoliciesResource": TopicScope}
-    return {(name, policy.segment): policy for name, scope in scopes.items() for policy in declared(scope)}
+    return {
+        (name, policy.segment.rpartition("/")[2]): policy
+        for name, scope in scopes.items()
+        for policy in declared(scope)
+    }
 
 
 def _policy_words(policy: Any) -> str:

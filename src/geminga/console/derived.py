@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from geminga.broker.admin.hole_map import ENTRIES_MAX, histogram
 from geminga.broker.admin.subscription_overview import base_of, matches, runs
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.diagnosis.conclude import Trouble, diagnose
 from geminga.diagnosis.pulsar import facts_from_stats, ids_of
 
 Json = dict[str, Any]
-ENTRIES_MAX: Final = 400
 
 
 # --- the map of holes -------------------------------------------------------------------------------
@@ -78,10 +78,7 @@ def hole_map(inside: Mapping[str, Any], name: str, start: int | None, stop: int 
     if high - low <= ENTRIES_MAX:
         found["entries"] = [_entry(places, holes, mark, read, offset) for offset in range(low, high)]
         return found
-    width = -(-(high - low) // max(1, cells))
-    acknowledged = holes.histogram(low, high, width)
-    for cell in range(len(acknowledged)):
-        acknowledged[cell] += min(max(0, mark - (low + cell * width)), width, high - (low + cell * width))
+    width, acknowledged = histogram(holes, mark, low, high, cells)
     return found | {"width": width, "acknowledged": acknowledged, "partly": [0] * len(acknowledged)}
 
 
