@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from geminga.broker.listeners import ListenerAddresses, parse_listeners
-from geminga.by_fields import ByFields
 from geminga.config import SECONDS_MAX, check_choice, check_int, check_number, check_ports, check_type, refuse
 from geminga.errors import InvalidConfiguration
 from geminga.locations import without_secrets
@@ -104,8 +103,8 @@ def _check(settings: Any, field: dataclasses.Field[Any]) -> None:
         check_type(field.name, value, *_TYPES[kind], optional=kind != field.type)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class BrokerSettings(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
     """Frozen settings of a broker; every field is checked and an error names it.
 
     Exactly one of ``data_dir`` and ``memory`` must be given. Sizes are bytes unless the name says otherwise,
@@ -661,8 +660,8 @@ def _with_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ProcessSettings(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
     """Settings of ``geminga standalone`` beside those of its broker, given in the same ways."""
 
     console: bool = setting(True, help="Serve the web console at / of the web port.")

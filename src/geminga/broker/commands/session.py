@@ -42,7 +42,6 @@ from geminga.broker.refusal import ProtocolViolation, Refused
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.scheduler import Timer
 from geminga.broker.topics.producer import Producer
-from geminga.by_fields import ByFields
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer, Done
 from geminga.wire.broker_frames import AckFrame, BrokerFrameDecoder
@@ -77,8 +76,8 @@ class SessionState(Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CommandTable(ByFields):
+@dataclass(frozen=True, slots=True)
+class CommandTable:
     """Handlers of commands. The most frequent, SEND and the ACK of one entry, have their own fields."""
 
     on_send: Callable[[Session, SendFrame], None]

@@ -10,15 +10,14 @@ from geminga.broker.commands import answers, consuming, lookup, permissions, pro
 from geminga.broker.commands.permissions import NoPermissionNeeded, Permission, guarded
 from geminga.broker.commands.session import CommandTable, Handler, Session
 from geminga.broker.refusal import Refused
-from geminga.by_fields import ByFields
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Command = pb.BaseCommand
 HANDSHAKE, HANDLE = NoPermissionNeeded.HANDSHAKE, NoPermissionNeeded.HANDLE
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CommandSpec(ByFields):
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
     """Declaration of a command."""
 
     handler: Handler | None
