@@ -685,3 +685,15 @@ class ProcessSettings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check(self, field)
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """Return the text below each field of a class, by the field's name; read from the source."""
+    import ast
+    import inspect
+    from itertools import pairwise
+
+    found = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
+    pairs: Any = pairwise(found.body) if isinstance(found, ast.ClassDef) else ()
+    pairs = [each for each in pairs if isinstance(each[0], ast.AnnAssign) and isinstance(each[1], ast.Expr)]
+    return {field.target.id: text.value.value for field, text in pairs}

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import json
 import os
 import textwrap
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 
-from geminga.broker.settings import BrokerSettings, ProcessSettings, shown
+from geminga.broker.settings import BrokerSettings, ProcessSettings, field_docs, shown
 from geminga.cli.common import Commands, emit, json_option
 from geminga.cli.standalone import FIELDS, read_configuration, setting_options
 
@@ -65,7 +62,7 @@ def init(file: Path | None) -> None:
 def sample() -> str:
     """Return the text of a configuration file in which every setting is commented out, with its default."""
     parts = [_commented(_ABOUT)]
-    docs = _field_docs(BrokerSettings) | _field_docs(ProcessSettings)
+    docs = field_docs(BrokerSettings) | field_docs(ProcessSettings)
     for name, field in FIELDS.items():
         units = [unit for unit in _UNITS if unit in name.split("_")]
         changes = "changed by SIGHUP" if field.metadata.get("reload") else "read at the start"
@@ -73,14 +70,6 @@ def sample() -> str:
         text = f"{docs[name].replace('``', '`')} ({'; '.join(notes)})"
         parts.append(f"{_commented(text)}# {name} = {toml(field.default)}\n")
     return "\n".join(parts)
-
-
-def _field_docs(cls: type) -> dict[str, str]:
-    """Return the text below each field of a class, by the field's name; read from the source."""
-    found = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
-    pairs: Any = pairwise(found.body) if isinstance(found, ast.ClassDef) else ()
-    pairs = [each for each in pairs if isinstance(each[0], ast.AnnAssign) and isinstance(each[1], ast.Expr)]
-    return {field.target.id: text.value.value for field, text in pairs}
 
 
 def _commented(text: str) -> str:
