@@ -51,7 +51,11 @@ def _declared() -> dict[tuple[str, str], Any]:
     from geminga.policies import NamespaceScope, TopicScope, declared
 
     scopes = {"NamespacePoliciesResource": NamespaceScope, "TopicPoliciesResource": TopicScope}
-    return {(name, policy.segment): policy for name, scope in scopes.items() for policy in declared(scope)}
+    return {
+        (name, policy.segment.rpartition("/")[2]): policy
+        for name, scope in scopes.items()
+        for policy in declared(scope)
+    }
 
 
 def _policy_words(policy: Any) -> str:
@@ -69,7 +73,7 @@ def _policy_words(policy: Any) -> str:
 def _success(handler: Any) -> int:
     """The status of an answer: what the handler says last."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(handler)))
-    found = 200
+    found = 204 if inspect.signature(handler).return_annotation == "None" else 200
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "done_answer":
             found = 204

@@ -453,6 +453,12 @@ class ProducerFenced(ServerReportedError):
     code = 25
 
 
+SERVER_ERRORS: dict[int, type[ServerReportedError]] = {
+    cls.code: cls for cls in ServerReportedError.__subclasses__()
+}
+"""The exception class of each ``ServerError`` code (framing.md section 13)."""
+
+
 # --- admin REST ----------------------------------------------------------------------------------
 
 
@@ -551,21 +557,6 @@ class StoreFull(StoreError):
 
 class LedgerNotFound(StoreError):
     """The ledger does not exist or was trimmed away."""
-
-
-SERVER_ERRORS: dict[int, type[ServerReportedError]] = {
-    cls.code: cls
-    for cls in (
-        UnknownError, BrokerMetadataError, BrokerPersistenceError, AuthenticationError,
-        AuthorizationError, ConsumerBusy, ServiceUnitNotReady, ProducerBlockedQuotaExceededError,
-        ProducerBlockedQuotaExceededException, ChecksumError, UnsupportedVersionError, TopicNotFound,
-        SubscriptionNotFound, ConsumerNotFound, TooManyLookupRequestException, TopicTerminated,
-        ProducerBusy, BrokerInvalidTopicName, IncompatibleSchema, ConsumerAssignError,
-        TransactionCoordinatorNotFoundError, InvalidTxnStatusError, NotAllowedError,
-        TransactionConflict, TransactionNotFound, ProducerFenced,
-    )
-}  # fmt: skip
-"""The exception class of each ``ServerError`` code (framing.md section 13)."""
 
 
 def from_server(code: int, message: str) -> ServerReportedError:

@@ -443,6 +443,10 @@ class NamespaceScope(CommonScope):
         method="PUT", status=200, mirrored=False, command="set-offload-deletion-lag",
         text="Milliseconds until offloaded ledgers are deleted locally.",
     )  # fmt: skip
+    _bookie_affinity = Policy(
+        field="bookieAffinityGroup", segment="persistence/bookieAffinity", kind=Document, mirrored=False,
+        text="Stored and shown, without effect: there are no bookies.",
+    )  # fmt: skip
     _allowed_clusters = Policy(
         field="allowed_clusters", segment="allowedClusters", kind=tuple[str, ...], default=[],
         text="Clusters that the namespace's topics may be in; this cluster alone has an effect.",

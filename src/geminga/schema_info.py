@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from geminga.by_fields import ByFields
 from geminga.choices import Choice
 
 
@@ -47,8 +46,8 @@ class SchemaName(str):
         return str(self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class SchemaInfo(ByFields):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaInfo:
     """A schema as commands carry it.
 
     ``type`` is the protocol's number, ``data`` the definition: JSON text for most types. The methods are

@@ -442,6 +442,14 @@ _UNBATCHED: Final = {
     "batching_enabled": False,
     "message_routing_mode": geminga.PartitionsRoutingMode.UseSinglePartition,
 }
+_ROUTING: Final = {
+    "SinglePartition": geminga.PartitionsRoutingMode.UseSinglePartition,
+    "RoundRobinPartition": geminga.PartitionsRoutingMode.RoundRobinDistribution,
+}
+_COMPRESSIONS: Final = {each.name.upper(): each for each in geminga.CompressionType}
+_HASHINGS: Final = {name: geminga.HashingScheme[name] for name in ("JavaStringHash", "Murmur3_32Hash")}
+_TYPES: Final = {{"KeyShared": "Key_Shared"}.get(each.name, each.name): each for each in geminga.ConsumerType}
+_POSITIONS: Final = {each.name: each for each in geminga.InitialPosition}
 _PRODUCER: Final[_Parameters] = {
     "producerName": ("producer_name", _text),
     "initialSequenceId": ("initial_sequence_id", _number),
@@ -450,54 +458,14 @@ _PRODUCER: Final[_Parameters] = {
     "batchingMaxMessages": ("batching_max_messages", _number),
     "batchingMaxPublishDelay": ("batching_max_publish_delay_ms", _number),
     "maxPendingMessages": ("max_pending_messages", _number),
-    "messageRoutingMode": (
-        "message_routing_mode",
-        _choice(
-            {
-                "SinglePartition": geminga.PartitionsRoutingMode.UseSinglePartition,
-                "RoundRobinPartition": geminga.PartitionsRoutingMode.RoundRobinDistribution,
-            }
-        ),
-    ),
-    "compressionType": (
-        "compression_type",
-        _choice(
-            {
-                "NONE": geminga.CompressionType.NONE,
-                "LZ4": geminga.CompressionType.LZ4,
-                "ZLIB": geminga.CompressionType.ZLib,
-                "ZSTD": geminga.CompressionType.ZSTD,
-                "SNAPPY": geminga.CompressionType.SNAPPY,
-            }
-        ),
-    ),
-    "hashingScheme": (
-        "hashing_scheme",
-        _choice(
-            {
-                "JavaStringHash": geminga.HashingScheme.JavaStringHash,
-                "Murmur3_32Hash": geminga.HashingScheme.Murmur3_32Hash,
-            }
-        ),
-    ),
+    "messageRoutingMode": ("message_routing_mode", _choice(_ROUTING)),
+    "compressionType": ("compression_type", _choice(_COMPRESSIONS)),
+    "hashingScheme": ("hashing_scheme", _choice(_HASHINGS)),
 }
 _CONSUMER: Final[_Parameters] = {
     "ackTimeoutMillis": ("unacked_messages_timeout_ms", _number),
-    "subscriptionType": (
-        "consumer_type",
-        _choice(
-            {
-                "Exclusive": geminga.ConsumerType.Exclusive,
-                "Shared": geminga.ConsumerType.Shared,
-                "Failover": geminga.ConsumerType.Failover,
-                "Key_Shared": geminga.ConsumerType.KeyShared,
-            }
-        ),
-    ),
-    "subscriptionInitialPosition": (
-        "initial_position",
-        _choice({"Latest": geminga.InitialPosition.Latest, "Earliest": geminga.InitialPosition.Earliest}),
-    ),
+    "subscriptionType": ("consumer_type", _choice(_TYPES)),
+    "subscriptionInitialPosition": ("initial_position", _choice(_POSITIONS)),
     "receiverQueueSize": ("receiver_queue_size", _queue),
     "consumerName": ("consumer_name", _text),
     "priorityLevel": ("priority_level", _number),

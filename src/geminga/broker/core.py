@@ -19,7 +19,7 @@ from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.commands.permissions import disconnect_forbidden, prove_again
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
-from geminga.broker.commands.table import GUARDED_TABLE, TABLE
+from geminga.broker.commands.table import TABLE
 from geminga.broker.commands.watchers import WatchedLists
 from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.delivery.limits import RateLimit, TopicLimits
@@ -107,7 +107,6 @@ class Broker:
                 self.namespaces, settings.super_user_roles, settings.metrics_roles
             )
             self.namespaces.permission_watchers.append(self._permissions_changed)
-        self._table = TABLE if self.authorization is None else GUARDED_TABLE
         self.rate_limited_log = RateLimitedLogger(self.scheduler)
         """Log of peers' faults."""
         self.audit = AuditLog(self.scheduler)
@@ -179,7 +178,7 @@ class Broker:
         ``certificate_name`` is the common name of a verified client certificate.
         """
         self.scheduler.enter(now)
-        return Session(self._services, self._table, output, address, certificate_name)
+        return Session(self._services, TABLE, output, address, certificate_name)
 
     def replace_authentication(self, authentication: Authenticator) -> bool:
         """Use other keys and users; if they are different, return True, and clients prove their roles."""

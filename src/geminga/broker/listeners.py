@@ -15,7 +15,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from geminga.by_fields import ByFields
 from geminga.config import refuse
 from geminga.errors import InvalidConfiguration
 
@@ -27,8 +26,8 @@ _NAME_SHOWN_MAX: Final = 100
 _FORM: Final = "NAME:URL, where the URL is pulsar://, pulsar+ssl://, http:// or https:// with host and port"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ListenerAddresses(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerAddresses:
     """URLs for clients, None for a protocol that is not offered."""
 
     pulsar: str | None = None

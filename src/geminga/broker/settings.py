@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from geminga.broker.listeners import ListenerAddresses, parse_listeners
-from geminga.by_fields import ByFields
 from geminga.config import SECONDS_MAX, check_choice, check_int, check_number, check_ports, check_type, refuse
 from geminga.errors import InvalidConfiguration
 from geminga.locations import without_secrets
@@ -104,8 +103,8 @@ def _check(settings: Any, field: dataclasses.Field[Any]) -> None:
         check_type(field.name, value, *_TYPES[kind], optional=kind != field.type)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class BrokerSettings(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
     """Frozen settings of a broker; every field is checked and an error names it.
 
     Exactly one of ``data_dir`` and ``memory`` must be given. Sizes are bytes unless the name says otherwise,
@@ -661,8 +660,8 @@ def _with_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ProcessSettings(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
     """Settings of ``geminga standalone`` beside those of its broker, given in the same ways."""
 
     console: bool = setting(True, help="Serve the web console at / of the web port.")
@@ -686,3 +685,15 @@ class ProcessSettings(ByFields):
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check(self, field)
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """Return the text below each field of a class, by the field's name; read from the source."""
+    import ast
+    import inspect
+    from itertools import pairwise
+
+    found = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
+    pairs: Any = pairwise(found.body) if isinstance(found, ast.ClassDef) else ()
+    pairs = [each for each in pairs if isinstance(each[0], ast.AnnAssign) and isinstance(each[1], ast.Expr)]
+    return {field.target.id: text.value.value for field, text in pairs}

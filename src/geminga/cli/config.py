@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from geminga.broker.settings import BrokerSettings, ProcessSettings, shown
-from geminga.by_fields import field_docs
+from geminga.broker.settings import BrokerSettings, ProcessSettings, field_docs, shown
 from geminga.cli.common import Commands, emit, json_option
 from geminga.cli.standalone import FIELDS, read_configuration, setting_options
 

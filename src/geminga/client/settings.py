@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from geminga.by_fields import ByFields
 from geminga.config import check_int, check_seconds, check_type, refuse
 from geminga.connection.addresses import ServiceUrl
 from geminga.connection.authentication import CredentialsProvider, NoAuthentication
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class TlsSettings(ByFields):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TlsSettings:
     """TLS for ``pulsar+ssl``. Verification and the hostname check are on unless switched off here."""
 
     trust_certificates_path: str | None = None
@@ -38,8 +37,8 @@ class TlsSettings(ByFields):
         check_type("tls_private_key_file_path", self.private_key_path, str, optional=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class ClientSettings(ByFields):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientSettings:
     """Settings of a client; defaults are those of the official clients (algorithms.md section 8), times are
     in seconds."""
 

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from geminga.by_fields import ByFields
-
 logger = logging.getLogger("geminga.statistics")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class HandleCounts(ByFields):
+@dataclass(frozen=True, slots=True)
+class HandleCounts:
     """Counts of a handle since it was opened (``totals``), and current values (``present``)."""
 
     who: str

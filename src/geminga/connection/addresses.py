@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from geminga.by_fields import ByFields
 from geminga.errors import InvalidUrl
 
 PLAIN_SCHEME = "pulsar"
@@ -38,8 +37,8 @@ class Address(NamedTuple):
         return f"{TLS_SCHEME if self.tls else PLAIN_SCHEME}://{self.host_port}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ServiceUrl(ByFields):
+@dataclass(frozen=True, slots=True)
+class ServiceUrl:
     """A parsed service URL; ``addresses`` has at least one element, in the order written.
 
     ``http``: whether the addresses are those of the REST API.

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from geminga.by_fields import ByFields
 from geminga.errors import ErrorGettingAuthenticationData, InvalidConfiguration, PulsarException
 
 
@@ -24,8 +23,8 @@ REFRESH_CHALLENGE = b"PulsarAuthRefresh"
 """Challenge by which a broker requests fresh credentials of the same principal."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Credentials(ByFields):
+@dataclass(frozen=True, slots=True)
+class Credentials:
     """A method name and its data; ``http_headers`` are the equivalent for the REST API.
 
     Neither the data nor the headers show in reprs.

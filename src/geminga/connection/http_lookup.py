@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from geminga.by_fields import ByFields
 from geminga.connection.addresses import Address
 from geminga.connection.commands import CLIENT_VERSION
 from geminga.connection.lookup import BrokerLocation, usable_address
@@ -67,8 +66,8 @@ class HttpTooManyRequests(TooManyLookupRequestException, HttpAnswered):
     """429: too many requests; another try may succeed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class HttpAnswer(ByFields):
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
     """Status, redirect target and body of an answer."""
 
     status: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from geminga.by_fields import ByFields
 from geminga.connection.addresses import Address, parse_broker_url
 from geminga.errors import InvalidUrl, LookupError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -12,8 +11,8 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 REDIRECTS_MAX = 20
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class BrokerLocation(ByFields):
+@dataclass(frozen=True, slots=True)
+class BrokerLocation:
     """Location of the broker that serves a topic.
 
     ``broker`` is the address that the cluster returned. If ``through_service_url`` is true, it is not
@@ -24,8 +23,8 @@ class BrokerLocation(ByFields):
     through_service_url: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AskBroker(ByFields):
+@dataclass(frozen=True, slots=True)
+class AskBroker:
     """The next request: to ``address`` (None: the service URL), with the given ``authoritative`` flag."""
 
     address: Address | None

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from geminga.broker.admin.hole_map import ENTRIES_MAX, histogram
 from geminga.broker.admin.subscription_overview import base_of, matches, runs
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.diagnosis.conclude import Trouble, diagnose
 from geminga.diagnosis.pulsar import facts_from_stats, ids_of
 
 Json = dict[str, Any]
-ENTRIES_MAX: Final = 400
 
 
 # --- the map of holes -------------------------------------------------------------------------------
@@ -78,10 +78,7 @@ def hole_map(inside: Mapping[str, Any], name: str, start: int | None, stop: int 
     if high - low <= ENTRIES_MAX:
         found["entries"] = [_entry(places, holes, mark, read, offset) for offset in range(low, high)]
         return found
-    width = -(-(high - low) // max(1, cells))
-    acknowledged = holes.histogram(low, high, width)
-    for cell in range(len(acknowledged)):
-        acknowledged[cell] += min(max(0, mark - (low + cell * width)), width, high - (low + cell * width))
+    width, acknowledged = histogram(holes, mark, low, high, cells)
     return found | {"width": width, "acknowledged": acknowledged, "partly": [0] * len(acknowledged)}
 
 
@@ -141,7 +138,7 @@ def _row(topic: str, name: str, stats: Json, own: Json, now_ms: int) -> Json:
         "consumers": facts.consumer_count, "messages": -1, "bytes": facts.bytes, "entries": facts.backlog,
         "oldestSeconds": facts.oldest_seconds, "unacked": facts.held, "delayed": facts.delayed,
         "holes": facts.holes, "rateIn": facts.rate_in, "rateOut": own.get("msgRateOut", 0.0),
-        "growth": None, "trouble": found.level, "kind": found.kind, "sentence": found.sentence,
+        "trouble": found.level, "kind": found.kind, "sentence": found.sentence,
         "runs": runs(name, consumers[0].get("metadata")),
     }  # fmt: skip
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from geminga.by_fields import ByFields
 from geminga.choices import Choice
 from geminga.config import check_int, check_seconds, check_type, refuse
 from geminga.ids import TopicName
@@ -256,8 +255,8 @@ class ConsumerDeadLetterPolicy(DeadLetterPolicy):
         return self
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class RedeliveryBackoff(ByFields):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RedeliveryBackoff:
     """Delay before a negatively acknowledged message is redelivered, by its redelivery count.
 
     ``first × multiplier ** redelivery_count``, never above ``max``.

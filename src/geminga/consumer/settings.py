@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from geminga.by_fields import ByFields
 from geminga.choices import Choice
 from geminga.config import (
     MILLISECONDS_MAX,
@@ -88,8 +87,8 @@ class ConsumerEventListener(Protocol):
         """Handle that messages are sent to another consumer from now on."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ConsumerSettings(ByFields):
+@dataclass(frozen=True, kw_only=True)
+class ConsumerSettings:
     """Settings of a consumer.
 
     Limits: at most ``receiver_queue_size`` messages are requested ahead of the application (0: one at a time,
@@ -273,8 +272,8 @@ _CHECKS: dict[str, Check] = {
 """Check of each field that differs from its default."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ReaderSettings(ByFields):
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
     """Settings of a reader; ``start_message_id`` is a separate argument."""
 
     schema: Any = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from geminga.by_fields import ByFields
 from geminga.consumer.flow import Release
 from geminga.consumer.message import ReceivedEntry
 from geminga.consumer.queue import Taken
@@ -43,8 +42,8 @@ class ConsumerCounters:
         return releases
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class ConsumerStatistics(ByFields):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerStatistics:
     """Statistics of a consumer, or of one of its topics and partitions, which are in ``partitions``.
 
     Numbers of the broker are at most ``broker_consumer_stats_cache_time_ms`` old; rates are averages over its

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Final
 
-from geminga.by_fields import ByFields
 from geminga.diagnosis.commands import how_many, shell_command
 from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, Relief, SubscriptionFacts
 
@@ -54,8 +53,8 @@ class Trouble(IntEnum):
     """Producers are stopped because of the subscription."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Advice(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
     """A way to change the finding. ``effects`` are the figures in ``text``, for programs."""
 
     text: str
@@ -64,8 +63,8 @@ class Advice(ByFields):
     effects: Json = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Finding(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
     """One cause. ``kind`` is a fixed word for programs, ``text`` is for people."""
 
     kind: str
@@ -83,8 +82,8 @@ class Finding(ByFields):
         return "; or ".join(f"{a.text}: {a.command}" if a.command else a.text for a in self.advice)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Diagnosis(ByFields):
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
     """The conclusion about a subscription: the worst findings come first."""
 
     level: Trouble

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from geminga.by_fields import ByFields
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ConsumerFacts(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerFacts:
     """One connected consumer."""
 
     name: str
@@ -51,8 +49,8 @@ class ConsumerFacts(ByFields):
         return f"consumer {self.name!r} at {self.address}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class KeyFacts(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFacts:
     """Key_Shared: entries of a key that wait until another consumer acknowledges its entries of that key."""
 
     key: str
@@ -64,8 +62,8 @@ class KeyFacts(ByFields):
     first: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class HoleFacts(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoleFacts:
     """The oldest message that is not acknowledged although later ones are."""
 
     message: str
@@ -80,8 +78,8 @@ class HoleFacts(ByFields):
     """Bytes that the subscription no longer retains once this message is acknowledged; -1: not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Relief(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relief:
     """Effect of skipping the oldest messages of a subscription, computed on the topic as it is."""
 
     up_to: str
@@ -93,8 +91,8 @@ class Relief(ByFields):
     """The subscription whose backlog exceeds a quota afterwards; empty: producers may publish."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class QuotaFacts(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaFacts:
     """The backlog quota that stops the producers of the topic."""
 
     text: str
@@ -109,8 +107,8 @@ class QuotaFacts(ByFields):
     """Effect of skipping no more than what exceeds the quota."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class SubscriptionFacts(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionFacts:
     """One subscription of a topic or partition."""
 
     topic: str

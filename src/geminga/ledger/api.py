@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from geminga.by_fields import ByFields
 from geminga.errors import StoreError
 from geminga.ledger.damage import Damage
 from geminga.offload.manifest import OffloadedLedger
@@ -31,8 +30,8 @@ def never() -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class StoredLedger(ByFields):
+@dataclass(frozen=True, slots=True)
+class StoredLedger:
     """Ledger in a store. ``entries`` and ``size_bytes`` count all appended entries."""
 
     ledger_id: int
@@ -41,16 +40,16 @@ class StoredLedger(ByFields):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LostWrites(ByFields):
+@dataclass(frozen=True, slots=True)
+class LostWrites:
     """Number of writes of a key that were lost to damage: whole values (`put` or `delete`), and deltas."""
 
     values: int = 0
     deltas: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class StoredValue(ByFields):
+@dataclass(frozen=True, slots=True)
+class StoredValue:
     """Value of a key: the last `put` value and the deltas merged since, oldest first.
 
     ``lost`` counts the writes of this key that damage destroyed; None without damage. Each lost delta is then
@@ -63,8 +62,8 @@ class StoredValue(ByFields):
     lost: LostWrites | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class StoreStats(ByFields):
+@dataclass(frozen=True, slots=True)
+class StoreStats:
     """Counters since the store was opened, for metrics and stats."""
 
     appended_entries: int
@@ -75,8 +74,8 @@ class StoreStats(ByFields):
     pending_writes: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class FreeSpace(ByFields):
+@dataclass(frozen=True, slots=True)
+class FreeSpace:
     """Disk space for a store: on its disk or, if that is less, within the limit of its folder."""
 
     total_bytes: int
@@ -89,8 +88,8 @@ class FreeSpace(ByFields):
     """Bytes written to the log since the store was opened; the broker derives the write rate from it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ReadAhead(ByFields):
+@dataclass(frozen=True, slots=True)
+class ReadAhead:
     """Limits of one read ahead from the disk."""
 
     entries_max: int
@@ -101,8 +100,8 @@ KEYS_END = chr(0x10FFFF)
 """Character that sorts behind all others: ``prefix + KEYS_END`` ends the range of keys with a prefix."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PrefetchRequest(ByFields):
+@dataclass(frozen=True, slots=True)
+class PrefetchRequest:
     """Keys, owners and pages that a store reads ahead because the caller is about to ask for them."""
 
     keys: tuple[tuple[str, str], ...] = ()
@@ -117,8 +116,8 @@ class PrefetchRequest(ByFields):
         return bool(self.keys or self.owners or self.pages or self.ledgers_after)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TierStats(ByFields):
+@dataclass(frozen=True, slots=True)
+class TierStats:
     """Counters of the tiered storage: ledgers and bytes offloaded and read since the store was opened."""
 
     ledgers: int

@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from geminga.by_fields import ByFields
 from geminga.errors import StoreDamaged
 
 
@@ -26,8 +25,8 @@ class DamageLoss(StrEnum):
     """Unknown records: only their largest possible number is known."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Damage(ByFields):
+@dataclass(frozen=True, slots=True)
+class Damage:
     """Position in a file where synced bytes differ from those written.
 
     ``file`` and ``offset`` name the position, ``what`` the damaged structure, ``lost`` the kind of loss.

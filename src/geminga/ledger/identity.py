@@ -19,7 +19,6 @@ import json
 import os
 from dataclasses import dataclass, field
 
-from geminga.by_fields import ByFields
 from geminga.ledger.filesystem import FileSystem, write_fully
 
 IDENTITY_FILE = "identity"
@@ -32,8 +31,8 @@ def new_id() -> str:
     return os.urandom(16).hex()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class StoreIdentity(ByFields):
+@dataclass(frozen=True, slots=True)
+class StoreIdentity:
     """Content of the file ``identity``. ``sessions``: newest storage location last, newest session first."""
 
     instance: str

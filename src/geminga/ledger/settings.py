@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from geminga.by_fields import ByFields
 from geminga.config import check_choice, check_int, check_seconds, check_type
 
 MEBIBYTE = 1024 * 1024
 SYNC_MODES = ("always", "interval", "never")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class StoreSettings(ByFields):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreSettings:
     """Settings of a `geminga.ledger.store.FileStore`; every field has a default and a checked range."""
 
     sync: str = "always"

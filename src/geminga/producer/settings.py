@@ -13,7 +13,6 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from geminga.by_fields import ByFields
 from geminga.choices import Choice
 from geminga.choices import CompressionType as CompressionType
 from geminga.config import (
@@ -106,8 +105,8 @@ def check_compression_level(name: str, level: int, compression: CompressionType)
         refuse(name, level, f"{which} with compression {compression.name}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class ProducerSettings(ByFields):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProducerSettings:
     """Settings of a producer; values out of range are rejected.
 
     Raises `geminga.errors.InvalidConfiguration` naming field, value and allowed values.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from geminga.by_fields import ByFields
 from geminga.producer.routing import BlockedReason
 
 LATENCY_BOUNDS_SECONDS: Final[tuple[float, ...]] = tuple(0.0001 * (1 << step) for step in range(20))
@@ -98,8 +97,8 @@ class PartitionCounters:
             self._blocked_since = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class ProducerStatistics(ByFields):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProducerStatistics:
     """A snapshot; of one partition, or summed over all with ``partitions`` holding each one's own."""
 
     topic: str

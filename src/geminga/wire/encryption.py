@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from geminga.by_fields import ByFields
 from geminga.config import check_type, refuse
 from geminga.errors import CryptoError
 from geminga.wire.checksum import Buffer
@@ -59,8 +58,8 @@ _IV_SPACE = 1 << (8 * IV_SIZE)
 Random = Callable[[int], bytes]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class EncryptionKeyInfo(ByFields):
+@dataclass(frozen=True, slots=True)
+class EncryptionKeyInfo:
     """Result of a key reader: a key in PEM form, and metadata to send with its name."""
 
     key: bytes = field(repr=False)

@@ -14,6 +14,7 @@ from waiting import loop_turns
 
 from geminga.broker.admin import subscription_overview
 from geminga.broker.admin.subscription_overview import SubscriptionOverview, Visibility
+from geminga.broker.topics import resting
 from geminga.diagnosis.conclude import Trouble
 from geminga.ids import MessageId, TopicName
 
@@ -30,6 +31,9 @@ def page(harness: Any, boards: SubscriptionOverview | None = None, **asked: Any)
         "search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 50,
         "sight": None,
     }  # fmt: skip
+
+    harness.broker.topics.resting.begin(lambda: None)
+    harness.advance(1)
 
     async def ask() -> dict[str, Any]:
         asking = boards or SubscriptionOverview(harness.broker)
@@ -113,6 +117,18 @@ def test_topics_that_are_not_in_memory_are_listed(harness, make_topic):
     assert not harness.broker.topics.loaded(), "looking loads nothing"
 
 
+def test_a_backlog_that_is_none_of_the_largest_is_shown_as_unknown(harness, make_topic, monkeypatch):
+    monkeypatch.setattr(resting, "LISTED_MAX", 1)
+    for number in range(3):
+        make_topic(f"t{number}", messages=number + 1)
+    harness.restart()
+    rows = page(harness, sort="backlog")["rows"]
+    assert [(row["topic"][-1], row["entries"], row["messages"]) for row in rows] == [
+        ("2", 3, -1), ("0", 0, -1), ("1", 0, -1),
+    ]  # fmt: skip
+    assert "none of the largest" in rows[1]["sentence"]
+
+
 def test_holes_of_cursors_not_in_memory_are_counted(harness, make_topic):
     make_topic("holes", messages=6)
     peer = harness.peer()
@@ -165,26 +181,6 @@ def test_a_non_persistent_topic_has_a_row(harness):
     assert (row["durable"], row["trouble"], row["consumers"]) == (False, 0, 1)
 
 
-def test_the_growth_of_a_backlog_is_shown(harness, make_topic):
-    make_topic("grows", messages=1)
-
-    async def run() -> tuple[Any, Any]:
-        boards = SubscriptionOverview(harness.broker)
-        question = {"search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5}
-        first = await boards.page(**question, sight=None)
-        peer = harness.peer()
-        peer.producer(PREFIX + "grows")
-        peer.publish(20, first=1)
-        harness.advance(10)
-        second = await boards.page(**question, sight=None)
-        boards.close()
-        return first, second
-
-    first, second = asyncio.run(run())
-    assert first["rows"][0]["growth"] is None
-    assert second["rows"][0]["growth"] == pytest.approx(2.0)
-
-
 async def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(harness, make_topic, monkeypatch):
     monkeypatch.setattr(subscription_overview, "AGAIN_SECONDS_MIN", 1_000.0)
     make_topic("a", messages=1)
@@ -233,7 +229,7 @@ def test_no_step_of_a_survey_looks_at_all_names(harness, make_topic, monkeypatch
         make_topic(f"t{number:02}", messages=number % 2)
     for _ in range(2):
         looked = 0
-        monkeypatch.setattr(subscription_overview, "_RESTING_AT_ONCE", 4)
+        monkeypatch.setattr(subscription_overview, "_NAMES_AT_ONCE", 4)
         names = harness.store.keys.names
 
         def counted(prefix: str, names: Any = names) -> Any:
@@ -244,7 +240,7 @@ def test_no_step_of_a_survey_looks_at_all_names(harness, make_topic, monkeypatch
 
         monkeypatch.setattr(harness.broker.store.keys, "names", counted)
         most = before = 0
-        for _step in subscription_overview.OverviewCache(harness.broker, search, {})._walk(
+        for _step in subscription_overview.OverviewCache(harness.broker, search)._walk(
             subscription_overview.SubscriptionScan()
         ):
             most, before = max(most, looked - before), looked
@@ -252,21 +248,6 @@ def test_no_step_of_a_survey_looks_at_all_names(harness, make_topic, monkeypatch
         assert max(most, looked - before) <= 4
         monkeypatch.undo()
         harness.restart()
-
-
-def test_no_step_of_ranking_looks_at_all_rows(harness, make_topic, monkeypatch):
-    monkeypatch.setattr(subscription_overview, "LINES_MAX", 100)
-    monkeypatch.setattr(subscription_overview, "_RANKED_AT_ONCE", 10)
-    survey = subscription_overview.SubscriptionScan()
-    for number in range(101):
-        line = subscription_overview.SubscriptionRow(f"{PREFIX}t{number}", "s")
-        line.add(line.topic, Trouble(number % 2 + 3), number, number)
-        survey.lines[line.topic, "s"] = line
-    steps = len(list(subscription_overview.OverviewCache._leave_out(survey)))
-    assert steps == 20
-    assert len(survey.lines) == 50
-    assert survey.left_out == 51
-    assert {line.level for line in survey.lines.values()} == {Trouble.STOPPED}
 
 
 def test_names_that_only_resemble_partitions_are_rows_of_their_own(harness, make_topic):
@@ -349,36 +330,3 @@ async def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
     assert len(steps) > 10
     # Each took 2 ms of a core, and four times as long nothing was done.
     assert min(after - before for before, after in itertools.pairwise(steps)) >= 0.008
-
-
-def test_topics_not_in_memory_are_read_in_several_steps(harness, make_topic, monkeypatch):
-    for number in range(12):
-        make_topic(f"t{number}")
-    harness.restart()
-    monkeypatch.setattr(subscription_overview, "_RESTING_AT_ONCE", 2)
-    monkeypatch.setattr(subscription_overview, "STEP_SECONDS", 0.05)
-    clock = 0.0
-
-    def passing() -> float:
-        nonlocal clock
-        clock += 0.01
-        return clock
-
-    monkeypatch.setattr(
-        subscription_overview, "time", SimpleNamespace(**{**vars(time), "monotonic": passing})
-    )
-    pauses = 0
-    rest = subscription_overview.OverviewCache._rest
-
-    async def rested(self: Any, took: float) -> None:
-        nonlocal pauses
-        pauses += 1
-        await rest(self, took)
-
-    monkeypatch.setattr(subscription_overview.OverviewCache, "_rest", rested)
-    asyncio.run(
-        subscription_overview.OverviewCache(harness.broker, "", {})._run(
-            subscription_overview.SubscriptionScan()
-        )
-    )
-    assert pauses >= 2

@@ -22,6 +22,9 @@ def page(harness: Any, **asked: Any) -> dict[str, Any]:
         "sight": None,
     }  # fmt: skip
 
+    harness.broker.topics.resting.begin(lambda: None)
+    harness.advance(1)
+
     async def ask() -> dict[str, Any]:
         overview = TopicOverview(harness.broker)
         while True:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.commands.session import LINGER_SECONDS, SessionState
-from geminga.broker.commands.table import HANDLERS
+from geminga.broker.commands.table import TABLE
 from geminga.broker.memory_backpressure import HELD_BY_PENDING
 from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import StoreStopped
@@ -105,7 +105,7 @@ def test_nothing_is_read_after_the_session_has_ended(harness, name):
 
 
 def test_the_table_of_handlers_is_complete():
-    assert {Command.Type.Name(number) for number in HANDLERS} == FROM_CLIENTS - {"SEND"}  # type: ignore[arg-type]
+    assert {Command.Type.Name(number) for number in TABLE.handlers} == FROM_CLIENTS - {"SEND"}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("version", "answered"), [(21, 21), (20, 20), (10, 10), (99, 21)])

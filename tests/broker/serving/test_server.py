@@ -16,7 +16,7 @@ from insides import server_of
 from waiting import eventually, eventually_async, never_async
 
 from geminga.broker.commands.session import SessionState
-from geminga.broker.commands.table import HANDLERS
+from geminga.broker.commands.table import TABLE
 from geminga.broker.rate_limited_logger import LINES_MAX
 from geminga.broker.serving.embedded import embedded
 from geminga.broker.serving.listening import PortInUse, bind
@@ -178,7 +178,7 @@ def test_an_internal_error_closes_one_connection_and_is_counted(peers, caplog, m
     def fault(session: Any, command: Any) -> None:
         raise KeyError("a fault of ours")
 
-    monkeypatch.setitem(HANDLERS, pb.BaseCommand.PONG, fault)
+    monkeypatch.setitem(TABLE.handlers, pb.BaseCommand.PONG, fault)
     with embedded(web_port=None) as broker:
         bystander = peers(broker.settings.port)
         for _ in range(3):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
 import json
 import os
@@ -20,12 +18,9 @@ from geminga.broker.admin import health, metrics
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
-    answer,
     answer_pieces,
     bare_text,
-    done_answer,
     json_pieces,
-    part,
     stepwise,
     when_done,
 )
@@ -50,57 +45,55 @@ class BrokersResource(Resource):
     @route("GET", "/status.html", needs=NOTHING)
     @route("GET", "/livez", needs=NOTHING)
     @route("GET", "/admin/v2/brokers/ready", needs=CREDENTIALS)
-    async def health(self, _request: web.Request) -> web.Response:
+    async def health(self) -> web.Response:
         """``ok`` while the store takes writes; 503 with the reason once it has stopped."""
         return _healthy(health.live(self.server.broker))
 
     @route("GET", "/readyz", needs=NOTHING)
-    async def ready(self, _request: web.Request) -> web.Response:
+    async def ready(self) -> web.Response:
         """``ok`` while messages are taken; 503 with the reason when the store has stopped or the disk is
         full. The port does not answer while the broker starts and stops; ``health_port`` does."""
         return _healthy(health.ready(self.server.broker))
 
     @route("GET", "/admin/v2/brokers/version", needs=CREDENTIALS)
-    async def version(self, _request: web.Request) -> web.Response:
+    async def version(self) -> web.Response:
         """The version of Geminga."""
         return bare_text(__version__)
 
     @route("GET", "/admin/v2/brokers/leaderBroker", needs=SUPER_USER)
-    async def leader(self, _request: web.Request) -> web.Response:
+    async def leader(self) -> object:
         """This broker, the only one."""
         settings = self.server.settings
-        return answer({"serviceUrl": settings.admin_url, "brokerId": settings.broker_id})
+        return {"serviceUrl": settings.admin_url, "brokerId": settings.broker_id}
 
     @route("GET", "/admin/v2/brokers", needs=SUPER_USER)
     @route("GET", "/admin/v2/brokers/{cluster}", needs=SUPER_USER)
-    async def names(self, request: web.Request) -> web.Response:
+    async def names(self, cluster: str | None = None) -> object:
         """This broker's address; empty for other clusters."""
-        cluster = request.match_info.get("cluster", self.server.settings.cluster)
-        self.namespaces.clusters.get(cluster)
-        return answer([self.server.settings.broker_id] if cluster == self.server.settings.cluster else [])
+        own = self.server.settings.cluster
+        self.namespaces.clusters.get(cluster or own)
+        return [self.server.settings.broker_id] if cluster in (None, own) else []
 
     @route("GET", "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", needs=SUPER_USER)
-    async def owned(self, request: web.Request) -> web.Response:
+    async def owned(self, broker: str) -> object:
         """The bundles that this broker serves: all."""
-        if part(request, "broker") != self.server.settings.broker_id:
-            raise AdminRefusal(
-                404, f"broker {part(request, 'broker')} is not {self.server.settings.broker_id}"
-            )
+        if broker != self.server.settings.broker_id:
+            raise AdminRefusal(404, f"broker {broker} is not {self.server.settings.broker_id}")
         owned = {}
         for name in self.namespaces.all_namespaces():
             boundaries = self.namespaces.document(*name.split("/"))["bundles"]["boundaries"]
             for low, high in pairwise(boundaries):
                 state = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
                 owned[f"{name}/{low}_{high}"] = state
-        return answer(owned)
+        return owned
 
     @route("GET", "/admin/v2/geminga/disk", needs=SUPER_USER)
-    async def disk(self, _request: web.Request) -> web.Response:
+    async def disk(self) -> object:
         """Disk space, the limits in force and what retention deleted early; 404 in memory."""
         found = disk_figures(self.server.broker)
         if not found:
             raise AdminRefusal(404, "this broker keeps everything in memory: it has no disk")
-        return answer(found)
+        return found
 
     # --- configuration ---
     def _configuration(self) -> dict[str, str]:
@@ -133,74 +126,68 @@ class BrokersResource(Resource):
         return {name: _text(value) for name, value in sorted(found.items()) if value is not None}
 
     @route("GET", "/admin/v2/brokers/configuration/runtime", needs=SUPER_USER)
-    async def configuration(self, _request: web.Request) -> web.Response:
+    async def configuration(self) -> object:
         """Configuration of this broker under Geminga's and Apache Pulsar's names; secrets are left out."""
-        return answer(self._configuration())
+        return self._configuration()
 
     @route("GET", "/admin/v2/brokers/configuration", needs=SUPER_USER)
-    async def configuration_names(self, _request: web.Request) -> web.Response:
+    async def configuration_names(self) -> object:
         """The names of the settings that can be changed while the broker runs."""
-        return answer(sorted(DYNAMIC))
+        return sorted(DYNAMIC)
 
     @route("GET", "/admin/v2/brokers/configuration/values", needs=SUPER_USER)
-    async def changed_configuration(self, _request: web.Request) -> web.Response:
+    async def changed_configuration(self) -> object:
         """Settings that were changed at run time, as they were given."""
-        return answer(self.server.broker.dynamic.changed)
+        return self.server.broker.dynamic.changed
 
     @route("POST", "/admin/v2/brokers/configuration/{name}/{value}", needs=SUPER_USER)
     @route("DELETE", "/admin/v2/brokers/configuration/{name}", needs=SUPER_USER)
-    async def change_configuration(self, request: web.Request) -> web.Response:
+    async def change_configuration(self, name: str, value: str | None = None) -> None:
         """Change a setting durably, or reset it to its start value; 412 if it is read only at the start."""
-        dynamic, name = self.server.broker.dynamic, part(request, "name")
-        if request.method == "POST":
-            text = part(request, "value")
-            await self.in_force(lambda done: dynamic.set(name, text, done))
-        else:
-            await self.in_force(lambda done: dynamic.remove(name, done))
-        return done_answer()
+        dynamic = self.server.broker.dynamic
+        change = partial(dynamic.remove, name) if value is None else partial(dynamic.set, name, value)
+        await self.in_force(change)
 
     @route("GET", "/admin/v2/brokers/internal-configuration", needs=SUPER_USER)
-    async def internal_configuration(self, _request: web.Request) -> web.Response:
+    async def internal_configuration(self) -> object:
         """Storage location of the metadata: the broker's own folder."""
         settings = self.server.settings
         where = "memory:" if settings.memory else f"file:{os.fspath(settings.data_dir or '')}"
-        return answer(
-            {
-                "zookeeperServers": where, "configurationStoreServers": where, "metadataStoreUrl": where,
-                "configurationMetadataStoreUrl": where, "ledgersRootPath": "/ledgers",
-            }
+        urls = (
+            "zookeeperServers", "configurationStoreServers", "metadataStoreUrl",
+            "configurationMetadataStoreUrl",
         )  # fmt: skip
+        return dict.fromkeys(urls, where) | {"ledgersRootPath": "/ledgers"}
 
     @route("GET", "/admin/v2/brokers/backlog-quota-check", needs=SUPER_USER)
-    async def backlog_quota_check(self, _request: web.Request) -> web.Response:
+    async def backlog_quota_check(self) -> None:
         """Check the quotas of the topics in memory now instead of within 15 s."""
         topics = self.server.broker.topics
         async for name in stepwise(topics.loaded()):
             topic = topics.in_memory(name)
             if isinstance(topic, PersistentTopic):
                 quota.check(topic)
-        return done_answer()
 
     @route("GET", "/admin/v2/bookies/all", needs=SUPER_USER)
-    async def bookies(self, _request: web.Request) -> web.Response:
+    async def bookies(self) -> object:
         """This broker: it has its own store."""
-        return answer({"bookies": [{"bookieId": self.server.settings.broker_id}]})
+        return {"bookies": [{"bookieId": self.server.settings.broker_id}]}
 
     @route("GET", "/admin/v2/bookies/racks-info", needs=SUPER_USER)
-    async def no_entries(self, _request: web.Request) -> web.Response:
+    async def no_entries(self) -> object:
         """Always empty: there are no racks."""
-        return answer({})
+        return {}
 
     @route("GET", "/admin/v2/resource-quotas", needs=SUPER_USER)
     @route("GET", "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}", needs=SUPER_USER)
-    async def resource_quotas(self, request: web.Request) -> web.Response:
+    async def resource_quotas(self, tenant: str = "", namespace: str = "") -> object:
         """Fixed figures that tools expect; they have no effect."""
-        if "bundle" in request.match_info:
-            self.namespaces.document(part(request, "tenant"), part(request, "namespace"))
-        return answer(
-            {"msgRateIn": 40.0, "msgRateOut": 120.0, "bandwidthIn": 100000.0, "bandwidthOut": 300000.0,
-             "memory": 80.0, "dynamic": True}
-        )  # fmt: skip
+        if tenant:
+            self.namespaces.document(tenant, namespace)
+        return {
+            "msgRateIn": 40.0, "msgRateOut": 120.0, "bandwidthIn": 100000.0, "bandwidthOut": 300000.0,
+            "memory": 80.0, "dynamic": True,
+        }  # fmt: skip
 
     # --- metrics ---
     async def _topic_counts(self) -> dict[str, int]:
@@ -213,13 +200,6 @@ class BrokersResource(Resource):
                 await when_done(self.server, partial(counts.when_counted, namespace))
             found[namespace] += count.topics
         return found
-
-    async def _resting_read(self) -> None:
-        """Have the figures of topics that are not in memory read; wait at most `RESTING_SECONDS` for them."""
-        done = asyncio.Event()
-        self.server.call(lambda: self.topics.resting.begin(done.set))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(done.wait(), RESTING_SECONDS)
 
     def _writes(self, name: TopicName) -> Iterable[tuple[str, float]]:
         topic = self.topics.in_memory(name)
@@ -234,7 +214,7 @@ class BrokersResource(Resource):
         server = self.server
         out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
         by_namespace = await self._topic_counts()
-        await self._resting_read()
+        await self.resting_read(RESTING_SECONDS)
         topics = metrics.TopicMetrics(out, by_topic=server.settings.topic_metrics)
         async for topic in stepwise(self.topics.loaded()):
             if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
@@ -307,7 +287,7 @@ class BrokerStatsResource(Resource):
 
     @route("GET", "/admin/v2/broker-stats/metrics", needs=SUPER_USER)
     @route("GET", "/admin/v2/broker-stats/mbeans", needs=SUPER_USER)
-    async def figures(self, _request: web.Request) -> web.Response:
+    async def figures(self) -> object:
         """Counters of store and process in the form of Apache Pulsar's broker stats."""
         stats = self.server.store.stats()
         store = {name: getattr(stats, name) for name in type(stats).__slots__}
@@ -316,19 +296,16 @@ class BrokerStatsResource(Resource):
             "connections": len(self.server.connections),
             "loadedTopics": self.topics.loaded_count,
         }
-        return answer([{"metrics": {**store, **process}, "dimensions": {"metric": "geminga"}}])
+        return [{"metrics": {**store, **process}, "dimensions": {"metric": "geminga"}}]
 
     @route("GET", "/admin/v2/broker-stats/load-report", needs=SUPER_USER)
-    async def load_report(self, _request: web.Request) -> web.Response:
+    async def load_report(self) -> None:
         """Empty: one broker has no load to be spread."""
-        return done_answer()
 
     @route("GET", "/admin/v2/broker-stats/allocator-stats/{allocator}", needs=SUPER_USER)
-    async def allocator(self, request: web.Request) -> web.Response:
+    async def allocator(self, allocator: str) -> object:
         """Always 404: memory is Python's."""
-        raise AdminRefusal(
-            404, f"there is no allocator {part(request, 'allocator')}: this broker runs on Python"
-        )
+        raise AdminRefusal(404, f"there is no allocator {allocator}: this broker runs on Python")
 
 
 def disk_figures(broker: Broker) -> dict[str, Any]:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aiohttp import web
-
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import Resource, answer, done_answer, part
+from geminga.broker.admin.http import Resource
 from geminga.broker.admin.routes import SUPER_USER, route
 from geminga.broker.cooperative import Job
 from geminga.broker.core import Broker
@@ -31,17 +29,15 @@ class DamageResource(Resource):
     """Resource of the damaged records of the store."""
 
     @route("GET", "/admin/v2/geminga/damage", needs=SUPER_USER)
-    async def list(self, _request: web.Request) -> web.Response:
+    async def list(self) -> object:
         """Damage in the store that is not settled yet."""
         store = self.server.broker.store
-        return answer([described(store, damage) for damage in store.damage.found])
+        return [described(store, damage) for damage in store.damage.found]
 
     @route("DELETE", "/admin/v2/geminga/damage/{name}", needs=SUPER_USER)
-    async def settle(self, request: web.Request) -> web.Response:
+    async def settle(self, name: str) -> None:
         """Accept a loss: subscriptions continue behind it, and it is no longer listed."""
-        name = part(request, "name")
         await self.durable(lambda done: settle(self.server.broker, name, done))
-        return done_answer()
 
 
 def described(store: EntryStore, damage: Damage) -> dict[str, Any]:

@@ -23,12 +23,12 @@ _LINES: Final = ("in", "out", "backlog")
 
 
 class SubscriptionHistory:
-    """Ring of one subscription's samples, `SAMPLES` for each line; rates are in messages per second."""
+    """The last `SAMPLES` samples of one subscription; rates are in messages per second."""
 
-    __slots__ = ("_published", "_sent", "empty", "last_turn", "values")
+    __slots__ = ("_lines", "_published", "_sent", "empty", "last_turn")
 
     def __init__(self) -> None:
-        self.values = array("f", bytes(4 * SAMPLES * len(_LINES)))
+        self._lines = {name: array("f", bytes(4 * SAMPLES)) for name in _LINES}
         self._published = self._sent = -1
         self.last_turn = 0
         self.empty = 0
@@ -36,30 +36,20 @@ class SubscriptionHistory:
 
     def add(self, turn: int, published: int, sent: int, backlog: int) -> None:
         """Add a sample. ``published`` and ``sent`` are counters since the topic was loaded."""
-        for missed in range(max(self.last_turn + 1, turn - SAMPLES + 1), turn if self.last_turn else 0):
-            self._put(missed, 0.0, 0.0, 0.0)
         seconds = SAMPLE_SECONDS
         rate_in = (published - self._published) / seconds if 0 <= self._published <= published else 0.0
         rate_out = (sent - self._sent) / seconds if 0 <= self._sent <= sent else 0.0
+        missed = min(max(0, turn - self.last_turn - 1), SAMPLES)
+        for line, value in zip(self._lines.values(), (rate_in, rate_out, backlog), strict=True):
+            line.extend((*[0.0] * missed, value))
+            del line[:-SAMPLES]
         self._published, self._sent, self.last_turn = published, sent, turn
-        self._put(turn, rate_in, rate_out, backlog)
         self.empty = 0 if rate_in or rate_out or backlog else self.empty + 1
-
-    def _put(self, turn: int, *values: float) -> None:
-        for line, value in enumerate(values):
-            self.values[line * SAMPLES + turn % SAMPLES] = value
 
     def line(self, name: str, turn: int) -> list[float]:
         """Return the samples of ``in``, ``out`` or ``backlog`` up to ``turn``, the oldest first."""
-        first = _LINES.index(name) * SAMPLES
-        ring = self.values[first : first + SAMPLES]
-        if turn - self.last_turn >= SAMPLES:
-            return [0.0] * SAMPLES
-        at = (turn + 1) % SAMPLES
-        ordered = [*ring[at:], *ring[:at]]
-        for missed in range(turn - self.last_turn):
-            ordered[-1 - missed] = 0.0
-        return ordered
+        missed = min(turn - self.last_turn, SAMPLES)
+        return [*self._lines[name][missed:], *[0.0] * missed]
 
 
 def _sent(subscription: Subscription) -> int:
@@ -125,8 +115,3 @@ class History:
             lines = [each.line(name, self._turn)[SAMPLES - taken :] for each in found]
             answer[name] = [round(sum(each), 3) for each in zip(*lines, strict=True)] or [0.0] * taken
         return answer
-
-    def backlog(self, topics: Sequence[str], subscription: str) -> list[float]:
-        """Return the backlog of each minute, for a row of the overview."""
-        line: list[float] = self.of(topics, subscription)["backlog"]
-        return line

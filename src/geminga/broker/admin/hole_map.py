@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.topics.persistent import PersistentTopic
@@ -65,18 +66,19 @@ def hole_map(
             _entry(topic, subscription, offset, holders.get(offset)) for offset in range(low, high)
         ]
         return found
-    cells = max(1, min(cells, CELLS_MAX))
-    width = -(-(high - low) // cells)
-    cells = -(-(high - low) // width)
-    acknowledged = cursor.holes.histogram(low, high, width)
-    for cell in range(cells):
+    width, acknowledged = histogram(cursor.holes, cursor.mark, low, high, cells)
+    partly = _partly(subscription, low, high, width, len(acknowledged))
+    return found | {"width": width, "acknowledged": acknowledged, "partly": partly}
+
+
+def histogram(holes: RangeSet, mark: int, low: int, high: int, cells: int) -> tuple[int, list[int]]:
+    """Return the width of at most ``cells`` cells of a range, and the acknowledged entries of each."""
+    width = -(-(high - low) // max(1, min(cells, CELLS_MAX)))
+    acknowledged = holes.histogram(low, high, width)
+    for cell, start in enumerate(range(low, high, width)):
         # Everything below the mark is acknowledged, and not among the holes.
-        below = min(max(0, cursor.mark - (low + cell * width)), width, high - (low + cell * width))
-        acknowledged[cell] += below
-    found["width"] = width
-    found["acknowledged"] = acknowledged
-    found["partly"] = _partly(subscription, low, high, width, cells)
-    return found
+        acknowledged[cell] += min(max(0, mark - start), width, high - start)
+    return width, acknowledged
 
 
 def _partly(subscription: PersistentSubscription, low: int, high: int, width: int, cells: int) -> list[int]:

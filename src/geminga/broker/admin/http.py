@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import logging
 import math
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from functools import partial, wraps
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
@@ -27,7 +37,6 @@ from geminga.broker.cooperative import STEP_SECONDS, Steps
 from geminga.broker.core import Broker
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rate_limited_logger import AuditedRequest
-from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import prefetch
@@ -126,15 +135,12 @@ class Resource:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.topics = server.broker.topics
+        self.namespaces = server.broker.namespaces
         self.actions = TopicActions(server.broker)
 
     def routes(self) -> Iterator[Route]:
         """Yield the routes of the resource."""
-        return declared(self)
-
-    @property
-    def namespaces(self) -> NamespaceRegistry:
-        return self.server.broker.namespaces
+        return (each._replace(handler=answering(each.handler)) for each in declared(self))
 
     async def durable(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
         """Run ``call(done)`` on the core and wait until its change is durable.
@@ -180,6 +186,13 @@ class Resource:
                 async for name in stepwise(self.now(walk.page)):
                     yield name
 
+    async def resting_read(self, seconds_max: float) -> None:
+        """Have the figures of topics that are not in memory read; wait at most ``seconds_max`` for them."""
+        done = asyncio.Event()
+        self.server.call(lambda: self.topics.resting.begin(done.set))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), seconds_max)
+
     async def looking(self, call: Callable[[], T]) -> T:
         """Run ``call()`` on the core and retry it while entries that it needs are being read.
 
@@ -214,6 +227,26 @@ class Resource:
         while not (result := self.server.call(run)):
             await asyncio.sleep(0)
         return result[0]
+
+
+def answering(handler: Callable[..., Awaitable[object]]) -> Handler:
+    """Return a handler as aiohttp calls it. ``handler`` takes the request, if it has that parameter, and the
+    parts of the path that it names, ``int`` as whole numbers. It returns a response, a document to be sent
+    as JSON, or None for 204."""
+    parameters = inspect.signature(handler).parameters.values()
+
+    @wraps(handler)
+    async def answered(request: web.Request) -> web.StreamResponse:
+        given: dict[str, Any] = {"request": request, **request.match_info}
+        for each in parameters:
+            if each.annotation == "int":
+                given[each.name] = whole_number(given[each.name], each.name)
+        found = await handler(**{each.name: given[each.name] for each in parameters if each.name in given})
+        if isinstance(found, web.StreamResponse):
+            return found
+        return done_answer() if found is None else answer(found)
+
+    return answered
 
 
 @contextlib.contextmanager
@@ -251,15 +284,10 @@ async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
 # --- requests ---
 
 
-def part(request: web.Request, name: str) -> str:
-    """Return a percent-decoded part of the path."""
-    return request.match_info[name]
-
-
 def topic_of(request: web.Request, *, domain: str | None = None) -> TopicName:
     """Return the topic that the path names; 412 if the name is not valid."""
-    domain = domain or part(request, "domain")
-    text = f"{domain}://{part(request, 'tenant')}/{part(request, 'namespace')}/{part(request, 'topic')}"
+    names = request.match_info
+    text = f"{domain or names['domain']}://{names['tenant']}/{names['namespace']}/{names['topic']}"
     if len(text) > TOPIC_NAME_MAX:
         raise AdminRefusal(
             412, f"the topic's name has {len(text)} characters; at most {TOPIC_NAME_MAX} are allowed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import Resource, answer, bare_text, topic_of
+from geminga.broker.admin.http import Resource, bare_text, topic_of
 from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.admin.routes import LOOK, route
 from geminga.broker.listeners import no_listener
@@ -17,7 +17,7 @@ class LookupResource(Resource):
     """Lookups over HTTP; one broker serves everything, so the answer is always this broker."""
 
     @route("GET", _PATH, needs=LOOK)
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, request: web.Request) -> object:
         """The broker that serves a topic: this one, by the address that the client can reach."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
@@ -37,7 +37,7 @@ class LookupResource(Resource):
             "nativeUrl": addresses.pulsar or "",
             "brokerUrlSsl": addresses.pulsar_tls or "",
         }
-        return answer({name: url for name, url in found.items() if url is not None})
+        return {name: url for name, url in found.items() if url is not None}
 
     @route("GET", _PATH + "/bundle", needs=LOOK)
     async def bundle(self, request: web.Request) -> web.Response:

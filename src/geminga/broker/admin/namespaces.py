@@ -14,13 +14,10 @@ from aiohttp import web
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
-    answer,
     answer_names,
     body,
-    done_answer,
     for_each,
     object_body,
-    part,
     passing_over_missing,
     query_flag,
     stepwise,
@@ -72,11 +69,36 @@ async def topics_of(
 
     Topics created or deleted meanwhile may be included or not.
     """
-    for domain in sorted(domains):
-        async for name in resource.walk_names(
-            resource.topics.walk(f"{tenant}/{namespace}", persistent=domain == "persistent")
-        ):
-            yield TopicName.parse(name)
+    async for name in resource.walk_names(*_walks(resource, tenant, namespace, domains)):
+        yield TopicName.parse(name)
+
+
+def _walks(
+    resource: Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
+) -> list[TopicNames]:
+    """Return the topics of a namespace, by domain."""
+    place = f"{tenant}/{namespace}"
+    return [resource.topics.walk(place, persistent=each == "persistent") for each in sorted(domains)]
+
+
+def permissions_of(resource: Resource, tenant: str, namespace: str) -> dict[str, Any]:
+    """Return the permissions in a namespace, by kind."""
+    kinds = "namespace_auth", "destination_auth", "subscription_auth_roles"
+    kept: dict[str, Any] = resource.namespaces.document(tenant, namespace)["auth_policies"]
+    return {kind: {} for kind in kinds} | kept
+
+
+async def change_permissions(
+    resource: Resource, tenant: str, namespace: str, change: Callable[[dict[str, Any]], object]
+) -> None:
+    """Change permissions; the present value is read within the call, after other requests' changes."""
+
+    def write(done: Done) -> None:
+        found = permissions_of(resource, tenant, namespace)
+        change(found)
+        resource.namespaces.set_policy(tenant, namespace, "auth_policies", found, done)
+
+    await resource.durable(write)
 
 
 class NamespacesResource(Resource):
@@ -84,119 +106,106 @@ class NamespacesResource(Resource):
 
     # --- life ---
     @route("GET", "/admin/v2/namespaces/{tenant}", needs=ADMINISTRATOR)
-    async def names(self, request: web.Request) -> web.Response:
+    async def names(self, tenant: str) -> object:
         """Names of a tenant's namespaces."""
-        return answer(self.namespaces.tenants.namespaces(part(request, "tenant")))
+        return self.namespaces.tenants.namespaces(tenant)
 
     @route("GET", "/admin/namespaces/{tenant}/{cluster}", needs=ADMINISTRATOR)
-    async def names_in_cluster(self, request: web.Request) -> web.Response:
+    async def names_in_cluster(self, tenant: str) -> object:
         """Namespaces of version 1, whose names contained a cluster; always empty."""
-        self.namespaces.tenants.get(part(request, "tenant"))
-        return answer([])
+        self.namespaces.tenants.get(tenant)
+        return []
 
     @route("GET", _PATH, needs=ADMINISTRATOR)
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, tenant: str, namespace: str) -> object:
         """All policies of a namespace."""
-        return answer(self.namespaces.document(*_names(request)))
+        return self.namespaces.document(tenant, namespace)
 
     @route("PUT", _PATH, needs=ADMINISTRATOR)
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request, tenant: str, namespace: str) -> None:
         """Make a namespace. Body: policies, or nothing."""
-        tenant, namespace = _names(request)
         document = await object_body(request, optional=True)
         await self.durable(lambda done: self.namespaces.create_namespace(tenant, namespace, document, done))
-        return done_answer()
 
     @route("DELETE", _PATH, needs=ADMINISTRATOR)
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request, tenant: str, namespace: str) -> None:
         """Delete an empty namespace; with ``?force=true`` its topics, too."""
-        tenant, namespace = _names(request)
         self.namespaces.document(tenant, namespace)
         if query_flag(request, "force"):
             await delete_namespace_with_topics(self, tenant, namespace)
-            return done_answer()
+            return
         place = f"{tenant}/{namespace}"
-        walks = [self.topics.walk(place, persistent=domain == "persistent") for domain in _ALL_DOMAINS]
-        async for left in self.walk_names(*walks, *_partitioned(self, place)):
+        walks = _walks(self, tenant, namespace) + _partitioned(self, place)
+        async for left in self.walk_names(*walks):
             raise AdminRefusal(409, f"Cannot delete non empty namespace {place}: it has {left}")
         await self.durable(lambda done: self.namespaces.delete_namespace(tenant, namespace, done))
-        return done_answer()
 
     # --- topics of the namespace ---
     @route("GET", _PATH + "/topics", needs=LIST)
-    async def topic_names(self, request: web.Request) -> web.StreamResponse:
+    async def topic_names(self, request: web.Request, tenant: str, namespace: str) -> web.StreamResponse:
         """Names of its topics, partitions each. ``?mode=`` ``PERSISTENT``, ``NON_PERSISTENT`` or ``ALL``."""
-        tenant, namespace = _names(request)
         self.namespaces.document(tenant, namespace)
         domains = _MODES.get(request.query.get("mode", "PERSISTENT").upper(), _ALL_DOMAINS)
-        walks = [
-            self.topics.walk(f"{tenant}/{namespace}", persistent=domain == "persistent")
-            for domain in sorted(domains)
-        ]
-        return await answer_names(request, self.walk_names(*walks))
+        return await answer_names(request, self.walk_names(*_walks(self, tenant, namespace, domains)))
 
     @route("PUT", _PATH + "/unload", needs=ADMINISTRATOR)
     @route("PUT", _PATH + "/{bundle}/unload", needs=ADMINISTRATOR)
-    async def unload(self, request: web.Request) -> web.Response:
+    async def unload(self, tenant: str, namespace: str, bundle: str = "") -> None:
         """Unload its topics from memory; clients reconnect automatically."""
-        place, chosen = "/".join(_names(request)), self._chosen(request)
+        place, chosen = f"{tenant}/{namespace}", self._chosen(tenant, namespace, bundle)
         async for topic in stepwise(self.topics.loaded()):
             if topic.namespace_name == place and chosen(topic):
                 with contextlib.suppress(AdminRefusal):  # it may have been deleted meanwhile
                     self.now(partial(self.actions.unload, topic))
-        return done_answer()
 
     @route("POST", _PATH + "/clearBacklog", needs=ADMINISTRATOR)
     @route("POST", _PATH + "/clearBacklog/{subscription}", needs=SUBSCRIPTIONS)
     @route("POST", _PATH + "/{bundle}/clearBacklog", needs=ADMINISTRATOR)
     @route("POST", _PATH + "/{bundle}/clearBacklog/{subscription}", needs=SUBSCRIPTIONS)
-    async def clear_backlog(self, request: web.Request) -> web.Response:
+    async def clear_backlog(
+        self, tenant: str, namespace: str, bundle: str = "", subscription: str | None = None
+    ) -> None:
         """Acknowledge everything: for one subscription, or for all, of each topic."""
-        only = request.match_info.get("subscription")
-        async for topic in self._topics_in_path(request, ("persistent",)):
-            found = [(topic, name) for name in self.actions.subscriptions(topic) if only in (None, name)]
+        async for topic in self._topics_in(tenant, namespace, bundle, ("persistent",)):
+            names = self.actions.subscriptions(topic)
+            found = [(topic, name) for name in names if subscription in (None, name)]
             await self.change_each(found, self.actions.cursors.skip_all)
-        return done_answer()
 
     @route("POST", _PATH + "/unsubscribe/{subscription}", needs=SUBSCRIPTIONS)
     @route("POST", _PATH + "/{bundle}/unsubscribe/{subscription}", needs=SUBSCRIPTIONS)
-    async def unsubscribe(self, request: web.Request) -> web.Response:
+    async def unsubscribe(self, tenant: str, namespace: str, subscription: str, bundle: str = "") -> None:
         """Delete a subscription from each topic that has it; refused while consumers are connected."""
-        name = part(request, "subscription")
-        async for topic in self._topics_in_path(request, ("persistent",)):
-            if name in self.actions.subscriptions(topic):
-                await self.durable(partial(self.actions.cursors.delete, topic, name, force=False))
-        return done_answer()
+        async for topic in self._topics_in(tenant, namespace, bundle, ("persistent",)):
+            if subscription in self.actions.subscriptions(topic):
+                await self.durable(partial(self.actions.cursors.delete, topic, subscription, force=False))
 
-    def _chosen(self, request: web.Request) -> Callable[[TopicName], bool]:
-        """Return a test for the topics of the bundle in the path, or for all topics without one."""
-        boundaries = self.namespaces.document(*_names(request))["bundles"]["boundaries"]
-        bundle = request.match_info.get("bundle")
-        if bundle is None:
+    def _chosen(self, tenant: str, namespace: str, bundle: str) -> Callable[[TopicName], bool]:
+        """Return a test for the topics of a bundle, or for all topics if it is empty."""
+        boundaries = self.namespaces.document(tenant, namespace)["bundles"]["boundaries"]
+        if not bundle:
             return lambda topic: True
         check_bundle(boundaries, bundle)
         return lambda topic: bundle_of(boundaries, topic) == bundle
 
-    async def _topics_in_path(
-        self, request: web.Request, domains: tuple[str, ...] = _ALL_DOMAINS
+    async def _topics_in(
+        self, tenant: str, namespace: str, bundle: str, domains: tuple[str, ...] = _ALL_DOMAINS
     ) -> AsyncIterator[TopicName]:
-        chosen = self._chosen(request)
-        async for topic in topics_of(self, *_names(request), domains):
+        chosen = self._chosen(tenant, namespace, bundle)
+        async for topic in topics_of(self, tenant, namespace, domains):
             if chosen(topic):
                 yield topic
 
     # --- bundles: kept for the tools that show them; one broker owns them all ---
     @route("GET", _PATH + "/bundles", needs=ADMINISTRATOR)
-    async def bundles(self, request: web.Request) -> web.Response:
+    async def bundles(self, tenant: str, namespace: str) -> object:
         """Boundaries of its hash ranges."""
-        return answer(self.namespaces.document(*_names(request))["bundles"])
+        return self.namespaces.document(tenant, namespace)["bundles"]
 
     @route("PUT", _PATH + "/{bundle}/split", needs=SUPER_USER)
-    async def split(self, request: web.Request) -> web.Response:
+    async def split(self, tenant: str, namespace: str, bundle: str) -> None:
         """Halve a hash range. One broker serves all of them: nothing moves."""
-        tenant, namespace = _names(request)
         boundaries = list(self.namespaces.document(tenant, namespace)["bundles"]["boundaries"])
-        low, high = check_bundle(boundaries, part(request, "bundle"))
+        low, high = check_bundle(boundaries, bundle)
         middle = f"0x{(int(low, 16) + int(high, 16)) // 2:08x}"
         if middle in boundaries:
             raise AdminRefusal(412, f"bundle {low}_{high} is too small to be split")
@@ -205,89 +214,66 @@ class NamespacesResource(Resource):
         await self.durable(
             lambda done: self.namespaces.set_policy(tenant, namespace, "bundles", bundles, done)
         )
-        return done_answer()
 
     @route("GET", _PATH + "/{bundle}/topicHashPositions", needs=ADMINISTRATOR)
-    async def hash_positions(self, request: web.Request) -> web.Response:
+    async def hash_positions(self, request: web.Request, tenant: str, namespace: str, bundle: str) -> object:
         """Hash positions of topics in a hash range."""
-        tenant, namespace = _names(request)
         wanted = {str(TopicName.parse(name)) for name in request.query.getall("topics", [])}
         positions = {
             str(topic): zlib.crc32(str(topic).encode())
-            async for topic in self._topics_in_path(request)
+            async for topic in self._topics_in(tenant, namespace, bundle)
             if not wanted or str(topic) in wanted
         }
-        found = {"namespace": f"{tenant}/{namespace}", "bundle": part(request, "bundle")}
-        return answer({**found, "topicHashPositions": positions})
+        found = {"namespace": f"{tenant}/{namespace}", "bundle": bundle}
+        return {**found, "topicHashPositions": positions}
 
     # --- permissions: in force where the broker has authentication (`rules.authorization`) ---
     @route("GET", _PATH + "/permissions", needs=ADMINISTRATOR)
-    async def permissions(self, request: web.Request) -> web.Response:
+    async def permissions(self, tenant: str, namespace: str) -> object:
         """Permissions of roles in the namespace."""
-        return answer(self._auth(request)["namespace_auth"])
+        return permissions_of(self, tenant, namespace)["namespace_auth"]
 
     @route("GET", _PATH + "/permissions/subscription", needs=ADMINISTRATOR)
-    async def subscription_permissions(self, request: web.Request) -> web.Response:
+    async def subscription_permissions(self, tenant: str, namespace: str) -> object:
         """Roles that may use each subscription."""
-        return answer(self._auth(request)["subscription_auth_roles"])
+        return permissions_of(self, tenant, namespace)["subscription_auth_roles"]
 
     @route("POST", _PATH + "/permissions/{role}", needs=ADMINISTRATOR)
-    async def grant(self, request: web.Request) -> web.Response:
+    async def grant(self, request: web.Request, tenant: str, namespace: str, role: str) -> None:
         """Allow a role actions. Body: a list of ``produce``, ``consume``, ``functions``, ``sources``,
         ``sinks``, ``packages``."""
         actions = words(AUTH_ACTIONS)("actions", await body(request))
-        role = part(request, "role")
-        await self._change_auth(request, lambda auth: auth["namespace_auth"].update({role: actions}))
-        return done_answer()
+        await change_permissions(
+            self, tenant, namespace, lambda auth: auth["namespace_auth"].update({role: actions})
+        )
 
     @route("DELETE", _PATH + "/permissions/{role}", needs=ADMINISTRATOR)
-    async def revoke(self, request: web.Request) -> web.Response:
+    async def revoke(self, tenant: str, namespace: str, role: str) -> None:
         """Revoke all permissions of a role."""
-        role = part(request, "role")
-        await self._change_auth(request, lambda auth: auth["namespace_auth"].pop(role, None))
-        return done_answer()
+        await change_permissions(self, tenant, namespace, lambda auth: auth["namespace_auth"].pop(role, None))
 
     @route("POST", _PATH + "/permissions/subscription/{subscription}", needs=ADMINISTRATOR)
-    async def grant_subscription(self, request: web.Request) -> web.Response:
+    async def grant_subscription(
+        self, request: web.Request, tenant: str, namespace: str, subscription: str
+    ) -> None:
         """Restrict a subscription to roles. Body: a list of roles."""
         roles = words()("roles", await body(request))
-        name = part(request, "subscription")
-        await self._change_auth(request, lambda auth: auth["subscription_auth_roles"].update({name: roles}))
-        return done_answer()
+
+        def grant(auth: dict[str, Any]) -> None:
+            auth["subscription_auth_roles"][subscription] = roles
+
+        await change_permissions(self, tenant, namespace, grant)
 
     @route("DELETE", _PATH + "/permissions/{subscription}/{role}", needs=ADMINISTRATOR)
-    async def revoke_subscription(self, request: web.Request) -> web.Response:
+    async def revoke_subscription(self, tenant: str, namespace: str, subscription: str, role: str) -> None:
         """Revoke a role's use of a subscription."""
-        name, role = part(request, "subscription"), part(request, "role")
 
         def take(auth: dict[str, Any]) -> None:
-            roles = auth["subscription_auth_roles"].get(name, [])
+            roles = auth["subscription_auth_roles"].get(subscription, [])
             if role in roles:
                 roles.remove(role)
 
-        await self._change_auth(request, take)
-        return done_answer()
-
-    def _auth(self, request: web.Request) -> dict[str, Any]:
-        kept = self.namespaces.document(*_names(request))["auth_policies"]
-        for kind in ("namespace_auth", "destination_auth", "subscription_auth_roles"):
-            kept.setdefault(kind, {})
-        return kept  # type: ignore[no-any-return]
-
-    async def _change_auth(self, request: web.Request, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change permissions; the present value is read within the call, after other requests' changes."""
-        tenant, namespace = _names(request)
-
-        def write(done: Done) -> None:
-            auth = self._auth(request)
-            change(auth)
-            self.namespaces.set_policy(tenant, namespace, "auth_policies", auth, done)
-
-        await self.durable(write)
-
-
-def _names(request: web.Request) -> tuple[str, str]:
-    return part(request, "tenant"), part(request, "namespace")
+        await change_permissions(self, tenant, namespace, take)
 
 
 def check_bundle(boundaries: list[str], bundle: str) -> tuple[str, str]:

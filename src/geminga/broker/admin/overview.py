@@ -22,7 +22,6 @@ from geminga._version import __version__
 from geminga.broker.admin import metrics
 from geminga.broker.admin.brokers import disk_figures
 from geminga.broker.admin.browsing import Browser, bounds, tail, whole_message
-from geminga.broker.admin.cursor_pages import RANGES_MAX, cursor_page
 from geminga.broker.admin.damage import described
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.history import History
@@ -30,16 +29,21 @@ from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
 from geminga.broker.admin.http import (
     DOORKEEPER,
     Server,
-    answer,
     object_body,
-    part,
     query_flag,
     whole_number,
 )
 from geminga.broker.admin.previews import Preview, preview
 from geminga.broker.admin.publishing import publish
 from geminga.broker.admin.routes import CONSUME, CREDENTIALS, LOOK, PRODUCE, SUPER_USER, route
-from geminga.broker.admin.subscription_overview import ROWS_MAX, SORTS, SubscriptionOverview, Visibility
+from geminga.broker.admin.stats import RANGES_MAX, cursor_page
+from geminga.broker.admin.subscription_overview import (
+    ROWS_MAX,
+    SORTS,
+    WAIT_SECONDS,
+    SubscriptionOverview,
+    Visibility,
+)
 from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, MessageFilter, first_messages
 from geminga.broker.admin.topic_overview import TOPIC_SORTS, TopicOverview
 from geminga.broker.admin.topics import PATH, TopicResourceBase
@@ -81,17 +85,17 @@ class OverviewResource(TopicResourceBase):
 
     # --- all subscriptions ---
     @route("GET", BASE + "/subscriptions", needs=CREDENTIALS)
-    async def subscriptions(self, request: web.Request) -> web.Response:
+    async def subscriptions(self, request: web.Request) -> object:
         """A page of all subscriptions, sorted by trouble."""
         found = await self._page(request, self._boards, SORTS)
         for row in found["rows"]:
-            row["history"] = self._history.backlog(row.pop("parts"), row["subscription"])
-        return answer(found)
+            row["history"] = self._history.of(row.pop("parts"), row["subscription"])["backlog"]
+        return found
 
     @route("GET", BASE + "/topics", needs=CREDENTIALS)
-    async def all_topics(self, request: web.Request) -> web.Response:
+    async def all_topics(self, request: web.Request) -> object:
         """A page of all topics, sorted by name, those without subscriptions included."""
-        return answer(await self._page(request, self._topics, TOPIC_SORTS))
+        return await self._page(request, self._topics, TOPIC_SORTS)
 
     async def _page(
         self, request: web.Request, boards: SubscriptionOverview, sorts: tuple[str, ...]
@@ -105,6 +109,7 @@ class OverviewResource(TopicResourceBase):
         if authorization_middleware is not None:
             limited = await authorization_middleware.sight(request, self.server.broker.scheduler.now_ms)
         limit = whole_number(query.get("limit", "50"), "limit", 1)
+        await self.resting_read(WAIT_SECONDS)
         return await boards.page(
             search=query.get("search", "")[:256],
             sort=sort,
@@ -117,46 +122,44 @@ class OverviewResource(TopicResourceBase):
 
     # --- the broker ---
     @route("GET", BASE + "/overview", needs=SUPER_USER)
-    async def overview(self, _request: web.Request) -> web.Response:
+    async def overview(self) -> object:
         """The broker at a glance; counters start at the broker's start."""
         server = self.server
         broker = server.broker
         stats = server.store.stats()
         pending, received = broker.backpressure.pending_bytes, broker.backpressure.received_bytes
-        return answer(
-            {
-                "version": f"Geminga {__version__}",
-                "cluster": server.settings.cluster,
-                "now": broker.scheduler.now_ms,
-                "startedAt": server.started_at_ms,
-                "memoryOnly": server.settings.memory,
-                "sync": server.settings.sync,
-                "serviceUrl": server.settings.service_url,
-                "store": {
-                    "failure": str(server.store.failure) if server.store.failure else None,
-                    **{name: getattr(stats, name) for name in type(stats).__slots__},
-                },
-                "disk": disk_figures(broker),
-                "process": {
-                    "residentBytes": metrics.resident_bytes(),
-                    "cpuSeconds": time.process_time(),
-                    "longestTurnSeconds": broker.slices.longest_seconds,
-                },
-                "memory": {
-                    "pendingBytes": pending, "pendingBytesMax": broker.backpressure.pending_bytes_max,
-                    "receivedBytes": received, "receivedBytesMax": broker.backpressure.received_bytes_max,
-                },
-                "topicsLoaded": self.topics.loaded_count,
-                "connections": len(server.connections),
-                "connectionsRefused": server.connections_refused,
-                "peers": self._peers(),
-                "failures": broker.scheduler.failures,
-                "damage": [
-                    described(server.store, each) for each in server.store.damage.found[:DAMAGE_SHOWN_MAX]
-                ],
-                "damageCount": len(server.store.damage.found),
-            }
-        )  # fmt: skip
+        return {
+            "version": f"Geminga {__version__}",
+            "cluster": server.settings.cluster,
+            "now": broker.scheduler.now_ms,
+            "startedAt": server.started_at_ms,
+            "memoryOnly": server.settings.memory,
+            "sync": server.settings.sync,
+            "serviceUrl": server.settings.service_url,
+            "store": {
+                "failure": str(server.store.failure) if server.store.failure else None,
+                **{name: getattr(stats, name) for name in type(stats).__slots__},
+            },
+            "disk": disk_figures(broker),
+            "process": {
+                "residentBytes": metrics.resident_bytes(),
+                "cpuSeconds": time.process_time(),
+                "longestTurnSeconds": broker.slices.longest_seconds,
+            },
+            "memory": {
+                "pendingBytes": pending, "pendingBytesMax": broker.backpressure.pending_bytes_max,
+                "receivedBytes": received, "receivedBytesMax": broker.backpressure.received_bytes_max,
+            },
+            "topicsLoaded": self.topics.loaded_count,
+            "connections": len(server.connections),
+            "connectionsRefused": server.connections_refused,
+            "peers": self._peers(),
+            "failures": broker.scheduler.failures,
+            "damage": [
+                described(server.store, each) for each in server.store.damage.found[:DAMAGE_SHOWN_MAX]
+            ],
+            "damageCount": len(server.store.damage.found),
+        }  # fmt: skip
 
     def _peers(self) -> list[dict[str, Any]]:
         """Return connected clients with their rates, those with the most bytes per second first."""
@@ -192,36 +195,35 @@ class OverviewResource(TopicResourceBase):
         return nlargest(PEERS_SHOWN_MAX, found, key=lambda each: each["bytesIn"] + each["bytesOut"])
 
     @route("GET", BASE + "/happenings", needs=SUPER_USER)
-    async def event_log(self, _request: web.Request) -> web.Response:
+    async def event_log(self) -> object:
         """Automatic actions of the broker, changes with who made them, and connections, newest first."""
         found = self.server.broker.scheduler.event_log.newest(HAPPENINGS_SHOWN_MAX)
-        return answer([dataclasses.asdict(each) for each in found])
+        return [dataclasses.asdict(each) for each in found]
 
     # --- one subscription ---
     def _one(self, request: web.Request) -> tuple[PersistentTopic, PersistentSubscription]:
         name = self.stored(request)
-        return self.actions.cursors.found(name, part(request, "subscription"))
+        return self.actions.cursors.found(name, request.match_info["subscription"])
 
     @route("GET", _SUBSCRIPTION + "/holes", needs=CONSUME)
-    async def holes(self, request: web.Request) -> web.Response:
+    async def holes(self, request: web.Request) -> object:
         """The map of acknowledged entries, or a range of it."""
         topic, subscription = self._one(request)
         query = request.query
         places = [whole_number(query[name], name) if query.get(name) else None for name in ("from", "to")]
         cells = whole_number(query.get("cells", "512"), "cells", 1)
-        return answer(hole_map(topic, subscription, places[0], places[1], min(cells, CELLS_MAX)))
+        return hole_map(topic, subscription, places[0], places[1], min(cells, CELLS_MAX))
 
     @route("GET", _SUBSCRIPTION + "/cursor", needs=CONSUME)
-    async def cursor(self, request: web.Request) -> web.Response:
+    async def cursor(self, request: web.Request) -> object:
         """Everything that is acknowledged, a page at a time."""
-        topic, subscription = self._one(request)
         query = request.query
         after = whole_number(query["after"], "after") if query.get("after") else None
         limit = whole_number(query.get("limit", str(RANGES_MAX)), "limit", 1)
-        return answer(cursor_page(topic, subscription, after, min(limit, RANGES_MAX)))
+        return cursor_page(self._one(request)[1], after, min(limit, RANGES_MAX))
 
     @route("GET", _SUBSCRIPTION + "/preview/{action}", needs=CONSUME)
-    async def preview(self, request: web.Request) -> web.Response:
+    async def preview(self, request: web.Request, action: str) -> object:
         """Return what an action on a subscription would change; change nothing."""
         topic, subscription = self._one(request)
         query = request.query
@@ -230,32 +232,31 @@ class OverviewResource(TopicResourceBase):
             return whole_number(query.get(name, ""), name)
 
         message = _message(query["message"]) if query.get("message") else None
-        action = part(request, "action")
         consumer = query.get("consumer", "")
         found = Preview(topic, subscription)
-        return answer(await self.looking(partial(preview, found, action, number, message, consumer)))
+        return await self.looking(partial(preview, found, action, number, message, consumer))
 
     @route("GET", _SUBSCRIPTION + "/open", needs=CONSUME)
-    async def open_messages(self, request: web.Request) -> web.Response:
+    async def open_messages(self, request: web.Request) -> object:
         """The next messages that are not acknowledged, opened."""
         topic, subscription = self._one(request)
         count = min(whole_number(request.query.get("count", "10"), "count", 1), OPEN_SHOWN_MAX)
-        return answer(await self._in_turn(partial(_open_messages, topic, subscription, count)))
+        return await self._in_turn(partial(_open_messages, topic, subscription, count))
 
     @route("POST", _SUBSCRIPTION + "/redeliver", needs=CONSUME)
-    async def redeliver(self, request: web.Request) -> web.Response:
+    async def redeliver(self, request: web.Request) -> object:
         """Redeliver the unacknowledged messages of all consumers, or of ``consumer``."""
         _, subscription = self._one(request)
         name = request.query.get("consumer", "")
         if name and all(each.name != name for each in subscription.consumers):
             raise AdminRefusal(404, f"no consumer {name!r} is connected to {subscription.name}")
-        return answer({"messages": self.now(partial(subscription.redeliver_unacknowledged, name))})
+        return {"messages": self.now(partial(subscription.redeliver_unacknowledged, name))}
 
     @route("GET", _SUBSCRIPTION + "/history", needs=CONSUME)
-    async def history(self, request: web.Request) -> web.Response:
+    async def history(self, request: web.Request, subscription: str) -> object:
         """Messages in and out per second and the backlog of each minute of the last hour."""
         names = [str(each) for each in self.parts(request)]
-        return answer(self._history.of(names, part(request, "subscription")))
+        return self._history.of(names, subscription)
 
     # --- one topic ---
     async def _in_turn(self, call: Callable[[], T]) -> T:
@@ -266,12 +267,12 @@ class OverviewResource(TopicResourceBase):
         return await self.looking(call)
 
     @route("GET", PATH + "/history", needs=LOOK)
-    async def topic_history(self, request: web.Request) -> web.Response:
+    async def topic_history(self, request: web.Request) -> object:
         """Messages in and out per second of each minute of the last hour."""
-        return answer(self._history.of([str(each) for each in self.parts(request)], ""))
+        return self._history.of([str(each) for each in self.parts(request)], "")
 
     @route("GET", PATH + "/messages", needs=CONSUME)
-    async def messages(self, request: web.Request) -> web.Response:
+    async def messages(self, request: web.Request) -> object:
         """Stored messages from ``?from=`` (``earliest``, ``latest``, a time in ms, or LEDGER:ENTRY), with
         ``?older=true`` backward; ``?after=`` continues; ``?until=`` (ms), ``?key=`` and ``?text=`` filter."""
         topic = self.actions.topic(self.stored(request))
@@ -292,21 +293,21 @@ class OverviewResource(TopicResourceBase):
         until_time = time.monotonic() + BROWSING_SECONDS_MAX
         while not browser.is_done and time.monotonic() < until_time:
             await self._in_turn(browser.step)
-        return answer(browser.answer())
+        return browser.answer()
 
     @route("GET", PATH + "/message/{id}", needs=CONSUME)
-    async def message(self, request: web.Request) -> web.Response:
+    async def message(self, request: web.Request, id: str) -> object:
         """One message, LEDGER:ENTRY with ``?batch=`` in a batch, with its whole payload."""
         topic = self.actions.topic(self.stored(request))
-        ids = _message(part(request, "id"))
+        ids = _message(id)
         batch = whole_number(request.query["batch"], "batch") if request.query.get("batch") else -1
         found = await self._in_turn(partial(whole_message, topic, *ids, batch))
         if found is None:
             raise AdminRefusal(404, f"there is no message {ids[0]}:{ids[1]} on topic {topic.text}")
-        return answer(found)
+        return found
 
     @route("GET", PATH + "/tail", needs=CONSUME)
-    async def tail(self, request: web.Request) -> web.Response:
+    async def tail(self, request: web.Request) -> object:
         """Messages behind an entry that match a filter; first the newest."""
         name = self.stored(request)
         topic = self.actions.topic(name)
@@ -314,10 +315,10 @@ class OverviewResource(TopicResourceBase):
         behind = _message(query["from"]) if query.get("from") else None
         count = min(whole_number(query.get("count", "20"), "count", 1), MESSAGES_MAX)
         wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
-        return answer(await self._in_turn(partial(tail, topic, behind, count, wanted)))
+        return await self._in_turn(partial(tail, topic, behind, count, wanted))
 
     @route("POST", PATH + "/message", needs=PRODUCE)
-    async def publish(self, request: web.Request) -> web.Response:
+    async def publish(self, request: web.Request) -> object:
         """Publish one message. Body: ``payload`` as text (or ``base64``), ``key`` and ``properties``."""
         names = self.parts(request)
         wanted = await object_body(request)
@@ -344,7 +345,7 @@ class OverviewResource(TopicResourceBase):
         await self.server.unanswered.wait(stored)
         ledger_id, entry_id = stored.result()
         partition = None if len(names) == 1 else index
-        return answer({"id": f"{ledger_id}:{entry_id}", "partition": partition})
+        return {"id": f"{ledger_id}:{entry_id}", "partition": partition}
 
     def _schema_version(self, name: TopicName) -> bytes:
         """Return the version for a message as text; refuses topics whose schema has another form."""

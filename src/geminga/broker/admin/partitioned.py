@@ -11,14 +11,11 @@ from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
-    answer,
     answer_names,
     answer_pieces,
     body,
-    done_answer,
     json_pieces,
     message_id_json,
-    part,
     query_flag,
     stepwise,
     topic_of,
@@ -33,16 +30,17 @@ class PartitionedTopicsResource(TopicResourceBase):
     """Partitioned topics: a number of partitions under a name; each partition is a topic."""
 
     @route("GET", DOMAIN + "/partitioned", needs=LIST)
-    async def names(self, request: web.Request) -> web.StreamResponse:
+    async def names(
+        self, request: web.Request, tenant: str, namespace: str, domain: str
+    ) -> web.StreamResponse:
         """Names of the partitioned topics."""
-        tenant, namespace, domain = (part(request, p) for p in ("tenant", "namespace", "domain"))
         self.namespaces.policies(tenant, namespace)
         persistent = domain == "persistent"
         walk = self.topics.partitioned.walk(f"{tenant}/{namespace}", persistent=persistent)
         return await answer_names(request, self.walk_names(walk))
 
     @route("GET", PATH + "/partitions", needs=LOOK)
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, request: web.Request) -> object:
         """Number of partitions of a topic; 0 if it is not partitioned. With ``?checkAllowAutoCreation=true``
         the topic is created if policies allow it."""
         topic = topic_of(request)
@@ -55,10 +53,10 @@ class PartitionedTopicsResource(TopicResourceBase):
                 await self.durable(lambda done: self.actions.create_partitioned(topic, count, done))
         else:
             raise AdminRefusal(404, f"Topic {topic} not found")
-        return answer({"partitions": count, "deleted": False})
+        return {"partitions": count, "deleted": False}
 
     @route("PUT", PATH + "/partitions", needs=ADMINISTRATOR)
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request) -> None:
         """Make a partitioned topic. Body: the number, or ``partitions`` and ``properties``."""
         topic = topic_of(request)
         properties: dict[str, str] = {}
@@ -71,10 +69,9 @@ class PartitionedTopicsResource(TopicResourceBase):
         await self.durable(
             lambda done: self.actions.create_partitioned(topic, count, done, properties=properties)
         )
-        return done_answer()
 
     @route("POST", PATH + "/partitions", needs=ADMINISTRATOR)
-    async def grow(self, request: web.Request) -> web.Response:
+    async def grow(self, request: web.Request) -> None:
         """Add partitions. Body: the new number. Fewer are refused; keys move to other partitions."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
@@ -82,7 +79,6 @@ class PartitionedTopicsResource(TopicResourceBase):
             raise AdminRefusal(409, f"Topic {topic} is not a partitioned topic")
         count = self._checked_count(await body(request), 1)
         await self.durable(lambda done: self.actions.update_partitions(topic, count, done))
-        return done_answer()
 
     def _checked_count(self, wanted: Any, minimum: int) -> int:
         count = whole_number(wanted, "partitions", minimum)
@@ -92,21 +88,19 @@ class PartitionedTopicsResource(TopicResourceBase):
         return count
 
     @route("DELETE", PATH + "/partitions", needs=ADMINISTRATOR)
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> None:
         """Delete the topic with its partitions; with ``?force=true`` also while clients are connected."""
         topic, force = self._partitioned(request), query_flag(request, "force")
         await self.durable(lambda done: self.actions.delete(topic, force, done))
-        return done_answer()
 
     @route("POST", PATH + "/createMissedPartitions", needs=ADMINISTRATOR)
-    async def create_missed(self, request: web.Request) -> web.Response:
+    async def create_missed(self, request: web.Request) -> None:
         """No effect: partitions are never missing."""
         # Partitions are made together with the number, or at first use: none can be missed.
         self._partitioned(request)
-        return done_answer()
 
     @route("POST", PATH + "/terminate/partitions", needs=ADMINISTRATOR)
-    async def terminate(self, request: web.Request) -> web.Response:
+    async def terminate(self, request: web.Request) -> object:
         """Terminate the topic: publishing is refused. Answers with the last message of each partition."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
@@ -117,7 +111,7 @@ class PartitionedTopicsResource(TopicResourceBase):
             name = topic.partition_name(index)
             await self.durable(self.actions.topic(name).terminate)
             found[str(index)] = message_id_json(self.now(partial(self.actions.last_message_id, name)))
-        return answer(found)
+        return found
 
     # --- stats ---
     @route("GET", PATH + "/partitioned-stats", needs=LOOK)

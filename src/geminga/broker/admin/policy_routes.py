@@ -16,11 +16,11 @@ from geminga.broker.admin.http import (
     Resource,
     answer,
     answer_or_empty,
+    answering,
     bare_text,
     body,
     done_answer,
     object_body,
-    part,
     query_flag,
     sent,
     topic_of,
@@ -78,9 +78,9 @@ class _PolicyResource(Resource):
             yield Route("DELETE", path, change, self._remover(policy))
         quota = f"{self.path}/backlogQuota"
         yield Route("GET", f"{self.path}/policiesSet", ADMINISTRATOR, self._lister(policies))
-        yield Route("GET", f"{self.path}/backlogQuotaMap", ADMINISTRATOR, self.backlog_quotas)
-        yield Route("POST", quota, ADMINISTRATOR, self.set_backlog_quota)
-        yield Route("DELETE", quota, ADMINISTRATOR, self.remove_backlog_quota)
+        yield Route("GET", f"{self.path}/backlogQuotaMap", ADMINISTRATOR, answering(self.backlog_quotas))
+        yield Route("POST", quota, ADMINISTRATOR, answering(self.set_backlog_quota))
+        yield Route("DELETE", quota, ADMINISTRATOR, answering(self.remove_backlog_quota))
 
     def _getter(self, policy: Policy[Any]) -> Handler:
         async def get(request: web.Request) -> web.StreamResponse:
@@ -132,24 +132,22 @@ class _PolicyResource(Resource):
 
         return remove
 
-    async def backlog_quotas(self, request: web.Request) -> web.Response:
+    async def backlog_quotas(self, request: web.Request) -> object:
         """The backlog quotas that are set, by kind."""
-        return answer(self.read(request, "backlog_quota_map") or {})
+        return self.read(request, "backlog_quota_map") or {}
 
-    async def set_backlog_quota(self, request: web.Request) -> web.Response:
+    async def set_backlog_quota(self, request: web.Request) -> None:
         """Set one: ``?backlogQuotaType=`` ``destination_storage`` (default) or ``message_age``. Body:
         ``limitSize`` in bytes, ``limitTime`` in seconds, ``policy``: ``producer_request_hold``,
         ``producer_exception`` or ``consumer_backlog_eviction``."""
         quota = backlog_quota("backlogQuota", await object_body(request))
         kind = _quota_kind(request)
         await self.change(request, "backlog_quota_map", lambda found: {**(found or {}), kind: quota})
-        return done_answer()
 
-    async def remove_backlog_quota(self, request: web.Request) -> web.Response:
+    async def remove_backlog_quota(self, request: web.Request) -> None:
         """Remove the quota of that kind."""
         kind = _quota_kind(request)
         await self.change(request, "backlog_quota_map", lambda found: _without(found, kind))
-        return done_answer()
 
 
 def _without(found: Mapping[str, Any] | None, name: str) -> dict[str, Any] | None:
@@ -169,7 +167,7 @@ class NamespacePoliciesResource(_PolicyResource):
 
     def read(self, request: web.Request, field: str) -> Any:
         """Return what is set; for ``GET ...?applied=true`` else what is in force."""
-        tenant, namespace = part(request, "tenant"), part(request, "namespace")
+        tenant, namespace = request.match_info["tenant"], request.match_info["namespace"]
         found = self.namespaces.get_policy(tenant, namespace, field)
         if request.method in ("GET", "HEAD") and query_flag(request, "applied"):
             applied = in_force(self.namespaces.policies(tenant, namespace), self.server.settings.cluster)
@@ -178,14 +176,13 @@ class NamespacePoliciesResource(_PolicyResource):
         return found
 
     def put(self, request: web.Request, field: str, value: Any, done: Done) -> None:
-        tenant, namespace = part(request, "tenant"), part(request, "namespace")
+        tenant, namespace = request.match_info["tenant"], request.match_info["namespace"]
         self.namespaces.set_policy(tenant, namespace, field, value, done)
 
     @route("DELETE", _NAMESPACE + "/removeOffloadPolicies", needs=ADMINISTRATOR)
-    async def remove_offload_policies(self, request: web.Request) -> web.Response:
+    async def remove_offload_policies(self, request: web.Request) -> None:
         """Remove the namespace's offload policies."""
         await self.write(request, "offload_policies", None)
-        return done_answer()
 
     @route("GET", _NAMESPACE + "/antiAffinity", needs=ADMINISTRATOR)
     async def anti_affinity(self, request: web.Request) -> web.Response:
@@ -194,7 +191,7 @@ class NamespacePoliciesResource(_PolicyResource):
         return done_answer() if found is None else bare_text(found)
 
     @route("POST", _NAMESPACE + "/antiAffinity", needs=ADMINISTRATOR)
-    async def set_anti_affinity(self, request: web.Request) -> web.Response:
+    async def set_anti_affinity(self, request: web.Request) -> None:
         """Stored and shown, without effect. Body: a name."""
         # Apache Pulsar's client sends the bare name, others a JSON text.
         text = (await sent(request)).decode("utf-8", "replace").strip()
@@ -203,38 +200,17 @@ class NamespacePoliciesResource(_PolicyResource):
         except (ValueError, RecursionError):
             group = text
         await self.write(request, "antiAffinityGroup", group if isinstance(group, str) else text)
-        return done_answer()
 
     @route("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", needs=SUPER_USER)
-    async def anti_affinity_namespaces(self, request: web.Request) -> web.Response:
+    async def anti_affinity_namespaces(self, group: str, cluster: str) -> object:
         """The namespaces of an anti-affinity group."""
-        self.namespaces.clusters.note(part(request, "cluster"), "")
-        group = part(request, "group")
+        self.namespaces.clusters.note(cluster, "")
         names = (name.split("/") for name in self.namespaces.all_namespaces())
-        return answer(
-            [
-                f"{tenant}/{namespace}"
-                for tenant, namespace in names
-                if self.namespaces.get_policy(tenant, namespace, "antiAffinityGroup") == group
-            ]
-        )
-
-    @route("GET", _NAMESPACE + "/persistence/bookieAffinity", needs=ADMINISTRATOR)
-    async def bookie_affinity(self, request: web.Request) -> web.Response:
-        """Stored and shown, without effect: there are no bookies."""
-        return answer_or_empty(self.read(request, "bookieAffinityGroup"))
-
-    @route("POST", _NAMESPACE + "/persistence/bookieAffinity", needs=ADMINISTRATOR)
-    async def set_bookie_affinity(self, request: web.Request) -> web.Response:
-        """Stored and shown, without effect."""
-        await self.write(request, "bookieAffinityGroup", await object_body(request))
-        return done_answer()
-
-    @route("DELETE", _NAMESPACE + "/persistence/bookieAffinity", needs=ADMINISTRATOR)
-    async def remove_bookie_affinity(self, request: web.Request) -> web.Response:
-        """Remove it."""
-        await self.write(request, "bookieAffinityGroup", None)
-        return done_answer()
+        return [
+            f"{tenant}/{namespace}"
+            for tenant, namespace in names
+            if self.namespaces.get_policy(tenant, namespace, "antiAffinityGroup") == group
+        ]
 
     @route("DELETE", _NAMESPACE + "/antiAffinity", needs=ADMINISTRATOR)
     async def remove_anti_affinity(self, request: web.Request) -> web.Response:
@@ -246,58 +222,51 @@ class NamespacePoliciesResource(_PolicyResource):
     async def resource_group(self, request: web.Request) -> web.Response:
         """Stored and shown, without effect: set rates of namespaces and topics instead."""
         found = self.read(request, "resource_group_name")
-        return answer_or_empty(None) if found is None else bare_text(found)
+        return bare_text(found or "")
 
     @route("POST", _NAMESPACE + "/resourcegroup/{group}", needs=SUPER_USER)
-    async def set_resource_group(self, request: web.Request) -> web.Response:
+    async def set_resource_group(self, request: web.Request, group: str) -> None:
         """Stored and shown, without effect."""
-        await self.write(request, "resource_group_name", part(request, "group"))
-        return done_answer()
+        await self.write(request, "resource_group_name", group)
 
     @route("DELETE", _NAMESPACE + "/resourcegroup", needs=SUPER_USER)
-    async def remove_resource_group(self, request: web.Request) -> web.Response:
+    async def remove_resource_group(self, request: web.Request) -> None:
         """Remove it."""
         await self.write(request, "resource_group_name", None)
-        return done_answer()
 
     @route("GET", _NAMESPACE + "/properties", needs=ADMINISTRATOR)
-    async def properties(self, request: web.Request) -> web.Response:
+    async def properties(self, request: web.Request) -> object:
         """Properties of the namespace."""
-        return answer(self.read(request, "properties") or {})
+        return self.read(request, "properties") or {}
 
     @route("PUT", _NAMESPACE + "/properties", needs=ADMINISTRATOR)
-    async def add_properties(self, request: web.Request) -> web.Response:
+    async def add_properties(self, request: web.Request) -> None:
         """Add properties, or replace single ones."""
         added = text_map("properties", await object_body(request))
         await self.change(request, "properties", lambda found: {**(found or {}), **added})
-        return done_answer()
 
     @route("DELETE", _NAMESPACE + "/properties", needs=ADMINISTRATOR)
-    async def clear_properties(self, request: web.Request) -> web.Response:
+    async def clear_properties(self, request: web.Request) -> None:
         """Remove all properties."""
         await self.write(request, "properties", None)
-        return done_answer()
 
     @route("GET", _NAMESPACE + "/property/{key}", needs=ADMINISTRATOR)
-    async def get_property(self, request: web.Request) -> web.Response:
+    async def get_property(self, request: web.Request, key: str) -> web.Response:
         """One property."""
-        found = (self.read(request, "properties") or {}).get(part(request, "key"))
-        return answer_or_empty(None) if found is None else bare_text(found)
+        found = (self.read(request, "properties") or {}).get(key)
+        return bare_text(found or "")
 
     @route("PUT", _NAMESPACE + "/property/{key}/{value}", needs=ADMINISTRATOR)
-    async def set_property(self, request: web.Request) -> web.Response:
+    async def set_property(self, request: web.Request, key: str, value: str) -> None:
         """Set a property."""
-        added = {part(request, "key"): part(request, "value")}
-        await self.change(request, "properties", lambda found: {**(found or {}), **added})
-        return done_answer()
+        await self.change(request, "properties", lambda found: {**(found or {}), key: value})
 
     @route("DELETE", _NAMESPACE + "/property/{key}", needs=ADMINISTRATOR)
-    async def remove_property(self, request: web.Request) -> web.Response:
+    async def remove_property(self, request: web.Request, key: str) -> web.Response:
         """Remove a property; answers with its value."""
-        key = part(request, "key")
         found = (self.read(request, "properties") or {}).get(key)
         await self.change(request, "properties", lambda kept: _without(kept, key))
-        return answer_or_empty(None) if found is None else bare_text(found)
+        return bare_text(found or "")
 
 
 class TopicPoliciesResource(_PolicyResource):

@@ -51,13 +51,25 @@ class _RedactedLogger(logging.Filter):
 
 
 class WebConnection(web.RequestHandler):
-    """A connection to the web port: bad requests are answered without their text, answers must be read."""
+    """A connection to the web port: bad requests are answered without their text, answers must be read.
 
-    __slots__ = ("_log_line", "_unread_bytes", "_unread_timer")
+    ``made`` is called with the transport when the connection begins, ``lost`` when it ends.
+    """
 
-    def __init__(self, serving: web.Server, log_line: LogLine, **options: Any) -> None:
+    __slots__ = ("_log_line", "_lost", "_made", "_unread_bytes", "_unread_timer")
+
+    def __init__(
+        self,
+        serving: web.Server,
+        log_line: LogLine,
+        made: Callable[[asyncio.BaseTransport], object] = lambda _: None,
+        lost: Callable[[WebConnection], object] = lambda _: None,
+        **options: Any,
+    ) -> None:
         super().__init__(serving, **options)
         self._log_line = log_line
+        self._made = made
+        self._lost = lost
         self._unread_bytes = 0
         self._unread_timer: asyncio.TimerHandle | None = None
 
@@ -65,6 +77,10 @@ class WebConnection(web.RequestHandler):
     def is_behind(self) -> bool:
         """Return whether the peer has not read more than the write-ahead limit."""
         return self._unread_timer is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._made(transport)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -76,6 +92,7 @@ class WebConnection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._expect_nothing()
+        self._lost(self)
         super().connection_lost(exc)
 
     def _expect_reading(self) -> None:

@@ -3,7 +3,11 @@
     @route("GET", PATH + "/stats", needs=LOOK)
     async def stats(self, request: web.Request) -> web.Response: ...
 
-The docstring is the handler's line in the reference. Permissions are Apache Pulsar's, with two stricter ones:
+    @route("DELETE", "/admin/v2/clusters/{cluster}", needs=SUPER_USER)
+    async def delete(self, cluster: str) -> None: ...
+
+The docstring is the handler's line in the reference. `geminga.broker.admin.http.answering` says
+which arguments it takes and what it may return. Permissions are Apache Pulsar's, with two stricter ones:
 requests that act on all subscriptions at once (clearing the backlog of all, expiring on all) need an
 administrator, and ``/metrics``, which has the topic names of every tenant, needs a super user or a role of
 ``metrics_roles``.
@@ -13,14 +17,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aiohttp import web
 
 from geminga.broker.admin.auth import Key, RequiredPermission
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-F = TypeVar("F", bound=Callable[..., Awaitable[web.StreamResponse]])
+F = TypeVar("F", bound=Callable[..., Awaitable[object]])
 
 (
     NOTHING, CREDENTIALS, SUPER_USER, METRICS, ADMINISTRATOR, LIST, SUBSCRIPTIONS, LOOK, PRODUCE, CONSUME,
@@ -35,7 +39,7 @@ class Route(NamedTuple):
     path: str
     """Path with variable parts in braces, as aiohttp has it."""
     needs: RequiredPermission
-    handler: Handler
+    handler: Callable[..., Awaitable[Any]]
 
     @property
     def key(self) -> Key:

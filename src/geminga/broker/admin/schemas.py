@@ -13,12 +13,9 @@ from geminga.broker.admin.http import (
     LONG_BODY_BYTES_MAX,
     Resource,
     answer,
-    done_answer,
     object_body,
-    part,
     query_flag,
     topic_of,
-    whole_number,
 )
 from geminga.broker.admin.routes import ADMINISTRATOR, LOOK, PRODUCE, route
 from geminga.broker.refusal import Refused
@@ -86,43 +83,42 @@ class SchemasResource(Resource):
         return topic
 
     @route("GET", _PATH + "/schema", needs=LOOK)
-    async def latest(self, request: web.Request) -> web.Response:
+    async def latest(self, request: web.Request) -> object:
         """The newest schema of a topic."""
         topic = self._topic(request)
         found = self.server.broker.schemas.latest(topic)
         if found is None:
             raise AdminRefusal(404, f"Schema not found for topic {topic}")
-        return answer(_schema_json(*found))
+        return _schema_json(*found)
 
     @route("GET", _PATH + "/schema/{version}", needs=LOOK)
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, request: web.Request, version: int) -> object:
         """One version of the schema."""
         topic = self._topic(request)
-        number = whole_number(part(request, "version"), "version")
-        found = self.server.broker.schemas.get(topic, number)
+        found = self.server.broker.schemas.get(topic, version)
         if found is None:
-            raise AdminRefusal(404, f"Schema version {number} not found for topic {topic}")
-        return answer(_schema_json(number, found))
+            raise AdminRefusal(404, f"Schema version {version} not found for topic {topic}")
+        return _schema_json(version, found)
 
     @route("GET", _PATH + "/schemas", needs=LOOK)
-    async def all(self, request: web.Request) -> web.Response:
+    async def all(self, request: web.Request) -> object:
         """All versions."""
         found = self.server.broker.schemas.numbered(self._topic(request))
-        return answer({"getSchemaResponses": [_schema_json(number, schema) for number, schema in found]})
+        return {"getSchemaResponses": [_schema_json(number, schema) for number, schema in found]}
 
     @route("GET", _PATH + "/metadata", needs=LOOK)
-    async def metadata(self, request: web.Request) -> web.Response:
+    async def metadata(self, request: web.Request) -> object:
         """Version numbers."""
         topic = self._topic(request)
         count = len(self.server.broker.schemas.versions(topic))
         if not count:
-            return done_answer()
+            return None
         # Schemas are not stored in ledgers here: only the version numbers have a meaning.
         index = [{"ledgerId": -1, "entryId": number, "version": number} for number in range(count)]
-        return answer({"info": index[-1], "index": index})
+        return {"info": index[-1], "index": index}
 
     @route("POST", _PATH + "/schema", needs=PRODUCE)
-    async def upload(self, request: web.Request) -> web.Response:
+    async def upload(self, request: web.Request) -> object:
         """Set a topic's schema if its compatibility strategy allows it. Body: ``type``, ``schema``,
         ``properties``. 409 if it is incompatible."""
         topic, schema = self._topic(request), await self._posted(request)
@@ -135,10 +131,10 @@ class SchemasResource(Resource):
             number = await self.durable(lambda done: schemas.put(topic, schema, auto_update=True, done=done))
         except Refused as refused:
             raise AdminRefusal(409, refused.reason) from refused
-        return answer({"version": {"version": number}})
+        return {"version": {"version": number}}
 
     @route("DELETE", _PATH + "/schema", needs=ADMINISTRATOR)
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> object:
         """Delete all of a topic's schemas; the answer is the deletion's version, and version numbers are not
         reused. With ``?force=true`` numbers restart at 0: remaining messages are then decoded with new
         schemas."""
@@ -146,8 +142,8 @@ class SchemasResource(Resource):
         schemas = self.server.broker.schemas
         if force:
             await self.durable(lambda done: schemas.delete(topic, done))
-            return answer({"version": -1})
-        return answer({"version": await self.durable(lambda done: schemas.retire(topic, done))})
+            return {"version": -1}
+        return {"version": await self.durable(lambda done: schemas.retire(topic, done))}
 
     @route("POST", _PATH + "/compatibility", needs=LOOK)
     async def compatibility(self, request: web.Request) -> web.Response:
@@ -162,10 +158,10 @@ class SchemasResource(Resource):
         return answer({"schemaCompatibilityStrategy": strategy, "compatibility": fits}, 202)
 
     @route("POST", _PATH + "/version", needs=LOOK)
-    async def version(self, request: web.Request) -> web.Response:
+    async def version(self, request: web.Request) -> object:
         """Version of a schema; -1 if the topic does not have it."""
         topic, schema = self._topic(request), await self._posted(request)
-        return answer({"version": self.server.broker.schemas.find(topic, schema)})
+        return {"version": self.server.broker.schemas.find(topic, schema)}
 
     async def _posted(self, request: web.Request) -> pb.Schema:
         document = await object_body(request, bytes_max=LONG_BODY_BYTES_MAX)

@@ -10,6 +10,8 @@ that yields after each, so that the caller can serve others in between (`Resourc
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from geminga.broker.admin.facts import trouble
@@ -20,6 +22,7 @@ from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import last_position
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
@@ -442,6 +445,8 @@ def internal_info(topic: PersistentTopic) -> Steps[Json]:
     }
 
 
+RANGES_MAX = 10_000
+"""Ranges of one `cursor_page`."""
 RANGES_SHOWN_MAX = 100
 BATCHES_SHOWN_MAX = 100
 
@@ -454,10 +459,6 @@ def _cursor_internals(subscription: PersistentSubscription) -> Json:
     dispatcher = subscription.dispatcher
     read_offset = getattr(dispatcher, "read_offset", cursor.mark)
     before = ledger.position_before(read_offset)
-    shown = []
-    for start, stop in cursor.holes.ranges(RANGES_SHOWN_MAX):
-        low, high = ledger.position_before(start), ledger.position(stop - 1)
-        shown.append(f"({low[0]}:{low[1]}..{high[0]}:{high[1]}]")
     return {
         "markDeletePosition": f"{mark[0]}:{mark[1]}",
         "readPosition": f"{before[0]}:{before[1] + 1}",
@@ -466,12 +467,14 @@ def _cursor_internals(subscription: PersistentSubscription) -> Json:
         "messagesConsumedCounter": cursor.mark + len(cursor.holes),
         "cursorLedger": -1,
         "cursorLedgerLastEntry": -1,
-        "individuallyDeletedMessages": f"[{','.join(shown)}]",
+        "individuallyDeletedMessages": _ranges_text(ledger, cursor.holes.ranges(RANGES_SHOWN_MAX)),
         "lastLedgerSwitchTimestamp": iso_time(0),
         "state": "Open" if subscription.durable else "NoLedger",
         "active": bool(subscription.consumers),
         **_read_and_open(subscription),
-        "partlyAcknowledgedBatches": _partly_acknowledged(subscription),
+        "partlyAcknowledgedBatches": _partly(
+            subscription, heapq.nsmallest(BATCHES_SHOWN_MAX, cursor.batches)
+        ),
         "partlyAcknowledgedBatchCount": len(cursor.batches),
         "subscriptionHavePendingRead": bool(subscription.consumers),
         "subscriptionHavePendingReplayRead": False,
@@ -486,12 +489,50 @@ def _cursor_properties(subscription: PersistentSubscription) -> Json:
     return {name: int(value) for name, value in subscription.cursor.properties.items()}
 
 
-def _partly_acknowledged(subscription: PersistentSubscription) -> Json:
+def _ranges_text(ledger: ManagedLedger, ranges: Iterable[tuple[int, int]]) -> str:
+    """Return ranges of entries in the form of internal statistics: each begins behind its first position."""
+    shown = []
+    for start, stop in ranges:
+        low, high = ledger.position_before(start), ledger.position(stop - 1)
+        shown.append(f"({low[0]}:{low[1]}..{high[0]}:{high[1]}]")
+    return f"[{','.join(shown)}]"
+
+
+def _partly(subscription: PersistentSubscription, offsets: Iterable[int]) -> Json:
     """Return the messages of each partly acknowledged entry, and the indexes of its open ones."""
     cursor, ledger = subscription.cursor, subscription.topic.ledger
     shown: Json = {}
-    for offset in heapq.nsmallest(BATCHES_SHOWN_MAX, cursor.batches):
+    for offset in offsets:
         ledger_id, entry_id = ledger.position(offset)
         messages = ledger.counts.of(offset)[0]
         shown[f"{ledger_id}:{entry_id}"] = {"messages": messages, "open": cursor.open_ranges(offset)}
     return shown
+
+
+def cursor_page(subscription: PersistentSubscription, after: int | None, limit: int) -> Json:
+    """Return a page of everything that a subscription has acknowledged, for mirroring it to another broker:
+    at most ``limit`` ranges, and as many batches, behind ``after``, the previous page's ``next``.
+
+    The fields are those of internal statistics, and ``next``: None on the last page. Consecutive pages are no
+    snapshot: an acknowledgement made between two pages may be missing.
+    """
+    ledger, cursor = subscription.topic.ledger, subscription.cursor
+    mark = ledger.position_before(cursor.mark)
+    begin = after or 0
+    ranges = list(islice(cursor.holes.ranges(begin=begin), limit))
+    batches = heapq.nsmallest(limit, (offset for offset in cursor.batches if offset >= begin))
+    stops = []
+    if len(ranges) == limit:
+        stops.append(ranges[-1][1])
+    if len(batches) == limit:
+        stops.append(batches[-1] + 1)
+    stop = min(stops, default=None)
+    if stop is not None:
+        ranges = [(low, min(high, stop)) for low, high in ranges if low < stop]
+        batches = [offset for offset in batches if offset < stop]
+    return {
+        "markDeletePosition": f"{mark[0]}:{mark[1]}",
+        "individuallyDeletedMessages": _ranges_text(ledger, ranges),
+        "partlyAcknowledgedBatches": _partly(subscription, batches),
+        "next": stop,
+    }

@@ -1,8 +1,8 @@
 """Overview of all subscriptions of the broker, one row each, the most urgent first.
 
-A *scan* reads all subscriptions: those of topics in memory by their counters, the others by their cursors in
-the store. It works a few milliseconds at a time and takes at most a hundredth of a core; partitions of one
-topic share a row. Cells and sentence of the rows shown are computed at each request.
+A *scan* visits all subscriptions: those of topics in memory have counters; the backlogs of the others are in
+`geminga.broker.topics.resting`. It works a few milliseconds at a time and takes at most a hundredth of a
+core; partitions of one topic share a row. Cells and sentence of the rows shown are computed at each request.
 
 An overview is cached for `KEPT_SECONDS` after its last request.
 """
@@ -15,9 +15,9 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
-from geminga.broker import ledger_list
 from geminga.broker.admin.facts import consumer_type, facts_of, rate_published, trouble
 from geminga.broker.admin.http import stepwise
 from geminga.broker.cooperative import STEP_SECONDS
@@ -25,14 +25,11 @@ from geminga.broker.core import Broker
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.records import RecordReader
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.broker.topics.resting import open_entries
 from geminga.broker.topics.topic import Topic
 from geminga.diagnosis.conclude import Trouble, diagnose
-from geminga.errors import InvalidTopicName, StoreError
+from geminga.errors import InvalidTopicName
 from geminga.ids import TopicName
-from geminga.ledger.api import PrefetchRequest
 
 Json = dict[str, Any]
 
@@ -63,36 +60,26 @@ ROLES_MAX: Final = 8
 ROWS_MAX: Final = 200
 PARTITIONS_SUMMED_MAX: Final = 128
 """Partitions of a row that are read for its cells."""
-PACES_MAX: Final = 2_000
-PACE_SECONDS: Final = 20.0
-"""Period over which a backlog's growth is measured."""
-_RESTING_AT_ONCE: Final = 128
-_RANKED_AT_ONCE: Final = 1_000
-_SMALL_CURSOR_BYTES: Final = 8 * 1024
+_NAMES_AT_ONCE: Final = 128
 SORTS: Final = ("trouble", "backlog", "unacked", "consumers", "in", "out", "name")
 
 
+@dataclass(slots=True, eq=False)
 class SubscriptionRow:
     """One subscription, of all partitions of a topic. ``worst`` is the partition in most trouble, by name."""
 
-    __slots__ = (
-        "consumers", "entries", "level", "parts", "rate_in", "rate_out", "subscription", "topic", "unacked",
-        "waiting", "worst", "worst_waiting",
-    )  # fmt: skip
-
-    def __init__(self, topic: str, subscription: str) -> None:
-        self.topic = topic
-        self.subscription = subscription
-        self.level = Trouble.NOTHING_WAITS
-        self.entries = 0
-        self.waiting = 0
-        self.unacked = 0
-        self.consumers = 0
-        self.rate_in = 0.0
-        self.rate_out = 0.0
-        self.parts: list[str] = []
-        self.worst = ""
-        self.worst_waiting = -1
+    topic: str
+    subscription: str
+    level: Trouble = Trouble.NOTHING_WAITS
+    entries: int = 0
+    waiting: int = 0
+    unacked: int = 0
+    consumers: int = 0
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    parts: list[str] = field(default_factory=list)
+    worst: str = ""
+    worst_waiting: int = -1
 
     def add(self, topic: str, level: Trouble, entries: int, waiting: int) -> None:
         """Add a partition. ``waiting``: messages in its backlog, or entries if it is not in memory."""
@@ -149,8 +136,6 @@ class SubscriptionOverview:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._boards: OrderedDict[str, OverviewCache] = OrderedDict()
-        self._paces: OrderedDict[tuple[str, str], tuple[float, int, float | None]] = OrderedDict()
-        self._resting: dict[tuple[str, str], int] = {}
         self._forget: asyncio.TimerHandle | None = None
         self._pace = ScanPacing()
 
@@ -215,15 +200,13 @@ class SubscriptionOverview:
         return board
 
     def _cache(self, search: str, pace: ScanPacing | None) -> OverviewCache:
-        return OverviewCache(self._broker, search, self._resting, pace)
+        return OverviewCache(self._broker, search, pace)
 
     def close(self) -> None:
         """Drop all cached overviews."""
         for board in self._boards.values():
             board.close()
         self._boards.clear()
-        self._paces.clear()
-        self._resting.clear()
         if self._forget is not None:
             self._forget.cancel()
             self._forget = None
@@ -243,7 +226,7 @@ class SubscriptionOverview:
         found = [self._found(text, line.subscription) for text in line.parts[:PARTITIONS_SUMMED_MAX]]
         awake = [pair for pair in found if pair is not None]
         if not awake:
-            return row | _resting_row(line)
+            return row | _resting_row(line, self._broker.topics.resting.not_listed > 0)
         messages = size = entries = unacked = delayed = holes = 0
         members: set[tuple[str | int, str]] = set()
         """Consumers by name and connection: one consumer has a part on each partition."""
@@ -278,7 +261,6 @@ class SubscriptionOverview:
             "entries": entries, "oldestSeconds": oldest, "unacked": unacked, "delayed": delayed,
             "holes": holes,
             "rateIn": rate_in, "rateOut": rate_out, "trouble": level, "worst": worst[0].text,
-            "growth": self._growth(line, messages, now),
             "runs": runs(line.subscription, _metadata(awake[0][1])),
         }  # fmt: skip
         return row | self._sentence(*worst)
@@ -288,18 +270,6 @@ class SubscriptionOverview:
             return {"sentence": "nothing is kept: who is not connected misses it", "kind": "non-persistent"}
         found = diagnose(facts_of(topic, subscription, self._broker.disk.refusal))
         return {"sentence": found.sentence, "kind": found.kind}
-
-    def _growth(self, line: SubscriptionRow, messages: int, now: float) -> float | None:
-        """Return the messages per second by which the backlog grows; None while it is unknown."""
-        key = line.topic, line.subscription
-        since, before, known = self._paces.get(key, (now, messages, None))
-        if now - since >= AGAIN_SECONDS_MIN:
-            known = (messages - before) / (now - since)
-        if key not in self._paces or now - since >= PACE_SECONDS:
-            self._paces[key] = now, messages, known
-            if len(self._paces) > PACES_MAX:
-                self._paces.popitem(last=False)
-        return known
 
     def _found(self, text: str, subscription: str) -> tuple[Topic, Any] | None:
         """The topic and its subscription, if they are in memory."""
@@ -311,16 +281,21 @@ class SubscriptionOverview:
         return None if topic is None or found is None else (topic, found)
 
 
-def _resting_row(line: SubscriptionRow) -> Json:
-    """Return the cells of a row whose topics are not in memory and so have no consumers."""
+def _resting_row(line: SubscriptionRow, are_some_unknown: bool) -> Json:
+    """Return the cells of a row whose topics are not in memory and so have no consumers. Of very many
+    backlogs the smaller ones are unknown."""
     waits = line.entries > 0
+    sentence = "everything is acknowledged; the topic is not in memory"
+    if waits:
+        sentence = "no consumer is connected, and nothing is published: the topic is not in memory"
+    elif are_some_unknown:
+        sentence = "the topic is not in memory, and its backlog is none of the largest"
+    count = -1 if waits or are_some_unknown else 0
     return {
-        "awake": False, "type": "", "durable": True, "consumers": 0, "messages": -1 if waits else 0,
-        "bytes": -1 if waits else 0, "entries": line.entries, "oldestSeconds": -1, "unacked": 0, "delayed": 0,
-        "holes": 0, "rateIn": 0.0, "rateOut": 0.0, "growth": 0.0, "trouble": line.level,
-        "kind": "nobody-connected" if waits else "",
-        "sentence": "no consumer is connected, and nothing is published: the topic is not in memory" if waits
-        else "everything is acknowledged; the topic is not in memory",
+        "awake": False, "type": "", "durable": True, "consumers": 0, "messages": count, "bytes": count,
+        "entries": line.entries, "oldestSeconds": -1, "unacked": 0, "delayed": 0,
+        "holes": 0, "rateIn": 0.0, "rateOut": 0.0, "trouble": line.level,
+        "kind": "nobody-connected" if waits else "", "sentence": sentence,
     }  # fmt: skip
 
 
@@ -390,8 +365,9 @@ def _metadata(subscription: Any) -> Mapping[str, str] | None:
     return next((each.metadata for each in subscription.consumers), None)
 
 
-def _rank(line: SubscriptionRow) -> tuple[int, int]:
-    return line.level, max(0, line.waiting).bit_length()
+def _most_urgent(lines: dict[tuple[str, str], SubscriptionRow]) -> dict[tuple[str, str], SubscriptionRow]:
+    """Return half of `LINES_MAX` rows: those with the most trouble, of these the longest backlogs."""
+    return dict(nlargest(LINES_MAX // 2, lines.items(), key=lambda each: (each[1].level, each[1].waiting)))
 
 
 class ScanPacing:
@@ -406,18 +382,11 @@ class OverviewCache:
 
     row_type: type[SubscriptionRow] = SubscriptionRow
 
-    def __init__(
-        self,
-        broker: Broker,
-        search: str,
-        resting: dict[tuple[str, str], int],
-        pace: ScanPacing | None = None,
-    ) -> None:
+    def __init__(self, broker: Broker, search: str, pace: ScanPacing | None = None) -> None:
         """``pace`` is shared by the searches that are scanned step by step, with pauses."""
         self._broker = broker
         self._pace = pace
         self._words = search.lower().split()
-        self._resting = resting
         self._last: SubscriptionScan | None = None
         self._task: asyncio.Task[None] | None = None
         self._next: SubscriptionScan = SubscriptionScan()
@@ -440,22 +409,26 @@ class OverviewCache:
         try:
             await self._rest(0.0)
             began, worked = time.monotonic(), time.thread_time()
-            for step in self._walk(survey):
-                coming = None if step is None else self._asked_for(step)
-                if coming is None and time.monotonic() - began < STEP_SECONDS:
+            for _ in self._walk(survey):
+                too_many = len(survey.lines) > LINES_MAX
+                if not too_many and time.monotonic() - began < STEP_SECONDS:
                     continue
                 took = time.thread_time() - worked
                 survey.seconds += took
-                if coming is not None:
-                    await coming
+                if too_many:
+                    loop, lines = asyncio.get_running_loop(), survey.lines
+                    survey.lines = await loop.run_in_executor(None, _most_urgent, lines)
+                    survey.left_out += len(lines) - len(survey.lines)
                 await self._rest(took)
                 began, worked = time.monotonic(), time.thread_time()
             survey.seconds += time.thread_time() - worked
-            survey.is_complete, survey.made_ms = True, self._broker.scheduler.now_ms
+            survey.is_complete = self._broker.topics.resting.is_complete
+            survey.made_ms = self._broker.scheduler.now_ms
             survey.orders.clear()
             self._last = survey
         finally:
-            pause = max(AGAIN_SECONDS_MIN, survey.seconds / SHARE_MAX)
+            pause = AGAIN_SECONDS_MIN if survey.is_complete else WAIT_SECONDS
+            pause = max(pause, survey.seconds / SHARE_MAX)
             self._not_before = time.monotonic() + pause
             self._task = None
 
@@ -471,18 +444,8 @@ class OverviewCache:
         while (seconds := pace.free_at - time.monotonic()) > 0:
             await asyncio.sleep(seconds)
 
-    def _asked_for(self, wanted: PrefetchRequest) -> asyncio.Future[None] | None:
-        """Return a future of a read of the store; None if no read is needed."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def told(_error: StoreError | None) -> None:
-            if not done.done():
-                done.set_result(None)
-
-        return None if self._broker.store.bring(wanted, told) else done
-
-    def _walk(self, survey: SubscriptionScan) -> Iterator[PrefetchRequest | None]:
-        """Scan all subscriptions; yields now and then, or a read that must complete before it continues."""
+    def _walk(self, survey: SubscriptionScan) -> Iterator[None]:
+        """Scan all subscriptions; yields now and then."""
         now = self._broker.scheduler.now
         topics = self._broker.topics
         for number, topic in enumerate(topics.in_memory_now(), 1):
@@ -499,18 +462,17 @@ class OverviewCache:
                 kind = runs(name, _metadata(subscription)) if self._words else ""
                 if name != COMPACTION and self._is_wanted(topic.text, name, kind):
                     self._add_awake(survey, topic, subscription, rate_in, now)
-                    yield from self._shrink(survey)
             yield None
-        some: list[tuple[str, str]] = []
-        for number, pair in enumerate(self._resting_names(), 1):
-            if pair is not None:
-                some.append(pair)
-            if len(some) >= _RESTING_AT_ONCE:
-                yield from self._add_resting(survey, some)
-                some = []
-            elif number % _RESTING_AT_ONCE == 0:
-                yield None  # skipping names that do not match takes time, too
-        yield from self._add_resting(survey, some)
+        resting, in_memory = topics.resting, topics.in_memory_text
+        for number, key in enumerate(self._broker.store.keys.names(_CURSORS), 1):
+            text, _, name = key[len(_CURSORS) :].partition("\x00")
+            if name != COMPACTION and not in_memory(text) and self._is_wanted(text, name, runs(name)):
+                entries = resting.backlog(text, name)
+                level = Trouble.IDLE if entries else Trouble.NOTHING_WAITS
+                self._line(survey, text, name).add(text, level, entries, entries)
+                survey.backlog += entries
+            if number % _NAMES_AT_ONCE == 0:
+                yield  # skipping names that do not match takes time, too
 
     def _is_wanted(self, topic: str, subscription: str, kind: str) -> bool:
         return matches(self._words, topic, subscription, kind)
@@ -523,39 +485,10 @@ class OverviewCache:
             survey.subscriptions += 1
         return line
 
-    def _shrink(self, survey: SubscriptionScan) -> Iterator[None]:
-        """Leave rows out if there are more than `LINES_MAX`."""
-        if len(survey.lines) > LINES_MAX:
-            yield from self._leave_out(survey)
-
-    @staticmethod
-    def _leave_out(survey: SubscriptionScan) -> Iterator[None]:
-        """Keep the rows with the most trouble, by powers of two of their backlogs. Counts in steps."""
-        ranks: Counter[tuple[int, int]] = Counter()
-        for number, line in enumerate(survey.lines.values(), 1):
-            ranks[_rank(line)] += 1
-            if number % _RANKED_AT_ONCE == 0:
-                yield None
-        room, left = {}, LINES_MAX // 2
-        for rank in sorted(ranks, reverse=True):
-            room[rank] = min(ranks[rank], left)
-            left -= room[rank]
-        kept: dict[tuple[str, str], SubscriptionRow] = {}
-        for number, (key, line) in enumerate(survey.lines.items(), 1):
-            rank = _rank(line)
-            if room[rank]:
-                room[rank] -= 1
-                kept[key] = line
-            if number % _RANKED_AT_ONCE == 0:
-                yield None
-        survey.left_out += len(survey.lines) - len(kept)
-        survey.lines = kept
-
     def _add_awake(
         self, survey: SubscriptionScan, topic: Topic, subscription: Any, rate_in: float, now: float
     ) -> None:
         line = self._line(survey, topic.text, subscription.name)
-        self._resting.pop((topic.text, subscription.name), None)
         level, entries, waiting = Trouble.NOTHING_WAITS, 0, 0
         if isinstance(subscription, PersistentSubscription) and isinstance(topic, PersistentTopic):
             level, entries = trouble(topic, subscription), subscription.backlog
@@ -571,62 +504,6 @@ class OverviewCache:
             line.rate_out += rate
             survey.rate_out += rate
         survey.backlog += entries
-
-    # --- topics that rest ---
-    def _resting_names(self) -> Iterator[tuple[str, str] | None]:
-        """Yield topics and subscriptions that are stored but not in memory; None for each without a match."""
-        in_memory = self._broker.topics.in_memory_text
-        for key in self._broker.store.keys.names(_CURSORS):
-            topic, _, subscription = key[len(_CURSORS) :].partition("\x00")
-            is_meant = subscription != COMPACTION and not in_memory(topic)
-            yield (
-                (topic, subscription)
-                if is_meant and self._is_wanted(topic, subscription, runs(subscription))
-                else None
-            )
-
-    def _add_resting(
-        self, survey: SubscriptionScan, some: list[tuple[str, str]]
-    ) -> Iterator[PrefetchRequest | None]:
-        unknown = [pair for pair in some if pair not in self._resting]
-        if unknown:
-            topics = dict.fromkeys(topic for topic, _ in unknown)
-            keys = [f"{_CURSORS}{topic}\x00{name}" for topic, name in unknown]
-            keys += map(ledger_list.key_of, topics)
-            yield PrefetchRequest(
-                tuple((key, key) for key in keys), tuple((topic, topic) for topic in topics)
-            )
-        for topic, name in some:
-            entries = self._resting.get((topic, name))
-            if entries is None:
-                entries = self._open_entries(topic, name)
-                if len(self._resting) < LINES_MAX:
-                    self._resting[topic, name] = entries
-                yield None
-            level = Trouble.IDLE if entries else Trouble.NOTHING_WAITS
-            self._line(survey, topic, name).add(topic, level, entries, entries)
-            survey.backlog += entries
-        yield from self._shrink(survey)
-        yield None
-
-    def _open_entries(self, topic: str, name: str) -> int:
-        """Return the unacknowledged entries of a subscription whose topic is not in memory.
-
-        Of a large cursor only the mark-delete position is read, which gives an upper bound.
-        """
-        store = self._broker.store
-        try:
-            value = store.keys.get(f"{_CURSORS}{topic}\x00{name}")
-            if value is None:
-                return 0
-            end = ledger_list.load(store, topic, self._broker.scheduler.now_ms).end
-            if len(value.base) + sum(map(len, value.deltas)) <= _SMALL_CURSOR_BYTES:
-                return open_entries(store, topic, name, end)
-            reader = RecordReader(value.base, f"cursor {name} of {topic}")
-            reader.varint()
-            return max(0, end - reader.varint())
-        except StoreError:
-            return 1  # damage, which the subscription's own page tells about
 
 
 _CURSORS: Final = "cursor/"

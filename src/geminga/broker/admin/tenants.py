@@ -7,12 +7,10 @@ from aiohttp import web
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
-    answer,
     answer_or_empty,
     body,
     done_answer,
     object_body,
-    part,
     query_flag,
 )
 from geminga.broker.admin.namespaces import delete_namespace_with_topics
@@ -26,139 +24,127 @@ class TenantsResource(Resource):
     """Tenants: owners of namespaces."""
 
     @route("GET", "/admin/v2/tenants", needs=SUPER_USER)
-    async def names(self, _request: web.Request) -> web.Response:
+    async def names(self) -> object:
         """Names of all tenants."""
-        return answer(self.namespaces.tenants.names())
+        return self.namespaces.tenants.names()
 
     @route("GET", "/admin/v2/tenants/{tenant}", needs=SUPER_USER)
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, tenant: str) -> object:
         """Administrators' roles and allowed clusters of a tenant."""
-        return answer(self.namespaces.tenants.get(part(request, "tenant")))
+        return self.namespaces.tenants.get(tenant)
 
     @route("PUT", "/admin/v2/tenants/{tenant}", needs=SUPER_USER)
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request, tenant: str) -> None:
         """Make a tenant. Body: ``adminRoles``, ``allowedClusters``; empty takes this cluster."""
-        tenant, info = part(request, "tenant"), await object_body(request, optional=True)
+        info = await object_body(request, optional=True)
         await self.durable(lambda done: self.namespaces.tenants.create(tenant, info, done))
-        return done_answer()
 
     @route("POST", "/admin/v2/tenants/{tenant}", needs=SUPER_USER)
-    async def update(self, request: web.Request) -> web.Response:
+    async def update(self, request: web.Request, tenant: str) -> None:
         """Replace a tenant's roles and clusters."""
-        tenant, info = part(request, "tenant"), await object_body(request, optional=True)
+        info = await object_body(request, optional=True)
         await self.durable(lambda done: self.namespaces.tenants.update(tenant, info, done))
-        return done_answer()
 
     @route("DELETE", "/admin/v2/tenants/{tenant}", needs=SUPER_USER)
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request, tenant: str) -> None:
         """Delete an empty tenant; with ``?force=true`` its namespaces and topics, too."""
-        tenant = part(request, "tenant")
         if query_flag(request, "force"):
             for name in self.namespaces.tenants.namespaces(tenant):
                 await delete_namespace_with_topics(self, *name.split("/"))
         await self.durable(lambda done: self.namespaces.tenants.delete(tenant, done))
-        return done_answer()
 
 
 class ClustersResource(Resource):
     """Clusters: this broker's own, and the registered addresses of others."""
 
     @route("GET", "/admin/v2/clusters", needs=CREDENTIALS)
-    async def names(self, _request: web.Request) -> web.Response:
+    async def names(self) -> object:
         """Names of the registered clusters."""
-        return answer(self.namespaces.clusters.names())
+        return self.namespaces.clusters.names()
 
     @route("GET", "/admin/v2/clusters/{cluster}", needs=SUPER_USER)
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, cluster: str) -> object:
         """Addresses of a cluster."""
-        return answer(self.namespaces.clusters.get(part(request, "cluster")))
+        return self.namespaces.clusters.get(cluster)
 
     @route("PUT", "/admin/v2/clusters/{cluster}", needs=SUPER_USER)
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request, cluster: str) -> web.Response:
         """Register another cluster's addresses."""
-        name, data = part(request, "cluster"), await object_body(request)
-        await self.durable(lambda done: self.namespaces.clusters.create(name, data, done))
+        data = await object_body(request)
+        await self.durable(lambda done: self.namespaces.clusters.create(cluster, data, done))
         return done_answer(200)
 
     @route("POST", "/admin/v2/clusters/{cluster}", needs=SUPER_USER)
-    async def update(self, request: web.Request) -> web.Response:
+    async def update(self, request: web.Request, cluster: str) -> web.Response:
         """Replace a cluster's addresses."""
-        name, data = part(request, "cluster"), await object_body(request)
-        await self.durable(lambda done: self.namespaces.clusters.update(name, data, done))
+        data = await object_body(request)
+        await self.durable(lambda done: self.namespaces.clusters.update(cluster, data, done))
         return done_answer(200)
 
     @route("DELETE", "/admin/v2/clusters/{cluster}", needs=SUPER_USER)
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, cluster: str) -> None:
         """Remove a cluster."""
-        name = part(request, "cluster")
-        await self.durable(lambda done: self.namespaces.clusters.delete(name, done))
-        return done_answer()
+        await self.durable(lambda done: self.namespaces.clusters.delete(cluster, done))
 
     @route("GET", "/admin/v2/clusters/{cluster}/peers", needs=SUPER_USER)
-    async def peers(self, request: web.Request) -> web.Response:
+    async def peers(self, cluster: str) -> web.Response:
         """Names of its peer clusters."""
-        return answer_or_empty(self.namespaces.clusters.get(part(request, "cluster")).get("peerClusterNames"))
+        return answer_or_empty(self.namespaces.clusters.get(cluster).get("peerClusterNames"))
 
     @route("POST", "/admin/v2/clusters/{cluster}/peers", needs=SUPER_USER)
-    async def set_peers(self, request: web.Request) -> web.Response:
+    async def set_peers(self, request: web.Request, cluster: str) -> None:
         """Replace the peer clusters. Body: a list of registered clusters."""
-        name = part(request, "cluster")
         peers = words()("peerClusterNames", await body(request))
-        if name in peers:
-            raise AdminRefusal(412, f"{name} itself can't be part of its peers")
+        if cluster in peers:
+            raise AdminRefusal(412, f"{cluster} itself can't be part of its peers")
         for peer in peers:
             self.namespaces.clusters.get(peer)
 
         def replace(done: Done) -> None:
-            data = {**self.namespaces.clusters.get(name), "peerClusterNames": peers}
-            self.namespaces.clusters.update(name, data, done)
+            data = {**self.namespaces.clusters.get(cluster), "peerClusterNames": peers}
+            self.namespaces.clusters.update(cluster, data, done)
 
         await self.durable(replace)
-        return done_answer()
 
     @route("GET", "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies", needs=SUPER_USER)
-    async def no_policies(self, request: web.Request) -> web.Response:
+    async def no_policies(self, cluster: str) -> object:
         """Always 404: isolation policies need several brokers."""
-        name = part(request, "cluster")
-        self.namespaces.clusters.get(name)
-        raise AdminRefusal(404, f"NamespaceIsolationPolicies for cluster {name} does not exist")
+        self.namespaces.clusters.get(cluster)
+        raise AdminRefusal(404, f"NamespaceIsolationPolicies for cluster {cluster} does not exist")
 
     # --- noted down for the tools: one broker does not move its topics by them ---
     @route("GET", "/admin/v2/clusters/{cluster}/migrate", needs=SUPER_USER)
-    async def migration(self, request: web.Request) -> web.Response:
+    async def migration(self, cluster: str) -> object:
         """Registered migration of the cluster; 404 without one."""
-        name = part(request, "cluster")
-        found = self.namespaces.clusters.note(name, "migration")
+        found = self.namespaces.clusters.note(cluster, "migration")
         if not found:
-            raise AdminRefusal(404, f"nothing is noted of a migration of cluster {name}")
-        return answer(found)
+            raise AdminRefusal(404, f"nothing is noted of a migration of cluster {cluster}")
+        return found
 
     @route("POST", "/admin/v2/clusters/{cluster}/migrate", needs=SUPER_USER)
-    async def set_migration(self, request: web.Request) -> web.Response:
+    async def set_migration(self, request: web.Request, cluster: str) -> None:
         """Register a migration; clients are not redirected. ``?migrated=``; body: addresses."""
-        name = part(request, "cluster")
         note = {"migrated": query_flag(request, "migrated"), "migratedClusterUrl": await object_body(request)}
-        await self.durable(lambda done: self.namespaces.clusters.set_note(name, "migration", note, done))
-        return done_answer()
+        await self.durable(lambda done: self.namespaces.clusters.set_note(cluster, "migration", note, done))
 
     @route("GET", "/admin/v2/clusters/{cluster}/failureDomains", needs=SUPER_USER)
-    async def failure_domains(self, request: web.Request) -> web.Response:
+    async def failure_domains(self, cluster: str) -> object:
         """Registered failure domains."""
-        return answer(self.namespaces.clusters.note(part(request, "cluster"), "failureDomains"))
+        return self.namespaces.clusters.note(cluster, "failureDomains")
 
     @route("GET", "/admin/v2/clusters/{cluster}/failureDomains/{name}", needs=SUPER_USER)
-    async def failure_domain(self, request: web.Request) -> web.Response:
+    async def failure_domain(self, cluster: str, name: str) -> object:
         """A failure domain."""
-        cluster, name = part(request, "cluster"), part(request, "name")
+        name = name
         found = self.namespaces.clusters.note(cluster, "failureDomains")
         if name not in found:
             raise _no_such_domain(cluster, name)
-        return answer(found[name])
+        return found[name]
 
     @route("POST", "/admin/v2/clusters/{cluster}/failureDomains/{name}", needs=SUPER_USER)
-    async def set_failure_domain(self, request: web.Request) -> web.Response:
+    async def set_failure_domain(self, request: web.Request, cluster: str, name: str) -> None:
         """Register a failure domain; a single broker moves no topics. Body: ``brokers``."""
-        cluster, name = part(request, "cluster"), check_name("failure domain", part(request, "name"))
+        name = check_name("failure domain", name)
         domain = {"brokers": words()("brokers", (await object_body(request)).get("brokers") or [])}
 
         def note(done: Done) -> None:
@@ -166,12 +152,11 @@ class ClustersResource(Resource):
             self.namespaces.clusters.set_note(cluster, "failureDomains", found, done)
 
         await self.durable(note)
-        return done_answer()
 
     @route("DELETE", "/admin/v2/clusters/{cluster}/failureDomains/{name}", needs=SUPER_USER)
-    async def delete_failure_domain(self, request: web.Request) -> web.Response:
+    async def delete_failure_domain(self, cluster: str, name: str) -> None:
         """Remove a failure domain."""
-        cluster, name = part(request, "cluster"), part(request, "name")
+        name = name
 
         def note(done: Done) -> None:
             found = self.namespaces.clusters.note(cluster, "failureDomains")
@@ -180,7 +165,6 @@ class ClustersResource(Resource):
             self.namespaces.clusters.set_note(cluster, "failureDomains", found, done)
 
         await self.durable(note)
-        return done_answer()
 
 
 def _no_such_domain(cluster: str, name: str) -> AdminRefusal:
@@ -191,25 +175,22 @@ class ResourceGroupsResource(Resource):
     """``/admin/v2/resourcegroups``: limits for groups of namespaces; stored, but not enforced."""
 
     @route("GET", "/admin/v2/resourcegroups", needs=SUPER_USER)
-    async def names(self, _request: web.Request) -> web.Response:
+    async def names(self) -> object:
         """Names of resource groups."""
-        return answer(self.namespaces.resource_groups.names())
+        return self.namespaces.resource_groups.names()
 
     @route("GET", "/admin/v2/resourcegroups/{group}", needs=SUPER_USER)
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, group: str) -> object:
         """Limits of a resource group."""
-        return answer(self.namespaces.resource_groups.get(part(request, "group")))
+        return self.namespaces.resource_groups.get(group)
 
     @route("PUT", "/admin/v2/resourcegroups/{group}", needs=SUPER_USER)
-    async def set(self, request: web.Request) -> web.Response:
+    async def set(self, request: web.Request, group: str) -> None:
         """Store a resource group. It is not enforced: set rates of namespaces and topics instead."""
-        name, limits = part(request, "group"), await object_body(request)
-        await self.durable(lambda done: self.namespaces.resource_groups.set(name, limits, done))
-        return done_answer()
+        limits = await object_body(request)
+        await self.durable(lambda done: self.namespaces.resource_groups.set(group, limits, done))
 
     @route("DELETE", "/admin/v2/resourcegroups/{group}", needs=SUPER_USER)
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, group: str) -> None:
         """Remove a resource group."""
-        name = part(request, "group")
-        await self.durable(lambda done: self.namespaces.resource_groups.delete(name, done))
-        return done_answer()
+        await self.durable(lambda done: self.namespaces.resource_groups.delete(group, done))

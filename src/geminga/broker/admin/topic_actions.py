@@ -19,7 +19,7 @@ from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.refusal import Refused
-from geminga.broker.topics import compaction, expiry, offloading
+from geminga.broker.topics import compaction, expiry
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import partitioned_key
 from geminga.broker.topics.record import Json, decode_json, encode_json
@@ -69,6 +69,11 @@ class TopicActions:
         if not count and not self.topics.is_stored(name):
             raise AdminRefusal(404, f"Topic {name} not found")
         return count
+
+    def parts(self, name: TopicName) -> list[TopicName]:
+        """Return the partitions of a partitioned topic, or the plain topic. 404 if there is no such topic."""
+        count = self.partitions(name)
+        return [name.partition_name(index) for index in range(count)] if count else [name]
 
     # --- creating and deleting ---
     def create(self, name: TopicName, done: Done, *, properties: Properties | None = None) -> None:
@@ -121,9 +126,8 @@ class TopicActions:
     def delete(self, name: TopicName, force: bool, done: Done) -> None:
         """Delete a topic, or a partitioned one with its partitions; 412 if it is in use and not ``force``."""
         count = self.partitions(name)
-        names = [name.partition_name(index) for index in range(count)] if count else [name]
         if not force:
-            for each in names:
+            for each in self.parts(name):
                 topic = self.topics.in_memory(each)
                 if topic is not None and (topic.access.producers or topic.consumers_connected):
                     raise AdminRefusal(412, "Topic has active producers/subscriptions")
@@ -226,16 +230,6 @@ class TopicActions:
         if last is None:
             return {"status": JobStatus.NOT_RUN, "lastError": ""}
         return {"status": last.status, "lastError": last.last_error}
-
-    # --- offloading ---
-    def offload(self, name: TopicName, before: MessageId) -> None:
-        """Start to offload the ledgers before a message's; 409 while an offload is running."""
-        try:
-            offloading.of(self.topic(name)).start(before.ledger_id)
-        except offloading.AlreadyOffloading as running:
-            raise AdminRefusal(409, str(running)) from running
-        except offloading.OffloadNotConfigured as nowhere:
-            raise AdminRefusal(501, str(nowhere)) from nowhere
 
     # --- subscriptions ---
     def subscriptions(self, name: TopicName) -> Iterable[str]:

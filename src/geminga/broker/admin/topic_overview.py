@@ -7,6 +7,7 @@ followed by the names of the other stored topics. Cells of the rows shown are co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from geminga.broker.admin.facts import facts_of, rate_published, trouble
@@ -27,7 +28,6 @@ from geminga.broker.topics.topic import Topic
 from geminga.diagnosis.conclude import Trouble, diagnose
 from geminga.errors import StoreError
 from geminga.ids import TopicName
-from geminga.ledger.api import PrefetchRequest
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC_SORTS: Final = ("name", "trouble", "in", "out", "stored", "subscriptions")
@@ -40,22 +40,20 @@ _NO_NAMES: Final[set[str]] = set()
 """Empty set that all rows without subscriptions share; never modified."""
 
 
+@dataclass(slots=True, eq=False)
 class TopicRow(SubscriptionRow):
     """One topic with all partitions. ``stored`` is in bytes, of the partitions in memory."""
 
-    __slots__ = ("_seen", "names", "published", "stored")
-
-    def __init__(self, topic: str, _subscription: str) -> None:
-        super().__init__(topic, "")
-        self.names = _NO_NAMES
-        """Subscriptions."""
-        self._seen: set[str] | None = None  # ``parts`` of a topic with many
-        self.published = 0.0
-        self.stored = 0
+    names: set[str] = field(default_factory=lambda: _NO_NAMES)
+    """Subscriptions."""
+    published: float = 0.0
+    stored: int = 0
+    _seen: set[str] | None = None
+    """``parts`` of a topic with many."""
 
     def add(self, topic: str, level: Trouble, entries: int, waiting: int) -> None:
         has_part = self.has(topic)
-        super().add(topic, level, entries, waiting)
+        SubscriptionRow.add(self, topic, level, entries, waiting)
         if has_part:
             self.parts.pop()
         elif self._seen is not None:
@@ -106,7 +104,7 @@ class TopicScans(OverviewCache):
             row.add(topic, Trouble.NOTHING_WAITS, 0, 0)
         return row
 
-    def _walk(self, survey: SubscriptionScan) -> Iterator[PrefetchRequest | None]:
+    def _walk(self, survey: SubscriptionScan) -> Iterator[None]:
         yield from super()._walk(survey)
         now = self._broker.scheduler.now
         for number, topic in enumerate(self._broker.topics.in_memory_now(), 1):
@@ -120,7 +118,6 @@ class TopicScans(OverviewCache):
             for number, key in enumerate(self._broker.store.keys.names(kind), 1):
                 if self._is_wanted(name := key[len(kind) :], "", ""):
                     self._note(survey, name)
-                    yield from self._shrink(survey)
                 if number % _NAMES_AT_ONCE == 0:
                     yield None
 
@@ -131,7 +128,7 @@ class TopicOverview(SubscriptionOverview):
     keys = _KEYS
 
     def _cache(self, search: str, pace: ScanPacing | None) -> OverviewCache:
-        return TopicScans(self._broker, search, self._resting, pace)
+        return TopicScans(self._broker, search, pace)
 
     def _row(self, line: SubscriptionRow) -> Json:
         now = self._broker.scheduler.now

@@ -12,7 +12,6 @@ from aiohttp import web
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
-    answer,
     answer_long,
     answer_names,
     bare_text,
@@ -21,21 +20,20 @@ from geminga.broker.admin.http import (
     message_id_json,
     message_id_of,
     object_body,
-    part,
     query_flag,
     topic_of,
     whole_number,
 )
 from geminga.broker.admin.messages import entry_answer
-from geminga.broker.admin.namespaces import bundle_of, check_bundle
+from geminga.broker.admin.namespaces import bundle_of, change_permissions, check_bundle, permissions_of
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, LIST, LOOK, route
 from geminga.broker.admin.stats import internal_info
 from geminga.broker.background_jobs import JobStatus
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import last_position, offset_by_time
 from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
+from geminga.broker.topics import offloading
 from geminga.ids import MessageId, TopicName
-from geminga.ledger.api import Done
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
 PATH = DOMAIN + "/{topic}"
@@ -71,8 +69,7 @@ class TopicResourceBase(Resource):
         topic = self.existing(request)
         if not topic.persistent:
             raise AdminRefusal(405, f"not possible for a non-persistent topic: {topic}")
-        count = self.actions.partitions(topic)
-        return [topic.partition_name(index) for index in range(count)] if count else [topic]
+        return self.actions.parts(topic)
 
     async def entry_at(self, topic: TopicName, find: Callable[[ManagedLedger], int | None]) -> web.Response:
         """Answer with the entry at the offset that ``find`` returns; 404 if it does not exist."""
@@ -105,14 +102,13 @@ class TopicsResource(TopicResourceBase):
 
     # --- life ---
     @route("GET", DOMAIN, needs=LIST)
-    async def names(self, request: web.Request) -> web.StreamResponse:
+    async def names(
+        self, request: web.Request, tenant: str, namespace: str, domain: str
+    ) -> web.StreamResponse:
         """Names of the topics, partitions included; with ``?includeSystemTopic=true`` system topics, too."""
-        tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.policies(tenant, namespace)
         all_topics = query_flag(request, "includeSystemTopic")
-        names = self.walk_names(
-            self.topics.walk(f"{tenant}/{namespace}", persistent=part(request, "domain") == "persistent")
-        )
+        names = self.walk_names(self.topics.walk(f"{tenant}/{namespace}", persistent=domain == "persistent"))
         shown = (
             name
             async for name in names
@@ -121,58 +117,51 @@ class TopicsResource(TopicResourceBase):
         return await answer_names(request, shown)
 
     @route("GET", DOMAIN + "/{bundle:0x[0-9a-fA-F]+_0x[0-9a-fA-F]+}", needs=LIST)
-    async def names_in_bundle(self, request: web.Request) -> web.StreamResponse:
+    async def names_in_bundle(
+        self, request: web.Request, tenant: str, namespace: str, domain: str, bundle: str
+    ) -> web.StreamResponse:
         """Topics of one bundle, as Apache Pulsar's tools ask for non-persistent ones."""
-        tenant, namespace, bundle = (part(request, p) for p in ("tenant", "namespace", "bundle"))
         boundaries = self.namespaces.document(tenant, namespace)["bundles"]["boundaries"]
         check_bundle(boundaries, bundle)
-        names = self.walk_names(
-            self.topics.walk(f"{tenant}/{namespace}", persistent=part(request, "domain") == "persistent")
-        )
+        names = self.walk_names(self.topics.walk(f"{tenant}/{namespace}", persistent=domain == "persistent"))
         inside = (name async for name in names if bundle_of(boundaries, TopicName.parse(name)) == bundle)
         return await answer_names(request, inside)
 
     @route("PUT", PATH, needs=ADMINISTRATOR)
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request) -> None:
         """Make a topic. Body: its properties, or nothing."""
         topic = topic_of(request)
         properties = properties_map("properties", await object_body(request, optional=True))
         while not self.now(partial(self.topics.loader.is_counted, topic)):
             await asyncio.sleep(_COUNTING_SECONDS)
         await self.durable(lambda done: self.actions.create(topic, done, properties=properties))
-        return done_answer()
 
     @route("DELETE", PATH, needs=ADMINISTRATOR)
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> None:
         """Delete it; with ``?force=true`` also while clients are connected."""
         topic, force = self.existing(request), query_flag(request, "force")
         if self.actions.partitions(topic):
             raise AdminRefusal(409, f"{topic} is partitioned; delete it with .../partitions")
         await self.durable(lambda done: self.actions.delete(topic, force, done))
-        return done_answer()
 
     @route("POST", PATH + "/terminate", needs=ADMINISTRATOR)
-    async def terminate(self, request: web.Request) -> web.Response:
+    async def terminate(self, request: web.Request) -> object:
         """Terminate it: publishing to it is refused. Answers with the last message's id."""
         topic = self.stored(request)
         await self.durable(lambda done: self.actions.topic(topic).terminate(done))
-        return answer(message_id_json(self.now(lambda: self.actions.last_message_id(topic))))
+        return message_id_json(self.now(lambda: self.actions.last_message_id(topic)))
 
     @route("DELETE", PATH + "/truncate", needs=ADMINISTRATOR)
-    async def truncate(self, request: web.Request) -> web.Response:
+    async def truncate(self, request: web.Request) -> None:
         """Delete all its messages; subscriptions stay."""
         for topic in self.parts(request):
             await self.durable(self.actions.topic(topic).truncate)
-        return done_answer()
 
     @route("PUT", PATH + "/unload", needs=ADMINISTRATOR)
-    async def unload(self, request: web.Request) -> web.Response:
+    async def unload(self, request: web.Request) -> None:
         """Unload it from memory; clients reconnect automatically."""
-        topic = self.existing(request)
-        count = self.actions.partitions(topic)
-        for name in [topic.partition_name(i) for i in range(count)] if count else [topic]:
+        for name in self.actions.parts(self.existing(request)):
             self.now(partial(self.actions.unload, name))
-        return done_answer()
 
     @route("POST", PATH + "/trim", needs=ADMINISTRATOR)
     async def trim(self, request: web.Request) -> web.Response:
@@ -209,15 +198,14 @@ class TopicsResource(TopicResourceBase):
         return topic
 
     @route("GET", PATH + "/lastMessageId", needs=CONSUME)
-    async def last_message_id(self, request: web.Request) -> web.Response:
+    async def last_message_id(self, request: web.Request) -> object:
         """The last message's id."""
-        return answer(message_id_json(self.actions.last_message_id(self.stored(request))))
+        return message_id_json(self.actions.last_message_id(self.stored(request)))
 
     @route("GET", PATH + "/messageid/{timestamp}", needs=CONSUME)
-    async def message_id_at(self, request: web.Request) -> web.Response:
+    async def message_id_at(self, request: web.Request, timestamp: int) -> object:
         """The first message published at a time (ms since 1970) or later."""
         topic = self.stored(request)
-        timestamp = whole_number(part(request, "timestamp"), "timestamp")
 
         def find() -> MessageId:
             ledger = self.actions.topic(topic).ledger
@@ -225,15 +213,13 @@ class TopicsResource(TopicResourceBase):
             position = ledger.position(offset) if offset < ledger.confirmed else last_position(ledger)
             return MessageId(topic.partition, *position)
 
-        return answer(message_id_json(await self.looking(find)))
+        return message_id_json(await self.looking(find))
 
     @route("GET", PATH + "/ledger/{ledger}/entry/{entry}", needs=CONSUME)
-    async def entry(self, request: web.Request) -> web.Response:
+    async def entry(self, request: web.Request, ledger: int, entry: int) -> web.Response:
         """One entry: payload as body, metadata as headers."""
         topic = self.stored(request)
-        ledger_id = whole_number(part(request, "ledger"), "ledgerId")
-        entry_id = whole_number(part(request, "entry"), "entryId")
-        return await self.entry_at(topic, lambda ledger: ledger.offset(ledger_id, entry_id))
+        return await self.entry_at(topic, lambda found: found.offset(ledger, entry))
 
     @route("GET", PATH + "/examinemessage", needs=CONSUME)
     async def examine(self, request: web.Request) -> web.Response:
@@ -248,59 +234,60 @@ class TopicsResource(TopicResourceBase):
         return await self.entry_at(topic, lambda ledger: ledger.confirmed - nth)
 
     @route("PUT", PATH + "/backlogSize", needs=CONSUME)
-    async def backlog_size(self, request: web.Request) -> web.Response:
+    async def backlog_size(self, request: web.Request) -> object:
         """Bytes behind a message id (body)."""
         topic = self.stored(request)
         position = message_id_of(await body(request))
         ledger = self.actions.topic(topic).ledger
-        return answer(ledger.size_from(ledger.offset_from(position.ledger_id, position.entry_id)))
+        return ledger.size_from(ledger.offset_from(position.ledger_id, position.entry_id))
 
     @route("GET", PATH + "/backlog", needs=CONSUME)
-    async def backlog(self, request: web.Request) -> web.Response:
+    async def backlog(self, request: web.Request) -> object:
         """Figures of a backlog estimate, without scheduling one."""
         found = await self.in_steps(self.actions.stats_steps(self.stored(request), key_ranges=False))
         backlogs = {name: s.get("backlogSize", 0) for name, s in found["subscriptions"].items()}
-        return answer({"storageSize": found["storageSize"], "backlogSizes": backlogs})
+        return {"storageSize": found["storageSize"], "backlogSizes": backlogs}
 
     # --- compaction ---
     @route("GET", PATH + "/compaction", needs=ADMINISTRATOR)
-    async def compaction_status(self, request: web.Request) -> web.Response:
+    async def compaction_status(self, request: web.Request) -> object:
         """Status of the last compaction."""
         topic = self.existing(request)
         if self.actions.partitions(topic):
             raise AdminRefusal(404, f"Topic {topic} is partitioned; ask for the compaction of a partition")
-        return answer(self.actions.compaction_status(topic))
+        return self.actions.compaction_status(topic)
 
     @route("PUT", PATH + "/compaction", needs=ADMINISTRATOR)
-    async def compact(self, request: web.Request) -> web.Response:
+    async def compact(self, request: web.Request) -> None:
         """Compact it now."""
         for topic in self.parts(request):
             self.now(partial(self.actions.compact, topic))
-        return done_answer()
 
     # --- offloading ---
     @route("GET", PATH + "/offload", needs=ADMINISTRATOR)
-    async def offload_status(self, request: web.Request) -> web.Response:
+    async def offload_status(self, request: web.Request) -> object:
         """Status of offloading."""
         last = self.actions.topic(self.stored(request)).offload
         first = (-1, -1)
         if last is not None and last.status is JobStatus.SUCCESS:
             first = last.first_unoffloaded
-        return answer(
-            {
-                "status": JobStatus.NOT_RUN if last is None else last.status,
-                "lastError": "" if last is None else last.last_error,
-                "firstUnoffloadedMessage": message_id_json(MessageId(-1, *first)),
-            }
-        )
+        return {
+            "status": JobStatus.NOT_RUN if last is None else last.status,
+            "lastError": "" if last is None else last.last_error,
+            "firstUnoffloadedMessage": message_id_json(MessageId(-1, *first)),
+        }
 
     @route("PUT", PATH + "/offload", needs=ADMINISTRATOR)
-    async def trigger_offload(self, request: web.Request) -> web.Response:
-        """Move ledgers before a message id (body) to offload storage."""
+    async def trigger_offload(self, request: web.Request) -> None:
+        """Move ledgers before a message id (body) to offload storage; 409 while an offload is running."""
         topic = self.stored(request)
         position = message_id_of(await body(request))
-        self.now(partial(self.actions.offload, topic, position))
-        return done_answer()
+        try:
+            self.now(lambda: offloading.of(self.actions.topic(topic)).start(position.ledger_id))
+        except offloading.AlreadyOffloading as running:
+            raise AdminRefusal(409, str(running)) from running
+        except offloading.OffloadNotConfigured as nowhere:
+            raise AdminRefusal(501, str(nowhere)) from nowhere
 
     # --- what this broker does not do, said in the forms that tools expect ---
 
@@ -315,67 +302,50 @@ class TopicAttributesResource(TopicResourceBase):
     """Properties of topics, and the permissions of roles on them."""
 
     @route("GET", PATH + "/properties", needs=LOOK)
-    async def properties(self, request: web.Request) -> web.Response:
+    async def properties(self, request: web.Request) -> object:
         """Properties of the topic."""
-        return answer(self.actions.properties(self.existing(request)))
+        return self.actions.properties(self.existing(request))
 
     @route("PUT", PATH + "/properties", needs=ADMINISTRATOR)
-    async def add_properties(self, request: web.Request) -> web.Response:
+    async def add_properties(self, request: web.Request) -> None:
         """Add properties, or replace single ones."""
         topic = self.existing(request)
         added = properties_map("properties", await object_body(request))
         merged = properties_map("properties", {**self.actions.properties(topic), **added})
         await self.durable(lambda done: self.actions.set_properties(topic, merged, done))
-        return done_answer()
 
     @route("DELETE", PATH + "/properties", needs=ADMINISTRATOR)
-    async def remove_property(self, request: web.Request) -> web.Response:
+    async def remove_property(self, request: web.Request) -> None:
         """Remove the property that ``?key=`` names."""
         topic = self.existing(request)
         left = dict(self.actions.properties(topic))
         left.pop(request.query.get("key", ""), None)
         await self.durable(lambda done: self.actions.set_properties(topic, left, done))
-        return done_answer()
 
     @route("GET", PATH + "/permissions", needs=ADMINISTRATOR)
-    async def permissions(self, request: web.Request) -> web.Response:
+    async def permissions(self, request: web.Request) -> object:
         """Permissions of roles on the topic: its own and the namespace's."""
         topic = self.existing(request)
-        auth = self._auth(topic)
-        return answer({**auth["namespace_auth"], **auth["destination_auth"].get(str(topic), {})})
+        auth = permissions_of(self, topic.tenant, topic.namespace)
+        return {**auth["namespace_auth"], **auth["destination_auth"].get(str(topic), {})}
 
     @route("POST", PATH + "/permissions/{role}", needs=ADMINISTRATOR)
-    async def grant(self, request: web.Request) -> web.Response:
+    async def grant(self, request: web.Request, role: str) -> None:
         """Allow a role actions on it. Body: as for namespaces."""
         topic = self.existing(request)
         actions = words(AUTH_ACTIONS)("actions", await body(request))
-        role = part(request, "role")
-        await self._change_auth(
-            topic, lambda auth: auth["destination_auth"].setdefault(str(topic), {}).update({role: actions})
-        )
-        return done_answer()
+
+        def add(auth: dict[str, Any]) -> None:
+            auth["destination_auth"].setdefault(str(topic), {})[role] = actions
+
+        await change_permissions(self, topic.tenant, topic.namespace, add)
 
     @route("DELETE", PATH + "/permissions/{role}", needs=ADMINISTRATOR)
-    async def revoke(self, request: web.Request) -> web.Response:
+    async def revoke(self, request: web.Request, role: str) -> None:
         """Revoke a role's permissions on the topic itself."""
-        topic, role = self.existing(request), part(request, "role")
-        await self._change_auth(
-            topic, lambda auth: auth["destination_auth"].get(str(topic), {}).pop(role, None)
-        )
-        return done_answer()
+        topic = self.existing(request)
 
-    def _auth(self, topic: TopicName) -> dict[str, Any]:
-        kept = self.namespaces.document(topic.tenant, topic.namespace)["auth_policies"]
-        for kind in ("namespace_auth", "destination_auth"):
-            kept.setdefault(kind, {})
-        return kept  # type: ignore[no-any-return]
+        def take(auth: dict[str, Any]) -> None:
+            auth["destination_auth"].get(str(topic), {}).pop(role, None)
 
-    async def _change_auth(self, topic: TopicName, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change permissions; the present value is read within the call, after other requests' changes."""
-
-        def write(done: Done) -> None:
-            auth = self._auth(topic)
-            change(auth)
-            self.namespaces.set_policy(topic.tenant, topic.namespace, "auth_policies", auth, done)
-
-        await self.durable(write)
+        await change_permissions(self, topic.tenant, topic.namespace, take)

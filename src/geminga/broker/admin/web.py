@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
 from aiohttp import web
 
@@ -29,7 +29,7 @@ from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.overview import OverviewResource
 from geminga.broker.admin.partitioned import PartitionedTopicsResource
 from geminga.broker.admin.policy_routes import NamespacePoliciesResource, TopicPoliciesResource
-from geminga.broker.admin.redacted_log import LogLine, WebConnection, peer_text, unquoted
+from geminga.broker.admin.redacted_log import WebConnection, peer_text, unquoted
 from geminga.broker.admin.routes import Handler, Route, add_routes
 from geminga.broker.admin.schemas import SchemasResource
 from geminga.broker.admin.subscriptions import SubscriptionsResource
@@ -103,32 +103,6 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     response.headers[INSTANCE_HEADER] = request.app[SERVER].broker.instance_id
 
 
-class _Connection(WebConnection):
-    """A connection that leaves ``quiet`` when it ends; ``made`` is called with it when it begins."""
-
-    __slots__ = ("_made", "_quiet")
-
-    def __init__(
-        self,
-        serving: web.Server,
-        log_line: LogLine,
-        quiet: dict[WebConnection, bool],
-        made: Callable[[asyncio.BaseTransport], None],
-        **options: Any,
-    ) -> None:
-        super().__init__(serving, log_line, **options)
-        self._quiet = quiet
-        self._made = made
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._quiet.pop(self, None)
-        super().connection_lost(exc)
-
-
 class WebServer:
     """aiohttp around the resources; made by the broker's server once it listens."""
 
@@ -178,11 +152,11 @@ class WebServer:
         if self._count_open() >= CONNECTIONS_MAX and not self._makes_room():
             return _ConnectionRefusal()
         loop = asyncio.get_running_loop()
-        made = _Connection(
+        made = WebConnection(
             serving,
             self._log_limited,
-            self._quiet,
             self._hold_share,
+            lambda ended: self._quiet.pop(ended, None),
             loop=loop,
             keepalive_timeout=IDLE_SECONDS,
             logger=self._log,
@@ -225,7 +199,7 @@ class WebServer:
         broker = self._server.broker
         self._server.call(lambda: broker.rate_limited_log.log(line, value))
 
-    def _look(self, made: _Connection) -> None:
+    def _look(self, made: WebConnection) -> None:
         """Close a connection that has not sent a complete request header in time."""
         if self._quiet.get(made) is False and made.transport is not None:
             made.transport.abort()

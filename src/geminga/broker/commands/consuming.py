@@ -6,37 +6,31 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 
-from geminga.broker.commands import answers
 from geminga.broker.commands.handles import PendingHandle
-from geminga.broker.commands.permitted import consumer_refusal
+from geminga.broker.commands.permissions import consumer_refusal
 from geminga.broker.commands.producing import (
     NAME_MAX,
+    OPENING_AGAIN_SECONDS,
+    OPENING_SECONDS_MAX,
     SUBSCRIPTION_NAME_MAX,
     check_length,
     find_or_create,
-    gone_among,
-    may_open,
+    open_handle,
     pairs,
-    when_loaded,
 )
 from geminga.broker.commands.session import Session
 from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, Subscription, type_name
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rates import iso_time
-from geminga.broker.refusal import HolderBusy, ProtocolViolation, Refused, storage_refusal
+from geminga.broker.refusal import ProtocolViolation, Refused, storage_refusal
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
 from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import StoreBusy, StoreError
-from geminga.ids import to_signed
+from geminga.ids import to_signed, to_unsigned
 from geminga.wire.broker_frames import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-_TAKEN = frozenset((pb.ConsumerBusy, pb.ConsumerAssignError))
-"""Refusals because of another client's consumer."""
-SEEK_SECONDS_MAX = 20.0
-"""Longest search for a position while the disk is busy; clients wait for 30 s."""
-SEEK_AGAIN_SECONDS = 0.05
 ACKED_AT_ONCE_MAX = 2_000
 """Ids of one ACK that are acknowledged in one step."""
 LAST_AGAIN_SECONDS = 1.0
@@ -49,72 +43,17 @@ def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
     """Create a consumer."""
     body = command.subscribe
     if body.consumer_id in session.consumers:
-        session.output.write(answers.success(body.request_id))
-        return
-    if body.consumer_id in session.consumers.attempts:
-        session.refuse(body.request_id, Refused(pb.ServiceNotReady, "Consumer is already being created"))
-        return
-    if not may_open(session, body.request_id):
-        return
-    attempt = session.consumers.begin(body.consumer_id)
-
-    def loaded(error: StoreError | None) -> None:
-        if not session.consumers.is_current(body.consumer_id, attempt):
-            return
-        if error is None:
-            deadline = session.scheduler.now + SEEK_SECONDS_MAX
-            _try_subscribe(session, body, attempt, deadline, probing=True)
-        else:
-            _subscribe_fails(session, body, error)
-
-    when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
-
-
-def _try_subscribe(
-    session: Session,
-    body: pb.CommandSubscribe,
-    attempt: PendingHandle[Consumer],
-    deadline: float,
-    *,
-    probing: bool,
-) -> None:
-    """Subscribe, or refuse. Before an exclusive subscription counts as taken, its holder's connection is
-    probed; a search for a start time is retried until ``deadline`` while entries are being read."""
-
-    def again(*, probing: bool) -> None:
-        if not session.has_gone and session.consumers.is_current(body.consumer_id, attempt):
-            _try_subscribe(session, body, attempt, deadline, probing=probing)
-
-    try:
-        _subscribe(session, body, attempt)
-    except StoreBusy as busy:
-        if session.scheduler.now < deadline:
-            session.scheduler.after(SEEK_AGAIN_SECONDS, partial(again, probing=probing), session)
-        else:
-            _subscribe_fails(session, body, busy)
-    except StoreError as error:
-        _subscribe_fails(session, body, error)
-    except Refused as refused:
-        holder = refused.holder if probing and isinstance(refused, HolderBusy) else None
-        if holder is None and refused.code in _TAKEN:
-            holder = gone_among(session, _in_the_way(session, body))
-        if holder is not None and holder is not session:
-            holder.probe(partial(again, probing=False))
-            return
-        session.consumers.abandon(body.consumer_id)
+        session.answer("success", request_id=body.request_id)
+    elif body.consumer_id in session.consumers.attempts:
+        refused = Refused(pb.ServiceNotReady, "Consumer is already being created")
         session.refuse(body.request_id, refused)
+    else:
+        create = partial(_subscribe, session, body)
+        open_handle(session, session.consumers, body.consumer_id, body, create, _in_the_way)
 
 
-def _subscribe_fails(session: Session, body: pb.CommandSubscribe, error: StoreError) -> None:
-    session.consumers.abandon(body.consumer_id)
-    session.refuse(body.request_id, storage_refusal(error))
-
-
-def _in_the_way(session: Session, body: pb.CommandSubscribe) -> Iterable[Consumer]:
+def _in_the_way(topic: Topic, body: pb.CommandSubscribe) -> Iterable[Consumer]:
     """Return the consumers that may have caused the refusal of another one."""
-    topic = session.services.topics.in_memory(parse_topic(body.topic))
-    if topic is None:
-        return ()
     if topic.policies.max_consumers_per_topic:
         return chain.from_iterable(each.consumers for each in topic.subscriptions.values())
     subscription = topic.subscriptions.get(body.subscription)
@@ -177,7 +116,7 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
             )
         else:
             handles.opened(consumer.consumer_id, consumer)
-            session.output.write(answers.success(request_id))
+            session.answer("success", request_id=request_id)
             subscription.started(consumer)
 
     subscription.when_durable(durable)
@@ -284,8 +223,10 @@ def _answer_ack(
     consumer_id = consumer.consumer_id
 
     def durable(error: StoreError | None) -> None:
-        failure = refusal if error is None else (pb.PersistenceError, str(error))
-        session.output.write(answers.ack_response(consumer_id, request_id, failure))
+        code, text = (refusal or (None, None)) if error is None else (pb.PersistenceError, str(error))
+        session.answer(
+            "ackResponse", consumer_id=consumer_id, request_id=request_id, error=code, message=text
+        )
 
     consumer.subscription.when_durable(durable)
 
@@ -324,7 +265,7 @@ def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
             session.services.audit.command(
                 session.log_fields, "unsubscribe", f"{subscription.topic_text}/{subscription.name}"
             )
-            session.output.write(answers.success(request_id))
+            session.answer("success", request_id=request_id)
 
     # The requesting client is not notified that its consumer is closed.
     del session.consumers[body.consumer_id]
@@ -351,9 +292,9 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
                     "seek",
                     f"{consumer.subscription.topic_text}/{consumer.subscription.name}",
                 )
-            session.output.write(answers.success(request_id))
+            session.answer("success", request_id=request_id)
 
-    deadline = session.scheduler.now + SEEK_SECONDS_MAX
+    deadline = session.scheduler.now + OPENING_SECONDS_MAX
 
     def seek() -> None:
         try:
@@ -363,7 +304,7 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
         except StoreBusy as busy:
             # The search by time takes several reads among old entries; the entries read are cached.
             if session.scheduler.now < deadline and session.consumers.get(body.consumer_id) is consumer:
-                session.scheduler.after(SEEK_AGAIN_SECONDS, seek, session)
+                session.scheduler.after(OPENING_AGAIN_SECONDS, seek, session)
             else:
                 session.refuse(request_id, storage_refusal(busy))
         except StoreError as error:
@@ -386,7 +327,7 @@ def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
         return
     waiting.append(body.request_id)
     if len(waiting) == 1:  # any number of requests causes one read
-        _find_last(session, consumer, session.scheduler.now + SEEK_SECONDS_MAX)
+        _find_last(session, consumer, session.scheduler.now + OPENING_SECONDS_MAX)
 
 
 def _find_last(
@@ -418,10 +359,21 @@ def _find_last(
         refused = storage_refusal(problem)
     for request_id in session.last_message_requests.pop(consumer, ()):
         if last is not None:
-            found = (last.position, subscription.partition, last.batch_index, last.mark_delete_position)
-            session.output.write(answers.last_message_id(request_id, *found))
+            session.answer(
+                "getLastMessageIdResponse",
+                request_id=request_id,
+                last_message_id=_id(last.position, subscription.partition, last.batch_index),
+                consumer_mark_delete_position=_id(last.mark_delete_position),
+            )
         elif refused is not None:
             session.refuse(request_id, refused)
+
+
+def _id(position: tuple[int, int], partition: int = -1, batch_index: int = -1) -> pb.MessageIdData:
+    ledger_id, entry_id = map(to_unsigned, position)
+    return pb.MessageIdData(
+        ledgerId=ledger_id, entryId=entry_id, partition=partition, batch_index=batch_index
+    )
 
 
 def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:
@@ -449,7 +401,7 @@ def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:
             "msgBacklog": consumer.subscription.backlog,
             "gemingaAckHoles": consumer.subscription.ack_holes(session.scheduler.now),
         }
-    session.output.write(answers.consumer_stats(body.request_id, fields))
+    session.answer("consumerStatsResponse", request_id=body.request_id, **fields)
 
 
 def on_close_consumer(session: Session, command: pb.BaseCommand) -> None:
@@ -458,4 +410,4 @@ def on_close_consumer(session: Session, command: pb.BaseCommand) -> None:
     consumer = session.consumers.take(body.consumer_id)
     if consumer is not None:
         consumer.subscription.remove(consumer)
-    session.output.write(answers.success(body.request_id))
+    session.answer("success", request_id=body.request_id)

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from geminga.broker.commands import answers
+from geminga.broker.commands.answers import frame
 from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.peer import PeerOutput
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.authentication import Authenticator, Expired, Judgement, Principal, Unauthenticated
 from geminga.broker.scheduler import Scheduler, Timer
+from geminga.wire.frames import PROTOCOL_VERSION
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
@@ -103,7 +104,8 @@ class PeerIdentity:
             self.close(why)
             return
         self._challenged = True
-        self.output.write(answers.auth_challenge(self._method))
+        challenge = pb.AuthData(auth_method_name=self._method, auth_data=b"PulsarAuthRefresh")
+        self.output.write(frame("authChallenge", protocol_version=PROTOCOL_VERSION, challenge=challenge))
         self._timer = self.scheduler.after(self.refresh_seconds, self._look, self)
 
     def prove_again(self) -> None:

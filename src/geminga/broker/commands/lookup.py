@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from geminga.broker.commands import answers
-from geminga.broker.commands.permitted import list_refusal, look_refusal
+from geminga.broker.commands.permissions import list_refusal, partitions_refusal
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, hash_in_steps, is_hidden
 from geminga.broker.commands.watchers import TopicListWatcher, WatchedList
@@ -17,6 +16,7 @@ from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 WATCHERS_PER_CONNECTION_MAX = 1_000
+_PARTITIONS, _LOOKUP = "partitionMetadataResponse", "lookupTopicResponse"
 _TRANSACTION_COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 
 
@@ -27,17 +27,15 @@ def on_partitioned_metadata(session: Session, command: pb.BaseCommand) -> None:
     try:
         name = parse_topic(body.topic)
     except Refused as refused:
-        session.output.write(answers.partitions_failed(body.request_id, refused.code, refused.reason))
+        session.refuse(body.request_id, refused, _PARTITIONS)
         return
 
     def known(error: StoreError | None) -> None:
-        refused = (
-            storage_refusal(error) if error else look_refusal(session, body.topic, "Get Partition Metadata")
-        )
+        refused = storage_refusal(error) if error else partitions_refusal(session, body)
         if refused is None:
             _answer_partitions(session, body, name)
         else:
-            session.output.write(answers.partitions_failed(body.request_id, refused.code, refused.reason))
+            session.refuse(body.request_id, refused, _PARTITIONS)
 
     session.services.topics.bring(existence_of(name), session.later(known))
 
@@ -48,35 +46,35 @@ def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadat
         topics = session.services.topics
         policies = topics.policies(name)
         count = topics.partitioned.count(name)
-        if count or str(name) == _TRANSACTION_COORDINATORS or topics.is_stored(name):
-            session.output.write(answers.partitions(request_id, count))
-            return
-        if name.partition >= 0 and topics.partitioned.count(name.base) > name.partition:
-            session.output.write(answers.partitions(request_id, 0))
-            return
-        if not (body.metadata_auto_creation_enabled and policies.auto_create_topics):
-            raise Refused(pb.TopicNotFound, "")
-        count = policies.auto_create_partitions
-        if not count or name.partition >= 0:
-            session.output.write(answers.partitions(request_id, 0))
+        exists = count > 0 or str(name) == _TRANSACTION_COORDINATORS or topics.is_stored(name)
+        if not exists and not (name.partition >= 0 and topics.partitioned.count(name.base) > name.partition):
+            if not (body.metadata_auto_creation_enabled and policies.auto_create_topics):
+                raise Refused(pb.TopicNotFound, "")
+            count = 0 if name.partition >= 0 else policies.auto_create_partitions
+        if exists or not count:
+            _answer_count(session, request_id, count)
             return
     except Refused as refused:
-        session.output.write(answers.partitions_failed(request_id, refused.code, refused.reason))
+        session.refuse(request_id, refused, _PARTITIONS)
         return
 
     def created(error: StoreError | None) -> None:
         if error is None:
             session.services.audit.command(session.log_fields, "create", str(name))
-            session.output.write(answers.partitions(request_id, count))
+            _answer_count(session, request_id, count)
         else:
-            refused = storage_refusal(error)
-            session.output.write(answers.partitions_failed(request_id, refused.code, refused.reason))
+            session.refuse(request_id, storage_refusal(error), _PARTITIONS)
 
     try:
         topics.check_room(name)
         topics.partitioned.create(name, count, None, session.scheduler.guarded("store", session, created))
     except Refused as refused:
-        session.output.write(answers.partitions_failed(request_id, refused.code, refused.reason))
+        session.refuse(request_id, refused, _PARTITIONS)
+
+
+def _answer_count(session: Session, request_id: int, count: int) -> None:
+    success = pb.CommandPartitionedTopicMetadataResponse.Success
+    session.answer(_PARTITIONS, partitions=count, request_id=request_id, response=success)
 
 
 def on_lookup(session: Session, command: pb.BaseCommand) -> None:
@@ -86,17 +84,24 @@ def on_lookup(session: Session, command: pb.BaseCommand) -> None:
         name = parse_topic(body.topic)
         session.services.topics.policies(name)
     except Refused as refused:
-        session.output.write(answers.lookup_failed(body.request_id, refused.code, refused.reason))
+        session.refuse(body.request_id, refused, _LOOKUP)
         return
     settings = session.services.settings
     addresses = settings.addresses(body.advertised_listener_name)
     if addresses is None:
         reason = no_listener(body.advertised_listener_name, settings.advertised_listeners)
         session.services.rate_limited_log.log("%s asks for a listener: %s", session.address, reason)
-        session.output.write(answers.lookup_failed(body.request_id, pb.ServiceNotReady, reason))
+        session.refuse(body.request_id, Refused(pb.ServiceNotReady, reason), _LOOKUP)
         return
-    through = settings.lookup_through_service_url
-    session.output.write(answers.lookup(body.request_id, addresses, through_service_url=through))
+    session.answer(
+        _LOOKUP,
+        brokerServiceUrl=addresses.pulsar,
+        brokerServiceUrlTls=addresses.pulsar_tls,
+        response=pb.CommandLookupTopicResponse.Connect,
+        request_id=body.request_id,
+        authoritative=True,
+        proxy_through_service_url=settings.lookup_through_service_url,
+    )
 
 
 # --- lists ---
@@ -132,21 +137,20 @@ def on_topics_of_namespace(session: Session, command: pb.BaseCommand) -> Job:
                         return
                 if slices.should_yield:
                     yield None
-    forbidden = list_refusal(session, body.namespace)
+    forbidden = list_refusal(session, body)
     if forbidden is not None:
         session.refuse(body.request_id, forbidden)
         return
     names.sort()
     found = yield from hash_in_steps(names, slices)
     changed = not body.topics_hash or body.topics_hash != found
-    session.output.write(
-        answers.topics_of_namespace(
-            body.request_id,
-            names if changed else (),
-            filtered=pattern is not None,
-            topics_hash=found,
-            changed=changed,
-        )
+    session.answer(
+        "getTopicsOfNamespaceResponse",
+        request_id=body.request_id,
+        topics=names if changed else (),
+        filtered=pattern is not None,
+        topics_hash=found,
+        changed=changed,
     )
 
 
@@ -183,7 +187,7 @@ def on_watch(session: Session, command: pb.BaseCommand) -> Job:
             finally:
                 if not watched.is_filled:
                     watched.drop()
-        forbidden = list_refusal(session, body.namespace)
+        forbidden = list_refusal(session, body)
         if forbidden is not None:
             watched.drop_unwatched()
             raise forbidden
@@ -200,13 +204,12 @@ def on_watch(session: Session, command: pb.BaseCommand) -> Job:
         session.refuse(body.request_id, Refused(pb.InvalidTopicName, str(error)))
         return
     session.watchers[body.watcher_id] = TopicListWatcher(watched, body.watcher_id, session.output.write)
-    session.output.write(
-        answers.watch_success(
-            body.request_id,
-            body.watcher_id,
-            () if body.topics_hash == watched.hash else watched.names,
-            watched.hash,
-        )
+    session.answer(
+        "watchTopicListSuccess",
+        request_id=body.request_id,
+        watcher_id=body.watcher_id,
+        topic=() if body.topics_hash == watched.hash else watched.names,
+        topics_hash=watched.hash,
     )
 
 
@@ -216,4 +219,4 @@ def on_watch_close(session: Session, command: pb.BaseCommand) -> None:
     watcher = session.watchers.pop(body.watcher_id, None)
     if watcher is not None:
         watcher.close()
-    session.output.write(answers.success(body.request_id))
+    session.answer("success", request_id=body.request_id)

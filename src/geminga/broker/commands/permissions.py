@@ -1,4 +1,4 @@
-"""Permission that a command needs, checked before its handler runs on a broker with authorization.
+"""Permissions of commands, checked before their handlers run on a broker with authorization.
 
 Commands that name a topic or a namespace are decided here. Those that act on a producer, a consumer or a
 watcher name it by the id that its connection gave it when it was permitted, so they need no check; when
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from geminga.broker.commands import answers
 from geminga.broker.commands.session import Handler, Session
 from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.authorization import CONSUME, PRODUCE, Authorization
+from geminga.broker.topics.topic_registry import parse_topic
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -29,35 +29,93 @@ class NoPermissionNeeded(Enum):
     REFUSED = "refused to everybody"
 
 
-Guard = Callable[[Session, pb.BaseCommand], bool]
-"""Returns whether the command may run; if not, the guard has answered it."""
+Refusal = Callable[[Session, Any], Refused | None]
+"""Returns the refusal of a request to the connection's role; None if the role has the permission, and on a
+broker without authorization."""
 
 
-def guard(
-    body: str,
-    refusal: Callable[[Session, Any], Refused | None],
-    failed: Callable[[int, int, str], bytes] = answers.error,
-) -> Guard:
-    """Return the guard of a command: ``body`` is the name of its field in `BaseCommand`, ``refusal`` decides
-    (`geminga.broker.commands.permitted`), and ``failed`` makes the answer."""
-
-    def check(session: Session, command: pb.BaseCommand) -> bool:
-        request = getattr(command, body)
-        refused = refusal(session, request)
-        if refused is not None:
-            path = getattr(request, "topic", "") or getattr(request, "namespace", "")
-            session.services.audit.command(session.log_fields, body, path, refused.code)
-            session.output.write(failed(request.request_id, refused.code, refused.reason))
-        return refused is None
+def _refusal(action: str, allows: Callable[[Authorization, str, Any], bool]) -> Refusal:
+    def check(session: Session, request: Any) -> Refused | None:
+        authorization, identity = session.services.authorization, session.identity
+        if authorization is None or identity is None:
+            return None
+        if allows(authorization, identity.principal.role, request):
+            return None
+        return Refused(pb.AuthorizationError, f"Client is not authorized to {action}")
 
     return check
 
 
-def guarded(check: Guard, handler: Handler) -> Handler:
-    """Return a handler that runs only if ``check`` allows the command."""
+def _topic_refusal(action: str, allows: Callable[[Authorization, str, TopicName, Any], bool]) -> Refusal:
+    """Return the check of requests about a topic. An invalid name is refused by the handler."""
+
+    def of_topic(authorization: Authorization, role: str, request: Any) -> bool:
+        try:
+            topic = parse_topic(request.topic)
+        except Refused:
+            return True
+        return allows(authorization, role, topic, request)
+
+    return _refusal(action, of_topic)
+
+
+def _look_refusal(action: str) -> Refusal:
+    return _topic_refusal(action, lambda authorization, role, topic, _: authorization.may_look(role, topic))
+
+
+def _may_list(authorization: Authorization, role: str, request: Any) -> bool:
+    tenant, _, name = request.namespace.partition("/")
+    return authorization.may_in_namespace(role, CONSUME, tenant, name)
+
+
+def _may_name(authorization: Authorization, role: str, topic: TopicName, request: Any) -> bool:
+    first = request.initial_subscription_name
+    return not first or authorization.may_subscribe(role, topic, first)
+
+
+_produce_refusal = _topic_refusal("Produce", lambda rules, role, topic, _: rules.may(role, PRODUCE, topic))
+_first_refusal = _topic_refusal("create the initial subscription", _may_name)
+
+
+def producer_refusal(session: Session, request: pb.CommandProducer) -> Refused | None:
+    """Return the refusal of a producer that the role may not have, else None."""
+    return _produce_refusal(session, request) or _first_refusal(session, request)
+
+
+consumer_refusal = _topic_refusal(
+    "subscribe", lambda rules, role, topic, request: rules.may_subscribe(role, topic, request.subscription)
+)
+partitions_refusal = _look_refusal("Get Partition Metadata")
+lookup_refusal = _look_refusal("Lookup")
+schema_refusal = _look_refusal("Get Schema")
+registration_refusal = _topic_refusal(
+    "Create Schema", lambda rules, role, topic, _: rules.may(role, PRODUCE, topic)
+)
+list_refusal = _refusal("list topics", _may_list)
+
+
+class Permission(NamedTuple):
+    """Permission that a command needs."""
+
+    command: str
+    """Field of the command in `BaseCommand`."""
+    refusal: Refusal
+    answer: str = "error"
+    """Field of the answer that reports a refusal."""
+
+
+def guarded(needs: Permission, handler: Handler) -> Handler:
+    """Return a handler that runs only if the role has the permission; else the refusal is the answer."""
 
     def handle(session: Session, command: pb.BaseCommand) -> Job | None:
-        return handler(session, command) if check(session, command) else None
+        request = getattr(command, needs.command)
+        refused = needs.refusal(session, request)
+        if refused is None:
+            return handler(session, command)
+        path = getattr(request, "topic", "") or getattr(request, "namespace", "")
+        session.services.audit.command(session.log_fields, needs.command, path, refused.code)
+        session.refuse(request.request_id, refused, needs.answer)
+        return None
 
     return handle
 

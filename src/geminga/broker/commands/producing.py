@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
 
-from geminga.broker.commands import answers
-from geminga.broker.commands.handles import PendingHandle
-from geminga.broker.commands.permitted import producer_refusal
+from geminga.broker.commands.handles import Handles, PendingHandle
+from geminga.broker.commands.permissions import producer_refusal
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.entries import backlog_count_of, count_of, head_of
@@ -17,7 +18,7 @@ from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import HOLD
 from geminga.broker.topics.topic import Topic
 from geminga.broker.topics.topic_registry import parse_topic
-from geminga.errors import CorruptPayload, StoreError
+from geminga.errors import CorruptPayload, StoreBusy, StoreError
 from geminga.ids import TopicName, to_signed, to_unsigned
 from geminga.ledger.api import Done
 from geminga.wire.frames import SendFrame
@@ -25,13 +26,18 @@ from geminga.wire.metadata import checksum_matches
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
 
+H = TypeVar("H", bound=Producer | Consumer)
 _BLOCKED = {
     True: pb.ProducerBlockedQuotaExceededError,
     False: pb.ProducerBlockedQuotaExceededException,
 }
 """Error for blocked producers by whether their clients keep the messages, or fail them."""
-_TAKEN = frozenset((pb.ProducerBusy, pb.ProducerFenced))
-"""Refusals because of another client's producer."""
+_TAKEN = frozenset((pb.ProducerBusy, pb.ProducerFenced, pb.ConsumerBusy, pb.ConsumerAssignError))
+"""Refusals because of another client's producer or consumer."""
+OPENING_SECONDS_MAX = 20.0
+"""Longest wait of a producer or consumer, or of a search for a position, for a busy disk; clients wait for
+30 s."""
+OPENING_AGAIN_SECONDS = 0.05
 METADATA_BYTES_MAX = 1024 * 16
 """Limit of the keys and values of a producer's or consumer's metadata, together."""
 
@@ -66,24 +72,66 @@ def on_producer(session: Session, command: pb.BaseCommand) -> None:
     existing = session.producers.get(body.producer_id)
     if existing is not None:
         _answer(session, existing, body.request_id, ready=True)
-        return
-    if body.producer_id in session.producers.attempts:
-        session.refuse(
-            body.request_id, Refused(pb.ServiceNotReady, "Producer is already present on the connection")
-        )
-        return
+    elif body.producer_id in session.producers.attempts:
+        refused = Refused(pb.ServiceNotReady, "Producer is already present on the connection")
+        session.refuse(body.request_id, refused)
+    else:
+        create = partial(_create, session, body)
+        open_handle(session, session.producers, body.producer_id, body, create, _producers_of)
+
+
+def _producers_of(topic: Topic, _body: pb.CommandProducer) -> Iterable[Producer]:
+    return topic.access.producers.values()
+
+
+def open_handle(
+    session: Session,
+    handles: Handles[H],
+    handle_id: int,
+    body: Any,
+    create: Callable[[PendingHandle[H]], None],
+    in_the_way: Callable[[Topic, Any], Iterable[Producer | Consumer]],
+) -> None:
+    """Create a producer or consumer when its topic is in memory, or answer with the error.
+
+    Before a name or an exclusive subscription counts as taken, its holder's connection is probed, and those
+    that have gone, of the handles ``in_the_way``, are waited for. While entries that ``create`` needs are
+    being read, it is called again, for `OPENING_SECONDS_MAX`.
+    """
     if not may_open(session, body.request_id):
         return
-    attempt = session.producers.begin(body.producer_id)
+    attempt = handles.begin(handle_id)
+    deadline = session.scheduler.now + OPENING_SECONDS_MAX
+
+    def fail(refused: Refused) -> None:
+        handles.abandon(handle_id)
+        session.refuse(body.request_id, refused)
+
+    def try_once(*, probing: bool) -> None:
+        if session.has_gone or not handles.is_current(handle_id, attempt):
+            return
+        try:
+            create(attempt)
+        except StoreError as error:
+            if isinstance(error, StoreBusy) and session.scheduler.now < deadline:
+                session.scheduler.after(OPENING_AGAIN_SECONDS, partial(try_once, probing=probing), session)
+            else:
+                fail(storage_refusal(error))
+        except Refused as refused:
+            holder = refused.holder if probing and isinstance(refused, HolderBusy) else None
+            if holder is None and refused.code in _TAKEN:
+                topic = session.services.topics.in_memory(parse_topic(body.topic))
+                holder = None if topic is None else _gone_among(session, in_the_way(topic, body))
+            if holder is not None and holder is not session:
+                holder.probe(partial(try_once, probing=False))
+            else:
+                fail(refused)
 
     def loaded(error: StoreError | None) -> None:
-        if not session.producers.is_current(body.producer_id, attempt):
-            return
         if error is None:
-            _try_create(session, body, attempt, probing=True)
-        else:
-            session.producers.abandon(body.producer_id)
-            session.refuse(body.request_id, storage_refusal(error))
+            try_once(probing=True)
+        elif handles.is_current(handle_id, attempt):
+            fail(storage_refusal(error))
 
     when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
 
@@ -119,29 +167,6 @@ def when_loaded(session: Session, topic: str, then: Done, *, with_schema: bool) 
         topics.loader.prepare(name, then)
 
 
-def _try_create(
-    session: Session, body: pb.CommandProducer, attempt: PendingHandle[Producer], *, probing: bool
-) -> None:
-    """Create, or refuse. Before a name counts as taken, its holder's connection is probed."""
-    try:
-        _create(session, body, attempt)
-    except Refused as refused:
-        holder = refused.holder if probing and isinstance(refused, HolderBusy) else None
-        if holder is None and refused.code in _TAKEN:
-            topic = session.services.topics.in_memory(parse_topic(body.topic))
-            holder = None if topic is None else gone_among(session, topic.access.producers.values())
-        if holder is not None and holder is not session:
-
-            def decided() -> None:
-                if not session.has_gone and session.producers.is_current(body.producer_id, attempt):
-                    _try_create(session, body, attempt, probing=False)
-
-            holder.probe(decided)
-            return
-        session.producers.abandon(body.producer_id)
-        session.refuse(body.request_id, refused)
-
-
 def find_or_create(session: Session, name: TopicName, *, may_create: bool = True) -> Topic:
     """Return the topic, created if that is allowed. Raises `Refused`."""
     topics = session.services.topics
@@ -152,7 +177,7 @@ def find_or_create(session: Session, name: TopicName, *, may_create: bool = True
     return topic
 
 
-def gone_among(session: Session, handles: Iterable[Producer | Consumer]) -> Peer | None:
+def _gone_among(session: Session, handles: Iterable[Producer | Consumer]) -> Peer | None:
     """Return the first disconnected peer that still has one of these handles until its work is done."""
     gone = session.services.gone
     return next((each.peer for each in handles if each.peer in gone), None) if gone else None
@@ -196,83 +221,69 @@ def _create(session: Session, body: pb.CommandProducer, attempt: PendingHandle[P
         connected_since_ms=services.scheduler.now_ms,
     )
     topic.used()
-    opening = _ProducerOpening(session, body, attempt, topic, producer)
-    is_in = topic.access.add(producer, opening.admitted)
-    attempt.entered = producer
-    if not is_in:
-        attempt.is_waiting = True
-        opening.when_schema_durable(opening.queued)
+    _open(session, body, attempt, topic, producer)
 
 
-class _ProducerOpening:
-    """Steps of opening a producer after its topic has it: its client is answered when they are done."""
+def _open(
+    session: Session,
+    body: pb.CommandProducer,
+    attempt: PendingHandle[Producer],
+    topic: Topic,
+    producer: Producer,
+) -> None:
+    """Have the topic admit a producer; its client is answered when what it depends on is durable."""
+    handles, guarded = session.producers, partial(session.scheduler.guarded, "store", session)
 
-    def __init__(
-        self,
-        session: Session,
-        body: pb.CommandProducer,
-        attempt: PendingHandle[Producer],
-        topic: Topic,
-        producer: Producer,
-    ) -> None:
-        self._session = session
-        self._body = body
-        self._attempt = attempt
-        self._topic = topic
-        self._producer = producer
+    def when_schema_durable(then: Done) -> None:
+        session.services.schemas.when_durable(topic.name, guarded(then))
 
-    def when_schema_durable(self, then: Done) -> None:
-        """Call ``then`` when the version of the producer's schema is durable."""
-        guarded = self._session.scheduler.guarded("store", self._session, then)
-        self._session.services.schemas.when_durable(self._topic.name, guarded)
-
-    def admitted(self, refused: Refused | None) -> None:
-        """Continue after the topic has admitted the producer, or refused it."""
+    def admitted(refused: Refused | None) -> None:
         if refused is None:
-            self.when_schema_durable(self._schema_stored)
+            when_schema_durable(schema_stored)
         else:
-            self._enter(refused)
+            enter(refused)
 
-    def queued(self, _error: StoreError | None) -> None:
-        """Answer that the producer waits for exclusive access."""
-        if self._is_current:
-            _answer(self._session, self._producer, self._body.request_id, ready=False)
-
-    @property
-    def _is_current(self) -> bool:
-        return self._session.producers.is_current(self._producer.producer_id, self._attempt)
-
-    def _schema_stored(self, error: StoreError | None) -> None:
+    def schema_stored(error: StoreError | None) -> None:
         """Wait for entries of this name that an ended connection left: their ids count in the answer."""
-        if error is None and self._topic.has_pending(self._producer.name):
+        if error is None and topic.has_pending(producer.name):
             try:
                 # The record's report follows those of the entries.
-                self._topic.save_record(self._session.scheduler.guarded("store", self._session, self._stored))
+                topic.save_record(guarded(stored))
                 return
             except StoreError as stopped:
                 error = stopped
-        self._stored(error)
+        stored(error)
 
-    def _stored(self, error: StoreError | None) -> None:
-        refused = producer_refusal(self._session, self._body) if error is None else storage_refusal(error)
+    def stored(error: StoreError | None) -> None:
+        refused = producer_refusal(session, body) if error is None else storage_refusal(error)
         if refused is not None:
-            self._topic.remove_producer(self._producer)
-        self._enter(refused)
+            topic.remove_producer(producer)
+        enter(refused)
 
-    def _enter(self, refused: Refused | None) -> None:
-        producer, handles = self._producer, self._session.producers
-        if not self._is_current:
-            # The connection, or this attempt, ended meanwhile.
-            self._topic.remove_producer(producer)
+    def enter(refused: Refused | None) -> None:
+        if not handles.is_current(
+            producer.producer_id, attempt
+        ):  # the connection, or this attempt, ended meanwhile
+            topic.remove_producer(producer)
             return
         if refused is None and producer.removed:
             refused = Refused(pb.ServiceNotReady, "The topic was closed meanwhile: try again")
         if refused is not None:
             handles.abandon(producer.producer_id)
-            self._session.refuse(self._body.request_id, refused)
+            session.refuse(body.request_id, refused)
         else:
             handles.opened(producer.producer_id, producer)
-            _answer(self._session, producer, self._body.request_id, ready=True)
+            _answer(session, producer, body.request_id, ready=True)
+
+    def queued(_error: StoreError | None) -> None:
+        if handles.is_current(producer.producer_id, attempt):  # it waits for exclusive access
+            _answer(session, producer, body.request_id, ready=False)
+
+    is_in = topic.access.add(producer, admitted)
+    attempt.entered = producer
+    if not is_in:
+        attempt.is_waiting = True
+        when_schema_durable(queued)
 
 
 def _check_topic(session: Session, topic: Topic, body: pb.CommandProducer) -> None:
@@ -295,16 +306,15 @@ def _check_topic(session: Session, topic: Topic, body: pb.CommandProducer) -> No
 
 
 def _answer(session: Session, producer: Producer, request_id: int, *, ready: bool) -> None:
-    session.output.write(
-        answers.producer_success(
-            request_id,
-            producer.name,
-            # Sequence ids are unsigned in SEND and signed here.
-            last_sequence_id=to_signed(to_unsigned(producer.topic.last_sequence_id(producer.name))),
-            schema_version=producer.schema_version,
-            topic_epoch=producer.topic_epoch if ready and producer.access_mode != pb.Shared else None,
-            ready=ready,
-        )
+    session.answer(
+        "producer_success",
+        request_id=request_id,
+        producer_name=producer.name,
+        # Sequence ids are unsigned in SEND and signed here.
+        last_sequence_id=to_signed(to_unsigned(producer.topic.last_sequence_id(producer.name))),
+        schema_version=producer.schema_version,
+        topic_epoch=producer.topic_epoch if ready and producer.access_mode != pb.Shared else None,
+        producer_ready=ready,
     )
 
 
@@ -359,13 +369,13 @@ def on_close_producer(session: Session, command: pb.BaseCommand) -> None:
     producer_id, request_id = body.producer_id, body.request_id
     producer = session.producers.take(producer_id)
     if producer is None:
-        session.output.write(answers.success(request_id))
+        session.answer("success", request_id=request_id)
         return
     closing = producer
 
     def drained() -> None:
         session.producers.closing.pop(closing, None)
-        session.output.write(answers.success(request_id))
+        session.answer("success", request_id=request_id)
         closing.topic.remove_producer(closing)
 
     if closing.pending:

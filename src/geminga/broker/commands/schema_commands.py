@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from geminga.broker.commands import answers
-from geminga.broker.commands.permitted import look_refusal, schema_refusal
+from geminga.broker.commands.permissions import registration_refusal, schema_refusal
 from geminga.broker.commands.producing import when_loaded
 from geminga.broker.commands.session import Session
 from geminga.broker.refusal import Refused, storage_refusal
@@ -14,6 +13,8 @@ from geminga.errors import StoreError
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
+_SCHEMA, _CREATED = "getSchemaResponse", "getOrCreateSchemaResponse"
+
 
 def on_get_schema(session: Session, command: pb.BaseCommand) -> None:
     """Answer with a version of a topic's schema, or the newest."""
@@ -21,15 +22,15 @@ def on_get_schema(session: Session, command: pb.BaseCommand) -> None:
     try:
         name = parse_topic(body.topic)
     except Refused as refused:
-        session.output.write(answers.schema_failed(body.request_id, refused.code, refused.reason))
+        session.refuse(body.request_id, refused, _SCHEMA)
         return
 
     def at_hand(error: StoreError | None) -> None:
-        refused = storage_refusal(error) if error else look_refusal(session, body.topic, "Get Schema")
+        refused = storage_refusal(error) if error else schema_refusal(session, body)
         if refused is None:
             _answer_schema(session, body, name)
         else:
-            session.output.write(answers.schema_failed(body.request_id, refused.code, refused.reason))
+            session.refuse(body.request_id, refused, _SCHEMA)
 
     if session.services.schemas.in_memory(name):
         at_hand(None)
@@ -54,12 +55,13 @@ def _answer_schema(session: Session, body: pb.CommandGetSchema, name: TopicName)
         if found is None:
             raise Refused(pb.TopicNotFound, f"Topic not found or no-schema {name}")
     except Refused as refused:
-        session.output.write(answers.schema_failed(body.request_id, refused.code, refused.reason))
+        session.refuse(body.request_id, refused, _SCHEMA)
         return
     except StoreError as error:
-        session.output.write(answers.schema_failed(body.request_id, pb.PersistenceError, str(error)))
+        session.refuse(body.request_id, storage_refusal(error), _SCHEMA)
         return
-    session.output.write(answers.schema_found(body.request_id, found[1], version_bytes(found[0])))
+    version, schema = found
+    session.answer(_SCHEMA, request_id=body.request_id, schema=schema, schema_version=version_bytes(version))
 
 
 def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
@@ -67,11 +69,11 @@ def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
     body = command.getOrCreateSchema
 
     def loaded(error: StoreError | None) -> None:
-        refused = storage_refusal(error) if error else schema_refusal(session, body.topic)
+        refused = storage_refusal(error) if error else registration_refusal(session, body)
         if refused is None:
             _find_or_create(session, body)
         else:
-            session.output.write(answers.schema_refused(body.request_id, refused.code, refused.reason))
+            session.refuse(body.request_id, refused, _CREATED)
 
     when_loaded(session, body.topic, loaded, with_schema=True)
 
@@ -83,12 +85,11 @@ def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None
 
     def durable(error: StoreError | None) -> None:
         if error is not None:
-            refused = storage_refusal(error)
-            session.output.write(answers.schema_refused(request_id, refused.code, refused.reason))
+            session.refuse(request_id, storage_refusal(error), _CREATED)
         else:
             if is_new:
                 session.services.audit.command(session.log_fields, "getOrCreateSchema", body.topic)
-            session.output.write(answers.schema_created(request_id, version_bytes(version)))
+            session.answer(_CREATED, request_id=request_id, schema_version=version_bytes(version))
 
     try:
         name = parse_topic(body.topic)
@@ -96,7 +97,7 @@ def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None
         if topic is None:
             raise Refused(pb.TopicNotFound, f"Topic not found {name}")
         if body.schema.type == getattr(pb.Schema, "None"):
-            session.output.write(answers.schema_created(request_id, b""))
+            session.answer(_CREATED, request_id=request_id, schema_version=b"")
             return
         done = session.scheduler.guarded("store", session, durable)
         version = schemas.find(name, body.schema)
@@ -106,6 +107,6 @@ def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None
         version, is_new = len(schemas.versions(name)), True
         schemas.put(name, body.schema, auto_update=topic.policies.schema_auto_update, done=done)
     except Refused as refused:
-        session.output.write(answers.schema_refused(request_id, refused.code, refused.reason))
+        session.refuse(request_id, refused, _CREATED)
     except StoreError as error:
-        session.output.write(answers.schema_refused(request_id, pb.PersistenceError, str(error)))
+        session.refuse(request_id, storage_refusal(error), _CREATED)

@@ -17,11 +17,10 @@ from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.topic_registry import TopicRegistry
-from geminga.by_fields import ByFields
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Services(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
     """Services for all sessions. ``peers`` holds the sessions that have not ended.
 
     ``gone`` are those whose peers have disconnected: their remaining commands are being handled, or their

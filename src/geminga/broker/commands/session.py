@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from geminga.broker.commands import answers
 from geminga.broker.commands.credentials import PeerIdentity
@@ -41,7 +42,6 @@ from geminga.broker.refusal import ProtocolViolation, Refused
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.scheduler import Timer
 from geminga.broker.topics.producer import Producer
-from geminga.by_fields import ByFields
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer, Done
 from geminga.wire.broker_frames import AckFrame, BrokerFrameDecoder
@@ -76,8 +76,8 @@ class SessionState(Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CommandTable(ByFields):
+@dataclass(frozen=True, slots=True)
+class CommandTable:
     """Handlers of commands. The most frequent, SEND and the ACK of one entry, have their own fields."""
 
     on_send: Callable[[Session, SendFrame], None]
@@ -522,16 +522,20 @@ class Session:
     def _turn_away(self, refused: Refused) -> None:
         self.services.audit.failures["binary"] += 1
         self.services.audit.command(self.log_fields, "connect", "", refused.code)
-        self.output.write(answers.error(answers.UNSOLICITED, refused.code, refused.reason))
+        self.refuse(answers.UNSOLICITED, refused)
         self._close_because(str(refused))
 
     def _close_because(self, why: str) -> None:
         self._log_limited("%s: connection closed: %s", self, why)
         self.close()
 
-    def refuse(self, request_id: int, refused: Refused) -> None:
-        """Answer a request with an ERROR."""
-        self.output.write(answers.error(request_id, refused.code, refused.reason))
+    def answer(self, field: str, **values: Any) -> None:
+        """Send a command by its field of `BaseCommand`; see `geminga.broker.commands.answers.frame`."""
+        self.output.write(answers.frame(field, **values))
+
+    def refuse(self, request_id: int, refused: Refused, field: str = "error") -> None:
+        """Answer a request with an error, in an ERROR or in the answer ``field``."""
+        self.output.write(answers.refusal(field, request_id, refused))
 
     @property
     def handle_count(self) -> int:
@@ -623,24 +627,26 @@ class Session:
 
     # --- unsolicited commands to the client ---
     def send_error(self, producer_id: int, sequence_id: int, code: int, reason: str) -> None:
-        self.output.write(answers.send_error(producer_id, sequence_id, code, reason))
+        self.answer(
+            "send_error", producer_id=producer_id, sequence_id=sequence_id, error=code, message=reason
+        )
 
     def active_consumer_change(self, consumer_id: int, active: bool) -> None:
         if self.protocol_version >= _VERSION_ACTIVE_CONSUMER_CHANGE:
-            self.output.write(answers.active_consumer_change(consumer_id, active))
+            self.answer("active_consumer_change", consumer_id=consumer_id, is_active=active)
 
     def end_of_topic(self, consumer_id: int) -> None:
         """Send nothing: the C++ client (and ``pulsar-client`` on it) has no handler for this command and
         drops its connection over it (framing.md section 9)."""
         if self.protocol_version >= _VERSION_END_OF_TOPIC and not self.is_cpp_client:
-            self.output.write(answers.reached_end_of_topic(consumer_id))
+            self.answer("reachedEndOfTopic", consumer_id=consumer_id)
 
     def producer_closed(self, producer_id: int, producer: object) -> None:
         """Notify the client that the broker closed a producer, so that it can look the topic up again."""
         if self.producers.drop(producer_id, producer):
             self._remember_closed(producer_id)
             if self.state is not SessionState.CLOSED:
-                self.output.write(answers.close_producer(producer_id))
+                self.answer("close_producer", producer_id=producer_id, request_id=answers.UNSOLICITED)
 
     def producer_lost(self, producer_id: int, producer: object) -> None:
         self.producers.drop(producer_id, producer)
@@ -664,7 +670,7 @@ class Session:
         """Notify the client, unless it has reused the id meanwhile."""
         is_free = consumer_id not in self.consumers and consumer_id not in self.consumers.attempts
         if is_free and self.state is not SessionState.CLOSED:
-            self.output.write(answers.close_consumer(consumer_id))
+            self.answer("close_consumer", consumer_id=consumer_id, request_id=answers.UNSOLICITED)
 
 
 def _name(kind: int) -> str:

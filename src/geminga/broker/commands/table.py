@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from geminga.broker.commands import answers, consuming, lookup, producing, schema_commands
-from geminga.broker.commands.permissions import Guard, NoPermissionNeeded, guard, guarded
-from geminga.broker.commands.permitted import (
-    consumer_refusal,
-    list_refusal,
-    look_refusal,
-    producer_refusal,
-    schema_refusal,
-)
+from geminga.broker.commands import answers, consuming, lookup, permissions, producing, schema_commands
+from geminga.broker.commands.permissions import NoPermissionNeeded, Permission, guarded
 from geminga.broker.commands.session import CommandTable, Handler, Session
 from geminga.broker.refusal import Refused
-from geminga.by_fields import ByFields
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Command = pb.BaseCommand
 HANDSHAKE, HANDLE = NoPermissionNeeded.HANDSHAKE, NoPermissionNeeded.HANDLE
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CommandSpec(ByFields):
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
     """Declaration of a command."""
 
     handler: Handler | None
     """Handler; None for SEND, whose frames have their own handlers in `TABLE`."""
-    needs: Guard | NoPermissionNeeded
+    needs: Permission | NoPermissionNeeded
     """Permission that the command needs, or the reason why it needs none."""
     before_connect: bool = False
     """Whether the command is allowed before CONNECT is answered."""
@@ -68,25 +60,17 @@ _TRANSACTION_BODIES = {
     Command.END_TXN_ON_SUBSCRIPTION: "endTxnOnSubscription",
 }
 
-_MAY_PRODUCE = guard("producer", producer_refusal)
-_MAY_SUBSCRIBE = guard("subscribe", consumer_refusal)
-_MAY_LIST = guard("getTopicsOfNamespace", lambda session, body: list_refusal(session, body.namespace))
-_MAY_WATCH = guard("watchTopicList", lambda session, body: list_refusal(session, body.namespace))
-_MAY_REGISTER_SCHEMA = guard(
-    "getOrCreateSchema", lambda session, body: schema_refusal(session, body.topic), answers.schema_refused
+_MAY_PRODUCE = Permission("producer", permissions.producer_refusal)
+_MAY_SUBSCRIBE = Permission("subscribe", permissions.consumer_refusal)
+_MAY_LIST = Permission("getTopicsOfNamespace", permissions.list_refusal)
+_MAY_WATCH = Permission("watchTopicList", permissions.list_refusal)
+_MAY_REGISTER_SCHEMA = Permission(
+    "getOrCreateSchema", permissions.registration_refusal, "getOrCreateSchemaResponse"
 )
-_MAY_READ_SCHEMA = guard(
-    "getSchema",
-    lambda session, body: look_refusal(session, body.topic, "Get Schema"),
-    answers.schema_failed,
-)
-_MAY_LOOK_UP = guard(
-    "lookupTopic", lambda session, body: look_refusal(session, body.topic, "Lookup"), answers.lookup_failed
-)
-_MAY_READ_PARTITIONS = guard(
-    "partitionMetadata",
-    lambda session, body: look_refusal(session, body.topic, "Get Partition Metadata"),
-    answers.partitions_failed,
+_MAY_READ_SCHEMA = Permission("getSchema", permissions.schema_refusal, "getSchemaResponse")
+_MAY_LOOK_UP = Permission("lookupTopic", permissions.lookup_refusal, "lookupTopicResponse")
+_MAY_READ_PARTITIONS = Permission(
+    "partitionMetadata", permissions.partitions_refusal, "partitionMetadataResponse"
 )
 
 COMMANDS: Final[Mapping[int, CommandSpec]] = {
@@ -118,29 +102,28 @@ COMMANDS: Final[Mapping[int, CommandSpec]] = {
 """Declaration of every command of clients."""
 
 
-def _table(handlers: Mapping[int, Handler]) -> CommandTable:
-    return CommandTable(
-        on_send=producing.on_send,
-        on_send_run=producing.on_send_run,
-        on_single_ack=consuming.on_single_ack,
-        handlers=handlers,
-        before_connect=frozenset(kind for kind, spec in COMMANDS.items() if spec.before_connect),
-        quick=frozenset(kind for kind, spec in COMMANDS.items() if spec.quick),
-        calm=frozenset(kind for kind, spec in COMMANDS.items() if spec.calm),
-        when_gone=frozenset(kind for kind, spec in COMMANDS.items() if spec.when_gone),
-    )
+def _handlers() -> Iterator[tuple[int, Handler]]:
+    for kind, spec in COMMANDS.items():
+        if spec.handler is not None:
+            needs = spec.needs
+            yield (
+                kind,
+                spec.handler if isinstance(needs, NoPermissionNeeded) else guarded(needs, spec.handler),
+            )
 
 
-HANDLERS: Final[dict[int, Handler]] = {
-    kind: spec.handler for kind, spec in COMMANDS.items() if spec.handler is not None
-}
+def _kinds(field: str) -> frozenset[int]:
+    """Return the commands that have a flag of `CommandSpec`."""
+    return frozenset(kind for kind, spec in COMMANDS.items() if getattr(spec, field))
 
 
-def _guarded(kind: int, handler: Handler) -> Handler:
-    needs = COMMANDS[kind].needs
-    return handler if isinstance(needs, NoPermissionNeeded) else guarded(needs, handler)
-
-
-TABLE: Final = _table(HANDLERS)
-GUARDED_TABLE: Final = _table({kind: _guarded(kind, handler) for kind, handler in HANDLERS.items()})
-"""`TABLE` for brokers with authorization."""
+TABLE: Final = CommandTable(
+    on_send=producing.on_send,
+    on_send_run=producing.on_send_run,
+    on_single_ack=consuming.on_single_ack,
+    handlers=dict(_handlers()),
+    before_connect=_kinds("before_connect"),
+    quick=_kinds("quick"),
+    calm=_kinds("calm"),
+    when_gone=_kinds("when_gone"),
+)

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from geminga.broker.commands import answers
+from geminga.broker.commands.answers import frame
 from geminga.broker.commands.topic_list import TopicsPattern, hash_in_steps, is_hidden
 from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.refusal import Refused
@@ -190,7 +190,8 @@ class TopicListWatcher:
 
     def tell(self, added: Sequence[str], removed: Sequence[str], topics_hash: str) -> None:
         """Send changes of the list."""
-        self._write(answers.watch_update(self._watcher_id, added, removed, topics_hash))
+        changes = {"new_topics": added, "deleted_topics": removed, "topics_hash": topics_hash}
+        self._write(frame("watchTopicUpdate", watcher_id=self._watcher_id, **changes))
 
     def close(self) -> None:
         self._watched.leave(self)

@@ -12,7 +12,6 @@ from typing import Protocol
 from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.peer import Peer, PeerOutput
 from geminga.broker.rates import Rates
-from geminga.by_fields import ByFields
 from geminga.ledger.api import Buffer, Done
 from geminga.wire.frames import encode_message, encode_messages
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -32,8 +31,8 @@ def type_name(number: int) -> str:
     return pb.CommandSubscribe.SubType.Name(number)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LastMessage(ByFields):
+@dataclass(frozen=True, slots=True)
+class LastMessage:
     """End of a topic: its newest durable entry (-1:-1 if empty), and the mark-delete position."""
 
     position: tuple[int, int]

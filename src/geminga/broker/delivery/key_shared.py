@@ -25,7 +25,6 @@ from geminga.broker.delivery.selectors import (
 from geminga.broker.delivery.shared import ENTRIES_PER_TURN_MAX, SharedDispatcher
 from geminga.broker.entries import count_of, head_of, sticky_key
 from geminga.broker.refusal import Refused
-from geminga.by_fields import ByFields
 from geminga.wire.hashing import SLOTS
 from geminga.wire.metadata import EntryHead
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -35,8 +34,8 @@ LOOK_AHEAD_MAX = 20_000
 """New entries are not read while this many wait for a consumer or a slot."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class BlockedKey(ByFields):
+@dataclass(frozen=True, slots=True)
+class BlockedKey:
     """Entries of a slot that wait until ``holder`` has acknowledged its entries of that slot."""
 
     slot: int

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from geminga.by_fields import ByFields
 from geminga.errors import PulsarException
 
 CREDENTIALS_BYTES_MAX: Final = 64 * 1024
@@ -21,8 +20,8 @@ CREDENTIALS_BYTES_MAX: Final = 64 * 1024
 _SCHEMES: Final = {"bearer": "token", "basic": "basic"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Principal(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
     """Authenticated identity. ``expires_at_ms`` is wall time; None if the credentials never expire."""
 
     role: str

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 DEPTH_MAX = 100
@@ -35,22 +37,20 @@ class NotAvro(ValueError):
     """The definition is not an Avro schema; the message says where and why."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AvroType:
     """Type of a schema. References share the object of a named type."""
 
-    __slots__ = ("aliases", "branches", "fields", "inner", "kind", "name", "size", "symbols")
-
-    def __init__(self, kind: str, name: str = "") -> None:
-        self.kind = kind
-        self.name = name
-        """Full name, with the namespace."""
-        self.aliases: tuple[str, ...] = ()
-        self.branches: list[AvroType] = []
-        self.fields: list[AvroField] = []
-        self.inner: AvroType | None = None
-        """Type of an array's items or of a map's values."""
-        self.size = 0
-        self.symbols: list[str] = []
+    kind: str
+    name: str = ""
+    """Full name, with the namespace."""
+    aliases: tuple[str, ...] = ()
+    branches: Sequence[AvroType] = ()
+    fields: Sequence[AvroField] = ()
+    inner: AvroType | None = None
+    """Type of an array's items or of a map's values."""
+    size: int = 0
+    symbols: Sequence[str] = ()
 
     @property
     def short_name(self) -> str:
@@ -60,16 +60,14 @@ class AvroType:
         return f"{self.kind} {self.name}" if self.name else self.kind
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AvroField:
     """Field of a record."""
 
-    __slots__ = ("aliases", "has_default", "name", "type")
-
-    def __init__(self, name: str, type_: AvroType, has_default: bool, aliases: tuple[str, ...]) -> None:
-        self.name = name
-        self.type = type_
-        self.has_default = has_default
-        self.aliases = aliases
+    name: str
+    type: AvroType
+    has_default: bool
+    aliases: tuple[str, ...]
 
 
 def parse(data: bytes) -> AvroType:

@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from geminga.broker.settings import BrokerSettings
-from geminga.by_fields import ByFields
 from geminga.policies import INACTIVE_TOPIC_MODES, QUOTA_KINDS, DispatchRate, SubscribeRate
 from geminga.records import encode
 
 _DEFAULT_STRATEGY: Final = "FULL"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ThrottleRate(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottleRate:
     """Rate limit: messages and bytes in a period; -1 is no limit."""
 
     messages: int = -1
@@ -25,8 +24,8 @@ class ThrottleRate(ByFields):
     period_seconds: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class UnackedRedelivery(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnackedRedelivery:
     """Redelivery of messages that no consumer acknowledges in time; 0 seconds: never."""
 
     after_seconds: float = 0.0
@@ -50,8 +49,8 @@ _SIZE, _AGE = ("backlog_quota_map", QUOTA_KINDS[0]), ("backlog_quota_map", QUOTA
 _RETENTION, _DELAYED, _INACTIVE = "retention_policies", "delayed_delivery_policies", "inactive_topic_policies"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Policies(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
     """Policies of a namespace or a topic after topic, namespace and broker settings are merged.
 
     Limits are 0 if not set (Pulsar's convention), sizes and ages of retention and backlog quota -1.

@@ -354,7 +354,6 @@ _UNDECLARED: Final[Mapping[str, Check]] = {
     "antiAffinityGroup": _name,
     "auth_policies": auth_policies,
     "backlog_quota_map": backlog_quotas,
-    "bookieAffinityGroup": any_object,
     "bundles": any_object,
     "clusterDispatchRate": by_cluster(_value(DispatchRate)),
     "deleted": flag,

@@ -12,18 +12,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from geminga.broker.core import Broker
 
 T = TypeVar("T")
-
-
-class Flushed(Protocol):
-    """Connection with output to send."""
-
-    def flush(self) -> None:
-        """Pass the collected writes to the transport."""
 
 
 class CoreCalls:
@@ -38,7 +31,7 @@ class CoreCalls:
         self._polled = polled
         self._depth = 0
         self._entry = _Entry(self)
-        self._dirty: list[Flushed] = []
+        self._dirty: list[Callable[[], None]] = []
         self._flush_scheduled = False
         self._poll_scheduled = False
         self._poll_now = False
@@ -82,9 +75,9 @@ class CoreCalls:
         if self.broker.deadline < self._timer_at:
             self._arm(self.broker.deadline)
 
-    def mark_dirty(self, connection: Flushed) -> None:
-        """Record that ``connection`` has something to send at the end of this entry."""
-        self._dirty.append(connection)
+    def mark_dirty(self, flush: Callable[[], None]) -> None:
+        """Have ``flush`` called, which sends what a connection has collected, at the end of this entry."""
+        self._dirty.append(flush)
         if not self._depth and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_dirty)
@@ -92,8 +85,8 @@ class CoreCalls:
     def _flush_dirty(self) -> None:
         self._flush_scheduled = False
         dirty, self._dirty = self._dirty, []
-        for connection in dirty:
-            connection.flush()
+        for flush in dirty:
+            flush()
 
     # --- store completions ---
     def wakeup(self) -> None:

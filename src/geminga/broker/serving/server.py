@@ -128,9 +128,6 @@ class PeerConnection(asyncio.Protocol):
         finally:
             core.leave()
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, error: Exception | None) -> None:
         session, self._session = self._session, None
         self._transport = None
@@ -189,7 +186,7 @@ class PeerConnection(asyncio.Protocol):
             return
         chunks = self._chunks
         if not chunks:
-            self._core.mark_dirty(self)
+            self._core.mark_dirty(self.flush)
         chunks.append(data)
         self._pending_bytes += len(data)
         if self._pending_bytes >= self._flush_bytes:

@@ -23,7 +23,6 @@ from geminga.broker.position_lookup import offset_by_time
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.topics.access import ProducerAccess
-from geminga.by_fields import ByFields
 from geminga.diagnosis.conclude import ago_text
 
 log = logging.getLogger("geminga.broker")
@@ -32,8 +31,8 @@ HOLD = "producer_request_hold"
 EVICTION = "consumer_backlog_eviction"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class QuotaExceeded(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaExceeded:
     """Quota that a subscription exceeds. ``limit`` and ``found`` are bytes (size) or seconds (age)."""
 
     action: str

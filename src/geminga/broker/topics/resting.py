@@ -136,6 +136,11 @@ class RestingTopics:
         """Number of subscriptions with a backlog that are not listed by name."""
         return self.with_backlog - self._listed_count
 
+    def backlog(self, text: str, subscription: str) -> int:
+        """Return the entries in the backlog of a stored subscription; 1 if the topic cannot be read, 0 if its
+        backlog is not listed."""
+        return 1 if text in self._damaged else self.listed.get(text, {}).get(subscription, 0)
+
     # --- topics that were not in memory from the beginning ---
     @property
     def is_complete(self) -> bool:

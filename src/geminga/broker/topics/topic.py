@@ -22,7 +22,6 @@ from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import PublishedTopic
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
-from geminga.by_fields import ByFields
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
 
@@ -32,8 +31,8 @@ UNUSED_SECONDS: Final = 60.0
 """Time after which a topic without clients leaves memory."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TopicServices(ByFields):
+@dataclass(frozen=True, slots=True)
+class TopicServices:
     """Services of a broker for its topics."""
 
     scheduler: Scheduler
@@ -52,8 +51,8 @@ class TopicServices(ByFields):
     """Limits shared by the topics without limits of their own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class SubscriptionRequest(ByFields):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionRequest:
     """Content of SUBSCRIBE: the subscription, and the start of a new one.
 
     ``start`` is a ledger and an entry id, for readers; ``rollback_seconds`` starts that long ago.

@@ -170,6 +170,7 @@ function listRow(columns, link, ...below) {
 
 // --- all subscriptions ---
 const SAMPLES = 60;
+const GROWTH_SAMPLES = 10;
 const TOPICS_SHOWN = 5;
 const TOPICS_NAMED = 3;
 const ROWS = 200;
@@ -267,7 +268,7 @@ function subscriptionRow(row) {
   cells.backlog.append(messages, entries);
   const kind = row.runs || (row.subscription === "geminga-redrive" ? "dead letters sent back" : "");
   fill(place, topicName(row.topic), row.partitions ? ` · ${plural(row.partitions, "partition")}` : null, kind ? h("span", { class: "tag" }, kind) : null);
-  const seen = []; // samples of this page, for a broker that keeps none
+  const [seen, times] = [[], []]; // samples of this page
   let said = "";
   element.update = (now) => {
     level(now.trouble);
@@ -277,10 +278,12 @@ function subscriptionRow(row) {
     text(entries, now.entries && (!known || now.entries !== now.messages)
       ? plural(now.entries, "entry", "entries") : "");
     text(cells.oldest, now.oldestSeconds >= 0 && now.entries ? duration(now.oldestSeconds) : "");
-    text(growth, growthOf(now));
-    growth.className = `growth ${now.growth > 0.5 ? "up" : now.growth < -0.5 ? "down" : ""}`;
     seen.push(known ? now.messages : now.entries);
-    if (seen.length > SAMPLES) seen.shift();
+    times.push(performance.now() / 1000);
+    if (seen.length > SAMPLES) (seen.shift(), times.shift());
+    const grows = growthOf(seen, times);
+    text(growth, Math.abs(grows) < 0.05 ? "" : `${grows > 0 ? "+" : "−"}${rate(Math.abs(grows))}/s`);
+    growth.className = `growth ${grows > 0.5 ? "up" : grows < -0.5 ? "down" : ""}`;
     line.draw(now.history ? [...now.history, seen.at(-1)] : seen);
     text(cells.unacked, now.unacked ? count(now.unacked) : "");
     text(cells.in, now.awake ? rate(now.rateIn) : "");
@@ -290,9 +293,11 @@ function subscriptionRow(row) {
   return element;
 }
 
-function growthOf(row) {
-  if (row.growth === null || Math.abs(row.growth) < 0.05) return "";
-  return `${row.growth > 0 ? "+" : "−"}${rate(Math.abs(row.growth))}/s`;
+// Messages per second by which a backlog grew over the last samples.
+function growthOf(seen, times) {
+  const first = Math.max(0, seen.length - GROWTH_SAMPLES);
+  const seconds = times.at(-1) - times[first];
+  return seconds < 2 ? 0 : (seen.at(-1) - seen[first]) / seconds;
 }
 
 // A sparkline of a few dozen samples.
