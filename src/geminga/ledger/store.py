@@ -6,7 +6,7 @@ owner's thread (`journal`). The resulting state is in memory (`state`), checkpoi
 frees the space of deleted records. docs/decisions/store-layout.md gives the reasons.
 
 `FileStore` connects the parts: `store_writes` orders the writes and `completions` reports them,
-`store_reading` reads, and `keys`, `store_disk` and `store_damage` have the store's ``keys``, ``disk`` and
+`reading` reads, and `keys`, `store_disk` and `store_damage` have the store's ``keys``, ``disk`` and
 ``damage``.
 """
 
@@ -34,6 +34,7 @@ from geminga.ledger.journal import Journal
 from geminga.ledger.keys import FileStoreKeys
 from geminga.ledger.ledger_table import TailCache
 from geminga.ledger.log import LogEnd, LogFiles, LogWriter
+from geminga.ledger.reading import StoreReading
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
 from geminga.ledger.rewriting import LogRewriter, RewriterParts
 from geminga.ledger.settings import StoreSettings
@@ -41,7 +42,6 @@ from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.state import StoreState
 from geminga.ledger.store_damage import FileStoreDamage
 from geminga.ledger.store_disk import FileStoreDisk
-from geminga.ledger.store_reading import StoreReading
 from geminga.ledger.store_writes import StoreWrites
 from geminga.ledger.worker import Worker
 
@@ -126,7 +126,8 @@ class FileStore:
         if self._threads:
             self._journal.start()
             self._worker.start()
-        self.reading.start()
+        if self.reading.pool is not None:
+            self.reading.pool.start()
         # The log must hold everything, including records whose bytes in the log are damaged now.
         found = self._recovery.damage
         self.damage.write_again(found.unwritten_keys, found.unwritten_ledgers)
@@ -190,7 +191,7 @@ class FileStore:
                 worker=self._worker,
                 catalog=catalog,
                 rewriter=self.rewriter,
-                readers_index=self.reading.index,
+                readers_index=self.reading.index if self._threads else None,
                 sizes=self._sizes,
                 submit=writes.submit,
                 has_threads=self._threads,
@@ -209,6 +210,7 @@ class FileStore:
                 writes, state, tails, self.rewriter, self._checkpoints, self._sizes, self._finished
             )
         )
+        self.read = self.reading.read
         self.fetch = self.reading.fetch
         self.bring = self.reading.bring
         self.ledgers = self._ledgers.owned
@@ -302,11 +304,6 @@ class FileStore:
         if self._journal.idle:
             self._journal.wake()
         return ids[0]
-
-    def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
-        return self.reading.reader.read(
-            self._ledgers.ledger(ledger_id), first_entry_id, entries_max, bytes_max
-        )
 
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
         self._writes.check()
