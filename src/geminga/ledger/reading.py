@@ -26,8 +26,7 @@ from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, describe, file_name
 from geminga.ledger.index import GIVEN_UP, MISSING, Index, LedgerState, empty_chunk
 from geminga.ledger.log import LogFiles
 from geminga.ledger.read_pool import ReadPool
-from geminga.ledger.settings import StoreSettings
-from geminga.ledger.state import StoreState
+from geminga.ledger.store_parts import StoreParts
 from geminga.wire.checksum import crc32c
 
 logger = logging.getLogger("geminga.ledger")
@@ -75,20 +74,14 @@ class StoreReading:
     Without `use_threads` it waits for the disk itself.
     """
 
-    def __init__(
-        self,
-        state: StoreState,
-        files: LogFiles,
-        settings: StoreSettings,
-        note_damage: Callable[[Damage], None],
-    ) -> None:
-        self._settings = settings
+    def __init__(self, parts: StoreParts, note_damage: Callable[[Damage], None]) -> None:
+        self._settings = parts.settings
         self._suspects: OrderedDict[tuple[int, int], tuple[float, float]] = OrderedDict()
-        self._state = state
-        self._files = files
+        self._state = parts.state
+        self._files = parts.files
         self._note_damage = note_damage
         self.pool: ReadPool[ReadEntries] | None = None
-        self.index = state.index
+        self.index = parts.state.index
         """Index by which entries are found: that of the owner or of the reader threads."""
         self._catalogs: SimpleQueue[Catalog] = SimpleQueue()
         """Connections for reading ahead, one for each reader thread."""

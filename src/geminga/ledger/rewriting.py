@@ -19,14 +19,12 @@ damaged live entry, until its loss is accepted, and bytes that are not a group o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from geminga.errors import StoreError
-from geminga.ledger.api import Buffer, Done
 from geminga.ledger.catalog import Catalog, EntryChunk
-from geminga.ledger.filesystem import File, FileSystem
+from geminga.ledger.filesystem import File
 from geminga.ledger.format import (
     CREATE,
     DELETE_KEY,
@@ -50,15 +48,13 @@ from geminga.ledger.format import (
 )
 from geminga.ledger.index import GIVEN_UP
 from geminga.ledger.ledger_table import NOBODY
-from geminga.ledger.log import Gap, LogFiles, read_directory, scan_headers
-from geminga.ledger.settings import StoreSettings
+from geminga.ledger.log import Gap, read_directory, scan_headers
 from geminga.ledger.state import StoreState
-from geminga.ledger.worker import Worker
+from geminga.ledger.store_parts import StoreParts
 from geminga.wire.checksum import crc32c
 
 logger = logging.getLogger("geminga.ledger")
 
-Submit = Callable[[int, int, int, Buffer, Done | None], None]
 NewRecord = tuple[int, int, int, bytes]
 
 EAGER_LIVE_FRACTION = 0.8
@@ -190,39 +186,18 @@ def restatement(state: StoreState, key: str, *, with_deletion: bool) -> NewRecor
     return REMAINS, len(change.key_bytes), change.fingerprint, data
 
 
-class RewriterParts(NamedTuple):
-    """Parts of a store that rewriting uses."""
-
-    filesystem: FileSystem
-    folder: str
-    store_id: bytes
-    settings: StoreSettings
-    state: StoreState
-    files: LogFiles
-    catalog: Catalog
-    worker: Worker
-    submit: Submit
-    """Adds a record to the log."""
-    sizes: dict[int, int]
-    """Sizes of the existing log files, by number."""
-    freed: Callable[[], None]
-    """Called on the worker's thread when a file was deleted."""
-
-
 class LogRewriter:
     """Rewrites one log file at a time. Its methods run on the owner's thread."""
 
-    def __init__(self, parts: RewriterParts) -> None:
-        self._filesystem = parts.filesystem
-        self._folder = parts.folder
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
         self._seed = crc32c(parts.store_id)
         self._settings = parts.settings
         self._state = parts.state
         self._files = parts.files
         self._catalog = parts.catalog
         self._worker = parts.worker
-        self._submit = parts.submit
-        self._freed = parts.freed
+        self._submit = parts.writes.submit
         self._sizes = parts.sizes
         self._reader: LiveRecordReader | None = None
         self._slice = FileSlice()
@@ -276,7 +251,7 @@ class LogRewriter:
         size = self._size_bytes = self._sizes[number]
 
         def begin() -> None:
-            file = self._filesystem.open(self._files.path(number))
+            file = self._parts.filesystem.open(self._files.path(number))
             self._reader = LiveRecordReader(file, number, size, self._seed, self._catalog)
             self._slice = self._reader.next_slice()
 
@@ -373,11 +348,11 @@ class LogRewriter:
         self._files.forget(number)
 
         def delete() -> None:
-            self._filesystem.unlink(self._files.path(number))
+            self._parts.filesystem.unlink(self._files.path(number))
             # A reader at an old position may have opened it again, which would keep its space.
             self._files.forget(number)
-            self._filesystem.sync_folder(self._folder)
-            self._freed()
+            self._parts.filesystem.sync_folder(self._parts.folder)
+            self._parts.gauge.measure()
 
         def deleted(error: Exception | None) -> None:
             self.is_running = False
