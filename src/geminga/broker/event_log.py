@@ -50,8 +50,6 @@ class BrokerEvent:
 class BrokerEventLog:
     """Newest events by kind."""
 
-    __slots__ = ("_kept",)
-
     def __init__(self) -> None:
         self._kept: dict[What, deque[BrokerEvent]] = {}
 

@@ -59,21 +59,6 @@ class _Received:
 class MemoryBackpressure:
     """Accounts of pending and received bytes of all peers."""
 
-    __slots__ = (
-        "_logged_at",
-        "_paused",
-        "_received",
-        "_scheduler",
-        "_sweep",
-        "dropped",
-        "is_behind",
-        "pending_bytes",
-        "pending_bytes_max",
-        "pending_bytes_per_peer_max",
-        "received_bytes",
-        "received_bytes_max",
-    )  # fmt: skip
-
     def __init__(
         self, scheduler: Scheduler, settings: BrokerSettings, is_behind: Callable[[], bool] = lambda: False
     ) -> None:
