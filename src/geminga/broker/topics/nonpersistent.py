@@ -40,7 +40,7 @@ class NonPersistentSubscription:
         self.dropped = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
-        self._selector: Selector[Consumer] | None = None
+        self._selector: Selector | None = None
         self._turn = 0
         self._active: Consumer | None = None
 
