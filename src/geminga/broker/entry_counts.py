@@ -21,6 +21,7 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
 
@@ -82,24 +83,15 @@ class CountsCache:
         self._bytes -= self._held.pop(ledger, 0)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CountBlock:
     """Counts of consecutive entries; ``messages_before`` and ``bytes_before`` are sums of earlier entries."""
 
-    __slots__ = ("bytes_before", "first", "messages", "messages_before", "sizes")
-
-    def __init__(
-        self,
-        first: int,
-        messages: IntegerColumn,
-        sizes: IntegerColumn,
-        messages_before: int,
-        bytes_before: int,
-    ) -> None:
-        self.first = first
-        self.messages = messages
-        self.sizes = sizes
-        self.messages_before = messages_before
-        self.bytes_before = bytes_before
+    first: int
+    messages: IntegerColumn
+    sizes: IntegerColumn
+    messages_before: int
+    bytes_before: int
 
     @property
     def end(self) -> int:
@@ -208,19 +200,16 @@ class LedgerCounts:
         if len(self._sizes) >= TAIL_KEPT_ENTRIES:
             self.seal()
 
-    def load(self, entries: int) -> None:
-        """Load the stored blocks of a ledger with that number of entries."""
-        self._load(entries)
-
     def restore(self) -> bool:
         """Load the blocks into memory; False if some are missing in the store (damage)."""
         if not self.in_memory:
             sealed = self.sealed
-            self._load(sealed)
+            self.load(sealed)
             return self.sealed == sealed
         return True
 
-    def _load(self, entries: int) -> None:
+    def load(self, entries: int) -> None:
+        """Load the stored blocks of a ledger with that number of entries."""
         self._blocks, self._firsts, self.in_memory = _NO_BLOCKS, _NO_FIRSTS, True
         self.sealed = self.sealed_messages = self.sealed_bytes = 0
         value = self._store.keys.get(self._key)

@@ -16,6 +16,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Protocol
@@ -40,21 +41,17 @@ _NONE_CACHED: dict[int, bytes] = {}
 SegmentTest = Callable[["Segment", int], bool]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Segment:
-    """One ledger of the topic. ``created_ms`` and ``written_ms`` are the broker's wall-clock time.
+    """One ledger of the topic. ``created_ms`` and ``written_ms`` are the broker's wall-clock time."""
 
-    ``written_ms`` is the time of its last entry; 0 if unknown.
-    """
-
-    __slots__ = ("base", "created_ms", "entries", "ledger_id", "size_bytes", "written_ms")
-
-    def __init__(self, ledger_id: int, base: int, created_ms: int, entries: int, size_bytes: int) -> None:
-        self.ledger_id = ledger_id
-        self.base = base
-        self.created_ms = created_ms
-        self.entries = entries
-        self.size_bytes = size_bytes
-        self.written_ms = 0
+    ledger_id: int
+    base: int
+    created_ms: int
+    entries: int
+    size_bytes: int
+    written_ms: int = 0
+    """Time of its last entry; 0 if unknown."""
 
     @property
     def end(self) -> int:
@@ -573,26 +570,22 @@ class ManagedLedger:
         self._store.keys.delete(self._key)
 
 
-@lru_cache(maxsize=1024)
-def ledger_limits(entries_max: int, bytes_max: int, seconds_max: float) -> LedgerLimits:
-    """Return an object with these limits that all topics share."""
-    return LedgerLimits(entries_max, bytes_max, seconds_max)
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class LedgerLimits:
     """Limits of a ledger: the first one reached starts a new one."""
 
-    __slots__ = ("_bytes_max", "_entries_max", "_milliseconds_max")
-
-    def __init__(self, entries_max: int, bytes_max: int, seconds_max: float) -> None:
-        self._entries_max = entries_max
-        self._bytes_max = bytes_max
-        self._milliseconds_max = seconds_max * 1000
+    entries_max: int
+    bytes_max: int
+    seconds_max: float
 
     def reached(self, segment: Segment, now_ms: int, more_entries: int = 0, more_bytes: int = 0) -> bool:
         """Return whether the limits are reached after ``more_entries`` and ``more_bytes``."""
         return (
-            segment.entries + more_entries >= self._entries_max
-            or segment.size_bytes + more_bytes >= self._bytes_max
-            or (now_ms - segment.created_ms >= self._milliseconds_max and segment.entries > 0)
+            segment.entries + more_entries >= self.entries_max
+            or segment.size_bytes + more_bytes >= self.bytes_max
+            or (now_ms - segment.created_ms >= self.seconds_max * 1000 and segment.entries > 0)
         )
+
+
+ledger_limits = lru_cache(maxsize=1024)(LedgerLimits)
+"""Returns an object with these limits that all topics share."""

@@ -13,6 +13,7 @@ producer resumes at its client's first try after the backlog has shrunk.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -193,11 +194,5 @@ def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
 
 def _offset_of_size(ledger: ManagedLedger, size: int) -> int:
     """Return the first offset from which at most ``size`` bytes follow."""
-    low, high = ledger.start, ledger.confirmed
-    while low < high:
-        middle = (low + high) // 2
-        if ledger.size_from(middle) > size:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    offsets = range(ledger.start, ledger.confirmed)
+    return ledger.start + bisect_left(offsets, -size, key=lambda offset: -ledger.size_from(offset))
