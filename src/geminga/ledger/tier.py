@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 
 from geminga.errors import LedgerNotFound, StoreError
 from geminga.ledger.api import Done, ReadAhead, TierStats
-from geminga.ledger.byte_rate import ByteRate
 from geminga.ledger.callbacks import run_callback
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.offload_worker import IDLE_SECONDS_MAX, OffloadWriters
+from geminga.ledger.offload_worker import IDLE_SECONDS_MAX, ByteRate, OffloadWriters
 from geminga.ledger.offloading import PIECE_BYTES, PIECE_ENTRIES, OffloadFailed, Offloading
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_claim import StorageClaim, StorageNotClaimed
