@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from geminga.errors import StoreDamaged, StoreError
-from geminga.ledger.backup import is_name, name_at
+from geminga.ledger.backup import EarlierBackup, is_name, name_at
 from geminga.ledger.filesystem import Buffer, FileSystem, Lock
 from geminga.offload.storage import OffloadStorage, StorageWriter
 
@@ -119,7 +119,7 @@ class ObjectSeries:
             self._storage.delete(f"{name}{_SUFFIX}")
 
 
-class EarlierObjects:
+class EarlierObjects(EarlierBackup):
     """Previous backup of the same store, of which the objects still exist."""
 
     def __init__(self, store: Path, objects: ObjectFileSystem, files: dict[str, BackupObject]) -> None:
