@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Protocol
 
 from geminga.broker import ledger_list
 from geminga.broker.entry_counts import CountsCache, EntryCounts
@@ -91,18 +90,11 @@ def _ignore(_entries: list[bytes], _error: StoreError | None) -> None:
     """Called for nothing: a read of the memory alone is not reported."""
 
 
-class RollingTopic(Protocol):
-    """Interface of a topic for its ledger."""
-
-    def ledger_rolled(self) -> None:
-        """Record that a new ledger was begun."""
-
-
 class ManagedLedger:
     """Ledgers of a topic. Entries at ``start <= offset < confirmed`` are readable; ``end`` is the next."""
 
     __slots__ = (
-        "_bases", "_cache", "_current", "_owner", "_store", "_topic",
+        "_bases", "_cache", "_current", "_owner", "_rolled", "_store",
         "cached", "confirmed", "counts", "damaged", "end", "segments",
     )  # fmt: skip
 
@@ -114,10 +106,10 @@ class ManagedLedger:
         counts: CountsCache,
         *,
         now_ms: int = 0,
-        topic: RollingTopic | None = None,
+        rolled: Callable[[], None] = lambda: None,
     ) -> None:
-        """``topic`` is notified of each new ledger."""
-        self._topic = topic
+        """``rolled`` is called for each new ledger."""
+        self._rolled = rolled
         self._store = store
         self._owner = owner
         self._cache = cache
@@ -323,8 +315,7 @@ class ManagedLedger:
         self._add_segment(segment)
         self.counts.roll(ledger_id)
         self._current = segment
-        if self._topic is not None:
-            self._topic.ledger_rolled()
+        self._rolled()
         return segment
 
     # --- reading ---
@@ -554,7 +545,7 @@ class ManagedLedger:
 
     def leave_memory(self) -> None:
         """Drop the reference to the topic."""
-        self._topic = None
+        self._rolled = lambda: None
 
     def release(self) -> None:
         """Allow the store to drop the unused ledgers from memory."""

@@ -332,7 +332,7 @@ def _encode_ranges(out: bytearray, bits: int) -> None:
 
 def _decode_chunk(reader: RecordReader, kind: int) -> int:
     if kind == _BITMAP:
-        return reader.bitmap(_BITMAP_BYTES)
+        return int.from_bytes(reader.take(_BITMAP_BYTES), "little")
     if kind != _RANGES:
         raise reader.damaged(f"unknown kind of chunk {kind}")
     bits, at = 0, 0

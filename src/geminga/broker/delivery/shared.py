@@ -8,10 +8,15 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
-from geminga.broker.delivery.compensation import RedeliveryRound, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.delayed import DELAYED_MAX, DelayedEntries
-from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, ReadingDispatcher
+from geminga.broker.delivery.dispatcher import (
+    ENTRIES_PER_READ_MAX,
+    DispatchedSubscription,
+    Dispatcher,
+    RedeliveryRound,
+    TooOld,
+)
 from geminga.broker.entries import count_of, head_of, may_be_delayed_or_chunk
 from geminga.wire.metadata import EntryHead
 
@@ -72,7 +77,7 @@ class ReadyConsumers:
             queue.move_to_end(consumer)
 
 
-class SharedDispatcher(ReadingDispatcher):
+class SharedDispatcher(Dispatcher):
     """Dispatcher of Shared: consumers in turn, those with permits and the best priority first.
 
     Entries to be redelivered and delayed entries that are due come before new ones. The chunks of a message

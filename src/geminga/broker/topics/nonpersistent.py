@@ -14,9 +14,8 @@ from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.producer import Producer, slow_down
-from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
-from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
+from geminga.broker.topics.topic import QuotaExceeded, SubscriptionRequest, TopicServices
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.frames import SendFrame

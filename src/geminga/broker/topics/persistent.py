@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
-from geminga.broker.cooperative import CooperativeScheduler
+from geminga.broker.cooperative import CooperativeScheduler, Steps
 from geminga.broker.delivery.consumer import close_detached
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
@@ -23,9 +22,8 @@ from geminga.broker.topics.dedup import Deduplication, forget_stale
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
-from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
-from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
+from geminga.broker.topics.topic import QuotaExceeded, SubscriptionRequest, TopicServices
 from geminga.broker.topics.write_histogram import WriteHistogram
 from geminga.errors import StoreDamaged, StoreError, StoreFull
 from geminga.ids import TopicName
@@ -60,11 +58,8 @@ class PersistentTopic:
         services: TopicServices,
         name: TopicName,
         record: TopicRecord,
-        policies: Policies,
-        *,
-        in_steps: bool = False,
     ) -> None:
-        """``in_steps``: the caller runs `load` before the topic is used."""
+        """The caller runs `load` before the topic is used."""
         self.scheduler = services.scheduler
         self.services = services
         self.check_ms = NEVER
@@ -78,7 +73,7 @@ class PersistentTopic:
             services.cache,
             services.counts,
             now_ms=services.scheduler.now_ms,
-            topic=self,
+            rolled=self._ledger_rolled,
         )
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
@@ -97,13 +92,8 @@ class PersistentTopic:
         self.bytes_out_gone = 0
         self.writes: WriteHistogram | None = None
         self._entries = services.entries
-        if not in_steps:
-            prefix = cursor_prefix(self.text)
-            for key, value in self.services.store.keys.scan(prefix):
-                self._load_cursor(key[len(prefix) :], value)
-            self._loaded(policies)
 
-    def load(self, policies: Policies) -> Iterator[None]:
+    def load(self, policies: Policies) -> Steps[None]:
         """Load the stored state, one subscription per step: a cursor with millions of holes takes long."""
         prefix = cursor_prefix(self.text)
         for key in self.services.store.keys.names(prefix):
@@ -111,9 +101,6 @@ class PersistentTopic:
             if value is not None:
                 self._load_cursor(key[len(prefix) :], value)
             yield
-        self._loaded(policies)
-
-    def _loaded(self, policies: Policies) -> None:
         deadlines.recall(self)
         compaction.recall(self)
         if not policies.deduplication:
@@ -478,7 +465,7 @@ class PersistentTopic:
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
         self.services.due.plan(self)
 
-    def ledger_rolled(self) -> None:
+    def _ledger_rolled(self) -> None:
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
 
     def used(self) -> None:

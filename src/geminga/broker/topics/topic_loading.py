@@ -162,7 +162,7 @@ class TopicLoader:
             return
         record = TopicRecord.decode(value, f"record of topic {text}")
         policies = self._namespaces.topic_policies(name)
-        topic = PersistentTopic(self._services, name, record, policies, in_steps=True)
+        topic = PersistentTopic(self._services, name, record)
         for _ in topic.load(policies):
             if self._services.slices.should_yield:
                 yield None
