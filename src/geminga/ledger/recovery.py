@@ -318,9 +318,6 @@ class Recovery:
         self, header: GroupHeader, directory: Directory, payload: memoryview, bad: set[int]
     ) -> None:
         positions = directory.positions(header.payload_position)
-        if not bad:
-            self._replay.group(directory, positions, payload)
-            return
 
         def report(index: int) -> None:
             self.damage.report_record(directory, index, positions[index], payload, is_cataloged=False)
