@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from geminga.broker.peer import Peer
@@ -45,15 +46,13 @@ HELD_BY_RATE: Final = 8
 wait, and a rate limit."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Received:
     """Received bytes of one peer; ``grown`` is the number of bytes since the last check."""
 
-    __slots__ = ("grown", "held", "size")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.grown = 0
-        self.held = False
+    size: int = 0
+    grown: int = 0
+    held: bool = False
 
 
 class MemoryBackpressure:
