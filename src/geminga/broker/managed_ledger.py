@@ -34,8 +34,6 @@ _ENTRY_BYTES_MAX = 1 << 30
 _CACHED_ENTRY_OVERHEAD = 160
 """Approximate memory of the cache itself per entry, in bytes."""
 
-_NONE_CACHED: dict[int, bytes] = {}
-"""Empty mapping that topics without cached entries share."""
 
 SegmentTest = Callable[["Segment", int], bool]
 
@@ -113,7 +111,7 @@ class ManagedLedger:
         self._store = store
         self._owner = owner
         self._cache = cache
-        self.cached = _NONE_CACHED
+        self.cached: dict[int, bytes] = {}
         self.segments: list[Segment] = []
         self._bases: list[int] = []
         self.counts = EntryCounts(store, owner, counts, self.segments, self._bases)
@@ -370,8 +368,6 @@ class ManagedLedger:
                     error = None
                 except EntriesDamaged as unknown:
                     error = unknown  # the reader receives the error
-            if self.cached is _NONE_CACHED:
-                self.cached = {}
             self._cache.add(self.cached, offset, entries)
             done(error)
 

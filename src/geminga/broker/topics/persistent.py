@@ -8,6 +8,7 @@ from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Pos
 from geminga.broker.cooperative import CooperativeScheduler, Steps
 from geminga.broker.delivery.consumer import close_detached
 from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count
 from geminga.broker.managed_ledger import ManagedLedger, Segment, ledger_limits
@@ -37,8 +38,6 @@ log = logging.getLogger("geminga.broker")
 SUBSCRIPTIONS_AT_ONCE = 100
 """Most subscriptions that get a topic's new entries in one step."""
 _NO_RECORD = DedupRecord.NONE
-_NO_SUBSCRIPTIONS: dict[str, PersistentSubscription] = {}
-"""Empty mapping that all topics without subscriptions share; never modified."""
 
 
 class PersistentTopic:
@@ -66,7 +65,7 @@ class PersistentTopic:
         self.name = name
         self.text = name.text
         self.record = record
-        self.rate_limits = services.most_limits
+        self.rate_limits = TopicLimits(services.limits)
         self.ledger = ManagedLedger(
             services.store,
             self.text,
@@ -80,7 +79,7 @@ class PersistentTopic:
         self.offload = offloading.offload_of(self)
         self._deleted = False
         self.access = ProducerAccess(record.epoch, self)
-        self.subscriptions = _NO_SUBSCRIPTIONS
+        self.subscriptions: dict[str, PersistentSubscription] = {}
         self.dedup: Deduplication | None = None
         self.consumers_connected = 0
         self.quota_exceeded: QuotaExceeded | None = None
@@ -128,7 +127,7 @@ class PersistentTopic:
             cursor.step_over(start, stop)
         subscription = PersistentSubscription(self, name, cursor)
         subscription.harmed = harmed
-        self._enter(subscription)
+        self.subscriptions[name] = subscription
         if begins_anew:
             log.error("%s was lost to damage: it restarts at the oldest entry, redelivering all", what)
             subscription.writer.write_snapshot(None)
@@ -176,7 +175,7 @@ class PersistentTopic:
             settings.ledger_bytes_default,
             deadlines.ledger_seconds(policies, settings.ledger_seconds_max),
         )
-        self.rate_limits = self.rate_limits.for_policies(policies, self.scheduler.now)
+        self.rate_limits.set(policies, self.scheduler.now)
         self.restricted = is_restricted(policies, self.rate_limits, settings.max_message_size)
         if policies.deduplication and self.dedup is None:
             self.dedup = Deduplication.load(
@@ -420,7 +419,7 @@ class PersistentTopic:
         cursor = Cursor(offset, counts=self.ledger.counts, durable=True, properties=properties or {})
         cursor.is_behind = is_behind or offset > self.ledger.start
         subscription = PersistentSubscription(self, name, cursor, replicated=replicated)
-        self._enter(subscription)
+        self.subscriptions[name] = subscription
         self.rearm()
         subscription.write_snapshot(done)
         return subscription
@@ -429,13 +428,8 @@ class PersistentTopic:
         """Return a reader's subscription: it exists in memory while it has consumers."""
         cursor = Cursor(offset, counts=self.ledger.counts, durable=False)
         subscription = PersistentSubscription(self, name, cursor)
-        self._enter(subscription)
+        self.subscriptions[name] = subscription
         return subscription
-
-    def _enter(self, subscription: PersistentSubscription) -> None:
-        if self.subscriptions is _NO_SUBSCRIPTIONS:
-            self.subscriptions = {}
-        self.subscriptions[subscription.name] = subscription
 
     def forget_subscription(self, subscription: PersistentSubscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:

@@ -48,8 +48,6 @@ class TopicServices(ByFields):
     offloads: WorkQueue
     limits: tuple[RateLimit, RateLimit]
     """Limits that all producers, and all consumers, of the broker share."""
-    most_limits: TopicLimits
-    """Limits shared by the topics without limits of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
