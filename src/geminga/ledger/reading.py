@@ -19,8 +19,7 @@ from queue import SimpleQueue
 
 from geminga.errors import LedgerNotFound, StoreBusy, StoreDamaged, StoreError
 from geminga.ledger.api import Done, Fetched, PrefetchRequest, ReadAhead
-from geminga.ledger.catalog import Catalog
-from geminga.ledger.catalog_file import CatalogFile
+from geminga.ledger.catalog import Catalog, CatalogFile
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, describe, file_name
 from geminga.ledger.index import GIVEN_UP, MISSING, Index, LedgerState, empty_chunk

@@ -23,8 +23,8 @@ from itertools import chain, repeat
 
 from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, StoreStats, never
+from geminga.ledger.catalog import CatalogFile
 from geminga.ledger.catalog_database import CatalogDamaged
-from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.checkpoints import Checkpoints
 from geminga.ledger.completions import Completions, WakeUp
 from geminga.ledger.filesystem import FileSystem, RealFileSystem
