@@ -190,14 +190,14 @@ class Dispatcher(ABC):
             self.scheduler.isolated("dispatch", self.subscription, self.dispatch)
 
     def _reading_failed(self, error: StoreError) -> None:
+        def again() -> None:
+            self._retry = None
+            self.dispatch()
+
         if self._retry is None:
             seconds = BUSY_RETRY_SECONDS if isinstance(error, StoreBusy) else READ_RETRY_SECONDS
             log.error("%r: reading failed, retrying in %g s: %s", self.subscription, seconds, error)
-            self._retry = self.scheduler.after(seconds, self._try_again, self.subscription)
-
-    def _try_again(self) -> None:
-        self._retry = None
-        self.dispatch()
+            self._retry = self.scheduler.after(seconds, again, self.subscription)
 
     def dispatch(self) -> None:
         """Send the entries that consumers can take now."""
