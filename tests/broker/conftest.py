@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import entry_counts, managed_ledger
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.commands.session import Session
 from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.topics import access, persistent
 from geminga.ledger.api import Buffer
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_send
@@ -307,12 +305,3 @@ def make_harness():
 @pytest.fixture
 def make_entry():
     return entry_bytes
-
-
-@pytest.fixture(autouse=True)
-def shared_defaults():
-    """Check that defaults shared by topics stay empty in every test."""
-    yield
-    assert not any(
-        (access._NOBODY, persistent._NO_SUBSCRIPTIONS, entry_counts._NONE_KNOWN, managed_ledger._NONE_CACHED)
-    )

@@ -25,7 +25,3 @@ def test_truncated_records_are_named():
         RecordReader(bytes(out[:4]), "the thing").blob()
     with pytest.raises(StoreDamaged, match="a number does not end"):
         RecordReader(b"\x80", "the thing").varint()
-
-
-def test_a_bitmap_is_read_as_a_number():
-    assert RecordReader(b"\x05\x01", "r").bitmap(2) == 0x105

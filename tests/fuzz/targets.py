@@ -21,11 +21,11 @@ from geminga.broker.admin.http import message_id_of
 from geminga.broker.columns import IntegerColumn
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.ranges import RangeSet
+from geminga.broker.entry_counts import CountsCache, EntryCounts
 from geminga.broker.records import RecordReader
 from geminga.broker.rules import avro_rules
 from geminga.broker.rules.authentication import Unauthenticated
 from geminga.broker.rules.tokens import TokenMethod, make_token
-from geminga.broker.topics.resting import NO_COUNTS
 from geminga.cli.units import parse_id
 from geminga.consumer.unbatching import open_payload, split_batch
 from geminga.errors import CorruptPayload, PulsarException
@@ -33,6 +33,7 @@ from geminga.ids import MessageId
 from geminga.ledger import format as store_format
 from geminga.ledger.api import StoredValue
 from geminga.ledger.catalog import EntryChunk
+from geminga.ledger.memory import MemoryStore
 from geminga.offload.file import METADATA_KEY, FileSummary, LedgerFile, NotOffloaded
 from geminga.policies import BacklogQuota, DispatchRate, Retention
 from geminga.records import decode as decode_record
@@ -226,6 +227,9 @@ def compare_definitions(data: bytes) -> None:
 
 
 # --- the store's and the broker's records -----------------------------------------------------------------
+
+
+NO_COUNTS = EntryCounts(MemoryStore(), "topic", CountsCache(), (), ())
 
 
 def decode_cursor(data: bytes) -> None:

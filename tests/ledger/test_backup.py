@@ -12,7 +12,7 @@ import pytest
 
 from geminga.errors import NotAStore, StoreError, StoreLocked
 from geminga.ledger import backup as module
-from geminga.ledger.backup import NoEarlierBackup, backup, restore, steps
+from geminga.ledger.backup import EarlierBackup, backup, restore, steps
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_MASK, GroupHeader, decode_file_header
 from geminga.ledger.inspection import inspect
@@ -63,7 +63,7 @@ def test_a_backup_of_a_busy_store_is_of_one_moment(seeds, small_settings):
         auditor = StoreAuditor()
         live(auditor, store, chance, chance.randrange(0, 80))
         receipted = auditor.receipted
-        for _ in steps(FOLDER, TARGET, filesystem, lambda done, total: None, NoEarlierBackup()):
+        for _ in steps(FOLDER, TARGET, filesystem, lambda done, total: None, EarlierBackup()):
             live(auditor, store, chance, chance.randrange(0, 25))
         then = copy.deepcopy(auditor)
         then.receipted = receipted

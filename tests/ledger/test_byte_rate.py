@@ -2,8 +2,8 @@
 
 import pytest
 
-from geminga.ledger.byte_rate import ByteRate
 from geminga.ledger.offload_folder import FolderStorage
+from geminga.ledger.offload_worker import ByteRate
 from geminga.ledger.store import FileStore
 from geminga.ledger.tiered import TieredStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk

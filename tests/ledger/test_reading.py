@@ -208,8 +208,8 @@ def test_a_temporary_disk_failure_loses_nothing(settings, monkeypatch):
 def test_remembered_unreadable_entries_are_bounded(settings):
     store = open_store(settings, SimulatedDisk())
     for number in range(5000):
-        assert store.reading.reader._is_to_be_tried_again(0, number)
-    assert len(store.reading.reader._suspects) <= reading._SUSPECTS_MAX
+        assert store.reading._is_to_be_tried_again(0, number)
+    assert len(store.reading._suspects) <= reading._SUSPECTS_MAX
     store.close()
 
 

@@ -703,16 +703,18 @@ def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted():
     offload(store, first)
     reports = Reports()
     store.tier.offload(TOPIC, second, 1, reports, offset=5)
-    way = store.tier._offloads[second]
-    finished = way._finished
+    files, work = store.tier.files, store.tier.files.work
 
-    def and_trim(error: Exception | None) -> None:
-        finished(error)
-        store.delete_ledgers([first])
-        store.local.poll()
+    def and_trim(job: Callable[[], None], finish: Callable[[Exception | None], None]) -> None:
+        work(job, finish)
+        if any(record is not None for _, record in files.pending.values()):
+            files.work = work
+            store.delete_ledgers([first])
+            store.local.poll()
 
-    way._finished = and_trim  # type: ignore[method-assign]
+    files.work = and_trim
     settle(store)
+    assert files.work == work
     assert reports.is_well
     assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [second]
     check_tier(store, disk)

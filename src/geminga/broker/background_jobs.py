@@ -19,17 +19,28 @@ PAUSE_SECONDS: Final = 0.01
 
 
 def start_in_background(
-    scheduler: Scheduler, slices: CooperativeScheduler, about: object, work: Job, over: Callable[[], None]
+    scheduler: Scheduler,
+    slices: CooperativeScheduler,
+    about: object,
+    work: Job,
+    over: Callable[[], None] = lambda: None,
+    *,
+    pause_seconds: float = PAUSE_SECONDS,
 ) -> None:
     """Start ``work`` as a job of ``slices`` with pauses after each slice.
 
     ``over`` is called when the work is done, or has failed, which is logged with ``about``.
     """
-    slices.start(_paced(scheduler, slices, about, work, over), about)
+    slices.start(_paced(scheduler, slices, about, work, over, pause_seconds), about)
 
 
 def _paced(
-    scheduler: Scheduler, slices: CooperativeScheduler, about: object, work: Job, over: Callable[[], None]
+    scheduler: Scheduler,
+    slices: CooperativeScheduler,
+    about: object,
+    work: Job,
+    over: Callable[[], None],
+    pause_seconds: float,
 ) -> Job:
     clock = slices.clock
     began, steps = clock(), 0
@@ -40,7 +51,7 @@ def _paced(
                 yield SUSPENDED
             elif steps >= SLICE_STEPS_MAX or clock() - began >= SLICE_SECONDS:
                 # The scheduler's time is that at which the slice began.
-                pause = clock() - began + PAUSE_SECONDS
+                pause = clock() - began + pause_seconds
                 yield from slices.wait(partial(resume_after, scheduler, pause, about))
             else:
                 continue

@@ -51,23 +51,6 @@ def at_once(steps: Steps[T]) -> T:
 class CooperativeScheduler:
     """Scheduler of jobs in turns of limited duration."""
 
-    __slots__ = (
-        "_asked_at",
-        "_began",
-        "_clock",
-        "_failed",
-        "_jobs",
-        "_owed",
-        "_running",
-        "_spent",
-        "_step_began",
-        "_suspended",
-        "_wake",
-        "_woken",
-        "longest_seconds",
-        "steps",
-    )  # fmt: skip
-
     def __init__(
         self,
         clock: Callable[[], float],

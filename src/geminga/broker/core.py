@@ -22,7 +22,7 @@ from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import TABLE
 from geminga.broker.commands.watchers import WatchedLists
 from geminga.broker.cooperative import CooperativeScheduler, Job
-from geminga.broker.delivery.limits import RateLimit, TopicLimits
+from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.disk import DiskGuard
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import ReadAheadCache
@@ -127,7 +127,6 @@ class Broker:
             WorkQueue(),
             WorkQueue(),
             limits,
-            TopicLimits(limits),
         )
 
     def _session_services(self, now_ms: int) -> Services:

@@ -21,6 +21,7 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
 
@@ -82,34 +83,19 @@ class CountsCache:
         self._bytes -= self._held.pop(ledger, 0)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CountBlock:
     """Counts of consecutive entries; ``messages_before`` and ``bytes_before`` are sums of earlier entries."""
 
-    __slots__ = ("bytes_before", "first", "messages", "messages_before", "sizes")
-
-    def __init__(
-        self,
-        first: int,
-        messages: IntegerColumn,
-        sizes: IntegerColumn,
-        messages_before: int,
-        bytes_before: int,
-    ) -> None:
-        self.first = first
-        self.messages = messages
-        self.sizes = sizes
-        self.messages_before = messages_before
-        self.bytes_before = bytes_before
+    first: int
+    messages: IntegerColumn
+    sizes: IntegerColumn
+    messages_before: int
+    bytes_before: int
 
     @property
     def end(self) -> int:
         return self.first + len(self.sizes)
-
-
-# Shared by all ledgers without a block, which are most.
-_NO_BLOCKS: list[CountBlock] = []
-_NO_FIRSTS: list[int] = []
-_NO_PREFIXES: list[Tally] = []
 
 
 class LedgerCounts:
@@ -128,7 +114,8 @@ class LedgerCounts:
         self.ledger_id = ledger_id
         self._owner = owner
         self._cache = cache
-        self._blocks, self._firsts = _NO_BLOCKS, _NO_FIRSTS
+        self._blocks: list[CountBlock] = []
+        self._firsts: list[int] = []
         self.in_memory = True
         self._messages: array[int] | None = None
         self._sizes = array("I")
@@ -194,8 +181,6 @@ class LedgerCounts:
     def _take(self, messages: IntegerColumn, sizes: IntegerColumn) -> None:
         block = CountBlock(self.sealed, messages, sizes, self.sealed_messages, self.sealed_bytes)
         if self.in_memory:
-            if self._blocks is _NO_BLOCKS:
-                self._blocks, self._firsts = [], []
             self._blocks.append(block)
             self._firsts.append(block.first)
             self._cache.keep(self, messages.held_bytes + sizes.held_bytes)
@@ -208,20 +193,17 @@ class LedgerCounts:
         if len(self._sizes) >= TAIL_KEPT_ENTRIES:
             self.seal()
 
-    def load(self, entries: int) -> None:
-        """Load the stored blocks of a ledger with that number of entries."""
-        self._load(entries)
-
     def restore(self) -> bool:
         """Load the blocks into memory; False if some are missing in the store (damage)."""
         if not self.in_memory:
             sealed = self.sealed
-            self._load(sealed)
+            self.load(sealed)
             return self.sealed == sealed
         return True
 
-    def _load(self, entries: int) -> None:
-        self._blocks, self._firsts, self.in_memory = _NO_BLOCKS, _NO_FIRSTS, True
+    def load(self, entries: int) -> None:
+        """Load the stored blocks of a ledger with that number of entries."""
+        self._blocks, self._firsts, self.in_memory = [], [], True
         self.sealed = self.sealed_messages = self.sealed_bytes = 0
         value = self._store.keys.get(self._key)
         for part in () if value is None else (value.base, *value.deltas):
@@ -241,7 +223,7 @@ class LedgerCounts:
 
     def release(self) -> None:
         """Drop the blocks from memory; `restore` reads them again."""
-        self._blocks, self._firsts, self.in_memory = _NO_BLOCKS, _NO_FIRSTS, False
+        self._blocks, self._firsts, self.in_memory = [], [], False
 
     # --- answers ---
     def _block(self, entry: int) -> CountBlock:
@@ -314,10 +296,6 @@ class LedgerCounts:
             )
             size += IntegerColumn(self._sizes).sum_where(bits)
         return messages, size
-
-
-_NONE_KNOWN: dict[int, LedgerCounts] = {}
-"""Empty mapping that topics share whose older ledgers were not used; never modified."""
 
 
 def _ones(count: int) -> array[int]:
@@ -395,10 +373,11 @@ class EntryCounts:
         self._cache = cache
         self._ledgers = ledgers
         self._bases = bases
-        self._known = _NONE_KNOWN
+        self._known: dict[int, LedgerCounts] = {}
         self._current: LedgerCounts | None = None
         self._totals = LedgerTotals(store, owner)
-        self._prefixes = _NO_PREFIXES
+        self._prefixes: list[Tally] = [(0, 0)]
+        """Sums of the ledgers before the one at each index, from the oldest ledger on."""
 
     # --- what the ledger tells ---
     def append(self, messages: int, size: int) -> None:
@@ -418,7 +397,7 @@ class EntryCounts:
             if current.counted:
                 current.keep_tail()
                 self._totals.add(current)
-            self._know(current)
+            self._known[current.ledger_id] = current
         self._current = LedgerCounts(self._store, self._owner, ledger_id, self._cache)
 
     def _find(self, ledger_id: int) -> LedgerCounts | None:
@@ -430,7 +409,7 @@ class EntryCounts:
 
     def forget(self, ledgers: Sequence[CountedLedger]) -> None:
         """Drop the counts of deleted ledgers, which were removed from the shared lists."""
-        del self._prefixes[: len(ledgers)]
+        self._prefixes = self._prefixes[len(ledgers) :] or [(0, 0)]
         for ledger in ledgers:
             counts = self._find(ledger.ledger_id)
             if counts is not None:
@@ -518,8 +497,6 @@ class EntryCounts:
     def _prefix(self, index: int) -> Tally:
         """Return the sums of the ledgers before the one at ``index``, from the oldest ledger on."""
         prefixes = self._prefixes
-        if not prefixes:
-            prefixes = self._prefixes = [(0, 0)]
         while len(prefixes) <= index:
             messages, size = self._total(len(prefixes) - 1)
             prefixes.append((prefixes[-1][0] + messages, prefixes[-1][1] + size))
@@ -534,12 +511,6 @@ class EntryCounts:
         return found
 
     # --- ledgers and their blocks ---
-    def _know(self, counts: LedgerCounts) -> LedgerCounts:
-        if self._known is _NONE_KNOWN:
-            self._known = {}
-        self._known[counts.ledger_id] = counts
-        return counts
-
     def _counts(self, index: int) -> LedgerCounts:
         """Return the complete counts of the ledger at ``index``."""
         ledger = self._ledgers[index]
@@ -553,7 +524,8 @@ class EntryCounts:
         return counts
 
     def _loaded(self, ledger: CountedLedger) -> LedgerCounts:
-        counts = self._know(LedgerCounts(self._store, self._owner, ledger.ledger_id, self._cache))
+        counts = LedgerCounts(self._store, self._owner, ledger.ledger_id, self._cache)
+        self._known[ledger.ledger_id] = counts
         if self._has_blocks(ledger):
             counts.load(ledger.entries)
         return counts
@@ -574,7 +546,7 @@ class EntryCounts:
         if lost is self._current:
             self._current = counts
         else:
-            self._know(counts)
+            self._known[ledger_id] = counts
         return counts
 
     def _read_some(self, ledger: CountedLedger, counts: LedgerCounts) -> None:

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 What = Literal[
-    "pushed-again",
-    "expired",
-    "quota",
-    "evicted",
-    "retention",
-    "gave-way",
-    "forgotten",
-    "changed",
+    "pushed-again", "expired", "quota", "evicted", "retention", "gave-way", "forgotten", "changed",
     "connected",
 ]  # fmt: skip
 KEPT_OF_A_KIND: Final = 100
@@ -50,8 +43,6 @@ class BrokerEvent:
 class BrokerEventLog:
     """Newest events by kind."""
 
-    __slots__ = ("_kept",)
-
     def __init__(self) -> None:
         self._kept: dict[What, deque[BrokerEvent]] = {}
 
@@ -68,11 +59,8 @@ class BrokerEventLog:
         if kept is None:
             kept = self._kept[event.kind] = deque(maxlen=KEPT_OF_A_KIND)
         for _, line in zip(range(_LOOKED_BACK), reversed(kept), strict=False):
-            is_same = (line.topic, line.subscription, line.who) == (
-                event.topic,
-                event.subscription,
-                event.who,
-            )
+            is_same = (line.topic, line.subscription) == (event.topic, event.subscription)
+            is_same = is_same and line.who == event.who
             is_same = is_same and (event.kind != "changed" or line.text == event.text)
             if is_same and event.last_ms - line.first_ms < ONE_LINE_SECONDS * 1000:
                 line.count += event.count

@@ -16,9 +16,9 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Protocol
 
 from geminga.broker import ledger_list
 from geminga.broker.entry_counts import CountsCache, EntryCounts
@@ -34,27 +34,21 @@ _ENTRY_BYTES_MAX = 1 << 30
 _CACHED_ENTRY_OVERHEAD = 160
 """Approximate memory of the cache itself per entry, in bytes."""
 
-_NONE_CACHED: dict[int, bytes] = {}
-"""Empty mapping that topics without cached entries share."""
 
 SegmentTest = Callable[["Segment", int], bool]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Segment:
-    """One ledger of the topic. ``created_ms`` and ``written_ms`` are the broker's wall-clock time.
+    """One ledger of the topic. ``created_ms`` and ``written_ms`` are the broker's wall-clock time."""
 
-    ``written_ms`` is the time of its last entry; 0 if unknown.
-    """
-
-    __slots__ = ("base", "created_ms", "entries", "ledger_id", "size_bytes", "written_ms")
-
-    def __init__(self, ledger_id: int, base: int, created_ms: int, entries: int, size_bytes: int) -> None:
-        self.ledger_id = ledger_id
-        self.base = base
-        self.created_ms = created_ms
-        self.entries = entries
-        self.size_bytes = size_bytes
-        self.written_ms = 0
+    ledger_id: int
+    base: int
+    created_ms: int
+    entries: int
+    size_bytes: int
+    written_ms: int = 0
+    """Time of its last entry; 0 if unknown."""
 
     @property
     def end(self) -> int:
@@ -94,18 +88,11 @@ def _ignore(_entries: list[bytes], _error: StoreError | None) -> None:
     """Called for nothing: a read of the memory alone is not reported."""
 
 
-class RollingTopic(Protocol):
-    """Interface of a topic for its ledger."""
-
-    def ledger_rolled(self) -> None:
-        """Record that a new ledger was begun."""
-
-
 class ManagedLedger:
     """Ledgers of a topic. Entries at ``start <= offset < confirmed`` are readable; ``end`` is the next."""
 
     __slots__ = (
-        "_bases", "_cache", "_current", "_owner", "_store", "_topic",
+        "_bases", "_cache", "_current", "_owner", "_rolled", "_store",
         "cached", "confirmed", "counts", "damaged", "end", "segments",
     )  # fmt: skip
 
@@ -117,14 +104,14 @@ class ManagedLedger:
         counts: CountsCache,
         *,
         now_ms: int = 0,
-        topic: RollingTopic | None = None,
+        rolled: Callable[[], None] = lambda: None,
     ) -> None:
-        """``topic`` is notified of each new ledger."""
-        self._topic = topic
+        """``rolled`` is called for each new ledger."""
+        self._rolled = rolled
         self._store = store
         self._owner = owner
         self._cache = cache
-        self.cached = _NONE_CACHED
+        self.cached: dict[int, bytes] = {}
         self.segments: list[Segment] = []
         self._bases: list[int] = []
         self.counts = EntryCounts(store, owner, counts, self.segments, self._bases)
@@ -326,8 +313,7 @@ class ManagedLedger:
         self._add_segment(segment)
         self.counts.roll(ledger_id)
         self._current = segment
-        if self._topic is not None:
-            self._topic.ledger_rolled()
+        self._rolled()
         return segment
 
     # --- reading ---
@@ -382,8 +368,6 @@ class ManagedLedger:
                     error = None
                 except EntriesDamaged as unknown:
                     error = unknown  # the reader receives the error
-            if self.cached is _NONE_CACHED:
-                self.cached = {}
             self._cache.add(self.cached, offset, entries)
             done(error)
 
@@ -557,7 +541,7 @@ class ManagedLedger:
 
     def leave_memory(self) -> None:
         """Drop the reference to the topic."""
-        self._topic = None
+        self._rolled = lambda: None
 
     def release(self) -> None:
         """Allow the store to drop the unused ledgers from memory."""
@@ -573,26 +557,22 @@ class ManagedLedger:
         self._store.keys.delete(self._key)
 
 
-@lru_cache(maxsize=1024)
-def ledger_limits(entries_max: int, bytes_max: int, seconds_max: float) -> LedgerLimits:
-    """Return an object with these limits that all topics share."""
-    return LedgerLimits(entries_max, bytes_max, seconds_max)
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class LedgerLimits:
     """Limits of a ledger: the first one reached starts a new one."""
 
-    __slots__ = ("_bytes_max", "_entries_max", "_milliseconds_max")
-
-    def __init__(self, entries_max: int, bytes_max: int, seconds_max: float) -> None:
-        self._entries_max = entries_max
-        self._bytes_max = bytes_max
-        self._milliseconds_max = seconds_max * 1000
+    entries_max: int
+    bytes_max: int
+    seconds_max: float
 
     def reached(self, segment: Segment, now_ms: int, more_entries: int = 0, more_bytes: int = 0) -> bool:
         """Return whether the limits are reached after ``more_entries`` and ``more_bytes``."""
         return (
-            segment.entries + more_entries >= self._entries_max
-            or segment.size_bytes + more_bytes >= self._bytes_max
-            or (now_ms - segment.created_ms >= self._milliseconds_max and segment.entries > 0)
+            segment.entries + more_entries >= self.entries_max
+            or segment.size_bytes + more_bytes >= self.bytes_max
+            or (now_ms - segment.created_ms >= self.seconds_max * 1000 and segment.entries > 0)
         )
+
+
+ledger_limits = lru_cache(maxsize=1024)(LedgerLimits)
+"""Returns an object with these limits that all topics share."""

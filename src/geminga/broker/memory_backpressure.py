@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from geminga.broker.peer import Peer
@@ -45,34 +46,17 @@ HELD_BY_RATE: Final = 8
 wait, and a rate limit."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Received:
     """Received bytes of one peer; ``grown`` is the number of bytes since the last check."""
 
-    __slots__ = ("grown", "held", "size")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.grown = 0
-        self.held = False
+    size: int = 0
+    grown: int = 0
+    held: bool = False
 
 
 class MemoryBackpressure:
     """Accounts of pending and received bytes of all peers."""
-
-    __slots__ = (
-        "_logged_at",
-        "_paused",
-        "_received",
-        "_scheduler",
-        "_sweep",
-        "dropped",
-        "is_behind",
-        "pending_bytes",
-        "pending_bytes_max",
-        "pending_bytes_per_peer_max",
-        "received_bytes",
-        "received_bytes_max",
-    )  # fmt: skip
 
     def __init__(
         self, scheduler: Scheduler, settings: BrokerSettings, is_behind: Callable[[], bool] = lambda: False

@@ -6,6 +6,8 @@ others are the producers' publish times.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from geminga.broker.entries import count_of, head_of
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.ledger.api import Done
@@ -46,14 +48,9 @@ def last_batch_index(ledger: ManagedLedger) -> int:
 # --- moments ---
 def offset_by_time(ledger: ManagedLedger, publish_time_ms: int, now_ms: int) -> int:
     """Return the first offset with a publish time of ``publish_time_ms`` or later."""
-    low, high = ledger.start, ledger.confirmed
-    while low < high:
-        middle = (low + high) // 2
-        if publish_time(ledger, middle, now_ms) < publish_time_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    offsets = range(ledger.start, ledger.confirmed)
+    found = bisect_left(offsets, publish_time_ms, key=lambda offset: publish_time(ledger, offset, now_ms))
+    return ledger.start + found
 
 
 def publish_time(ledger: ManagedLedger, offset: int, now_ms: int) -> int:

@@ -29,8 +29,6 @@ PERIOD_SECONDS: Final = 10.0
 class RateLimitedLogger:
     """Logger for the faults of all peers of a broker."""
 
-    __slots__ = ("_left", "_logger", "_scheduler", "_suppressed", "_until", "total")
-
     def __init__(self, scheduler: Scheduler, logger: logging.Logger = log) -> None:
         self._scheduler = scheduler
         self._logger = logger

@@ -41,10 +41,6 @@ class RecordReader:
             raise self.damaged("a number does not end") from error
         return value
 
-    def bitmap(self, size: int) -> int:
-        """Return ``size`` bytes as one number, lowest byte first."""
-        return int.from_bytes(self.take(size), "little")
-
     def blob(self) -> bytes:
         """Return the bytes written by `put_bytes`."""
         return self.take(self.varint())

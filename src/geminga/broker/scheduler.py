@@ -17,6 +17,7 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from typing import Literal, Protocol, TypeVarTuple
 
@@ -49,15 +50,13 @@ class FlushingSubscription(Protocol):
         """Write acknowledgements."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Timer:
     """One pending callback of ``about``; `cancel` is cheap and may be repeated."""
 
-    __slots__ = ("about", "callback", "when")
-
-    def __init__(self, when: float, callback: Callable[[], None], about: object) -> None:
-        self.when = when
-        self.callback: Callable[[], None] | None = callback
-        self.about = about
+    when: float
+    callback: Callable[[], None] | None
+    about: object
 
     def cancel(self) -> None:
         self.callback = self.about = None  # the holder may be ``about`` itself: avoid a cycle
@@ -69,24 +68,6 @@ class Scheduler:
     ``ready`` holds the topics, and single subscriptions, with new durable entries to dispatch. Log lines
     name ``about`` by its ``repr``.
     """
-
-    __slots__ = (
-        "_changed",
-        "_dispatching",
-        "_flushing",
-        "_go_on",
-        "_heap",
-        "_logged",
-        "_order",
-        "_poll_follows",
-        "_should_yield",
-        "_wall_offset_ms",
-        "event_log",
-        "failures",
-        "now",
-        "now_ms",
-        "ready",
-    )  # fmt: skip
 
     def __init__(
         self,

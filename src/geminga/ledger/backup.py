@@ -21,10 +21,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from geminga.errors import StoreDamaged, StoreError
-from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
+from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, read_start, write_fully
 from geminga.ledger.folder import SUPERBLOCK_FILE, VERSION_FILE, check_format, check_is_store, read_version
 from geminga.ledger.format import (
     FILE_HEADER_BYTES,
@@ -63,24 +62,18 @@ class BackupResult:
     """Files that were not copied, because an earlier backup has them."""
 
 
-class EarlierBackup(Protocol):
-    """Earlier backup of the same store, whose files are used again: closed log files never change."""
+class EarlierBackup:
+    """Earlier backup of the same store, whose files are used again: closed log files never change.
+
+    This class has none: every file is a copy.
+    """
 
     def link(self, name: str, size: int, path: str) -> bool:
         """Make ``path`` a hard link to the backup's log file; False if it has none of this content."""
-
-    def copied(self, name: str, path: str) -> None:
-        """Prepare the copy of a closed log file for `link` by a later backup."""
-
-
-class NoEarlierBackup:
-    """For a backup of which every file is a copy."""
-
-    def link(self, name: str, size: int, path: str) -> bool:
         return False
 
     def copied(self, name: str, path: str) -> None:
-        pass
+        """Prepare the copy of a closed log file for `link` by a later backup."""
 
 
 def backup(
@@ -102,7 +95,7 @@ def backup(
     began = time.monotonic()
     found: BackupResult | None = None
     filesystem = filesystem or RealFileSystem()
-    earlier = earlier or NoEarlierBackup()
+    earlier = earlier or EarlierBackup()
     for step in steps(_path(folder), _path(target), filesystem, say, earlier, target_filesystem):
         found = step or found
     assert found is not None
@@ -185,8 +178,7 @@ def steps(
 
 def _copied(filesystem: FileSystem, file: File, size: int, path: str) -> Iterator[int]:
     """Copy the first ``size`` bytes of a file to a new one; yield the sizes of the pieces."""
-    copy = filesystem.open(path, create=True)
-    try:
+    with contextlib.closing(filesystem.open(path, create=True)) as copy:
         start = 0
         while start < size:
             data = file.read(min(PIECE_BYTES, size - start), start)
@@ -196,29 +188,20 @@ def _copied(filesystem: FileSystem, file: File, size: int, path: str) -> Iterato
             start += len(data)
             yield len(data)
         copy.sync()
-    finally:
-        copy.close()
 
 
 def _write(filesystem: FileSystem, path: str, content: bytes) -> None:
-    file = filesystem.open(path, create=True)
-    try:
+    with contextlib.closing(filesystem.open(path, create=True)) as file:
         write_fully(file, [content], 0)
         file.sync()
-    finally:
-        file.close()
 
 
 def _mark(filesystem: FileSystem, folder: str, store_id: bytes) -> bytes | None:
     """Return the current synced-through mark, which tells damage from a torn tail; None if damaged."""
     try:
-        file = filesystem.open_to_read(f"{folder}/{MARK_FILE}")
+        data = read_start(filesystem, f"{folder}/{MARK_FILE}", MARK_BYTES)
     except FileNotFoundError:
         return None
-    try:
-        data = file.read(MARK_BYTES, 0)
-    finally:
-        file.close()
     return data if decode_mark(data, crc32c(store_id)) is not None else None
 
 
@@ -246,11 +229,8 @@ def store_id_of(filesystem: FileSystem, folder: str) -> bytes:
     check_is_store(filesystem, folder)
     superblock = None
     with contextlib.suppress(FileNotFoundError):
-        file = filesystem.open_to_read(f"{folder}/{SUPERBLOCK_FILE}")
-        try:
-            superblock = decode_superblock(file.read(SUPERBLOCK_BYTES + 1, 0))
-        finally:
-            file.close()
+        data = read_start(filesystem, f"{folder}/{SUPERBLOCK_FILE}", SUPERBLOCK_BYTES + 1)
+        superblock = decode_superblock(data)
     if superblock is None:
         raise StoreDamaged(
             f"{folder}/{SUPERBLOCK_FILE} is missing or fails its checksum: opening the store repairs it"

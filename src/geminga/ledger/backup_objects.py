@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from geminga.errors import StoreDamaged, StoreError
-from geminga.ledger.backup import is_name, name_at
-from geminga.ledger.filesystem import Buffer, FileSystem, Lock
+from geminga.ledger.backup import EarlierBackup, is_name, name_at
+from geminga.ledger.filesystem import Buffer, FileSystem, Lock, RealLock
 from geminga.offload.storage import OffloadStorage, StorageWriter
 
 logger = logging.getLogger("geminga.ledger")
@@ -119,7 +119,7 @@ class ObjectSeries:
             self._storage.delete(f"{name}{_SUFFIX}")
 
 
-class EarlierObjects:
+class EarlierObjects(EarlierBackup):
     """Previous backup of the same store, of which the objects still exist."""
 
     def __init__(self, store: Path, objects: ObjectFileSystem, files: dict[str, BackupObject]) -> None:
@@ -243,23 +243,13 @@ class ObjectFileSystem:
     def lock(
         self, path: str, *, write_pid: bool = True, leave_no_trace: bool = False
     ) -> tuple[Lock | None, str]:
-        return _NoLock(), ""
+        return RealLock(-1, path), ""  # none: complete backups do not change
 
     def connect(self, path: str) -> sqlite3.Connection:
         return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
 
     def copy_database(self, path: str) -> sqlite3.Connection:
         return self.connect(path)
-
-
-class _NoLock:
-    """Implements `geminga.ledger.filesystem.Lock`: complete backups do not change."""
-
-    def is_in_place(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
 
 
 class _Upload:

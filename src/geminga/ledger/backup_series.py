@@ -257,7 +257,7 @@ class FolderSeries:
         return sorted(each.name for each in self.root.iterdir() if is_name(each.name) and each.is_dir())
 
 
-class _EarlierFolder:
+class _EarlierFolder(EarlierBackup):
     """Previous backup of a series in a folder; None for the first one."""
 
     def __init__(self, store: Path, previous: Path | None) -> None:

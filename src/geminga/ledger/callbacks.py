@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVarTuple
 
 from geminga.errors import StoreError
 from geminga.ledger.api import Done
+
+Args = TypeVarTuple("Args")
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -15,10 +17,10 @@ REPORTED_AT_ONCE: Final = 32
 """Callbacks per step: each may cause up to 50 µs of work, such as the creation of a topic."""
 
 
-def run_callback(callback: Callable[[], object]) -> None:
+def run_callback(callback: Callable[[*Args], object], *args: *Args) -> None:
     """Run the callback; log an exception that it raises."""
     try:
-        callback()
+        callback(*args)
     except Exception:
         logger.exception("a store callback failed")
 

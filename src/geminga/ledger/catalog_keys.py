@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from geminga.ledger.api import StoredValue
 from geminga.ledger.catalog_database import CatalogDatabase, text_crc
@@ -61,13 +62,7 @@ class CatalogKeys:
 
         The values include only deltas from checkpoints before the given one.
         """
-        low, compare = (prefix, ">=") if after is None else (after, ">")
-        end = _behind(prefix)
-        rows = self._database.rows(
-            f"SELECT key, base, crc FROM item WHERE key {compare} ?"
-            f"{' AND key < ?' if end is not None else ''} ORDER BY key LIMIT ?",
-            (low, limit) if end is None else (low, end, limit),
-        )
+        rows = self._page("key, base, crc", prefix, after, limit)
         if not rows:
             return []
         deltas: dict[str, list[bytes]] = {}
@@ -84,14 +79,16 @@ class CatalogKeys:
 
     def names(self, prefix: str, after: str | None, limit: int) -> list[str]:
         """Return the next ``limit`` keys with the prefix behind ``after``, in order."""
+        return [key for (key,) in self._page("key", prefix, after, limit)]
+
+    def _page(self, columns: str, prefix: str, after: str | None, limit: int) -> list[Any]:
         low, compare = (prefix, ">=") if after is None else (after, ">")
         end = _behind(prefix)
-        rows = self._database.rows(
-            f"SELECT key FROM item WHERE key {compare} ?"
+        return self._database.rows(
+            f"SELECT {columns} FROM item WHERE key {compare} ?"
             f"{' AND key < ?' if end is not None else ''} ORDER BY key LIMIT ?",
             (low, limit) if end is None else (low, end, limit),
         )
-        return [key for (key,) in rows]
 
     def named(self, fingerprints: set[int]) -> dict[int, list[str]]:
         """Return the keys whose names have these CRC32Cs; reads all keys."""

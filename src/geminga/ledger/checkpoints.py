@@ -17,22 +17,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 
 from geminga.errors import StoreStopped
 from geminga.ledger.api import never
-from geminga.ledger.catalog import Catalog, CheckpointSnapshot
+from geminga.ledger.catalog import CheckpointSnapshot
 from geminga.ledger.format import CHECKPOINT, OFFSET_BITS, OFFSET_MASK
 from geminga.ledger.index import Index
-from geminga.ledger.journal import Journal
 from geminga.ledger.log import Group
-from geminga.ledger.rewriting import LogRewriter, Submit
-from geminga.ledger.settings import StoreSettings
+from geminga.ledger.rewriting import LogRewriter
 from geminga.ledger.space import RETRY_SECONDS, is_no_space
-from geminga.ledger.state import StoreState
 from geminga.ledger.steps import parts as in_parts
-from geminga.ledger.worker import Worker
+from geminga.ledger.store_parts import StoreParts
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -43,31 +39,16 @@ QUIET_PARTS = 16
 of changes is then saved every eight minutes at most, with the default settings."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class CheckpointParts:
-    """Parts of a store that checkpoints use."""
-
-    settings: StoreSettings
-    state: StoreState
-    journal: Journal
-    worker: Worker
-    catalog: Catalog
-    rewriter: LogRewriter
-    readers_index: Index | None
-    sizes: dict[int, int]
-    submit: Submit
-    has_threads: bool
-    is_well: Callable[[], bool]
-    stop: Callable[[StoreStopped, Exception], None]
-    full: Callable[[], None]
-    """Called when the disk is too full to write the catalog."""
-
-
 class Checkpoints:
     """Starts, writes and finishes checkpoints. Used on the owner's thread."""
 
-    def __init__(self, parts: CheckpointParts) -> None:
+    def __init__(
+        self, parts: StoreParts, rewriter: LogRewriter, readers_index: Index, *, has_threads: bool
+    ) -> None:
         self._parts = parts
+        self._rewriter = rewriter
+        self._readers_index = readers_index
+        self._has_threads = has_threads
         self.is_running = False
         self.lacks_room = False
         """Whether the disk was full when the catalog was last written."""
@@ -119,7 +100,7 @@ class Checkpoints:
         ):
             self.begin()
         elif self.deletions_wait:
-            delay = 0.0 if self._parts.rewriter.is_eager else settings.deletion_delay_seconds
+            delay = 0.0 if self._rewriter.is_eager else settings.deletion_delay_seconds
             rest = delay - (time.monotonic() - self._began_at)
             if rest <= 0:
                 self.begin()
@@ -148,8 +129,8 @@ class Checkpoints:
         self._quiet_bytes = 0
         self.deletions_wait = False
         number = self._parts.state.freeze_calls()
-        self._parts.journal.checkpoint_pending = True
-        self._parts.submit(CHECKPOINT, number, 0, b"", None)
+        self._parts.writes.journal.checkpoint_pending = True
+        self._parts.writes.submit(CHECKPOINT, number, 0, b"", None)
 
     def reached(self, group: Group) -> Iterator[int]:
         """Pass the changes up to the checkpoint's record to the worker. Yields 0 between steps, as no
@@ -165,7 +146,7 @@ class Checkpoints:
 
     def _is_due(self, when: float) -> bool:
         """Whether a time has come; always True without threads, as no thread would wait for it."""
-        rest = when - time.monotonic() if self._parts.has_threads else 0.0
+        rest = when - time.monotonic() if self._has_threads else 0.0
         if rest > 0:
             self._parts.worker.alarm(rest)
         return rest <= 0
@@ -185,25 +166,24 @@ class Checkpoints:
                 logger.error("no space for the store's catalog (%s): retrying later", error)
             self.lacks_room = True
             self._unfinished = snapshot, time.monotonic() + RETRY_SECONDS
-            parts.full()
+            parts.gauge.measure()
             return
         self.lacks_room = False
         if error is not None:
             self.is_running = False
             why = f"its catalog could not be written ({type(error).__name__}: {error})"
             rest = "confirmed writes are safe, free space and open the store again"
-            parts.stop(StoreStopped(f"the store stopped: {why}; {rest}"), error)
+            parts.writes.stop(StoreStopped(f"the store stopped: {why}; {rest}"), error)
             return
         self._thawing = self._thaw(snapshot)
 
     def _thaw(self, snapshot: CheckpointSnapshot) -> Iterator[object]:
         """Free the changes in a saved snapshot, in steps."""
         parts = self._parts
-        if parts.readers_index is not None:
-            # First, because chunks read from the catalog earlier lack the moves that are freed next.
-            for part in in_parts(chain(snapshot.moved, snapshot.deleted)):
-                for ledger_id in part:
-                    parts.readers_index.forget(ledger_id)
-                yield None
+        # First, because chunks read from the catalog earlier lack the moves that are freed next.
+        for part in in_parts(chain(snapshot.moved, snapshot.deleted)):
+            for ledger_id in part:
+                self._readers_index.forget(ledger_id)
+            yield None
         yield from parts.state.thaw(snapshot)
-        parts.rewriter.consider(snapshot.position >> OFFSET_BITS)
+        self._rewriter.consider(snapshot.position >> OFFSET_BITS)

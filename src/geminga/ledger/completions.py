@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from geminga.ledger.callbacks import run_callback, run_in_steps
 from geminga.ledger.checkpoints import Checkpoints
@@ -14,8 +13,7 @@ from geminga.ledger.journal import FailedRecords
 from geminga.ledger.ledger_table import TailCache
 from geminga.ledger.log import Group
 from geminga.ledger.rewriting import LogRewriter
-from geminga.ledger.state import StoreState
-from geminga.ledger.store_writes import StoreWrites
+from geminga.ledger.store_parts import StoreParts
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -38,26 +36,22 @@ class WakeUp:
                 logger.debug("cannot wake the store's owner: %s", error)
 
 
-class CompletionParts(NamedTuple):
-    """Parts of a store that learn of written groups."""
-
-    writes: StoreWrites
-    state: StoreState
-    tails: TailCache
-    rewriter: LogRewriter
-    checkpoints: Checkpoints
-    sizes: dict[int, int]
-    """Size of each log file."""
-    finished: deque[Callable[[], None]]
-    """Callbacks of the worker and the readers."""
-
-
 class Completions:
     """Applies written groups to the state, and runs the callbacks of their records."""
 
-    def __init__(self, parts: CompletionParts) -> None:
+    def __init__(
+        self,
+        parts: StoreParts,
+        rewriter: LogRewriter,
+        checkpoints: Checkpoints,
+        finished: deque[Callable[[], None]],
+    ) -> None:
+        """``finished``: callbacks of the worker and the readers."""
         self._parts = parts
-        self.tails = parts.tails
+        self._rewriter = rewriter
+        self._checkpoints = checkpoints
+        self._finished = finished
+        self.tails = TailCache(parts.state.ledgers, parts.settings.cache_bytes)
         self._completed = parts.writes.journal.completed
         self._completing: Iterator[int] | None = None
         self.appended_entries = 0
@@ -71,7 +65,7 @@ class Completions:
     def run(self, enough: Callable[[], bool]) -> int:
         """Run the callbacks that are ready, until ``enough``; returns how many ran."""
         ran = 0
-        completed, finished = self._completed, self._parts.finished
+        completed, finished = self._completed, self._finished
         while self._completing is not None or completed:
             if self._completing is None:
                 self._completing = self._complete(completed.popleft())
@@ -96,22 +90,22 @@ class Completions:
             return
         self._settle(outcome)
         if outcome.kinds[-1] == CHECKPOINT:
-            yield from self._parts.checkpoints.reached(outcome)
+            yield from self._checkpoints.reached(outcome)
         yield from run_in_steps(outcome.dones, None)
 
     def _settle(self, group: Group) -> None:
         """Record that a group is on the disk."""
-        _, state, tails, rewriter, checkpoints, sizes, _ = self._parts
+        state, sizes = self._parts.state, self._parts.sizes
         counts, size_bytes = state.settle(group)
-        checkpoints.wrote(group)
+        self._checkpoints.wrote(group)
         if counts:
             entries = sum(counts.values())
             self.appended_entries += entries
             self.appended_bytes += size_bytes
-            tails.add(counts, entries, size_bytes)
+            self.tails.add(counts, entries, size_bytes)
         if group.sealed is not None:
             sizes[group.sealed[0]] = group.sealed[1]
-        rewriter.earn(group.payload_bytes)
+        self._rewriter.earn(group.payload_bytes)
         if DROP_FILE in group.kinds:
             for kind, number in zip(group.kinds, group.firsts, strict=True):
                 if kind == DROP_FILE:

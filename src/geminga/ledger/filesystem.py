@@ -116,6 +116,12 @@ def write_fully(file: File, buffers: Sequence[Buffer], offset: int) -> int:
     return total
 
 
+def read_start(filesystem: FileSystem, path: str, size: int) -> bytes:
+    """Return the first ``size`` bytes of a file, or all of a shorter one."""
+    with contextlib.closing(filesystem.open_to_read(path)) as file:
+        return file.read(size, 0)
+
+
 def _write_once(file: File, buffers: Sequence[Buffer], offset: int) -> int:
     while True:
         try:

@@ -22,7 +22,7 @@ from collections.abc import Collection
 
 from geminga._version import __version__
 from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
-from geminga.ledger.filesystem import FileSystem, Lock, write_fully
+from geminga.ledger.filesystem import FileSystem, Lock, read_start, write_fully
 from geminga.ledger.format import (
     FILE_HEADER_BYTES,
     FORMAT_VERSION,
@@ -115,7 +115,7 @@ def open_folder(filesystem: FileSystem, folder: str) -> tuple[StoreLock, bytes]:
             _rebuild_superblock(filesystem, folder)
         elif SUPERBLOCK_FILE not in names:
             logger.info("%s held no store: a new one is created there", folder)
-            _sync_parents(filesystem, folder)
+            sync_parents(filesystem, folder)
             _write_superblock(filesystem, folder, os.urandom(_STORE_ID_BYTES))
         else:
             filesystem.sync_folder(folder)  # the start that wrote the superblock may have failed in this step
@@ -132,7 +132,7 @@ def _check_may_be_store(filesystem: FileSystem, folder: str) -> None:
     try:
         names = set(filesystem.list_folder(folder))
     except FileNotFoundError:
-        _make_folder(filesystem, folder)
+        make_folders(filesystem, folder)
         return
     except NotADirectoryError:
         raise NotAStore(f"{folder} is a file, not the folder of a store") from None
@@ -146,19 +146,19 @@ def _check_may_be_store(filesystem: FileSystem, folder: str) -> None:
         )
 
 
-def _make_folder(filesystem: FileSystem, folder: str) -> None:
-    """Create the folder with its missing parents."""
+def make_folders(filesystem: FileSystem, folder: str) -> None:
+    """Create a folder with its missing parents; no error if it exists."""
     parent = os.path.dirname(folder)
     try:
         filesystem.make_folder(folder)
     except FileNotFoundError:
         if parent == folder:
             raise
-        _make_folder(filesystem, parent)
+        make_folders(filesystem, parent)
         filesystem.make_folder(folder)
 
 
-def _sync_parents(filesystem: FileSystem, folder: str) -> None:
+def sync_parents(filesystem: FileSystem, folder: str) -> None:
     """Return once the names of the folder and of all its parents are on the disk.
 
     All of them, as an earlier attempt to create them may have died before syncing. A parent that we may not
@@ -176,23 +176,18 @@ def _sync_parents(filesystem: FileSystem, folder: str) -> None:
 def _write_superblock(filesystem: FileSystem, folder: str, store_id: bytes) -> None:
     """Write the superblock that makes the folder a store, all or nothing."""
     path = f"{folder}/{SUPERBLOCK_FILE}"
-    file = filesystem.open(path + ".new", create=True)
-    try:
+    with contextlib.closing(filesystem.open(path + ".new", create=True)) as file:
         file.truncate(0)
         write_fully(file, [encode_superblock(store_id)], 0)
         file.sync()
-    finally:
-        file.close()
     filesystem.rename(path + ".new", path)
     filesystem.sync_folder(folder)
 
 
 def _read_superblock(filesystem: FileSystem, folder: str, lock: StoreLock) -> bytes:
-    file = filesystem.open(f"{folder}/{SUPERBLOCK_FILE}")
-    try:
-        superblock = decode_superblock(file.read(SUPERBLOCK_BYTES + 1, 0))
-    finally:
-        file.close()
+    superblock = decode_superblock(
+        read_start(filesystem, f"{folder}/{SUPERBLOCK_FILE}", SUPERBLOCK_BYTES + 1)
+    )
     if superblock is None:
         store_id = _rebuild_superblock(filesystem, folder)
         lock.take(SUPERBLOCK_FILE)
@@ -220,13 +215,9 @@ def check_format(filesystem: FileSystem, folder: str, version: int) -> None:
 def read_version(filesystem: FileSystem, folder: str) -> str:
     """Return the program version that wrote the store last, such as ``geminga 0.2.0``; empty if unknown."""
     try:
-        file = filesystem.open_to_read(f"{folder}/{VERSION_FILE}")
+        return read_start(filesystem, f"{folder}/{VERSION_FILE}", 100).decode("ascii", "replace").strip()
     except OSError:
         return ""
-    try:
-        return file.read(100, 0).decode("ascii", "replace").strip()
-    finally:
-        file.close()
 
 
 def _write_version(filesystem: FileSystem, folder: str) -> None:
@@ -236,13 +227,10 @@ def _write_version(filesystem: FileSystem, folder: str) -> None:
         return
     if before:
         logger.info("the store in %s was last written by %s; this is %s", folder, before, own)
-    with contextlib.suppress(OSError):
-        file = filesystem.open(f"{folder}/{VERSION_FILE}", create=True)
-        try:
-            file.truncate(0)
-            write_fully(file, [f"{own}\n".encode()], 0)
-        finally:
-            file.close()
+    path = f"{folder}/{VERSION_FILE}"
+    with contextlib.suppress(OSError), contextlib.closing(filesystem.open(path, create=True)) as file:
+        file.truncate(0)
+        write_fully(file, [f"{own}\n".encode()], 0)
 
 
 def _rebuild_superblock(filesystem: FileSystem, folder: str) -> bytes:
@@ -252,11 +240,7 @@ def _rebuild_superblock(filesystem: FileSystem, folder: str) -> bytes:
     for name in filesystem.list_folder(folder):
         number = file_number(name)
         if number is not None:
-            file = filesystem.open(f"{folder}/{name}")
-            try:
-                header = decode_file_header(file.read(FILE_HEADER_BYTES, 0))
-            finally:
-                file.close()
+            header = decode_file_header(read_start(filesystem, f"{folder}/{name}", FILE_HEADER_BYTES))
             if header is not None and header[0] == number:
                 ids.add(header[1])
     if len(ids) != 1:

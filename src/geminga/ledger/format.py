@@ -213,21 +213,18 @@ def _packed(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-def _unpacked(typecode: str, data: bytes | memoryview) -> array[int]:
-    column: array[int] = array(typecode)
-    column.frombytes(data)
-    if _SWAP:
-        column.byteswap()
-    return column
-
-
 def pack_numbers(typecode: str, numbers: Iterable[int]) -> bytes:
     """Encode numbers as little-endian bytes; typecode "I" for 4 bytes each, "Q" for 8."""
     return _packed(array(typecode, numbers))
 
 
 def unpack_numbers(typecode: str, data: bytes | memoryview) -> array[int]:
-    return _unpacked(typecode, data)
+    """Decode the result of `pack_numbers`."""
+    column: array[int] = array(typecode)
+    column.frombytes(data)
+    if _SWAP:
+        column.byteswap()
+    return column
 
 
 def encode_group(
@@ -296,10 +293,10 @@ def decode_directory(header: GroupHeader, data: bytes) -> Directory | None:
     view = memoryview(data)
     directory = Directory(
         bytes(view[:n]),
-        _unpacked("I", view[n : 5 * n]),
-        _unpacked("I", view[5 * n : 9 * n]),
-        _unpacked("Q", view[9 * n : 17 * n]),
-        _unpacked("Q", view[17 * n :]),
+        unpack_numbers("I", view[n : 5 * n]),
+        unpack_numbers("I", view[5 * n : 9 * n]),
+        unpack_numbers("Q", view[9 * n : 17 * n]),
+        unpack_numbers("Q", view[17 * n :]),
         was_mended,
     )
     return directory if sum(directory.sizes) == header.payload_bytes else None

@@ -15,11 +15,12 @@ per storage location, the last openings of the store that claimed it (`geminga.l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass, field
 
-from geminga.ledger.filesystem import FileSystem, write_fully
+from geminga.ledger.filesystem import FileSystem, read_start, write_fully
 
 IDENTITY_FILE = "identity"
 VERSION = 1
@@ -54,11 +55,7 @@ def look(filesystem: FileSystem, folder: str) -> StoreIdentity | None:
     """
     path = f"{folder}/{IDENTITY_FILE}"
     try:
-        file = filesystem.open_to_read(path)
-        try:
-            data = file.read(_BYTES_MAX, 0)
-        finally:
-            file.close()
+        data = read_start(filesystem, path, _BYTES_MAX)
         this = filesystem.identity_of(path)
     except FileNotFoundError:
         return None
@@ -75,8 +72,7 @@ def look(filesystem: FileSystem, folder: str) -> StoreIdentity | None:
 def save(filesystem: FileSystem, folder: str, identity: StoreIdentity) -> None:
     """Write the identity durably. Raises `OSError`; the file then has the old or the new content."""
     path = f"{folder}/{IDENTITY_FILE}"
-    file = filesystem.open(path + ".new", create=True)
-    try:
+    with contextlib.closing(filesystem.open(path + ".new", create=True)) as file:
         kept = {
             "version": VERSION,
             "instance": identity.instance,
@@ -87,7 +83,5 @@ def save(filesystem: FileSystem, folder: str, identity: StoreIdentity) -> None:
         file.truncate(0)
         write_fully(file, [json.dumps(kept, indent=1).encode()], 0)
         file.sync()
-    finally:
-        file.close()
     filesystem.rename(path + ".new", path)
     filesystem.sync_folder(folder)

@@ -11,6 +11,7 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from geminga.ledger.api import Buffer
 from geminga.ledger.catalog import Catalog, EntryChunk, LedgerChange
@@ -28,42 +29,29 @@ def empty_chunk(first: int) -> EntryChunk:
     return EntryChunk(first, array("Q"), array("I"), array("I"))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LedgerState:
-    """State of a ledger in use. Entries below ``recent_first`` are found by position, others in ``recent``.
+    """Ledger in use. Entries below ``recent_first`` are found by position, others in ``recent``."""
 
-    ``since`` is the number of groups settled when the state was loaded into memory.
-    """
+    ledger_id: int
+    owner: str
+    next_entry: int
+    size_bytes: int
+    written_bytes: int = field(init=False)
+    recent: list[Buffer] = field(init=False, default_factory=list)
+    recent_first: int = field(init=False)
+    tail: EntryChunk = field(init=False)
+    frozen: EntryChunk | None = None
+    changed: bool = False
+    doubted: bool = False
+    generation: int = 0
+    since: int = 0
+    """Number of groups settled when the state was loaded into memory."""
 
-    __slots__ = (
-        "changed",
-        "doubted",
-        "frozen",
-        "generation",
-        "ledger_id",
-        "next_entry",
-        "owner",
-        "recent",
-        "recent_first",
-        "since",
-        "size_bytes",
-        "tail",
-        "written_bytes",
-    )
-
-    def __init__(self, ledger_id: int, owner: str, entries: int, size_bytes: int) -> None:
-        self.ledger_id = ledger_id
-        self.owner = owner
-        self.next_entry = entries
-        self.size_bytes = size_bytes
-        self.written_bytes = size_bytes
-        self.recent: list[Buffer] = []
-        self.recent_first = entries
-        self.tail = empty_chunk(entries)
-        self.frozen: EntryChunk | None = None
-        self.changed = False
-        self.doubted = False
-        self.generation = 0
-        self.since = 0
+    def __post_init__(self) -> None:
+        self.written_bytes = self.size_bytes
+        self.recent_first = self.next_entry
+        self.tail = empty_chunk(self.next_entry)
 
     def take(self, entries: Sequence[Buffer]) -> range:
         """Append entries; returns their ids."""

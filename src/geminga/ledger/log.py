@@ -141,13 +141,11 @@ class LogFiles:
                 self._let_go(next(iter(self._open)))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _OpenFile:
-    __slots__ = ("file", "is_unwanted", "users")
-
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self.users = 0
-        self.is_unwanted = False
+    file: File
+    users: int = 0
+    is_unwanted: bool = False
 
     def close_if_unused(self) -> None:
         if self.is_unwanted and not self.users:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
 
@@ -32,13 +33,11 @@ _PAGE_NAMES = 512
 _REPORTED_AT_ONCE = 64
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Ledger:
-    __slots__ = ("entries", "owner", "size_bytes")
-
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
-        self.entries: list[bytes] = []
-        self.size_bytes = 0
+    owner: str
+    entries: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
 
 
 class MemoryReports:

@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
+from geminga.ledger.folder import make_folders, sync_parents
 
 _GATHERED_BYTES = 1024 * 1024
 _SYNCED_BYTES = 16 * 1024 * 1024
@@ -26,50 +27,27 @@ class FolderStorage:
         self._filesystem = filesystem
         self._durable: set[str] = set()
         """Folders that this process has synced in their parents."""
-        self._made: set[str] = set()
-        """Folders created by this process that may not be synced yet."""
 
     def _path(self, path: str) -> str:
         return f"{self.location.rstrip('/')}/{path}"
 
-    def _make_folders(self, path: str) -> None:
-        """Create the folders above a file, each synced in its parent.
+    def _make_folders(self, folder: str) -> None:
+        """Create a folder and those above it, all synced in their parents.
 
         Existing ones are synced too: they may have been created just before a crash or a failed sync.
         """
-        root = self.location.rstrip("/")
-        folders: list[str] = []
-        folder = os.path.dirname(path)
-        while True:
-            try:
-                self._filesystem.list_folder(folder)
-                is_there = True
-            except FileNotFoundError:
-                is_there = False
-                self._durable.discard(folder)
-            is_ours = folder == root or folder.startswith(root + "/") or folder in self._made
-            above = os.path.dirname(folder)
-            if (is_there and not is_ours) or folder == above:
-                break
-            folders.append(folder)
-            if not is_there:
-                self._made.add(folder)
-            folder = above
-        for each in reversed(folders):
-            if each not in self._durable:
-                self._filesystem.make_folder(each)
-                try:
-                    self._filesystem.sync_folder(os.path.dirname(each))
-                except PermissionError:
-                    if each in self._made:
-                        raise
-                    # Another user created it long ago.
-                self._made.discard(each)
-                self._durable.add(each)
+        try:
+            self._filesystem.list_folder(folder)
+        except FileNotFoundError:
+            self._durable.discard(folder)
+            make_folders(self._filesystem, folder)
+        if folder not in self._durable:
+            sync_parents(self._filesystem, folder)
+            self._durable.add(folder)
 
     def create(self, path: str) -> FolderWriter:
         full = self._path(path)
-        self._make_folders(full)
+        self._make_folders(os.path.dirname(full))
         return FolderWriter(self._filesystem, full)
 
     def open(self, path: str) -> FolderReader:
@@ -77,13 +55,10 @@ class FolderStorage:
 
     def read(self, path: str) -> bytes | None:
         try:
-            file = self._filesystem.open_to_read(self._path(path))
+            with contextlib.closing(self._filesystem.open_to_read(self._path(path))) as file:
+                return file.read(file.size(), 0)
         except FileNotFoundError:
             return None
-        try:
-            return file.read(file.size(), 0)
-        finally:
-            file.close()
 
     def replace(self, path: str, data: bytes) -> None:
         full = self._path(path)
@@ -107,12 +82,9 @@ class FolderStorage:
             raise
 
     def overwrite(self, path: str, data: bytes) -> None:
-        file = self._filesystem.open(self._path(path))
-        try:
+        with contextlib.closing(self._filesystem.open(self._path(path))) as file:
             write_fully(file, [data], 0)
             file.sync()
-        finally:
-            file.close()
 
     def delete(self, path: str) -> None:
         full = self._path(path)

@@ -21,12 +21,12 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from geminga import pythons
 from geminga._version import __version__
-from geminga.ledger.byte_rate import ByteRate
 from geminga.ledger.offload_worker_main import NO_MEMORY
 from geminga.ledger.offload_writing import (
     InlineOffloadWriting,
@@ -157,6 +157,27 @@ class WorkerOffloadWriting:
         except (WorkerLost, OffloadWriteFailed) as error:
             logger.debug("cannot abandon a file, ending the worker process instead: %s", error)
             self.process.kill()
+
+
+class ByteRate:
+    """Limit of the bytes offloaded per second, used by one thread. An idle limit saves nothing for later."""
+
+    def __init__(self, bytes_per_second: int, clock: Callable[[], float] | None = None) -> None:
+        """0 or -1: no limit."""
+        self.is_lifted = False
+        """Whether the limit does not apply for now."""
+        self._bytes_per_second = bytes_per_second
+        self._clock = clock or time.monotonic
+        self._free_at = 0.0
+
+    def wait_seconds(self) -> float:
+        """Return the time until the next bytes may follow; 0 if they may now."""
+        return 0.0 if self.is_lifted else max(0.0, self._free_at - self._clock())
+
+    def take(self, size_bytes: int) -> None:
+        """Count bytes that follow now."""
+        if self._bytes_per_second > 0 and not self.is_lifted:
+            self._free_at = max(self._free_at, self._clock()) + size_bytes / self._bytes_per_second
 
 
 class OffloadWriters:

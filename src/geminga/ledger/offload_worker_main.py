@@ -1,6 +1,6 @@
 """Offload worker process: writes the files of offloaded ledgers, at a low priority.
 
-The process handles one request after the other (`geminga.ledger.offload_worker_requests`), and ends when the
+The process handles one request after the other (`geminga.ledger.offload_writing`), and ends when the
 socket is closed.
 """
 
@@ -38,7 +38,7 @@ def main() -> None:
     fill_standard()
     try:
         # Imported here because it loads large libraries, which may print: the descriptors are replaced now.
-        from geminga.ledger.offload_worker_requests import serve
+        from geminga.ledger.offload_writing import serve
 
         serve(connection)
     except (OSError, EOFError):

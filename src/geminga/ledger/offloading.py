@@ -16,7 +16,9 @@ or in a worker process (`geminga.ledger.offload_worker`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from uuid import uuid4
 
@@ -24,6 +26,8 @@ from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import Done, ReadAhead, StoredLedger
 from geminga.ledger.offload_worker import OffloadWriters
 from geminga.ledger.offload_writing import OffloadRequest, OffloadWriting
+from geminga.ledger.steps import Begin
+from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import OrphanCandidate
 from geminga.ledger.tier_files import TierFiles
 from geminga.offload import manifest
@@ -36,8 +40,6 @@ logger = logging.getLogger("geminga.ledger")
 PIECE_ENTRIES = 4096
 PIECE_BYTES = 2 * 1024 * 1024
 """Limit of one read from the store."""
-PIECES_WAITING_MAX = 2
-"""Most pieces that are read ahead of the worker."""
 BUSY_PAUSE_SECONDS = 0.1
 RATE_CHECKED_SECONDS = 1.0
 """Longest wait for the rate limit, which may be lifted meanwhile."""
@@ -45,6 +47,28 @@ RATE_CHECKED_SECONDS = 1.0
 
 class OffloadFailed(StoreError):
     """A ledger could not be offloaded; its entries stay in the store."""
+
+
+def fetch_piece(
+    store: FileStore,
+    ledger_id: int,
+    first: int,
+    entries_max: int,
+    piece: list[bytes],
+    resume: Callable[[Exception | None], None],
+) -> None:
+    """Read the next entries of a ledger into ``piece``, as a step of `geminga.ledger.steps.follow`."""
+
+    def taken(entries: list[bytes], error: StoreError | None) -> None:
+        piece.extend(entries)
+        resume(error)
+
+    found = store.fetch(
+        ledger_id, first, entries_max=entries_max, bytes_max=PIECE_BYTES,
+        ahead=ReadAhead(entries_max, PIECE_BYTES), done=taken,
+    )  # fmt: skip
+    if found is not None:
+        taken(found, None)
 
 
 class Offloading:
@@ -67,162 +91,106 @@ class Offloading:
         self._writers = writers
         self._offset = offset
         self._now_ms = now_ms
-        self._done: Done | None = done
+        self._done = done
         self.uuid = uuid4().hex
         self.file = ledger_file(self.info.ledger_id, self.uuid)
         self.path = f"{folder_of(self.owner)}/{self.file}"
         self._suspect = OrphanCandidate(self.owner, self.info.ledger_id, self.uuid, self.file)
         self._files.pending[self.uuid] = self.owner, None
         self._next = 0
-        self._waiting = 0
-        self._is_reading = False
-        self._failure: Exception | None = None
+        self._cancelled: OffloadFailed | None = None
+        self._is_recorded = False
         self._making: OffloadWriting | None = None
         self._written: WrittenFile | None = None
+        self._steps = self._run()
 
     # --- the owner's thread ---
     def begin(self) -> None:
         """Start the offload. Raises `StoreError`."""
+        next(self._steps)
         try:
-            self._files.catalog.suspect(self._suspect, self._suspected)
+            self._files.catalog.suspect(self._suspect, self._resume)
         except StoreError:
             del self._files.pending[self.uuid]
             raise
 
     def cancel(self, why: str) -> None:
         """Stop at the next step and delete the partial file."""
-        if self._failure is None:
-            self._failure = OffloadFailed(why)
+        self._cancelled = self._cancelled or OffloadFailed(why)
 
-    def _suspected(self, error: StoreError | None) -> None:
-        if error is not None:
-            self._end(error)
-        else:
-            self._files.work(self._create, self._created)
-
-    def _created(self, error: Exception | None) -> None:
-        if error is not None or self._failure is not None:
-            self._fail(error)
-        else:
-            self._pump()
-
-    def _pump(self) -> None:
-        """Read more pieces, as far as the worker keeps up."""
+    def _resume(self, error: Exception | None) -> None:
+        """Continue with the next step after one that has ended, perhaps with an error."""
+        if not self._is_recorded:
+            error = error or self._cancelled
         try:
-            while not self._is_reading and self._waiting < PIECES_WAITING_MAX and not self._failure:
-                left = self.info.entries - self._next
-                if not left:
-                    if not self._waiting:
-                        self._waiting = 1
-                        self._files.work(self._finish, self._finished)
-                    return
-                self._is_reading = True
-                wait = self._writers.rate.wait_seconds()
-                if wait:
-                    self._files.call_in(min(wait, RATE_CHECKED_SECONDS), self._read_on)
-                    return
-                count = min(left, PIECE_ENTRIES)
-                found = self._files.local.fetch(
-                    self.info.ledger_id, self._next, entries_max=count, bytes_max=PIECE_BYTES,
-                    ahead=ReadAhead(count, PIECE_BYTES), done=self._fetched,
-                )  # fmt: skip
-                if found is not None:
-                    self._take(found)
-        except StoreBusy:
-            self._files.call_in(BUSY_PAUSE_SECONDS, self._read_on)
+            begin = next(self._steps) if error is None else self._steps.throw(error)
+        except StopIteration:
             return
-        except StoreError as error:
-            self._failure = self._failure or error
-            self._is_reading = False
-        if self._failure is not None and not self._waiting and not self._is_reading:
-            self._fail(None)
+        try:
+            begin(self._resume)
+        except StoreError as refused:
+            self._resume(refused)
 
-    def _read_on(self) -> None:
-        self._is_reading = False
-        self._pump()
-
-    def _fetched(self, entries: list[bytes], error: StoreError | None) -> None:
-        if isinstance(error, StoreBusy):
-            self._files.call_in(BUSY_PAUSE_SECONDS, self._read_on)
-            return
-        if error is not None:
-            self._failure = self._failure or error
-            self._is_reading = False
+    def _run(self) -> Generator[Begin, None, None]:
+        """Offload the ledger. Each step is yielded, and an error of it is raised here."""
+        files = self._files
+        try:
+            yield lambda _: None  # the suspicion, which was begun before
+            yield partial(files.work, self._create)
+            while self._next < self.info.entries:
+                yield from self._move_piece()
+            yield partial(files.work, self._finish)
+            record = self._record()
+            self.bytes_written = record.file_bytes
+            files.pending[self.uuid] = self.owner, record
+            yield partial(files.work, files.listing(self.owner))
+            if files.local.owner_of(self.info.ledger_id) != self.owner:
+                raise OffloadFailed(f"ledger {self.info.ledger_id} was deleted meanwhile")
+            self._is_recorded = True  # it is too late to cancel
+            yield partial(files.catalog.put, self.owner, record)
+        except Exception as error:  # also those of a storage library
+            with contextlib.suppress(Exception):
+                yield partial(files.work, self._abandon)
+            del files.pending[self.uuid]
+            files.remove_files(self.owner, [self._suspect])
+            if not isinstance(error, StoreError):
+                ledger_id, location = self.info.ledger_id, files.storage.location
+                error = OffloadFailed(f"ledger {ledger_id} cannot be offloaded to {location}: {error}")
+            self._done(error)
         else:
-            self._take(entries)
-        self._pump()
+            del files.pending[self.uuid]
+            self._done(None)
 
-    def _take(self, entries: list[bytes]) -> None:
-        self._is_reading = False
-        if not entries:
-            self._failure = self._failure or OffloadFailed(
+    def _move_piece(self) -> Iterator[Begin]:
+        """Read the next entries, at the limited rate, and add them to the file."""
+        while wait := self._writers.rate.wait_seconds():
+            yield self._pause(min(wait, RATE_CHECKED_SECONDS))
+        count, piece = min(self.info.entries - self._next, PIECE_ENTRIES), list[bytes]()
+        try:
+            yield partial(fetch_piece, self._files.local, self.info.ledger_id, self._next, count, piece)
+        except StoreBusy:
+            yield self._pause(BUSY_PAUSE_SECONDS)
+            return
+        if not piece:
+            raise OffloadFailed(
                 f"ledger {self.info.ledger_id} has no entry {self._next}: it is being deleted"
             )
-            return
-        self._next += len(entries)
-        self._waiting += 1
-        self._writers.rate.take(sum(map(len, entries)))
+        self._next += len(piece)
+        self._writers.rate.take(sum(map(len, piece)))
         assert self._making is not None
-        self._files.work(partial(self._making.add, entries), self._added)
+        yield partial(self._files.work, partial(self._making.add, piece))
 
-    def _added(self, error: Exception | None) -> None:
-        self._waiting -= 1
-        self._failure = self._failure or error
-        self._pump()
+    def _pause(self, seconds: float) -> Begin:
+        return lambda resume: self._files.call_in(seconds, partial(resume, None))
 
-    def _finished(self, error: Exception | None) -> None:
-        self._waiting = 0
-        if error is not None or self._failure is not None:
-            self._fail(error)
-            return
+    def _record(self) -> OffloadedLedger:
         assert self._written is not None
         summary = self._written.summary
-        record = OffloadedLedger(
+        return OffloadedLedger(
             self.info.ledger_id, self._offset, self.file, self._written.size, self._written.crc, self.uuid,
             summary.entries, summary.messages, summary.closed, summary.entry_bytes, summary.publish,
             summary.event, self._now_ms, summary.plain, self._written.tail,
         )  # fmt: skip
-        self.bytes_written = self._written.size
-        self._files.pending[self.uuid] = self.owner, record
-        try:
-            listing = self._files.listing(self.owner)
-        except StoreError as unread:
-            self._fail(unread)
-            return
-        self._files.work(listing, lambda problem: self._listed(problem, record))
-
-    def _listed(self, error: Exception | None, record: OffloadedLedger) -> None:
-        if error is not None or self._failure is not None:
-            self._fail(error)
-            return
-        try:
-            if self._files.local.owner_of(self.info.ledger_id) != self.owner:
-                raise OffloadFailed(f"ledger {self.info.ledger_id} was deleted meanwhile")
-            self._files.catalog.put(self.owner, record, self._end)
-        except StoreError as refused:
-            self._fail(refused)
-
-    def _fail(self, error: Exception | None) -> None:
-        self._failure = self._failure or error
-        making, self._making = self._making, None
-        self._files.work(making.abandon if making is not None else lambda: None, self._abandoned)
-
-    def _abandoned(self, _: Exception | None) -> None:
-        """Delete the file."""
-        del self._files.pending[self.uuid]
-        self._files.remove_files(self.owner, [self._suspect])
-        cause = self._failure
-        assert cause is not None
-        if not isinstance(cause, StoreError):
-            ledger_id, location = self.info.ledger_id, self._files.storage.location
-            cause = OffloadFailed(f"ledger {ledger_id} cannot be offloaded to {location}: {cause}")
-        self._end(cause)
-
-    def _end(self, error: StoreError | None) -> None:
-        self._files.pending.pop(self.uuid, None)
-        done, self._done = self._done, None
-        if done is not None:
-            done(error)
 
     # --- the worker's thread ---
     def _create(self) -> None:
@@ -237,6 +205,10 @@ class Offloading:
         self._making = self._writers.begin(
             OffloadRequest(self.path, self.owner, _partition(self.owner), self.info.ledger_id, self.uuid)
         )
+
+    def _abandon(self) -> None:
+        if self._making is not None:
+            self._making.abandon()
 
     def _finish(self) -> None:
         assert self._making is not None

@@ -118,9 +118,8 @@ class ReadPool(Generic[A]):
         with self._changed:
             self._undelivered_bytes -= job.answer.size_bytes
             self._changed.notify_all()
-        answer = job.answer
         for deliver in job.deliver:
-            run_callback(lambda deliver=deliver: deliver(answer))  # type: ignore[misc]
+            run_callback(deliver, job.answer)
 
     # --- queries ---
     def ask(self, key: Hashable, run: Callable[[], A]) -> A:
@@ -198,5 +197,5 @@ class ReadPool(Generic[A]):
         pending, self._pending = self._pending, {}
         for job in pending.values():
             for deliver in job.deliver or ():
-                run_callback(lambda deliver=deliver: deliver(refusal))  # type: ignore[misc]
+                run_callback(deliver, refusal)
         return not any(thread.is_alive() for thread in self._threads)

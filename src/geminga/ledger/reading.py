@@ -11,19 +11,21 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import repeat
+from queue import SimpleQueue
 
-from geminga.errors import LedgerNotFound, StoreDamaged, StoreError
-from geminga.ledger.api import Fetched, ReadAhead
+from geminga.errors import LedgerNotFound, StoreBusy, StoreDamaged, StoreError
+from geminga.ledger.api import Done, Fetched, PrefetchRequest, ReadAhead
+from geminga.ledger.catalog import Catalog, CatalogFile
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, describe, file_name
 from geminga.ledger.index import GIVEN_UP, MISSING, Index, LedgerState, empty_chunk
 from geminga.ledger.log import LogFiles
 from geminga.ledger.read_pool import ReadPool
-from geminga.ledger.state import StoreState
+from geminga.ledger.store_parts import StoreParts
 from geminga.wire.checksum import crc32c
 
 logger = logging.getLogger("geminga.ledger")
@@ -35,6 +37,8 @@ _LOOKS_MAX = 3
 """Maximum number of lookups of an entry that is moved while it is read."""
 _SUSPECTS_MAX = 1_000
 """Number of entries remembered as unreadable for now; the oldest are forgotten."""
+_AHEAD_CACHE_KIB = 128
+"""Cache of connections that read ahead: small, as they only fill the operating system's cache."""
 _UNREADABLE = frozenset((errno.EIO, errno.ENXIO, errno.ENODEV, getattr(errno, "EUCLEAN", errno.EIO)))
 """Errors of a disk that cannot read a sector; other errors may be temporary."""
 
@@ -63,80 +67,125 @@ class ReadEntries:
         return sum(map(len, self.entries))
 
 
-class StoreEntryReader:
-    """Reads entries of ledgers for the owner; without a pool it waits for the disk itself."""
+class StoreReading:
+    """Reads entries of ledgers, and pages of the catalog ahead, for the owner.
 
-    def __init__(
-        self,
-        state: StoreState,
-        files: LogFiles,
-        note_damage: Callable[[Damage], None],
-        pool: ReadPool[ReadEntries] | None = None,
-        finder: Index | None = None,
-        *,
-        unreadable_seconds: float = 0.0,
-    ) -> None:
-        """An entry is damaged when the disk has failed to read it for ``unreadable_seconds``."""
-        self._unreadable_seconds = unreadable_seconds
+    Without `use_threads` it waits for the disk itself.
+    """
+
+    def __init__(self, parts: StoreParts, note_damage: Callable[[Damage], None]) -> None:
+        self._settings = parts.settings
         self._suspects: OrderedDict[tuple[int, int], tuple[float, float]] = OrderedDict()
-        self._state = state
-        self._files = files
+        self._state = parts.state
+        self._files = parts.files
         self._note_damage = note_damage
-        self._pool = pool
-        self._finder: Index = finder if finder is not None else state.index
+        self.pool: ReadPool[ReadEntries] | None = None
+        self.index = parts.state.index
+        """Index by which entries are found: that of the owner or of the reader threads."""
+        self._catalogs: SimpleQueue[Catalog] = SimpleQueue()
+        """Connections for reading ahead, one for each reader thread."""
+        self._error: StoreError | None = None
 
-    def read(self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> list[bytes]:
-        """Return entries from ``first`` on within both limits, at least one if it exists."""
-        first = max(first, 0)
+    def use_threads(
+        self, catalog: CatalogFile, finished: deque[Callable[[], None]], signal: Callable[[], None]
+    ) -> None:
+        """Read on threads, once the pool is started: ``finished`` receives their callbacks."""
+        settings = self._settings
+        self.index = Index(catalog.connect(), self._state.index)
+        self.pool = ReadPool(
+            finished,
+            signal,
+            threads=settings.read_threads,
+            wait_seconds=settings.read_wait_seconds,
+            waiting_max=settings.reads_waiting_max,
+            undelivered_bytes_max=settings.read_ahead_bytes_max,
+        )
+        for _ in range(settings.read_threads):
+            self._catalogs.put(catalog.connect(_AHEAD_CACHE_KIB))
+
+    def stop(self, error: StoreError) -> bool:
+        """Refuse reads with ``error`` and end the threads; returns whether they have ended."""
+        self._error = error
+        return self.pool is None or self.pool.stop(ReadEntries(error=error))
+
+    def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
+        """Implement `geminga.ledger.api.EntryStore.bring`.
+
+        SQLite has no asynchronous queries. But rows that another thread has just read are in the operating
+        system's page cache, for every connection. So no data is passed between threads.
+        """
+        if self.pool is None or not wanted:
+            return True
+        if self._error is not None:
+            done(self._error)
+            return False
+
+        def read() -> ReadEntries:
+            catalog = self._catalogs.get()
+            try:
+                catalog.read_ahead(wanted)
+            except StoreError as error:
+                return ReadEntries(error=error)
+            except Exception as error:
+                return ReadEntries(error=StoreError(f"the store's catalog cannot be read: {error}"))
+            finally:
+                self._catalogs.put(catalog)
+            return ReadEntries()
+
+        try:
+            self.pool.submit(wanted, read, lambda answer: done(answer.error))
+        except StoreBusy as error:
+            done(error)
+        return False
+
+    def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
+        """Implement `geminga.ledger.api.EntryStore.read`."""
+        ledger, first = self._state.ledgers.ledger(ledger_id), max(first_entry_id, 0)
         if first >= ledger.recent_first:
             return _recent(ledger, first, entries_max, bytes_max)
         job = self._job(ledger, first, entries_max, bytes_max)
-        key = (ledger.ledger_id, first, entries_max, bytes_max)
-        answer = job() if self._pool is None else self._pool.ask(key, job)
+        key = (ledger_id, first, entries_max, bytes_max)
+        answer = job() if self.pool is None else self.pool.ask(key, job)
         return self._taken(ledger, first, entries_max, bytes_max, answer)
 
     def fetch(
         self,
-        ledger: LedgerState,
-        first: int,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
         entries_max: int,
         bytes_max: int,
         ahead: ReadAhead | None,
         done: Fetched,
     ) -> list[bytes] | None:
-        """Return the entries if they are in memory; else None, and ``done`` receives them, if ``ahead``."""
-        first = max(first, 0)
+        """Implement `geminga.ledger.api.EntryStore.fetch`."""
+        ledger, first = self._state.ledgers.ledger(ledger_id), max(first_entry_id, 0)
         if first >= ledger.recent_first:
             return _recent(ledger, first, entries_max, bytes_max)
-        if self._pool is None:
-            return self.read(ledger, first, entries_max, bytes_max)
-        if ahead is not None:
-            self._fetch(ledger, first, ahead, done)
-        return None
+        if self.pool is None:
+            return self.read(ledger_id, first, entries_max=entries_max, bytes_max=bytes_max)
+        if ahead is None:
+            return None
 
-    def _fetch(self, ledger: LedgerState, first: int, ahead: ReadAhead, done: Fetched) -> None:
         def deliver(answer: ReadEntries) -> None:
             entries: list[bytes] = []
             error: StoreError | None = None
             try:
-                if not self._state.ledgers.exists(ledger.ledger_id):
-                    raise LedgerNotFound(f"ledger {ledger.ledger_id} was trimmed away")
+                if not self._state.ledgers.exists(ledger_id):
+                    raise LedgerNotFound(f"ledger {ledger_id} was trimmed away")
                 entries = self._taken(ledger, first, ahead.entries_max, ahead.bytes_max, answer)
             except StoreError as problem:
                 error = problem
-            try:
-                done(entries, error)
-            except Exception:
-                logger.exception("a store callback failed")
+            done(entries, error)
 
-        assert self._pool is not None
-        key = (ledger.ledger_id, first, ahead)
-        self._pool.submit(key, self._job(ledger, first, ahead.entries_max, ahead.bytes_max), deliver)
+        job = self._job(ledger, first, ahead.entries_max, ahead.bytes_max)
+        self.pool.submit((ledger_id, first, ahead), job, deliver)
+        return None
 
     def _job(
         self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int
     ) -> Callable[[], ReadEntries]:
-        finder, files = self._finder, self._files
+        finder, files = self.index, self._files
         count = min(entries_max, ledger.recent_first - first)
         return lambda: _from_disk(finder, files, ledger, first, count, bytes_max)
 
@@ -164,9 +213,9 @@ class StoreEntryReader:
         """Whether to retry an entry that the disk cannot read: the cause may be temporary (a loose cable)."""
         now, key = time.monotonic(), (ledger_id, entry_id)
         since, last = self._suspects.pop(key, (now, now))
-        if now - last > self._unreadable_seconds:
+        if now - last > self._settings.unreadable_seconds:
             since = now  # the disk worked meanwhile, or the entry was not read
-        if now - since >= self._unreadable_seconds:
+        if now - since >= self._settings.unreadable_seconds:
             return False
         self._suspects[key] = since, now
         if len(self._suspects) > _SUSPECTS_MAX:

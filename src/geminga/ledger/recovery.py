@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -229,11 +230,8 @@ class Recovery:
         return scan_headers(SequentialReader(self._files.get(number)), number, offset, self._seed)
 
     def _read_mark(self) -> int:
-        file = self._filesystem.open(f"{self._folder}/{MARK_FILE}", create=True)
-        try:
+        with closing(self._filesystem.open(f"{self._folder}/{MARK_FILE}", create=True)) as file:
             mark = decode_mark(file.read(MARK_BYTES, 0), self._seed)
-        finally:
-            file.close()
         return mark[0] if mark is not None else 0
 
     def _discard_unborn(
@@ -320,9 +318,6 @@ class Recovery:
         self, header: GroupHeader, directory: Directory, payload: memoryview, bad: set[int]
     ) -> None:
         positions = directory.positions(header.payload_position)
-        if not bad:
-            self._replay.group(directory, positions, payload)
-            return
 
         def report(index: int) -> None:
             self.damage.report_record(directory, index, positions[index], payload, is_cataloged=False)

@@ -56,8 +56,7 @@ class LogReplay:
         ``report`` is called for each of the ``bad`` records in its turn, as a later write of the key makes it
         whole again.
         """
-        ledgers = self._ledgers.loaded
-        live_bytes = start = 0
+        start = 0
         for index, (kind, first, second, size, crc, position) in enumerate(
             zip(
                 directory.kinds,
@@ -72,22 +71,9 @@ class LogReplay:
             end = start + size
             if report is not None and index in bad:
                 report(index)
-                start = end
-                continue
-            ledger = ledgers.get(first) if kind == ENTRY else None
-            if ledger is not None and second == ledger.tail.first + len(ledger.tail.positions):
-                ledger.tail.positions.append(position)
-                ledger.tail.sizes.append(size)
-                ledger.tail.crcs.append(crc)
-                ledger.written_bytes += size
-                live_bytes += size + RECORD_BYTES
-                if not ledger.changed:
-                    ledger.changed = True
-                    self._ledgers.changed.append(ledger)
             else:
                 self.record(kind, first, second, payload[start:end], position, crc)
             start = end
-        self._state.live_bytes[positions[0] >> OFFSET_BITS] += live_bytes
         self._state.unsaved_records += len(positions)
 
     def record(

@@ -19,14 +19,13 @@ damaged live entry, until its loss is accepted, and bytes that are not a group o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
 
-from geminga.errors import StoreError
-from geminga.ledger.api import Buffer, Done
+from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.catalog import Catalog, EntryChunk
-from geminga.ledger.filesystem import File, FileSystem
+from geminga.ledger.filesystem import File
 from geminga.ledger.format import (
     CREATE,
     DELETE_KEY,
@@ -50,15 +49,14 @@ from geminga.ledger.format import (
 )
 from geminga.ledger.index import GIVEN_UP
 from geminga.ledger.ledger_table import NOBODY
-from geminga.ledger.log import Gap, LogFiles, read_directory, scan_headers
-from geminga.ledger.settings import StoreSettings
+from geminga.ledger.log import Gap, read_directory, scan_headers
 from geminga.ledger.state import StoreState
-from geminga.ledger.worker import Worker
+from geminga.ledger.steps import Begin, follow
+from geminga.ledger.store_parts import StoreParts
 from geminga.wire.checksum import crc32c
 
 logger = logging.getLogger("geminga.ledger")
 
-Submit = Callable[[int, int, int, Buffer, Done | None], None]
 NewRecord = tuple[int, int, int, bytes]
 
 EAGER_LIVE_FRACTION = 0.8
@@ -190,51 +188,26 @@ def restatement(state: StoreState, key: str, *, with_deletion: bool) -> NewRecor
     return REMAINS, len(change.key_bytes), change.fingerprint, data
 
 
-class RewriterParts(NamedTuple):
-    """Parts of a store that rewriting uses."""
-
-    filesystem: FileSystem
-    folder: str
-    store_id: bytes
-    settings: StoreSettings
-    state: StoreState
-    files: LogFiles
-    catalog: Catalog
-    worker: Worker
-    submit: Submit
-    """Adds a record to the log."""
-    sizes: dict[int, int]
-    """Sizes of the existing log files, by number."""
-    freed: Callable[[], None]
-    """Called on the worker's thread when a file was deleted."""
-
-
 class LogRewriter:
     """Rewrites one log file at a time. Its methods run on the owner's thread."""
 
-    def __init__(self, parts: RewriterParts) -> None:
-        self._filesystem = parts.filesystem
-        self._folder = parts.folder
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
         self._seed = crc32c(parts.store_id)
         self._settings = parts.settings
         self._state = parts.state
         self._files = parts.files
         self._catalog = parts.catalog
         self._worker = parts.worker
-        self._submit = parts.submit
-        self._freed = parts.freed
+        self._submit = parts.writes.submit
         self._sizes = parts.sizes
         self._reader: LiveRecordReader | None = None
-        self._slice = FileSlice()
         self._left_alone: set[int] = set()
-        self._candidates: dict[int, int] = {}
         self.is_running = False
         self.is_eager = False
         """Whether space is short: then files that are mostly live are rewritten, too."""
         self._stopping = False
         self._budget_bytes = parts.settings.log_file_bytes
-        self._size_bytes = 0
-        self._written_bytes = 0
 
     def earn(self, size_bytes: int) -> None:
         """Add bytes written by the owner to the budget."""
@@ -250,42 +223,43 @@ class LogRewriter:
         self._left_alone.clear()
 
     def consider(self, sealed_before: int) -> None:
-        """Look for a file worth rewriting among those before the number, which are all in the catalog."""
-        if self.is_running or self._stopping or (self._budget_bytes < 0 and not self.is_eager):
-            return
-        numbers = [n for n in self._sizes if n < sealed_before and n not in self._left_alone]
-        if not numbers:
-            return
-        self.is_running = True
+        """Rewrite the files that are worth it among those before the number, which are all in the catalog."""
+        if not self.is_running:
+            self.is_running = True
+            follow(self._rewrite_files(sealed_before))
 
-        def look() -> None:
-            live = self._catalog.live_bytes()
-            self._candidates = {number: live.get(number, 0) for number in numbers}
-
-        self._worker.submit(look, lambda error: self._looked(sealed_before, error))
-
-    def _looked(self, sealed_before: int, error: Exception | None) -> None:
-        number = self._choose() if error is None else 0
-        if error is not None:
-            logger.warning("cannot look for log files to rewrite: %s", error)
-        if not number or self._stopping:
+    def _rewrite_files(self, sealed_before: int) -> Generator[Begin, None, None]:
+        number = 0
+        try:
+            while not self._stopping and (self._budget_bytes >= 0 or self.is_eager):
+                numbers = [n for n in self._sizes if n < sealed_before and n not in self._left_alone]
+                if not numbers:
+                    break
+                live: dict[int, int] = {}
+                yield partial(self._worker.submit, partial(self._look, live))
+                number = self._choose({number: live.get(number, 0) for number in numbers})
+                if not number or self._stopping:
+                    break
+                yield from self._rewrite(number)
+        except StoreStopped:
+            pass
+        except Exception as error:
+            # The fault is in this file; other files are still rewritten.
+            self._left_alone.add(number)
+            is_unexpected = not isinstance(error, FileDamagedError | StoreError | OSError)
+            what = file_name(number) if number else "a log file"
+            logger.warning("%s is not rewritten: %s", what, error, exc_info=is_unexpected)
+        finally:
+            self._close_reader()
             self.is_running = False
-            return
-        self._slice = FileSlice()
-        self._written_bytes = 0
-        size = self._size_bytes = self._sizes[number]
 
-        def begin() -> None:
-            file = self._filesystem.open(self._files.path(number))
-            self._reader = LiveRecordReader(file, number, size, self._seed, self._catalog)
-            self._slice = self._reader.next_slice()
+    def _look(self, live: dict[int, int]) -> None:
+        live.update(self._catalog.live_bytes())
 
-        self._worker.submit(begin, lambda error: self._slice_read(number, sealed_before, error))
-
-    def _choose(self) -> int:
+    def _choose(self, live: dict[int, int]) -> int:
         """Return the file with the smallest live share, if rewriting it is worth it; else 0."""
         sizes = self._sizes
-        candidates = {number: live for number, live in self._candidates.items() if number in sizes}
+        candidates = {number: size for number, size in live.items() if number in sizes}
         if not candidates:
             return 0
         garbage = sum(sizes[number] - live for number, live in candidates.items())
@@ -297,49 +271,50 @@ class LogRewriter:
         worth = candidates[number] <= self._settings.rewrite_live_fraction * sizes[number]
         return number if worth and garbage >= self._settings.garbage_bytes_min else 0
 
-    def _slice_read(self, number: int, sealed_before: int, error: Exception | None) -> None:
-        if error is not None or self._stopping:
-            if error is not None:
-                self._left_alone.add(number)
-                logger.warning("%s is not rewritten: %s", file_name(number), error)
-            self._end()
-            return
+    def _rewrite(self, number: int) -> Iterator[Begin]:
+        """Write the live records of a file again, and delete the file."""
+        size, written_bytes = self._sizes[number], 0
+        path = self._files.path(number)
+        part = FileSlice()
 
-        def written(failure: StoreError | None) -> None:
-            if failure is not None or self._stopping:
-                self._end()
-            elif self._slice.is_last:
-                self._submit(
-                    DROP_FILE, number, 0, b"", lambda failure: self._dropped(number, sealed_before, failure)
-                )
-            else:
-                self._worker.submit(
-                    self._read_on, lambda error: self._slice_read(number, sealed_before, error)
-                )
+        def read() -> None:
+            nonlocal part
+            if self._reader is None:
+                file = self._parts.filesystem.open(path)
+                self._reader = LiveRecordReader(file, number, size, self._seed, self._catalog)
+            part = self._reader.next_slice()
 
-        try:
-            records = self._living(number)
-        except Exception as unexpected:
-            # The fault is in this file; other files are still rewritten.
-            self._left_alone.add(number)
-            logger.exception("%s is not rewritten: %s", file_name(number), unexpected)
-            self._end()
-            return
-        self._written_bytes += sum(len(record[3]) + RECORD_BYTES for record in records)
-        for record in records[:-1]:
-            self._submit(*record, None)
-        if records:
-            self._submit(*records[-1], written)
-        else:
-            written(None)
+        while not part.is_last:
+            yield partial(self._worker.submit, read)
+            if self._stopping:
+                return
+            records = self._living(number, part)
+            written_bytes += sum(len(record[3]) + RECORD_BYTES for record in records)
+            for record in records[:-1]:
+                self._submit(*record, None)
+            if records:
+                yield partial(self._submit, *records[-1])
+            if self._stopping:
+                return
+        yield partial(self._submit, DROP_FILE, number, 0, b"")
+        self._close_reader()
+        # Written bytes were also added as the owner's when they reached the disk: hence three times.
+        self.earn(size - 3 * written_bytes)
+        self._files.forget(number)
 
-    def _read_on(self) -> None:
-        assert self._reader is not None
-        self._slice = self._reader.next_slice()
+        def delete() -> None:
+            self._parts.filesystem.unlink(path)
+            # A reader at an old position may have opened it again, which would keep its space.
+            self._files.forget(number)
+            self._parts.filesystem.sync_folder(self._parts.folder)
+            self._parts.gauge.measure()
 
-    def _living(self, number: int) -> list[NewRecord]:
+        yield partial(self._worker.submit, delete)
+        logger.info("deleted %s, which had no live records any more", file_name(number))
+
+    def _living(self, number: int, part: FileSlice) -> list[NewRecord]:
         """Return the records that preserve the live content of the slice."""
-        state, part = self._state, self._slice
+        state = self._state
         records: list[NewRecord] = []
         has_older = any(other < number for other in self._sizes)
         for ledger_id in sorted(part.created):
@@ -361,37 +336,6 @@ class LogRewriter:
             if record is not None:
                 records.append(record)
         return records
-
-    def _dropped(self, number: int, sealed_before: int, failure: StoreError | None) -> None:
-        """Delete the file, which may be missing from now on, and look for the next one."""
-        self._close_reader()
-        # Written bytes were also added as the owner's when they reached the disk: hence three times.
-        self.earn(self._size_bytes - 3 * self._written_bytes)
-        if failure is not None:
-            self._end()
-            return
-        self._files.forget(number)
-
-        def delete() -> None:
-            self._filesystem.unlink(self._files.path(number))
-            # A reader at an old position may have opened it again, which would keep its space.
-            self._files.forget(number)
-            self._filesystem.sync_folder(self._folder)
-            self._freed()
-
-        def deleted(error: Exception | None) -> None:
-            self.is_running = False
-            if error is not None:
-                logger.warning("cannot delete %s: %s", file_name(number), error)
-                return
-            logger.info("deleted %s, which had no live records any more", file_name(number))
-            self.consider(sealed_before)
-
-        self._worker.submit(delete, deleted)
-
-    def _end(self) -> None:
-        self._close_reader()
-        self.is_running = False
 
     def _close_reader(self) -> None:
         if self._reader is not None:

@@ -6,13 +6,33 @@ continues with the rest before it processes the next group, so that the order is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final, TypeVar
+
+from geminga.errors import StoreError
 
 AT_ONCE: Final = 512
 """Keys or ledgers per step, which takes at most a millisecond."""
 
 T = TypeVar("T")
+Begin = Callable[[Callable[[Exception | None], None]], object]
+"""Begins work of another thread; its argument is called on the owner's thread when that has ended."""
+
+
+def follow(steps: Generator[Begin, None, None]) -> None:
+    """Run work of several steps: an error of a step that was yielded is raised where it was yielded."""
+
+    def resume(error: Exception | None) -> None:
+        try:
+            begin = next(steps) if error is None else steps.throw(error)
+        except StopIteration:
+            return
+        try:
+            begin(resume)
+        except StoreError as refused:
+            resume(refused)
+
+    resume(None)
 
 
 def parts(items: Iterable[T]) -> Iterator[list[T]]:

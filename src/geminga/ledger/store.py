@@ -6,7 +6,7 @@ owner's thread (`journal`). The resulting state is in memory (`state`), checkpoi
 frees the space of deleted records. docs/decisions/store-layout.md gives the reasons.
 
 `FileStore` connects the parts: `store_writes` orders the writes and `completions` reports them,
-`store_reading` reads, and `keys`, `store_disk` and `store_damage` have the store's ``keys``, ``disk`` and
+`reading` reads, and `keys`, `store_disk` and `store_damage` have the store's ``keys``, ``disk`` and
 ``damage``.
 """
 
@@ -23,25 +23,25 @@ from itertools import chain, repeat
 
 from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, StoreStats, never
+from geminga.ledger.catalog import CatalogFile
 from geminga.ledger.catalog_database import CatalogDamaged
-from geminga.ledger.catalog_file import CatalogFile
-from geminga.ledger.checkpoints import CheckpointParts, Checkpoints
-from geminga.ledger.completions import CompletionParts, Completions, WakeUp
+from geminga.ledger.checkpoints import Checkpoints
+from geminga.ledger.completions import Completions, WakeUp
 from geminga.ledger.filesystem import FileSystem, RealFileSystem
 from geminga.ledger.folder import StoreLock, open_folder
 from geminga.ledger.format import CREATE, DELETE_LEDGER, ENTRY, NOTHING
 from geminga.ledger.journal import Journal
 from geminga.ledger.keys import FileStoreKeys
-from geminga.ledger.ledger_table import TailCache
 from geminga.ledger.log import LogEnd, LogFiles, LogWriter
+from geminga.ledger.reading import StoreReading
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
-from geminga.ledger.rewriting import LogRewriter, RewriterParts
+from geminga.ledger.rewriting import LogRewriter
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.state import StoreState
 from geminga.ledger.store_damage import FileStoreDamage
 from geminga.ledger.store_disk import FileStoreDisk
-from geminga.ledger.store_reading import StoreReading
+from geminga.ledger.store_parts import StoreParts
 from geminga.ledger.store_writes import StoreWrites
 from geminga.ledger.worker import Worker
 
@@ -126,7 +126,8 @@ class FileStore:
         if self._threads:
             self._journal.start()
             self._worker.start()
-        self.reading.start()
+        if self.reading.pool is not None:
+            self.reading.pool.start()
         # The log must hold everything, including records whose bytes in the log are damaged now.
         found = self._recovery.damage
         self.damage.write_again(found.unwritten_keys, found.unwritten_ledgers)
@@ -159,56 +160,29 @@ class FileStore:
 
     def _connect_parts(self) -> None:
         """Create what reads, frees space, saves the state, and completes writes."""
-        settings, state, writes = self.settings, self.state, self._writes
-        catalog = self._catalog_file.connect() if self._threads else self._catalog
-        self.rewriter = LogRewriter(
-            RewriterParts(
-                filesystem=self.filesystem,
-                folder=self.folder,
-                store_id=self.store_id,
-                settings=settings,
-                state=state,
-                files=self._files,
-                catalog=catalog,
-                worker=self._worker,
-                submit=writes.submit,
-                sizes=self._sizes,
-                freed=self._gauge.measure,
-            )
+        parts = StoreParts(
+            filesystem=self.filesystem,
+            folder=self.folder,
+            store_id=self.store_id,
+            settings=self.settings,
+            state=self.state,
+            files=self._files,
+            sizes=self._sizes,
+            gauge=self._gauge,
+            writes=self._writes,
+            worker=self._worker,
+            catalog=self._catalog_file.connect() if self._threads else self._catalog,
         )
-        self.damage = FileStoreDamage(
-            self.folder, state, writes, self.delete_ledgers, self.rewriter.look_again
-        )
-        self.reading = StoreReading(state, self._files, settings, self.damage.note)
+        self.rewriter = LogRewriter(parts)
+        self.damage = FileStoreDamage(parts, self.delete_ledgers, self.rewriter.look_again)
+        self.reading = StoreReading(parts, self.damage.note)
         if self._threads:
             self.reading.use_threads(self._catalog_file, self._finished, self._wake_up.signal)
-        self._checkpoints = Checkpoints(
-            CheckpointParts(
-                settings=settings,
-                state=state,
-                journal=self._journal,
-                worker=self._worker,
-                catalog=catalog,
-                rewriter=self.rewriter,
-                readers_index=self.reading.index,
-                sizes=self._sizes,
-                submit=writes.submit,
-                has_threads=self._threads,
-                is_well=lambda: writes.are_well,
-                stop=writes.stop,
-                full=self._gauge.measure,
-            )
-        )
-        self.keys = FileStoreKeys(writes, state.keys)
-        self.disk = FileStoreDisk(
-            self._gauge, writes, self._worker, self.rewriter, self._checkpoints, self._check_files
-        )
-        tails = TailCache(self._ledgers, settings.cache_bytes)
-        self._completions = Completions(
-            CompletionParts(
-                writes, state, tails, self.rewriter, self._checkpoints, self._sizes, self._finished
-            )
-        )
+        self._checkpoints = Checkpoints(parts, self.rewriter, self.reading.index, has_threads=self._threads)
+        self.keys = FileStoreKeys(self._writes, self.state.keys)
+        self.disk = FileStoreDisk(parts, self.rewriter, self._checkpoints, self._check_files)
+        self._completions = Completions(parts, self.rewriter, self._checkpoints, self._finished)
+        self.read = self.reading.read
         self.fetch = self.reading.fetch
         self.bring = self.reading.bring
         self.ledgers = self._ledgers.owned
@@ -302,11 +276,6 @@ class FileStore:
         if self._journal.idle:
             self._journal.wake()
         return ids[0]
-
-    def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
-        return self.reading.reader.read(
-            self._ledgers.ledger(ledger_id), first_entry_id, entries_max, bytes_max
-        )
 
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
         self._writes.check()

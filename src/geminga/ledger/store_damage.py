@@ -9,8 +9,7 @@ from geminga.ledger.api import Done
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.format import CREATE, GIVE_UP, NOTHING, SETTLE
 from geminga.ledger.rewriting import restatement
-from geminga.ledger.state import StoreState
-from geminga.ledger.store_writes import StoreWrites
+from geminga.ledger.store_parts import StoreParts
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -20,16 +19,14 @@ class FileStoreDamage:
 
     def __init__(
         self,
-        folder: str,
-        state: StoreState,
-        writes: StoreWrites,
+        parts: StoreParts,
         delete_ledgers: Callable[[Sequence[int]], None],
         look_again: Callable[[], None],
     ) -> None:
-        self._folder = folder
-        self._state = state
-        self._writes = writes
-        self._submit = writes.submit
+        self._folder = parts.folder
+        self._state = state = parts.state
+        self._writes = parts.writes
+        self._submit = parts.writes.submit
         self._delete_ledgers = delete_ledgers
         self._look_again = look_again
         self.lost_entries_max = state.ledgers.lost_entries_max

@@ -9,9 +9,7 @@ from geminga.errors import StoreError
 from geminga.ledger.api import FreeSpace
 from geminga.ledger.checkpoints import Checkpoints
 from geminga.ledger.rewriting import LogRewriter
-from geminga.ledger.space import SpaceGauge
-from geminga.ledger.store_writes import StoreWrites
-from geminga.ledger.worker import Worker
+from geminga.ledger.store_parts import StoreParts
 
 
 class FileStoreDisk:
@@ -19,22 +17,20 @@ class FileStoreDisk:
 
     def __init__(
         self,
-        gauge: SpaceGauge,
-        writes: StoreWrites,
-        worker: Worker,
+        parts: StoreParts,
         rewriter: LogRewriter,
         checkpoints: Checkpoints,
         check_files: Callable[[], None],
     ) -> None:
         """``check_files`` raises `StoreError` if a file of the store is no longer in its folder."""
-        self._gauge = gauge
-        self._writes = writes
-        self._worker = worker
+        self._gauge = parts.gauge
+        self._writes = parts.writes
+        self._worker = parts.worker
         self._rewriter = rewriter
         self._checkpoints = checkpoints
         self._check_files = check_files
         self._measuring = False
-        self.refuse_entries = writes.refuse_entries
+        self.refuse_entries = parts.writes.refuse_entries
 
     @property
     def space(self) -> FreeSpace | None:

@@ -12,15 +12,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 
 from geminga.errors import LedgerNotFound, StoreError
-from geminga.ledger.api import Done, ReadAhead, TierStats
-from geminga.ledger.byte_rate import ByteRate
+from geminga.ledger.api import Done, TierStats
 from geminga.ledger.callbacks import run_callback
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.offload_worker import IDLE_SECONDS_MAX, OffloadWriters
-from geminga.ledger.offloading import PIECE_BYTES, PIECE_ENTRIES, OffloadFailed, Offloading
+from geminga.ledger.offload_worker import IDLE_SECONDS_MAX, ByteRate, OffloadWriters
+from geminga.ledger.offloading import PIECE_ENTRIES, OffloadFailed, Offloading, fetch_piece
+from geminga.ledger.steps import Begin, follow
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_claim import StorageClaim, StorageNotClaimed
 from geminga.ledger.tier_files import TierFiles
@@ -148,81 +149,62 @@ class OffloadTier:
         if record is None:
             raise OffloadFailed(f"ledger {ledger_id} is not offloaded")
         self._check_not_borrowed()
-        path = f"{folder_of(owner)}/{record.file}"
-        wrong: list[str] = []
+        follow(self._drop_local(owner, record, done))
 
-        def check() -> None:
+    def _drop_local(self, owner: str, record: OffloadedLedger, done: Done) -> Generator[Begin, None, None]:
+        path, ledger_id, wrong = f"{folder_of(owner)}/{record.file}", record.ledger, list[str]()
+        try:
             try:
-                file = self.storage.open(path)
-            except FileNotFoundError:
-                self.claim.check()  # raises if the storage is not mounted
-                wrong.append("it is not there")
-                return
-            with contextlib.closing(file):
-                wrong.append(check_file(file, record.file_bytes, record.crc32c))
-            self.claim.check()  # without the claim, another store may delete the file
-
-        def found_wrong(is_whole: bool) -> None:
-            text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
-            if not is_whole:
-                done(OffloadFailed(f"{text}; it is kept, as the store cannot read the whole ledger itself"))
-                return
-            try:
+                yield partial(self._worker.submit, partial(self._check_file, path, record, wrong))
+            except StorageNotClaimed:
+                raise
+            except Exception as error:
+                raise OffloadFailed(f"{self.location}/{path} cannot be checked now: {error}") from error
+            if self.catalog.record(ledger_id) != record:
+                done(None)  # it was deleted meanwhile
+            elif not wrong[0]:
+                self._local.delete_ledgers([ledger_id], done)
+            else:
+                self._failures += 1
+                text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
+                if not (yield from self._is_whole_here(owner, record)):
+                    text += "; it is kept, as the store cannot read the whole ledger itself"
+                    raise OffloadFailed(text)
                 if self.catalog.record(ledger_id) == record:
-                    logger.error(
-                        "%s; ledger %d stays in the store and will be offloaded again", text, ledger_id
-                    )
+                    line = "%s; ledger %d stays in the store and will be offloaded again"
+                    logger.error(line, text, ledger_id)
                     self._give_up(owner, [record])
-                done(OffloadFailed(text))
-            except StoreError as refused:
-                done(refused)
+                raise OffloadFailed(text)
+        except StoreError as refused:
+            done(refused)
 
-        def checked(error: Exception | None) -> None:
-            if error is not None:
-                refused = OffloadFailed(f"{self.location}/{path} cannot be checked now: {error}")
-                done(error if isinstance(error, StorageNotClaimed) else refused)
-                return
-            try:
-                if self.catalog.record(ledger_id) != record:
-                    done(None)  # it was deleted meanwhile
-                elif wrong[0]:
-                    self._failures += 1
-                    self._read_here(owner, record, 0, found_wrong)
-                else:
-                    self._local.delete_ledgers([ledger_id], done)
-            except StoreError as refused:
-                done(refused)
+    def _check_file(self, path: str, record: OffloadedLedger, wrong: list[str]) -> None:
+        """Append the fault of a file, empty without one; on the worker's thread."""
+        try:
+            with contextlib.closing(self.storage.open(path)) as file:
+                wrong.append(check_file(file, record.file_bytes, record.crc32c))
+        except FileNotFoundError:
+            wrong.append("it is not there")
+        # Raises if the storage is not mounted; and without the claim, another store may delete the file.
+        self.claim.check()
 
-        self._worker.submit(check, checked)
-
-    def _read_here(self, owner: str, record: OffloadedLedger, at: int, then: Callable[[bool], None]) -> None:
-        """Read a ledger in the store from an entry on; ``then`` receives whether it is complete and intact.
+    def _is_whole_here(self, owner: str, record: OffloadedLedger) -> Generator[Begin, None, bool]:
+        """Read a ledger in the store; return whether it is complete and intact.
 
         If not, its file must be kept, even a damaged one.
         """
-        ahead = ReadAhead(PIECE_ENTRIES, PIECE_BYTES)
-
-        def taken(entries: list[bytes], error: StoreError | None) -> None:
-            if error is not None or not entries:
-                then(False)
-            else:
-                self._read_here(owner, record, at + len(entries), then)
-
+        at = 0
         try:
             while at < record.entries:
-                found = self._local.fetch(
-                    record.ledger, at, entries_max=PIECE_ENTRIES, bytes_max=PIECE_BYTES, ahead=ahead,
-                    done=taken,
-                )  # fmt: skip
-                if found is None:
-                    return
-                if not found:
-                    break
-                at += len(found)
+                piece: list[bytes] = []
+                yield partial(fetch_piece, self._local, record.ledger, at, PIECE_ENTRIES, piece)
+                if not piece:
+                    return False
+                at += len(piece)
         except StoreError as error:
             logger.debug("ledger %d cannot be read in the store: %s", record.ledger, error)
-            at = 0
-        then(at >= record.entries and self._local.owner_of(record.ledger) == owner)
+            return False
+        return self._local.owner_of(record.ledger) == owner
 
     def give_up(self, ledger_ids: Sequence[int]) -> None:
         """Cancel the offloads of deleted ledgers, and delete their files. Raises `StoreError`."""

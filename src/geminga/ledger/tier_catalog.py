@@ -25,7 +25,6 @@ from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger
 
 logger = logging.getLogger("geminga.ledger")
 
-_REMEMBERED_MAX = 4096
 _OWNED_MAX = 8192
 """Maximum number of remembered records, plus one for each owner: most owners have no record."""
 _RECORDS, _OWNERS, _SUSPECTS = "offloaded/", "offloaded-by/", "offloading/"
@@ -54,26 +53,15 @@ class TierCatalog:
 
     def __init__(self, store: EntryStore) -> None:
         self._store = store
-        self._remembered: OrderedDict[int, OffloadedLedger | None] = OrderedDict()
         self._owners: OrderedDict[str, dict[int, OffloadedLedger]] = OrderedDict()
-        """Cache of all records by owner, for the owners requested last: each offload needs its owner's."""
+        """Cache of all records by owner, for the owners requested last."""
         self._owned = 0
         """Number of owners and records in ``_owners`` together."""
 
     def record(self, ledger_id: int) -> OffloadedLedger | None:
         """Return the record of a ledger, None if it is not offloaded."""
-        if ledger_id in self._remembered:
-            self._remembered.move_to_end(ledger_id)
-            return self._remembered[ledger_id]
-        owner = self._store.keys.get(_owner_key(ledger_id))
-        value = None if owner is None else self._store.keys.get(_key(owner.base.decode(), ledger_id))
-        return self._remember(ledger_id, None if value is None else _record(value.base))
-
-    def _remember(self, ledger_id: int, record: OffloadedLedger | None) -> OffloadedLedger | None:
-        self._remembered[ledger_id] = record
-        if len(self._remembered) > _REMEMBERED_MAX:
-            self._remembered.popitem(last=False)
-        return record
+        owner = self.owner_of(ledger_id)
+        return None if owner is None else self._of_owner(owner).get(ledger_id)
 
     def owner_of(self, ledger_id: int) -> str | None:
         owner = self._store.keys.get(_owner_key(ledger_id))
@@ -81,6 +69,9 @@ class TierCatalog:
 
     def of_owner(self, owner: str) -> list[OffloadedLedger]:
         """Return the records of an owner, in order."""
+        return sorted(self._of_owner(owner).values(), key=lambda each: each.ledger)
+
+    def _of_owner(self, owner: str) -> dict[int, OffloadedLedger]:
         known = self._owners.get(owner)
         if known is None:
             found = (_record(value.base) for _, value in self._store.keys.scan(f"{_RECORDS}{owner}\x00"))
@@ -90,7 +81,7 @@ class TierCatalog:
         # A single owner may exceed the limit, so that its records are not scanned for each ledger.
         while len(self._owners) > 1 and self._owned > _OWNED_MAX:
             self._owned -= 1 + len(self._owners.popitem(last=False)[1])
-        return sorted(known.values(), key=lambda each: each.ledger)
+        return known
 
     def everything(self) -> Iterator[tuple[str, OffloadedLedger]]:
         """Iterate over (owner, record) of all offloaded ledgers, in steps, as `EntryStore.scan` does."""
@@ -110,7 +101,6 @@ class TierCatalog:
         self._store.keys.put(_owner_key(record.ledger), owner.encode())
         self._store.keys.put(_key(owner, record.ledger), json.dumps(record.as_json()).encode())
         self._store.keys.delete(_SUSPECTS + record.uuid, done)
-        self._remember(record.ledger, record)
         owned = self._owners.get(owner)
         if owned is not None:
             self._owned += record.ledger not in owned
@@ -121,7 +111,6 @@ class TierCatalog:
         self.suspect(OrphanCandidate(owner, record.ledger, record.uuid, file))
         self._store.keys.delete(_key(owner, record.ledger))
         self._store.keys.delete(_owner_key(record.ledger), done)
-        self._remember(record.ledger, None)
         owned = self._owners.get(owner)
         if owned is not None and owned.pop(record.ledger, None) is not None:
             self._owned -= 1

@@ -21,6 +21,7 @@ An entry is returned byte for byte, or not at all: pages, envelopes and entries 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -133,16 +134,16 @@ class FileSummary:
 # --- writing ----------------------------------------------------------------------------------------
 
 
-class _Position:
+class _Position(io.RawIOBase):
     """Output of the Parquet writer, which counts bytes because envelopes are written in between."""
 
     def __init__(self, sink: Sink) -> None:
+        super().__init__()
         self._sink = sink
         self.at = 0
         self.crc = 0
         self.tail: tuple[int, int] | None = None
         """Size and CRC32C of the bytes written since this was last set to (0, 0)."""
-        self.closed = False
         self.is_over = False
         """Whether writes are discarded."""
 
@@ -160,19 +161,8 @@ class _Position:
     def tell(self) -> int:
         return self.at
 
-    def flush(self) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
-
     def writable(self) -> bool:
         return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
 
 
 class WrittenFile(NamedTuple):

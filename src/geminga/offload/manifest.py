@@ -102,22 +102,13 @@ class ManifestPage:
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestHead:
-    """Content of ``manifest.json`` itself: the newest ledgers, and references to the pages."""
-
-    store: str
-    topic: str
-    pages: tuple[ManifestPage, ...]
-    ledgers: tuple[OffloadedLedger, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Manifest:
-    """All offloaded ledgers of a topic, those in pages included."""
+    """Offloaded ledgers of a topic: all, or those in ``manifest.json`` itself, with references to pages."""
 
     store: str
     topic: str
     ledgers: tuple[OffloadedLedger, ...]
+    pages: tuple[ManifestPage, ...] = ()
 
 
 def _digest(ledgers: Sequence[OffloadedLedger]) -> str:
@@ -153,7 +144,7 @@ def path_of(topic: str) -> str:
     return f"{folder_of(topic)}/{MANIFEST}"
 
 
-def load_head(storage: OffloadStorage, topic: str) -> ManifestHead | None:
+def load_head(storage: OffloadStorage, topic: str) -> Manifest | None:
     """Return the manifest without its pages; None if no ledger is offloaded. Raises as `load` does."""
     path = path_of(topic)
     data = storage.read(path)
@@ -162,12 +153,12 @@ def load_head(storage: OffloadStorage, topic: str) -> ManifestHead | None:
     where = f"{storage.location}: {path}"
     kept = _decode(data, where)
     try:
-        return ManifestHead(kept["store"], kept["topic"], kept["pages"], kept["ledgers"])
+        return Manifest(kept["store"], kept["topic"], kept["ledgers"], kept["pages"])
     except KeyError as error:
         raise ManifestUnreadable(f"{where} cannot be read: {error!r}") from error
 
 
-def replaceable_head(storage: OffloadStorage, topic: str) -> ManifestHead | None:
+def replaceable_head(storage: OffloadStorage, topic: str) -> Manifest | None:
     """Return the manifest for replacing it: None if damaged. Raises `OSError` or `ManifestNewer`."""
     try:
         return load_head(storage, topic)

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import compacted_view
+from geminga.broker import background_jobs, compacted_view
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.compacted_view import owner_of
 from geminga.broker.cooperative import CooperativeScheduler, at_once
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_key
-from geminga.broker.topics import compaction
 from geminga.broker.topics.compaction import LEDGER_PROPERTY
 from geminga.errors import StoreFull
 from geminga.ids import MessageId, TopicName
@@ -421,7 +420,7 @@ def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(make_harness, 
 
 def test_closing_during_a_compaction_is_no_failure(harness, monkeypatch, caplog):
     """Compactions that wait for their turn do not begin then."""
-    monkeypatch.setattr(compaction, "SLICE_SECONDS", -1.0)
+    monkeypatch.setattr(background_jobs, "SLICE_SECONDS", -1.0)
     peer = publisher(harness)
     for number in range(10):
         peer.send(number, single("k", b"%d" % number))
@@ -471,8 +470,7 @@ def test_many_waiting_compactions_without_work_end(harness, monkeypatch):
 
 def test_a_truncation_ends_a_running_compaction(make_harness, monkeypatch):
     """Between its passes too: what there is then is not the newest of each key."""
-    monkeypatch.setattr(compaction, "SLICE_SECONDS", -1.0)
-    monkeypatch.setattr(compaction, "LOOK_BYTES", 0)
+    monkeypatch.setattr(background_jobs, "SLICE_SECONDS", -1.0)
     before = [("k0", b"8"), ("k1", b"9")]
     after = [("k0", b"8"), ("k1", b"19")]
     seen = set()

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
+from geminga.broker.delivery.dispatcher import Dispatcher
 from geminga.broker.rules.effective_policies import UnackedRedelivery
 from geminga.broker.rules.json_values import number_of
 from geminga.broker.scheduler import Scheduler, Timer
@@ -35,28 +36,6 @@ MARKS_MAX = 64
 
 _OFF = UnackedRedelivery()
 
-TooOld = Callable[[int], bool]
-"""Returns whether the entry at an offset is too old to be redelivered."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class RedeliveryRound:
-    """Result of one round."""
-
-    messages: int = 0
-    given_up: int = 0
-    """Entries that are too old and not redelivered."""
-
-
-class RedeliveringDispatcher(Protocol):
-    """Interface of a dispatcher for compensation."""
-
-    def note_deliveries(self, seconds: float) -> None:
-        """Keep the times of deliveries for ``seconds`` from now on; 0 discards them."""
-
-    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
-        """Redeliver what is open since ``delivered_before``, within permits and ``messages_max``."""
-
 
 class CompensatedSubscription(Protocol):
     """Interface of a subscription for compensation."""
@@ -68,7 +47,7 @@ class CompensatedSubscription(Protocol):
     def topic_text(self) -> str: ...
 
     @property
-    def dispatcher(self) -> RedeliveringDispatcher | None: ...
+    def dispatcher(self) -> Dispatcher | None: ...
 
     def published_before(self, offset: int, moment_ms: int) -> bool:
         """Return whether an entry's publish time is earlier than ``moment_ms``."""

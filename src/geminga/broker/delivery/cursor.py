@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import json
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from geminga.broker.columns import IntegerColumn
 from geminga.broker.delivery.ranges import RangeSet, bit_ranges
+from geminga.broker.entry_counts import EntryCounts, Tally
 from geminga.broker.records import RecordReader, put_bytes, put_varint
 from geminga.errors import StoreError
 from geminga.ledger.api import StoredValue
@@ -59,23 +61,6 @@ SNAPSHOT_AFTER_RANGES = 65_536
 Properties = dict[str, str]
 
 
-Tally = tuple[int, int]
-"""(messages, bytes) of some entries."""
-
-
-class MessageCounts(Protocol):
-    """Messages and bytes of entries (`entry_counts.EntryCounts`)."""
-
-    def of(self, offset: int) -> Tally:
-        """Return the messages and bytes of one entry."""
-
-    def between(self, start: int, stop: int) -> Tally:
-        """Return the messages and bytes of all entries at ``start <= offset < stop``."""
-
-    def held(self, offsets: RangeSet, start: int, stop: int) -> Tally:
-        """Return the messages and bytes of the entries of a set at ``start <= offset < stop``."""
-
-
 class CursorFull(Exception):
     """The limit of partly acknowledged batches is reached: the acknowledgement was not accepted."""
 
@@ -108,13 +93,8 @@ def words_from_bits(bits: int) -> list[int]:
 
 def without_lowest_ones(bits: int, count: int) -> int:
     """Clear the lowest ``count`` ones of ``bits``."""
-    low, high = 0, bits.bit_length()
-    while low < high:
-        middle = (low + high + 1) // 2
-        if (bits & ((1 << middle) - 1)).bit_count() <= count:
-            low = middle
-        else:
-            high = middle - 1
+    lengths = range(bits.bit_length() + 1)
+    low = bisect_right(lengths, count, key=lambda length: (bits & ((1 << length) - 1)).bit_count()) - 1
     return bits >> low << low
 
 
@@ -132,7 +112,7 @@ class Cursor:
     )  # fmt: skip
 
     def __init__(
-        self, mark: int, *, counts: MessageCounts, durable: bool, properties: Properties | None = None
+        self, mark: int, *, counts: EntryCounts, durable: bool, properties: Properties | None = None
     ) -> None:
         self.mark = mark
         self.is_behind = False
@@ -537,7 +517,7 @@ class Cursor:
         self._below = -1
 
     @staticmethod
-    def load(value: StoredValue, what: str, counts: MessageCounts) -> Cursor:
+    def load(value: StoredValue, what: str, counts: EntryCounts) -> Cursor:
         """Parse a stored cursor; raises `StoreDamaged` naming ``what``."""
         reader = RecordReader(value.base, what)
         version = reader.varint()

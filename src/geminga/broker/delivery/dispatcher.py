@@ -1,4 +1,4 @@
-"""Interface and common base of dispatchers: they read the next entries, a little at a time.
+"""Common base of dispatchers: they read the next entries, a little at a time.
 
 A dispatcher reads durable open entries from the topic's ledger and writes them to consumers that have permits
 and whose connection takes more bytes. `dispatch` is called whenever one of these changes; a dispatcher never
@@ -8,11 +8,12 @@ waits and holds no entries, only offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from geminga.broker.compacted_view import CompactedLedger, Position
-from geminga.broker.delivery.compensation import RedeliveryRound, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.limits import RateLimit
@@ -74,61 +75,24 @@ class DispatchedSubscription(Protocol):
     def topic(self) -> SubscribedTopic: ...
 
 
-class Dispatcher(Protocol):
-    """Interface of a dispatcher, one per subscription type, for its subscription."""
+TooOld = Callable[[int], bool]
+"""Returns whether the entry at an offset is too old to be redelivered."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class RedeliveryRound:
+    """Result of one round."""
+
+    messages: int = 0
+    given_up: int = 0
+    """Entries that are too old and not redelivered."""
+
+
+class Dispatcher(ABC):
+    """Base of all dispatchers, one per subscription type: a read position, and retries of failed reads."""
 
     read_offset: int
     """Offset of the next entry to read."""
-
-    @property
-    def reading_fails(self) -> bool:
-        """Whether the last read of the store failed; it is retried later."""
-
-    def add(self, consumer: Consumer) -> None:
-        """Add a consumer; raises `Refused` if its ranges overlap another's."""
-
-    def started(self, consumer: Consumer) -> None:
-        """Allow notices to a consumer whose SUCCESS was sent."""
-
-    def remove(self, consumer: Consumer) -> None:
-        """Remove a consumer; its pending entries are redelivered."""
-
-    def dispatch(self) -> None:
-        """Send the entries that consumers can take now."""
-
-    def dispatch_soon(self) -> None:
-        """Dispatch once no more consumers leave: entries of those that leave together move once."""
-
-    def flowed(self, consumer: Consumer) -> None:
-        """Record that a consumer received permits, or that its connection takes more; `dispatch` follows."""
-
-    def settle(self, consumer: Consumer | None, offsets: Sequence[int], still_open: int) -> None:
-        """Record an acknowledgement of entries, or of all but ``still_open`` of their messages."""
-
-    def acknowledged(self) -> None:
-        """Resume what the acknowledgements unblocked."""
-
-    def skipped_below(self, offset: int) -> None:
-        """Drop everything below ``offset``."""
-
-    def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
-        """Redeliver these entries at the consumer's request."""
-
-    def redeliver_all(self, consumers: Collection[Consumer]) -> None:
-        """Redeliver everything that these consumers have not acknowledged."""
-
-    def note_deliveries(self, seconds: float) -> None:
-        """Keep delivery times for ``seconds``; see `compensation.RedeliveringDispatcher`."""
-
-    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
-        """See `compensation.RedeliveringDispatcher`."""
-
-    def close(self) -> None:
-        """Release everything after the last consumer has left."""
-
-
-class ReadingDispatcher:
-    """Base of all dispatchers: a read position, and retries of failed reads."""
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
         self.subscription = subscription
@@ -180,6 +144,7 @@ class ReadingDispatcher:
 
     @property
     def reading_fails(self) -> bool:
+        """Whether the last read of the store failed; it is retried later."""
         return self._retry is not None
 
     def _fetch(self, offset: int, stop: int) -> list[bytes] | None:
@@ -225,16 +190,17 @@ class ReadingDispatcher:
             self.scheduler.isolated("dispatch", self.subscription, self.dispatch)
 
     def _reading_failed(self, error: StoreError) -> None:
+        def again() -> None:
+            self._retry = None
+            self.dispatch()
+
         if self._retry is None:
             seconds = BUSY_RETRY_SECONDS if isinstance(error, StoreBusy) else READ_RETRY_SECONDS
             log.error("%r: reading failed, retrying in %g s: %s", self.subscription, seconds, error)
-            self._retry = self.scheduler.after(seconds, self._try_again, self.subscription)
-
-    def _try_again(self) -> None:
-        self._retry = None
-        self.dispatch()
+            self._retry = self.scheduler.after(seconds, again, self.subscription)
 
     def dispatch(self) -> None:
+        """Send the entries that consumers can take now."""
         # Sending may cause a flush, after which the connection may be writable again.
         if self._dispatching:
             return
@@ -298,6 +264,7 @@ class ReadingDispatcher:
         return count
 
     def dispatch_soon(self) -> None:
+        """Dispatch once no more consumers leave: entries of those that leave together move once."""
         if self._continuation is None:
             self._leaving_since = self.scheduler.now
         self._has_left = True
@@ -320,16 +287,56 @@ class ReadingDispatcher:
         else:
             self.dispatch()
 
+    # --- each type of subscription ---
     def acknowledged(self) -> None:
+        """Resume what the acknowledgements unblocked."""
         return
 
     def flowed(self, consumer: Consumer) -> None:
+        """Record that a consumer received permits, or that its connection takes more; `dispatch` follows."""
         return
 
-    def _dispatch(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _dispatch(self) -> None: ...
+
+    @abstractmethod
+    def add(self, consumer: Consumer) -> None:
+        """Add a consumer; raises `Refused` if its ranges overlap another's."""
+
+    @abstractmethod
+    def started(self, consumer: Consumer) -> None:
+        """Allow notices to a consumer whose SUCCESS was sent."""
+
+    @abstractmethod
+    def remove(self, consumer: Consumer) -> None:
+        """Remove a consumer; its pending entries are redelivered."""
+
+    @abstractmethod
+    def settle(self, consumer: Consumer | None, offsets: Sequence[int], still_open: int) -> None:
+        """Record an acknowledgement of entries, or of all but ``still_open`` of their messages."""
+
+    @abstractmethod
+    def skipped_below(self, offset: int) -> None:
+        """Drop everything below ``offset``."""
+
+    @abstractmethod
+    def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
+        """Redeliver these entries at the consumer's request."""
+
+    @abstractmethod
+    def redeliver_all(self, consumers: Collection[Consumer]) -> None:
+        """Redeliver everything that these consumers have not acknowledged."""
+
+    @abstractmethod
+    def note_deliveries(self, seconds: float) -> None:
+        """Keep the times of deliveries for ``seconds`` from now on; 0 discards them."""
+
+    @abstractmethod
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
+        """Redeliver what is open since ``delivered_before``, within permits and ``messages_max``."""
 
     def close(self) -> None:
+        """Release everything after the last consumer has left."""
         self._closed = True
         for timer in (self._retry, self._continuation):
             if timer is not None:

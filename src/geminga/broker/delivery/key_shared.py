@@ -52,7 +52,7 @@ class KeySharedDispatcher(SharedDispatcher):
         super().__init__(subscription)
         self.mode = policy.keySharedMode
         self.out_of_order = policy.allowOutOfOrderDelivery
-        self.selector: Selector[Consumer]
+        self.selector: Selector
         if self.mode == pb.STICKY:
             self.selector = StickySelector()
         else:

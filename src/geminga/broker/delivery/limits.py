@@ -122,17 +122,13 @@ def in_force(*limits: RateLimit | None) -> tuple[RateLimit, ...]:
 
 
 class TopicLimits:
-    """Rate limits of a topic: its own, by its policies, and those that all topics of the broker share.
+    """Rate limits of a topic: its own, by its policies, and those that all topics of the broker share."""
 
-    Topics without limits of their own share one object (`for_policies`).
-    """
-
-    __slots__ = ("_is_own", "_own_publish", "_shared", "dispatch", "own_dispatch", "publish")
+    __slots__ = ("_own_publish", "_shared", "dispatch", "own_dispatch", "publish")
 
     def __init__(self, shared: tuple[RateLimit, RateLimit]) -> None:
         """``shared`` are the limits of publishing and of dispatching."""
         self._shared = shared
-        self._is_own = False
         self._own_publish: RateLimit | None = None
         self.own_dispatch: RateLimit | None = None
         self.publish: tuple[RateLimit, ...] = ()
@@ -141,16 +137,6 @@ class TopicLimits:
     @property
     def shared_dispatch(self) -> RateLimit:
         return self._shared[1]
-
-    def for_policies(self, policies: Policies, now: float) -> TopicLimits:
-        """Return the topic's limits under new policies: this object, or its own first one."""
-        if self._is_own or (not _limits(policies.publish_rate) and not _limits(policies.dispatch_rate)):
-            self.set(policies, now)
-            return self
-        own = TopicLimits(self._shared)
-        own._is_own = True
-        own.set(policies, now)
-        return own
 
     def set(self, policies: Policies, now: float) -> None:
         """Apply policies."""

@@ -97,32 +97,26 @@ class RangeSet:
 
     def remove_range(self, start: int, stop: int) -> int:
         """Remove ``start <= value < stop``; return how many were in the set."""
-        if (stop - start) >> _SHIFT > len(self._chunks):
-            return self._remove_wide(start, stop)
-        before = self._count
-        for key, mask in _masks(start, stop):
-            bits = self._chunks.get(key, 0)
-            if not bits & mask:
-                continue
-            kept = bits & ~mask
+        before, chunks = self._count, self._chunks
+        for key in self._keys(start, stop):
+            low, high = max(start, key << _SHIFT), min(stop, (key + 1) << _SHIFT)
+            bits = chunks[key]
+            kept = bits & ~(((1 << (high - low)) - 1) << (low & _MASK))
             self._count -= bits.bit_count() - kept.bit_count()
             if kept:
-                self._chunks[key] = kept
+                chunks[key] = kept
             else:
-                del self._chunks[key]
+                del chunks[key]
         return before - self._count
 
-    def _remove_wide(self, start: int, stop: int) -> int:
-        """Remove a range that spans more chunks than the set has."""
-        before = self._count
-        first, last = -(-start >> _SHIFT), stop >> _SHIFT
-        for key in [key for key in self._chunks if first <= key < last]:
-            self._count -= self._chunks.pop(key).bit_count()
-        if start & _MASK:
-            self.remove_range(start, first << _SHIFT)
-        if stop & _MASK:
-            self.remove_range(last << _SHIFT, stop)
-        return before - self._count
+    def _keys(self, start: int, stop: int) -> list[int]:
+        """Return the set's chunks with numbers ``start <= value < stop``; costs the lesser number of chunks
+        between and of those of the set."""
+        chunks = self._chunks
+        keys = range(start >> _SHIFT, -(-stop >> _SHIFT)) if start < stop else range(0)
+        if len(keys) < len(chunks):
+            return [key for key in keys if key in chunks]
+        return [key for key in chunks if key in keys]
 
     @property
     def end(self) -> int:
@@ -182,22 +176,13 @@ class RangeSet:
         return found & ((1 << (stop - start)) - 1)
 
     def histogram(self, start: int, stop: int, width: int) -> list[int]:
-        """Count the elements in each interval of ``width`` numbers from ``start`` to ``stop``.
-
-        Costs the lesser number of the chunks between and of those of the set.
-        """
+        """Count the elements in each interval of ``width`` numbers from ``start`` to ``stop``."""
         if width <= _BITS:
             return [self.bits(at, min(at + width, stop)).bit_count() for at in range(start, stop, width)]
         chunks = self._chunks
         found = [0] * -(-(stop - start) // width)
-        keys: Iterable[int] = range(start >> _SHIFT, -(-stop >> _SHIFT))
-        if len(keys) > len(chunks):  # type: ignore[arg-type]
-            first, last = start >> _SHIFT, -(-stop >> _SHIFT)
-            keys = [key for key in chunks if first <= key < last]
-        for key in keys:
-            bits = chunks.get(key, 0)
-            if not bits:
-                continue
+        for key in self._keys(start, stop):
+            bits = chunks[key]
             low, high = max(start, key << _SHIFT), min(stop, (key + 1) << _SHIFT)
             cell, last_cell = (low - start) // width, (high - 1 - start) // width
             if cell == last_cell and high - low == _BITS:
@@ -347,7 +332,7 @@ def _encode_ranges(out: bytearray, bits: int) -> None:
 
 def _decode_chunk(reader: RecordReader, kind: int) -> int:
     if kind == _BITMAP:
-        return reader.bitmap(_BITMAP_BYTES)
+        return int.from_bytes(reader.take(_BITMAP_BYTES), "little")
     if kind != _RANGES:
         raise reader.damaged(f"unknown kind of chunk {kind}")
     bits, at = 0, 0

@@ -7,8 +7,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
+from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.refusal import Refused
 from geminga.wire.hashing import SLOTS, consistent_points, consistent_slot, range_slot
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -19,47 +20,39 @@ _RANGES_ONE_BY_ONE = 100
 """More ranges of one consumer are inserted and removed in one pass over all."""
 
 
-class NamedConsumer(Protocol):
-    """Interface of a consumer for selectors."""
-
-    @property
-    def name(self) -> str: ...
-
-
-C = TypeVar("C", bound=NamedConsumer)
 Range = tuple[int, int]
 """Inclusive, as in the protocol and the admin API."""
 
 
-class Selector(Protocol[C]):
+class Selector(Protocol):
     """Assignment of slots to consumers."""
 
     def slot(self, sticky_key: bytes) -> int:
         """Return the slot of a key."""
 
-    def select(self, slot: int) -> C | None:
+    def select(self, slot: int) -> Consumer | None:
         """Return the owner of a slot; None if no consumer owns it."""
 
-    def add(self, consumer: C, ranges: Sequence[Range]) -> None:
+    def add(self, consumer: Consumer, ranges: Sequence[Range]) -> None:
         """Add a consumer; ``ranges`` are used by STICKY alone. Raises `Refused`."""
 
-    def remove(self, consumer: C) -> None:
+    def remove(self, consumer: Consumer) -> None:
         """Remove a consumer."""
 
-    def ranges(self) -> dict[C, list[Range]]:
+    def ranges(self) -> dict[Consumer, list[Range]]:
         """Return the slots of each consumer that has some, for stats; one pass over all."""
 
-    def ranges_of(self, consumer: C) -> list[Range]:
+    def ranges_of(self, consumer: Consumer) -> list[Range]:
         """Return the slots of one consumer, in no order, without a pass over all."""
 
 
-class ConsistentHashSelector(Generic[C]):
+class ConsistentHashSelector:
     """Each consumer owns the slots up to each of its 100 points on a ring: the default of Pulsar 4."""
 
     def __init__(self) -> None:
         self._points = array("H")  # inserting moves all that follow: of 65,535 points, 128 KiB
-        self._lines: dict[int, list[C]] = {}
-        self._own: dict[C, tuple[int, list[int]]] = {}
+        self._lines: dict[int, list[Consumer]] = {}
+        self._own: dict[Consumer, tuple[int, list[int]]] = {}
         """Index of each consumer among those of its name, and its points."""
         self._indexes: dict[str, int] = {}
         """Indexes in use for each name, as the bits of a number."""
@@ -67,7 +60,7 @@ class ConsistentHashSelector(Generic[C]):
     def slot(self, sticky_key: bytes) -> int:
         return consistent_slot(sticky_key)
 
-    def add(self, consumer: C, ranges: Sequence[Range] = ()) -> None:
+    def add(self, consumer: Consumer, ranges: Sequence[Range] = ()) -> None:
         taken = self._indexes.get(consumer.name, 0)
         index = (~taken & (taken + 1)).bit_length() - 1
         self._indexes[consumer.name] = taken | 1 << index
@@ -81,7 +74,7 @@ class ConsistentHashSelector(Generic[C]):
             elif consumer not in line:
                 line.append(consumer)
 
-    def remove(self, consumer: C) -> None:
+    def remove(self, consumer: Consumer) -> None:
         index, own = self._own.pop(consumer)
         self._indexes[consumer.name] ^= 1 << index
         if not self._indexes[consumer.name]:
@@ -93,15 +86,15 @@ class ConsistentHashSelector(Generic[C]):
             else:
                 del self._lines[point], self._points[bisect_left(self._points, point)]
 
-    def select(self, slot: int) -> C | None:
+    def select(self, slot: int) -> Consumer | None:
         points = self._points
         if not points:
             return None
         at = bisect_left(points, slot)
         return self._lines[points[at if at < len(points) else 0]][0]
 
-    def ranges(self) -> dict[C, list[Range]]:
-        found: dict[C, list[Range]] = {}
+    def ranges(self) -> dict[Consumer, list[Range]]:
+        found: dict[Consumer, list[Range]] = {}
         points, lines = self._points, self._lines
         low = 1
         for point in (*points, SLOTS - 1) if points else ():
@@ -116,7 +109,7 @@ class ConsistentHashSelector(Generic[C]):
             low = point + 1
         return found
 
-    def ranges_of(self, consumer: C) -> list[Range]:
+    def ranges_of(self, consumer: Consumer) -> list[Range]:
         found, points = [], self._points
         for point in set(self._own[consumer][1]):
             if self._lines[point][0] is consumer:
@@ -127,17 +120,17 @@ class ConsistentHashSelector(Generic[C]):
         return found
 
 
-class StickySelector(Generic[C]):
+class StickySelector:
     """Each consumer names its own ranges."""
 
     def __init__(self) -> None:
-        self._ranges: list[tuple[int, int, C]] = []
-        self._own: dict[C, list[Range]] = {}
+        self._ranges: list[tuple[int, int, Consumer]] = []
+        self._own: dict[Consumer, list[Range]] = {}
 
     def slot(self, sticky_key: bytes) -> int:
         return range_slot(sticky_key)
 
-    def add(self, consumer: C, ranges: Sequence[Range]) -> None:
+    def add(self, consumer: Consumer, ranges: Sequence[Range]) -> None:
         if not ranges:
             raise Refused(pb.ConsumerAssignError, "Ranges for KeyShared policy must not be empty.")
         if len(ranges) > SLOTS:
@@ -165,7 +158,7 @@ class StickySelector(Generic[C]):
         for start, end in new:
             self._ranges.insert(self._behind(start), (start, end, consumer))
 
-    def remove(self, consumer: C) -> None:
+    def remove(self, consumer: Consumer) -> None:
         own = self._own.pop(consumer)
         if len(own) > _RANGES_ONE_BY_ONE:
             self._ranges = [each for each in self._ranges if each[2] is not consumer]
@@ -177,19 +170,19 @@ class StickySelector(Generic[C]):
         """Return the index of the first range that starts behind ``slot``."""
         return bisect_right(self._ranges, slot, key=itemgetter(0))
 
-    def select(self, slot: int) -> C | None:
+    def select(self, slot: int) -> Consumer | None:
         at = self._behind(slot) - 1
         if at >= 0 and slot <= self._ranges[at][1]:
             return self._ranges[at][2]
         return None
 
-    def ranges(self) -> dict[C, list[Range]]:
-        found: dict[C, list[Range]] = {}
+    def ranges(self) -> dict[Consumer, list[Range]]:
+        found: dict[Consumer, list[Range]] = {}
         for start, end, owner in self._ranges:
             found.setdefault(owner, []).append((start, end))
         return found
 
-    def ranges_of(self, consumer: C) -> list[Range]:
+    def ranges_of(self, consumer: Consumer) -> list[Range]:
         return self._own[consumer]
 
 

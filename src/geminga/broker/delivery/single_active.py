@@ -6,9 +6,15 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Sequence
 
 from geminga.broker.compacted_view import CompactedLedger, CompactedScan
-from geminga.broker.delivery.compensation import DeliveryMarks, RedeliveryRound, TooOld
+from geminga.broker.delivery.compensation import DeliveryMarks
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, ReadingDispatcher
+from geminga.broker.delivery.dispatcher import (
+    ENTRIES_PER_READ_MAX,
+    DispatchedSubscription,
+    Dispatcher,
+    RedeliveryRound,
+    TooOld,
+)
 from geminga.broker.entries import message_count
 from geminga.broker.scheduler import Timer
 from geminga.errors import StoreError
@@ -22,7 +28,7 @@ PUSHED_REMEMBERED_MAX = 100_000
 """Redelivered entries whose time and count are kept; the oldest are dropped."""
 
 
-class SingleActiveDispatcher(ReadingDispatcher):
+class SingleActiveDispatcher(Dispatcher):
     """Dispatcher of Exclusive and Failover: one active consumer gets everything, in order."""
 
     def __init__(self, subscription: DispatchedSubscription, *, failover: bool) -> None:

@@ -23,7 +23,6 @@ from geminga.broker.delivery.consumer import (
 from geminga.broker.delivery.cursor import (
     Cursor,
     CursorFull,
-    Tally,
     without_lowest_ones,
     words_from_bits,
 )
@@ -34,6 +33,7 @@ from geminga.broker.delivery.limits import RateLimit, TopicLimits, in_force, wit
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.entries import message_count
+from geminga.broker.entry_counts import Tally
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.refusal import HolderBusy, Refused
 from geminga.errors import StoreError

@@ -38,10 +38,6 @@ class OwnedTopic(Protocol):
         """Make the topic's epoch durable."""
 
 
-_NOBODY: dict[str, Producer] = {}
-"""Empty mapping that all topics without producers share; never modified."""
-
-
 class ProducerAccess:
     """The producers of one topic."""
 
@@ -49,7 +45,7 @@ class ProducerAccess:
 
     def __init__(self, epoch: int | None, topic: OwnedTopic) -> None:
         self.epoch = epoch
-        self.producers = _NOBODY
+        self.producers: dict[str, Producer] = {}
         self.exclusive: Producer | None = None
         self._waiting: OrderedDict[Producer, Admitted] | None = None  # few topics have any
         self._topic = topic
@@ -85,7 +81,7 @@ class ProducerAccess:
             if self.exclusive is not None or self._waiting:
                 owner = self.first_owner
                 raise Refused(pb.ProducerBusy, f"Topic has an existing exclusive producer: {owner}")
-            self._enter(producer)
+            self.producers[producer.name] = producer
             admitted(None)
             return True
         if mode == WAIT_FOR_EXCLUSIVE and (self.producers or self._waiting):
@@ -141,23 +137,18 @@ class ProducerAccess:
         for producer in list(self.producers.values()):
             producer.fenced()
             producer.removed = True
-        self.producers = _NOBODY
+        self.producers = {}
         self.exclusive = None
         waiting, self._waiting = self._waiting, None
         for admitted in (waiting or {}).values():
             admitted(Refused(pb.ProducerFenced, f"Topic has an existing exclusive producer: {winner.name}"))
-
-    def _enter(self, producer: Producer) -> None:
-        if self.producers is _NOBODY:
-            self.producers = {}
-        self.producers[producer.name] = producer
 
     def _own(self, producer: Producer, admitted: Admitted) -> None:
         known, own = producer.topic_epoch, -1 if self.epoch is None else self.epoch
         self.epoch = own + 1 if known is None or known > max(EPOCH_MAX, own) else known
         producer.topic_epoch = self.epoch
         self.exclusive = producer
-        self._enter(producer)
+        self.producers[producer.name] = producer
 
         def saved(error: StoreError | None) -> None:
             if error is not None:
@@ -175,7 +166,6 @@ class ProducerAccess:
         producer.removed = True
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
-            self.producers = self.producers or _NOBODY
         if self._waiting:
             self._waiting.pop(producer, None)
         if self.exclusive is producer:

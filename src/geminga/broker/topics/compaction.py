@@ -18,10 +18,10 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from geminga.broker.background_jobs import JobStatus, resume_after
+from geminga.broker.background_jobs import JobStatus, resume_after, start_in_background
 from geminga.broker.batch_rewrite import rebatched
 from geminga.broker.compacted_view import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
-from geminga.broker.cooperative import Job, Steps
+from geminga.broker.cooperative import Job
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.entries import count_of, head_of
@@ -43,11 +43,6 @@ BYTES_PER_FETCH: Final = 1024 * 1024
 """Bytes that are read from the disk at once."""
 UNWRITTEN_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of the new ledger that may be in flight to the disk."""
-SLICE_SECONDS: Final = 0.004
-"""Longest step before other work of the event loop."""
-LOOK_BYTES: Final = 32 * 1024
-"""Bytes between two checks of the clock, of which an entry counts at least ..."""
-ENTRY_COST_BYTES: Final = 2048
 BUSY_RETRY_SECONDS: Final = 0.1
 DAMAGES_MAX: Final = 1_000
 """Most runs of damaged entries that are skipped."""
@@ -91,7 +86,7 @@ class Compaction:
         self.bytes_read = self.bytes_written = 0
         self._began_ms = 0
         self._steps: Job | None = None
-        self._slice_began = 0.0
+        self._wait = topic.services.slices.wait
         self._written_enough: Callable[[None], None] | None = None
         """Continues the job that waits until more of the new ledger is written."""
         self._is_cancelled = False
@@ -123,7 +118,8 @@ class Compaction:
         """Start the compaction, which is first in the queue. Most of those queued have nothing to do."""
         self._began_ms = self.topic.scheduler.now_ms
         self._steps = self._run()
-        self.topic.services.slices.start(self._steps, self)
+        services = self.topic.services
+        start_in_background(services.scheduler, services.slices, self, self._steps, pause_seconds=0.0)
 
     def cancel(self, why: str) -> None:
         """Stop without a failure: the topic is deleted, or its compacted data is not needed."""
@@ -193,20 +189,15 @@ class Compaction:
                 bytes_max=settings.compaction_memory_bytes_max,
                 retain_null_key=settings.compaction_retain_null_key,
             )
-            done_bytes = 0
             for found in self._entries(old, begin, stop):
                 if found is None or isinstance(found, bool):
                     yield found
                     continue
                 steps = survivors.note(found[3])
                 if steps is not None:
-                    yield from self._stepwise(steps)
-                done_bytes += len(found[3]) + ENTRY_COST_BYTES
-                if done_bytes > LOOK_BYTES:
-                    done_bytes = 0
-                    if self._is_enough:
-                        yield from self._rest()
-            yield from self._stepwise(survivors.end())
+                    yield from steps
+                yield None
+            yield from survivors.end()
             if survivors.closed:
                 log.warning(
                     "%r: %d entries are encrypted or unreadable batches and are kept whole",
@@ -221,31 +212,9 @@ class Compaction:
         self.removed_total += self.removed
         yield from self._switch(seal)
 
-    @property
-    def _is_enough(self) -> bool:
-        """Return whether other work is due: compaction takes long and must not delay others."""
-        slices = self.topic.services.slices
-        return slices.clock() - self._slice_began >= SLICE_SECONDS or slices.should_yield
-
-    def _stepwise(self, steps: Steps[T]) -> Generator[bool | None, None, T]:
-        """Run all of the steps, with other work between them."""
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            if self._is_enough:
-                yield from self._rest()
-
     def _rest(self, seconds: float = 0.0) -> Job:
         """Suspend the job until the event loop has run once, or longer."""
         yield from self._wait(partial(resume_after, self.topic.scheduler, seconds, self))
-
-    def _wait(self, begin: Callable[[Callable[[T], None]], object]) -> Generator[bool | None, None, T]:
-        """Wait as in `CooperativeScheduler.wait`; a new slice begins."""
-        found = yield from self.topic.services.slices.wait(begin)
-        self._slice_began = self.topic.services.slices.clock()
-        return found
 
     def _check(self) -> None:
         if self._is_cancelled:
@@ -349,7 +318,6 @@ class Compaction:
         self._unwritten, self._write_error = 0, None
         self._new = topic.services.store.create_ledger(owner_of(topic.text))
         last, kept, damaged = (-1, -1, -1), 0, len(self._damaged)
-        done_bytes = 0
         for found in self._entries(old, begin, stop):
             if found is None or isinstance(found, bool):
                 yield found
@@ -361,7 +329,7 @@ class Compaction:
             if staying:
                 left = entry
                 if staying < count:
-                    left = yield from self._stepwise(rebatched(entry, bits))
+                    left = yield from rebatched(entry, bits)
                 kept += staying
                 head = head_of(left)
                 # A batch that cannot be parsed is kept whole; it counts as one message here.
@@ -371,11 +339,7 @@ class Compaction:
                 while self._unwritten > UNWRITTEN_BYTES_MAX:
                     yield from self._wait(self._when_written)
                     self._check()
-            done_bytes += len(entry) + ENTRY_COST_BYTES
-            if done_bytes > LOOK_BYTES:
-                done_bytes = 0
-                if self._is_enough:
-                    yield from self._rest()
+            yield None
         if len(self._damaged) > damaged:  # messages are known by number
             raise CompactionFailed("entries became unreadable meanwhile: " + "; ".join(self._damaged))
         if not survivors.is_over:

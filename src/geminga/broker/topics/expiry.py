@@ -7,6 +7,7 @@ is over; TTL acknowledges old messages on all subscriptions.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable
 from heapq import nsmallest
 from typing import Final
@@ -98,13 +99,7 @@ def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:
     low, high = max(first, segment.base), min(segment.end, ledger.confirmed)
     if low < high and arrived_ms(ledger, low, now_ms) >= before_ms:
         return first
-    while low < high:
-        middle = (low + high) // 2
-        if arrived_ms(ledger, middle, now_ms) < before_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return low + bisect_left(range(low, high), before_ms, key=lambda at: arrived_ms(ledger, at, now_ms))
 
 
 def forget_unused_subscriptions(topic: PersistentTopic) -> None:

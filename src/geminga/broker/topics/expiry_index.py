@@ -56,8 +56,6 @@ T = TypeVar("T", bound=IndexedTopic)
 class ExpiryIndex(Generic[T]):
     """Index of the topics that are due. Times are milliseconds since 1970."""
 
-    __slots__ = ("_next_ms", "_passed", "_planned", "_reading_ms", "_store", "frontier")
-
     def __init__(self, store: EntryStore) -> None:
         self._store = store
         self._planned: dict[int, dict[T, None]] = {}

@@ -14,9 +14,8 @@ from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.producer import Producer, slow_down
-from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
-from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
+from geminga.broker.topics.topic import QuotaExceeded, SubscriptionRequest, TopicServices
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.frames import SendFrame
@@ -40,7 +39,7 @@ class NonPersistentSubscription:
         self.dropped = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
-        self._selector: Selector[Consumer] | None = None
+        self._selector: Selector | None = None
         self._turn = 0
         self._active: Consumer | None = None
 

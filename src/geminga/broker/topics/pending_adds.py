@@ -68,8 +68,6 @@ class PendingAdds:
     ``reported`` is passed to the store as ``done`` of every item.
     """
 
-    __slots__ = ("_queue", "append", "reported")
-
     def __init__(self) -> None:
         self._queue: deque[PendingAdd] = deque()
         self.append = self._queue.append

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
-from geminga.broker.cooperative import CooperativeScheduler
+from geminga.broker.cooperative import CooperativeScheduler, Steps
 from geminga.broker.delivery.consumer import close_detached
 from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count
 from geminga.broker.managed_ledger import ManagedLedger, Segment, ledger_limits
@@ -23,9 +23,8 @@ from geminga.broker.topics.dedup import Deduplication, forget_stale
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
-from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
-from geminga.broker.topics.topic import SubscriptionRequest, TopicServices
+from geminga.broker.topics.topic import QuotaExceeded, SubscriptionRequest, TopicServices
 from geminga.broker.topics.write_histogram import WriteHistogram
 from geminga.errors import StoreDamaged, StoreError, StoreFull
 from geminga.ids import TopicName
@@ -39,43 +38,16 @@ log = logging.getLogger("geminga.broker")
 SUBSCRIPTIONS_AT_ONCE = 100
 """Most subscriptions that get a topic's new entries in one step."""
 _NO_RECORD = DedupRecord.NONE
-_NO_SUBSCRIPTIONS: dict[str, PersistentSubscription] = {}
-"""Empty mapping that all topics without subscriptions share; never modified."""
 
 
 class PersistentTopic:
     """Loaded topic. Its durable data is under ``topic/``, ``ledgers/``, ``cursor/``, ``dedup/``."""
 
     __slots__ = (
-        "__weakref__",
-        "_deleted",
-        "_entries",
-        "access",
-        "bytes_in",
-        "bytes_out_gone",
-        "check_ms",
-        "compacted",
-        "compaction",
-        "consumers_connected",
-        "dedup",
-        "last_used_ms",
-        "ledger",
-        "limits",
-        "loaded_at",
-        "messages_in",
-        "messages_out_gone",
-        "name",
-        "offload",
-        "policies",
-        "quota_exceeded",
-        "rate_limits",
-        "record",
-        "restricted",
-        "scheduler",
-        "services",
-        "subscriptions",
-        "text",
-        "writes",
+        "__weakref__", "_deleted", "_entries", "access", "bytes_in", "bytes_out_gone", "check_ms",
+        "compacted", "compaction", "consumers_connected", "dedup", "last_used_ms", "ledger", "limits",
+        "loaded_at", "messages_in", "messages_out_gone", "name", "offload", "policies", "quota_exceeded",
+        "rate_limits", "record", "restricted", "scheduler", "services", "subscriptions", "text", "writes",
     )  # fmt: skip
 
     persistent = True
@@ -85,32 +57,29 @@ class PersistentTopic:
         services: TopicServices,
         name: TopicName,
         record: TopicRecord,
-        policies: Policies,
-        *,
-        in_steps: bool = False,
     ) -> None:
-        """``in_steps``: the caller runs `load` before the topic is used."""
+        """The caller runs `load` before the topic is used."""
         self.scheduler = services.scheduler
         self.services = services
         self.check_ms = NEVER
         self.name = name
         self.text = name.text
         self.record = record
-        self.rate_limits = services.most_limits
+        self.rate_limits = TopicLimits(services.limits)
         self.ledger = ManagedLedger(
             services.store,
             self.text,
             services.cache,
             services.counts,
             now_ms=services.scheduler.now_ms,
-            topic=self,
+            rolled=self._ledger_rolled,
         )
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
         self.offload = offloading.offload_of(self)
         self._deleted = False
         self.access = ProducerAccess(record.epoch, self)
-        self.subscriptions = _NO_SUBSCRIPTIONS
+        self.subscriptions: dict[str, PersistentSubscription] = {}
         self.dedup: Deduplication | None = None
         self.consumers_connected = 0
         self.quota_exceeded: QuotaExceeded | None = None
@@ -122,13 +91,8 @@ class PersistentTopic:
         self.bytes_out_gone = 0
         self.writes: WriteHistogram | None = None
         self._entries = services.entries
-        if not in_steps:
-            prefix = cursor_prefix(self.text)
-            for key, value in self.services.store.keys.scan(prefix):
-                self._load_cursor(key[len(prefix) :], value)
-            self._loaded(policies)
 
-    def load(self, policies: Policies) -> Iterator[None]:
+    def load(self, policies: Policies) -> Steps[None]:
         """Load the stored state, one subscription per step: a cursor with millions of holes takes long."""
         prefix = cursor_prefix(self.text)
         for key in self.services.store.keys.names(prefix):
@@ -136,9 +100,6 @@ class PersistentTopic:
             if value is not None:
                 self._load_cursor(key[len(prefix) :], value)
             yield
-        self._loaded(policies)
-
-    def _loaded(self, policies: Policies) -> None:
         deadlines.recall(self)
         compaction.recall(self)
         if not policies.deduplication:
@@ -166,7 +127,7 @@ class PersistentTopic:
             cursor.step_over(start, stop)
         subscription = PersistentSubscription(self, name, cursor)
         subscription.harmed = harmed
-        self._enter(subscription)
+        self.subscriptions[name] = subscription
         if begins_anew:
             log.error("%s was lost to damage: it restarts at the oldest entry, redelivering all", what)
             subscription.writer.write_snapshot(None)
@@ -214,7 +175,7 @@ class PersistentTopic:
             settings.ledger_bytes_default,
             deadlines.ledger_seconds(policies, settings.ledger_seconds_max),
         )
-        self.rate_limits = self.rate_limits.for_policies(policies, self.scheduler.now)
+        self.rate_limits.set(policies, self.scheduler.now)
         self.restricted = is_restricted(policies, self.rate_limits, settings.max_message_size)
         if policies.deduplication and self.dedup is None:
             self.dedup = Deduplication.load(
@@ -458,7 +419,7 @@ class PersistentTopic:
         cursor = Cursor(offset, counts=self.ledger.counts, durable=True, properties=properties or {})
         cursor.is_behind = is_behind or offset > self.ledger.start
         subscription = PersistentSubscription(self, name, cursor, replicated=replicated)
-        self._enter(subscription)
+        self.subscriptions[name] = subscription
         self.rearm()
         subscription.write_snapshot(done)
         return subscription
@@ -467,13 +428,8 @@ class PersistentTopic:
         """Return a reader's subscription: it exists in memory while it has consumers."""
         cursor = Cursor(offset, counts=self.ledger.counts, durable=False)
         subscription = PersistentSubscription(self, name, cursor)
-        self._enter(subscription)
+        self.subscriptions[name] = subscription
         return subscription
-
-    def _enter(self, subscription: PersistentSubscription) -> None:
-        if self.subscriptions is _NO_SUBSCRIPTIONS:
-            self.subscriptions = {}
-        self.subscriptions[subscription.name] = subscription
 
     def forget_subscription(self, subscription: PersistentSubscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:
@@ -503,7 +459,7 @@ class PersistentTopic:
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
         self.services.due.plan(self)
 
-    def ledger_rolled(self) -> None:
+    def _ledger_rolled(self) -> None:
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
 
     def used(self) -> None:

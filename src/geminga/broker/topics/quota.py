@@ -13,17 +13,12 @@ producer resumes at its client's first try after the backlog has shrunk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from bisect import bisect_left
 
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import offset_by_time
-from geminga.broker.rules.effective_policies import Policies
-from geminga.broker.scheduler import Scheduler
-from geminga.broker.topics.access import ProducerAccess
-from geminga.diagnosis.conclude import ago_text
+from geminga.broker.topics.topic import QuotaExceeded, StoredTopic
 
 log = logging.getLogger("geminga.broker")
 
@@ -31,57 +26,7 @@ HOLD = "producer_request_hold"
 EVICTION = "consumer_backlog_eviction"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaExceeded:
-    """Quota that a subscription exceeds. ``limit`` and ``found`` are bytes (size) or seconds (age)."""
-
-    action: str
-    kind: str
-    """``size`` or ``age``."""
-    limit: int
-    found: int
-    subscription: str
-    oldest: tuple[int, int]
-    """Ledger and entry id of the oldest unacknowledged message."""
-    age_seconds: int
-    """Age of that message; -1 without a publish time."""
-    acknowledged_behind: int
-    """Acknowledged messages behind it: with any, it is a hole. -1 if unknown."""
-
-    def __str__(self) -> str:
-        if self.kind == "size":
-            what = f"keeps {self.found:,} bytes of backlog, {self.limit:,} are allowed"
-        else:
-            what = f"has a backlog of {self.found:,} s, {self.limit:,} s are allowed"
-        ledger_id, entry_id = self.oldest
-        knows_age = self.age_seconds >= 0 and self.kind == "size"
-        age = f", published {ago_text(self.age_seconds)}" if knows_age else ""
-        hole = (
-            f"; it is a hole, later messages acknowledged: {self.acknowledged_behind:,}"
-            if self.acknowledged_behind > 0
-            else ""
-        )
-        return (
-            f"backlog quota exceeded ({self.action}): subscription {self.subscription!r} {what}; its oldest "
-            f"unacknowledged message is {ledger_id}:{entry_id}{age}{hole}"
-        )
-
-
-class LimitedTopic(Protocol):
-    """Interface of a topic for quotas, which set ``quota_exceeded``."""
-
-    text: str
-    scheduler: Scheduler
-    policies: Policies
-    ledger: ManagedLedger
-    access: ProducerAccess
-    quota_exceeded: QuotaExceeded | None
-
-    @property
-    def subscriptions(self) -> Mapping[str, PersistentSubscription]: ...
-
-
-def check(topic: LimitedTopic) -> None:
+def check(topic: StoredTopic) -> None:
     """Apply the exceeded quotas: skip messages, or disconnect producers."""
     exceeded = _exceeded(topic)
     if any(each.action == EVICTION for each in exceeded):
@@ -90,7 +35,7 @@ def check(topic: LimitedTopic) -> None:
     _hold(topic, exceeded)
 
 
-def refresh(topic: LimitedTopic) -> QuotaExceeded | None:
+def refresh(topic: StoredTopic) -> QuotaExceeded | None:
     """Return the quota that blocks producers now, for a new producer. No message is skipped here."""
     if topic.policies.backlog_quota_bytes >= 0 or topic.policies.backlog_quota_seconds > 0:
         _hold(topic, _exceeded(topic))
@@ -99,7 +44,7 @@ def refresh(topic: LimitedTopic) -> QuotaExceeded | None:
     return topic.quota_exceeded
 
 
-def _hold(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
+def _hold(topic: StoredTopic, exceeded: list[QuotaExceeded]) -> None:
     holding = next((each for each in exceeded if each.action != EVICTION), None)
     before, topic.quota_exceeded = topic.quota_exceeded, holding
     if holding is not None and before is None:
@@ -122,12 +67,12 @@ Moved = tuple[PersistentSubscription, int]
 """A subscription, and the first entry that it would wait for."""
 
 
-def would_hold(topic: LimitedTopic, moved: Moved | None = None) -> QuotaExceeded | None:
+def would_hold(topic: StoredTopic, moved: Moved | None = None) -> QuotaExceeded | None:
     """Return the exceeded quota that blocks producers; ``moved``: as if a subscription skipped entries."""
     return next((each for each in _exceeded(topic, moved) if each.action != EVICTION), None)
 
 
-def enough_from(topic: LimitedTopic, quota: QuotaExceeded) -> int:
+def enough_from(topic: StoredTopic, quota: QuotaExceeded) -> int:
     """Return the first entry that may be open without exceeding ``quota``."""
     if quota.kind == "size":
         return _offset_of_size(topic.ledger, quota.limit)
@@ -135,7 +80,7 @@ def enough_from(topic: LimitedTopic, quota: QuotaExceeded) -> int:
     return offset_by_time(topic.ledger, now_ms - quota.limit * 1000, now_ms)
 
 
-def _exceeded(topic: LimitedTopic, moved: Moved | None = None) -> list[QuotaExceeded]:
+def _exceeded(topic: StoredTopic, moved: Moved | None = None) -> list[QuotaExceeded]:
     """Return the quotas that the subscription with the oldest backlog exceeds."""
     policies, ledger = topic.policies, topic.ledger
     slowest, offset = _slowest(topic, moved)
@@ -163,7 +108,7 @@ def _exceeded(topic: LimitedTopic, moved: Moved | None = None) -> list[QuotaExce
     ]
 
 
-def _slowest(topic: LimitedTopic, moved: Moved | None) -> tuple[PersistentSubscription | None, int]:
+def _slowest(topic: StoredTopic, moved: Moved | None) -> tuple[PersistentSubscription | None, int]:
     """Return the durable subscription with the oldest open entry, and its offset; None without one."""
     waiting = [each for each in topic.subscriptions.values() if each.durable and each.name != COMPACTION]
     offsets = {each: moved[1] if moved and each is moved[0] else each.wanted_from for each in waiting}
@@ -173,7 +118,7 @@ def _slowest(topic: LimitedTopic, moved: Moved | None) -> tuple[PersistentSubscr
     return slowest, offsets[slowest]
 
 
-def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
+def _evict(topic: StoredTopic, exceeded: list[QuotaExceeded]) -> None:
     """Skip the oldest messages of slow subscriptions until the evicting quotas are met."""
     target = 0
     for quota in exceeded:
@@ -192,11 +137,5 @@ def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
 
 def _offset_of_size(ledger: ManagedLedger, size: int) -> int:
     """Return the first offset from which at most ``size`` bytes follow."""
-    low, high = ledger.start, ledger.confirmed
-    while low < high:
-        middle = (low + high) // 2
-        if ledger.size_from(middle) > size:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    offsets = range(ledger.start, ledger.confirmed)
+    return ledger.start + bisect_left(offsets, -size, key=lambda offset: -ledger.size_from(offset))

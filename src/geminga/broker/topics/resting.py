@@ -13,13 +13,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from geminga.broker import ledger_list
 from geminga.broker.background_jobs import start_in_background
 from geminga.broker.cooperative import Job
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import cursor_key, cursor_prefix
+from geminga.broker.entry_counts import CountsCache, EntryCounts
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.topic import Topic, TopicServices
 from geminga.broker.topics.topic_names import TopicNames
@@ -217,20 +218,5 @@ def open_entries(store: EntryStore, topic: str, subscription: str, end: int) -> 
     value = store.keys.get(cursor_key(topic, subscription))
     if value is None:
         return 0
-    return Cursor.load(value, f"cursor {subscription} of {topic}", NO_COUNTS).backlog(end)
-
-
-class _NoCounts:
-    """Replacement for message counts where only entries are counted."""
-
-    def of(self, offset: int) -> tuple[int, int]:
-        return 1, 0
-
-    def between(self, start: int, stop: int) -> tuple[int, int]:
-        return stop - start, 0
-
-    def held(self, offsets: Any, start: int, stop: int) -> tuple[int, int]:
-        return 0, 0
-
-
-NO_COUNTS: Final = _NoCounts()
+    counts = EntryCounts(store, topic, CountsCache(), (), ())  # only entries are counted
+    return Cursor.load(value, f"cursor {subscription} of {topic}", counts).backlog(end)

@@ -20,8 +20,8 @@ from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.expiry_index import ExpiryIndex
 from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import PublishedTopic
-from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
+from geminga.diagnosis.conclude import ago_text
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
 
@@ -47,8 +47,6 @@ class TopicServices:
     offloads: WorkQueue
     limits: tuple[RateLimit, RateLimit]
     """Limits that all producers, and all consumers, of the broker share."""
-    most_limits: TopicLimits
-    """Limits shared by the topics without limits of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +63,42 @@ class SubscriptionRequest:
     rollback_seconds: int
     properties: dict[str, str]
     replicated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaExceeded:
+    """Quota that a subscription exceeds. ``limit`` and ``found`` are bytes (size) or seconds (age)."""
+
+    action: str
+    kind: str
+    """``size`` or ``age``."""
+    limit: int
+    found: int
+    subscription: str
+    oldest: tuple[int, int]
+    """Ledger and entry id of the oldest unacknowledged message."""
+    age_seconds: int
+    """Age of that message; -1 without a publish time."""
+    acknowledged_behind: int
+    """Acknowledged messages behind it: with any, it is a hole. -1 if unknown."""
+
+    def __str__(self) -> str:
+        if self.kind == "size":
+            what = f"keeps {self.found:,} bytes of backlog, {self.limit:,} are allowed"
+        else:
+            what = f"has a backlog of {self.found:,} s, {self.limit:,} s are allowed"
+        ledger_id, entry_id = self.oldest
+        knows_age = self.age_seconds >= 0 and self.kind == "size"
+        age = f", published {ago_text(self.age_seconds)}" if knows_age else ""
+        hole = (
+            f"; it is a hole, later messages acknowledged: {self.acknowledged_behind:,}"
+            if self.acknowledged_behind > 0
+            else ""
+        )
+        return (
+            f"backlog quota exceeded ({self.action}): subscription {self.subscription!r} {what}; its oldest "
+            f"unacknowledged message is {ledger_id}:{entry_id}{age}{hole}"
+        )
 
 
 class Topic(PublishedTopic, Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 
 from geminga.broker.cooperative import Job
 from geminga.broker.topics.topic import TopicServices
@@ -10,16 +11,14 @@ from geminga.broker.topics.topic_names import TopicNames
 from geminga.ids import TopicName
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TopicCount:
     """Topic count of a namespace: of the names up to ``passed`` while counting, then of all."""
 
-    __slots__ = ("is_complete", "passed", "topics", "waiting")
-
-    def __init__(self) -> None:
-        self.topics = 0
-        self.passed = ""
-        self.is_complete = False
-        self.waiting: list[Callable[[None], object]] = []
+    topics: int = 0
+    passed: str = ""
+    is_complete: bool = False
+    waiting: list[Callable[[None], object]] = field(default_factory=list)
 
     def take(self, names: list[str], walk: TopicNames) -> None:
         """Count the next names of a walk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -25,14 +26,12 @@ LOADS_AT_ONCE: Final = 256
 """Topics that are read from the disk at once; more are queued."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _PendingLoad:
     """Topic that is being loaded, and its waiting callers. Outdated once it was loaded otherwise."""
 
-    __slots__ = ("is_outdated", "waiting")
-
-    def __init__(self, then: Done) -> None:
-        self.waiting = [then]
-        self.is_outdated = False
+    waiting: list[Done]
+    is_outdated: bool = False
 
 
 class TopicLoader:
@@ -78,7 +77,7 @@ class TopicLoader:
         if preparation is not None:
             preparation.waiting.append(then)
             return
-        self._preparing[text] = _PendingLoad(then)
+        self._preparing[text] = _PendingLoad([then])
         self._unprepared.append(name)
         self._prepare_more()
 
@@ -162,7 +161,7 @@ class TopicLoader:
             return
         record = TopicRecord.decode(value, f"record of topic {text}")
         policies = self._namespaces.topic_policies(name)
-        topic = PersistentTopic(self._services, name, record, policies, in_steps=True)
+        topic = PersistentTopic(self._services, name, record)
         for _ in topic.load(policies):
             if self._services.slices.should_yield:
                 yield None

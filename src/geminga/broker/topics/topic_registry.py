@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Generator
 from functools import partial
 
-from geminga.broker.cooperative import Job
+from geminga.broker.cooperative import Job, at_once
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry
@@ -137,7 +137,8 @@ class TopicRegistry:
             return None
         try:
             record = TopicRecord.decode(value, f"record of topic {text}")
-            topic = PersistentTopic(self._services, name, record, self._namespaces.topic_policies(name))
+            topic = PersistentTopic(self._services, name, record)
+            at_once(topic.load(self._namespaces.topic_policies(name)))
         except StoreError as error:
             # The failed attempt is not cached: the next request tries again.
             log.error("topic %s cannot be loaded: %s", text, error)
@@ -204,7 +205,8 @@ class TopicRegistry:
         if name.persistent:
             try:
                 record = self._store_topic(name, policies, properties, done)
-                topic = PersistentTopic(self._services, name, record, policies)
+                topic = PersistentTopic(self._services, name, record)
+                at_once(topic.load(policies))
             except StoreError as error:
                 raise storage_refusal(error) from error
         else:
