@@ -43,12 +43,6 @@ class Release:
 class FlowControl:
     """The permits of one consumer on one connection; `reset` starts over on the next one."""
 
-    __slots__ = (
-        "_aside", "_average_bytes", "_block", "_earned", "_entries_left", "_fewest", "_generation",
-        "_outstanding", "_queue_bytes_max", "_queue_size", "_subscription", "arrived_last", "overshoot",
-        "received_bytes", "received_messages", "stop",
-    )  # fmt: skip
-
     def __init__(self, queue_size: int, queue_bytes_max: int, stop: MessageId | None = None) -> None:
         self._queue_size = queue_size
         self._queue_bytes_max = queue_bytes_max

@@ -58,27 +58,6 @@ class BatchBuilder:
     created the producer.
     """
 
-    __slots__ = (
-        "_bytes_max",
-        "_chunking",
-        "_compression",
-        "_compression_level",
-        "_delay_seconds",
-        "_keyed",
-        "_limits",
-        "_messages_max",
-        "_runs",
-        "_seal",
-        "_send_timeout_seconds",
-        "_settings",
-        "_topic",
-        "_tuning",
-        "batch",
-        "max_message_size",
-        "next_sequence_id",
-        "producer_name",
-    )
-
     def __init__(
         self,
         topic: str,

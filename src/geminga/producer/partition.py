@@ -484,7 +484,7 @@ class PartitionProducer:
         Chunks of a message with a new sequence id, written once, are no duplicates: a broker that reports
         duplicates has dropped them. After a reconnect a chunk may have been stored before."""
         whole = chunk.message
-        if chunk.index == 0:
+        if chunk.number == 0:
             whole.first_ledger_id, whole.first_entry_id = operation.ledger_id, operation.entry_id
             whole.is_new = self._is_new(operation)
         if whole.is_new and operation.duplicate and not operation.resent:
