@@ -56,7 +56,6 @@ class ManyRows(Rows):
         elif keys is not None or properties is not None:
             items = None
             if keys is not None and properties is None and publisher.takes_keys_plainly and _are_plain(keys):
-                builder.note_keys()
                 items = [
                     value if key is None else simple_message(value, key)
                     for value, key in zip(values, keys, strict=True)

@@ -26,9 +26,8 @@ from geminga.client.runtime import LoopThread
 from geminga.client.statistics_log import HandleCounts
 from geminga.client.tasks import OnceTask
 from geminga.config import check_type
-from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
+from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException, Result
 from geminga.ids import MessageId, TopicName
-from geminga.producer.result import Result
 from geminga.producer.settings import BATCHING_DELAY_SECONDS, ProducerSettings
 from geminga.producer.statistics import ProducerStatistics
 from geminga.schema import Schema
@@ -103,8 +102,8 @@ def _view(producer: Any, schema: Schema, version: bytes) -> Any:
 
 
 def never(*message: Any) -> bool:
-    """Decline a message; replaces `SubmitQueue.offer` where each message needs preparation, and
-    `Publisher.offer_simple` up to the first message with a key, about which notices may be logged."""
+    """Decline a message; replaces `SubmitQueue.offer` and `Publisher.offer_simple` where each message needs
+    preparation."""
     return False
 
 
@@ -120,11 +119,11 @@ class AsyncProducer(Generic[T_contra]):
         self._settings = publisher.settings
         state = publisher.state
         self._state = state
-        self._messages = MessageBuilder(self, context, publisher.settings, state.partitioned)
+        self._messages = MessageBuilder(self, context, publisher.settings)
         # The fast path takes only bytes that need no preparation.
         plain = self._messages.takes_plain
         self._offer: Callable[[bytes, Any], bool] = publisher.submit_queue.offer if plain else never
-        self._offer_simple = never
+        self._offer_simple = publisher.offer_simple if plain else never
         self._at_once = self._settings.batching_max_publish_delay_seconds <= BATCHING_DELAY_SECONDS
         """Whether a waiting sender closes its batch."""
         self._offer_waited = publisher.submit_queue.offer_urgent if plain else never
@@ -245,8 +244,6 @@ class AsyncProducer(Generic[T_contra]):
             elif self._offer_simple(content, callback, partition_key, properties):
                 return
         payload, token, message = self._messages.prepare(content, callback, extras)
-        if self._messages.takes_simple:
-            self._offer_simple = self._publisher.offer_simple
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=False)
         except PulsarException as error:
@@ -475,7 +472,7 @@ class Producer(Generic[T_contra]):
         self._publisher = publisher
         self._offer = producer._offer
         self._offer_waited = publisher.submit_queue.offer_urgent if producer._messages.takes_plain else never
-        self._offer_simple = never
+        self._offer_simple = producer._offer_simple
         self._messages = producer._messages
         self._messages.belongs_to(self)
         self._blocking = publisher.settings.block_if_queue_full
@@ -593,8 +590,6 @@ class Producer(Generic[T_contra]):
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
         payload, token, message = self._messages.prepare(content, callback, extras)
-        if self._messages.takes_simple:
-            self._offer_simple = self._publisher.offer_simple
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=self._blocking)
         except PulsarException as error:

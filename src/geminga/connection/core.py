@@ -71,32 +71,25 @@ OWNER_INPUTS = frozenset(
     {ConnectionInput.OPENED, ConnectionInput.CREDENTIALS, ConnectionInput.REQUEST, ConnectionInput.CLOSE}
 )
 
-TRANSITIONS: dict[tuple[ConnectionState, ConnectionInput], ConnectionState] = {
-    (ConnectionState.START, ConnectionInput.OPENED): ConnectionState.HANDSHAKE,
-    (ConnectionState.START, ConnectionInput.CLOSE): ConnectionState.CLOSED,
-    (ConnectionState.HANDSHAKE, ConnectionInput.CONNECTED): ConnectionState.READY,
-    (ConnectionState.HANDSHAKE, ConnectionInput.CHALLENGE): ConnectionState.CHALLENGED,
-    (ConnectionState.HANDSHAKE, ConnectionInput.PING): ConnectionState.HANDSHAKE,
-    (ConnectionState.HANDSHAKE, ConnectionInput.PONG): ConnectionState.HANDSHAKE,
-    (ConnectionState.HANDSHAKE, ConnectionInput.ANSWER): ConnectionState.CLOSED,
-    (ConnectionState.HANDSHAKE, ConnectionInput.CLOSE): ConnectionState.CLOSED,
-    (ConnectionState.CHALLENGED, ConnectionInput.CREDENTIALS): ConnectionState.HANDSHAKE,
-    (ConnectionState.CHALLENGED, ConnectionInput.PING): ConnectionState.CHALLENGED,
-    (ConnectionState.CHALLENGED, ConnectionInput.PONG): ConnectionState.CHALLENGED,
-    (ConnectionState.CHALLENGED, ConnectionInput.ANSWER): ConnectionState.CLOSED,
-    (ConnectionState.CHALLENGED, ConnectionInput.CLOSE): ConnectionState.CLOSED,
-    (ConnectionState.READY, ConnectionInput.CHALLENGE): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.CREDENTIALS): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.REQUEST): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.ANSWER): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.HANDLE_FRAME): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.PING): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.PONG): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.CLOSE): ConnectionState.CLOSED,
-    (ConnectionState.CLOSED, ConnectionInput.CLOSE): ConnectionState.CLOSED,
+_S, _I = ConnectionState, ConnectionInput
+_TABLE: dict[ConnectionState, dict[ConnectionInput, ConnectionState]] = {
+    _S.START: {_I.OPENED: _S.HANDSHAKE, _I.CLOSE: _S.CLOSED},
+    _S.HANDSHAKE: {
+        _I.CONNECTED: _S.READY, _I.CHALLENGE: _S.CHALLENGED, _I.PING: _S.HANDSHAKE, _I.PONG: _S.HANDSHAKE,
+        _I.ANSWER: _S.CLOSED, _I.CLOSE: _S.CLOSED,
+    },
+    _S.CHALLENGED: {
+        _I.CREDENTIALS: _S.HANDSHAKE, _I.PING: _S.CHALLENGED, _I.PONG: _S.CHALLENGED, _I.ANSWER: _S.CLOSED,
+        _I.CLOSE: _S.CLOSED,
+    },
+    _S.READY: {
+        **dict.fromkeys((kind for kind in _I if kind not in (_I.OPENED, _I.CONNECTED)), _S.READY),
+        _I.CLOSE: _S.CLOSED,
+    },
     # Credentials may arrive late: the connection ended while a provider was obtaining them.
-    (ConnectionState.CLOSED, ConnectionInput.CREDENTIALS): ConnectionState.CLOSED,
-}
+    _S.CLOSED: {_I.CLOSE: _S.CLOSED, _I.CREDENTIALS: _S.CLOSED},
+}  # fmt: skip
+TRANSITIONS = {(state, kind): end for state, row in _TABLE.items() for kind, end in row.items()}
 
 HANDLE_FRAMES = frozenset((
     Type.SEND_RECEIPT, Type.SEND_ERROR, Type.MESSAGE, Type.ACTIVE_CONSUMER_CHANGE, Type.REACHED_END_OF_TOPIC,
