@@ -246,7 +246,9 @@ class HandleGroup:
 
     @property
     def starved(self) -> bool:
-        """Whether a part has no permits at the broker. May be read on any thread."""
+        """Whether a part without a queue has no permits at the broker. May be read on any thread."""
+        if self._settings.receiver_queue_size:
+            return False
         for handle in list(self.handles.values()):  # noqa: SIM110 - a generator costs more for one part
             if handle.consumer.starved:
                 return True
@@ -254,10 +256,9 @@ class HandleGroup:
 
     def feed(self) -> None:
         """Request messages from `starved` parts for a waiting receiver."""
-        is_unqueued = self._settings.receiver_queue_size == 0
-        for handle in self.handles.values() if is_unqueued or not self.queue else ():
+        for handle in self.handles.values():
             if handle.consumer.starved:
-                (handle.consumer.want_one if is_unqueued else handle.consumer.recover_permits)()
+                handle.consumer.want_one()
                 handle.flush_soon()
 
     def by_handle(self, messages: list[Message[Any]]) -> Iterable[tuple[ConsumerHandle, list[Message[Any]]]]:

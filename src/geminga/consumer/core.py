@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from geminga.consumer import commands
 from geminga.consumer.acknowledgements import AckTracker
 from geminga.consumer.commands import ACK_INDIVIDUAL, ConsumerIdentity, encode_ack
@@ -37,7 +39,6 @@ from geminga.consumer.message import (
     indexes_left,
     indexes_of,
 )
-from geminga.consumer.mixed_keys import BATCHES_LOOKED_AT_MAX, producer_that_mixes_keys
 from geminga.consumer.opening import EntryOpener, OpenedFrame, open_whole, permits_of
 from geminga.consumer.position import ConsumerPosition, Queued
 from geminga.consumer.queue import ReceiveQueue
@@ -56,6 +57,10 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 REDELIVER_IDS_MAX = 1000
 """Maximum ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
+BATCHES_LOOKED_AT_MAX = 100
+"""Maximum batches whose keys a Key_Shared consumer compares, until it finds several keys in one."""
+KEYS_LOOKED_AT_MAX = 10
+"""Maximum messages of a batch whose keys are compared."""
 
 
 class ConsumerCore(Settlement):
@@ -469,12 +474,6 @@ class ConsumerCore(Settlement):
         """Return whether the broker has no permit of ours. Thread-safe."""
         return self.flow.outstanding <= 0
 
-    def recover_permits(self) -> None:
-        """Recover lost permits while the queue is empty and a receiver waits: see `FlowControl.recover`."""
-        if self.state is ConsumerState.READY:
-            self.flow.recover()
-            self._grant()
-
     def resize_queue(self, queue_size: int) -> None:
         """Set a new share of the total queue."""
         self.flow.resize(queue_size)
@@ -662,3 +661,14 @@ class ConsumerCore(Settlement):
     def take_events(self) -> list[ConsumerEvent]:
         events, self.events = self.events, []
         return events
+
+
+def producer_that_mixes_keys(entry: ReceivedEntry, indexes: Sequence[int]) -> str | None:
+    """Return the name of the batch's producer if its messages have several keys; else None."""
+    messages = [Message(entry, index) for index in indexes[:KEYS_LOOKED_AT_MAX]]
+    try:
+        # Key_Shared dispatches by this key.
+        keys = {message.ordering_key() or message.partition_key() for message in messages}
+        return messages[0].producer_name() if len(keys) > 1 else None
+    except DecodeError:
+        return None  # reading the message reports the error

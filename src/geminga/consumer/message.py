@@ -7,6 +7,7 @@ and decodes its parts on access. So receiving and acknowledging a message takes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from struct import Struct
 from typing import Any, Generic, cast
 
@@ -87,6 +88,7 @@ def ack_set_words(flags: bytes | bytearray) -> list[int]:
 _TO_DIGITS = bytes([ord("0"), ord("1")]) + bytes(254)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReceivedEntry:
     """One entry as the broker delivered it.
 
@@ -97,31 +99,21 @@ class ReceivedEntry:
     returned when the messages with these indexes are taken.
     """
 
-    __slots__ = (
-        "ack_set", "acks", "batched", "body", "chunk_ids", "count", "entry_id",
-        "ledger_id", "metadata", "origin", "raw", "redelivery_count", "releases", "starts",
-    )  # fmt: skip
-
-    def __init__(
-        self, origin: ConsumerOrigin, ledger_id: int, entry_id: int, metadata: pb.MessageMetadata | None,
-        batched: bool = False, count: int = 1, redelivery_count: int = 0, ack_set: Sequence[int] = (),
-        *, raw: Buffer | None = None, body: Buffer | None = None, starts: list[int] | None = None,
-        acks: EntryAcks | None = None, chunk_ids: list[tuple[int, int]] | None = None,
-    ) -> None:  # fmt: skip
-        self.origin = origin
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
-        self.metadata: Any = metadata
-        self.batched = batched
-        self.raw = raw
-        self.body = body
-        self.starts = starts
-        self.count = count
-        self.redelivery_count = redelivery_count
-        self.ack_set = ack_set
-        self.acks = acks
-        self.chunk_ids = chunk_ids
-        self.releases: dict[int, Release] | None = None
+    origin: ConsumerOrigin
+    ledger_id: int
+    entry_id: int
+    metadata: Any
+    batched: bool = False
+    count: int = 1
+    redelivery_count: int = 0
+    ack_set: Sequence[int] = ()
+    _: KW_ONLY
+    raw: Buffer | None = None
+    body: Buffer | None = None
+    starts: list[int] | None = None
+    acks: EntryAcks | None = None
+    chunk_ids: list[tuple[int, int]] | None = None
+    releases: dict[int, Release] | None = field(default=None, init=False)
 
     def key(self, index: int) -> tuple[int, int]:
         """Return ledger and entry id."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from geminga.consumer.chunks import ChunkAssembler
@@ -33,8 +34,9 @@ BATCH_COUNT_MAX = 1 << 24
 """Maximum messages that a batch may announce. 2^24 of 6 bytes would fill a frame of 100 MB."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OpenedFrame:
-    """Result of opening a frame; plain slots without own containers, since there is one per frame.
+    """Result of opening a frame.
 
     ``entry``: the entry to deliver, None for none. ``permits``: permits that the broker charged.
     ``acknowledge`` and ``dropped``: see `ChunkVerdict`. ``invalid``: the validation error with which the
@@ -42,16 +44,13 @@ class OpenedFrame:
     ``compacted_out``: indexes of its batch that compaction removed.
     """
 
-    __slots__ = ("acknowledge", "compacted_out", "dropped", "entry", "invalid", "permits", "undecryptable")
-
-    def __init__(self) -> None:
-        self.permits = 1
-        self.entry: ReceivedEntry | None = None
-        self.compacted_out: Sequence[int] = ()
-        self.acknowledge: Sequence[EntryKey] = ()
-        self.dropped: Sequence[EntryKey] = ()
-        self.invalid: InvalidEntry | None = None
-        self.undecryptable: CryptoError | None = None
+    permits: int = 1
+    entry: ReceivedEntry | None = None
+    compacted_out: Sequence[int] = ()
+    acknowledge: Sequence[EntryKey] = ()
+    dropped: Sequence[EntryKey] = ()
+    invalid: InvalidEntry | None = None
+    undecryptable: CryptoError | None = None
 
 
 class EntryOpener:
