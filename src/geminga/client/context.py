@@ -298,17 +298,15 @@ class ClientContext:
         """Return the full names to connect to: the partitions in order, or the topic itself."""
         return partition_names(topic, await self.partitions(topic))
 
-    async def topics_of_namespace(
-        self, namespace: str, mode: int, pattern: str | None = None, timeout: float | None = None
-    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+    async def topics_of_namespace(self, namespace: str, mode: int) -> pb.CommandGetTopicsOfNamespaceResponse:
         """Return the topics of ``tenant/namespace``. ``mode``: pb.CommandGetTopicsOfNamespace.PERSISTENT
         ..."""
 
         async def ask(_: str, remaining: float) -> pb.CommandGetTopicsOfNamespaceResponse:
             self.check_open()
-            return await self._asked("list-topics", self.service.topics(namespace, mode, pattern, remaining))
+            return await self._asked("list-topics", self.service.topics(namespace, mode, remaining))
 
-        return await self.retrying(f"listing the topics of {namespace!r}", ask, "", timeout=timeout)
+        return await self.retrying(f"listing the topics of {namespace!r}", ask, "")
 
     async def schema(
         self, topic: str, version: bytes | None = None, timeout: float | None = None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from geminga.client.context import ClientContext
 from geminga.client.pool import BrokerConnection
+from geminga.client.producer_handle import close_command
 from geminga.connection.addresses import Address
 from geminga.errors import AlreadyClosed, ConnectError, MessageTooBig, PulsarException, from_server
 from geminga.wire.checksum import Buffer
@@ -73,30 +74,23 @@ class EntryPublisher:
         except BaseException as error:
             connection.forget(found)
             if not connection.closed and not isinstance(error, PulsarException):
-                connection.write(encode_command(found._close_command(connection.new_request_id())))
+                connection.write(encode_command(close_command(found._id, connection.new_request_id())))
             raise
         found._connection = connection
         found.last_sequence_id = answer.producer_success.last_sequence_id
         return found
 
     def _create_command(self, request_id: int, schema: pb.Schema | None, encrypted: bool) -> pb.BaseCommand:
-        command = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
-        body = command.producer
-        body.topic = self.topic
-        body.producer_id = self._id
-        body.request_id = request_id
-        body.producer_name = self.name
-        body.user_provided_producer_name = True
-        body.encrypted = encrypted
-        if schema is not None:
-            body.schema.CopyFrom(schema)
-        return command
-
-    def _close_command(self, request_id: int) -> pb.BaseCommand:
-        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
-        command.close_producer.producer_id = self._id
-        command.close_producer.request_id = request_id
-        return command
+        body = pb.CommandProducer(
+            topic=self.topic,
+            producer_id=self._id,
+            request_id=request_id,
+            producer_name=self.name,
+            user_provided_producer_name=True,
+            encrypted=encrypted,
+            schema=schema,
+        )
+        return pb.BaseCommand(type=pb.BaseCommand.PRODUCER, producer=body)
 
     def send(self, sequence_id: int, messages: int, *pieces: Buffer) -> None:
         """Send an entry of ``messages`` messages, given in pieces; sequence ids must increase. Raises
@@ -162,7 +156,7 @@ class EntryPublisher:
         try:
             with contextlib.suppress(PulsarException):
                 await connection.request(
-                    self._close_command(request_id),
+                    close_command(self._id, request_id),
                     request_id,
                     self._context.settings.operation_timeout_seconds,
                 )

@@ -81,7 +81,8 @@ class ProducerHandle:
             ):
                 # The broker may have created the producer: close it, so that it does not block the next
                 # attempt.
-                connection.write(_close_frame(partition.producer_id, connection.new_request_id()))
+                close = close_command(partition.producer_id, connection.new_request_id())
+                connection.write(encode_command(close))
             if isinstance(error, Exception):
                 partition.refused(error, time.monotonic())
                 publisher.schedule()
@@ -135,7 +136,7 @@ class ProducerHandle:
         try:
             if connection is not None and not connection.closed:
                 request_id = connection.new_request_id()
-                command = _close_command(self.partition.producer_id, request_id)
+                command = close_command(self.partition.producer_id, request_id)
                 await connection.request(
                     command, request_id, publisher.context.settings.operation_timeout_seconds
                 )
@@ -150,12 +151,7 @@ class ProducerHandle:
                 publisher.schedule()
 
 
-def _close_command(producer_id: int, request_id: int) -> pb.BaseCommand:
-    command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
-    command.close_producer.producer_id = producer_id
-    command.close_producer.request_id = request_id
-    return command
-
-
-def _close_frame(producer_id: int, request_id: int) -> bytes:
-    return encode_command(_close_command(producer_id, request_id))
+def close_command(producer_id: int, request_id: int) -> pb.BaseCommand:
+    """Return CLOSE_PRODUCER."""
+    body = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
+    return pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=body)

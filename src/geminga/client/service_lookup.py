@@ -81,7 +81,7 @@ class ServiceLookup(Protocol):
         the same time, names it at once. The broker may create the topic."""
 
     async def topics(
-        self, namespace: str, mode: int, pattern: str | None, remaining: float
+        self, namespace: str, mode: int, remaining: float
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
         """Return the topics of ``tenant/namespace``."""
 
@@ -208,10 +208,10 @@ class BinaryLookup:
         )
 
     async def topics(
-        self, namespace: str, mode: int, pattern: str | None, remaining: float
+        self, namespace: str, mode: int, remaining: float
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
         answer = await self._ask(
-            lambda request_id: commands.topics_of_namespace(namespace, request_id, mode, pattern), remaining
+            lambda request_id: commands.topics_of_namespace(namespace, request_id, mode), remaining
         )
         return answer.getTopicsOfNamespaceResponse
 
@@ -263,7 +263,7 @@ class HttpLookup:
         return count, None if count or isinstance(place, BaseException) else place
 
     async def topics(
-        self, namespace: str, mode: int, pattern: str | None, remaining: float
+        self, namespace: str, mode: int, remaining: float
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
         path = http_lookup.topics_path(namespace, mode)
         return http_lookup.topics_of(await self._ask(path, f"listing the topics of {namespace!r}"), namespace)

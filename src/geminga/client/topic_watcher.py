@@ -48,11 +48,13 @@ class TopicWatcher:
             if not connection.connected.feature_flags.supports_topic_watchers:
                 return
             request_id = connection.new_request_id()
-            command = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST)
-            command.watchTopicList.request_id = request_id
-            command.watchTopicList.watcher_id = self._watcher_id
-            command.watchTopicList.namespace = self._namespace
-            command.watchTopicList.topics_pattern = self._text
+            body = pb.CommandWatchTopicList(
+                request_id=request_id,
+                watcher_id=self._watcher_id,
+                namespace=self._namespace,
+                topics_pattern=self._text,
+            )
+            command = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST, watchTopicList=body)
             connection.add_topic_watcher(self._watcher_id, self._on_update)
             try:
                 await connection.request(

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from geminga.client.authentication import Authentication
-from geminga.client.settings import TlsSettings
+from geminga.client.settings import TlsSettings, security_of
 from geminga.config import check_int, check_seconds, check_type, refuse
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.authentication import CredentialsProvider, NoAuthentication
@@ -448,21 +448,11 @@ def settings_of(given: Mapping[str, Any]) -> AdminSettings:
     authentication: Authentication | None = check_type(
         "authentication", given["authentication"], Authentication, optional=True
     )
-    certificate, key = given["tls_certificate_file_path"], given["tls_private_key_file_path"]
-    if authentication is not None and authentication.certificate_path is not None:
-        certificate, key = authentication.certificate_path, authentication.private_key_path
     return AdminSettings(
         admin_url=given["admin_url"],
-        credentials=NoAuthentication() if authentication is None else authentication.provider,
         operation_timeout_seconds=given["operation_timeout_seconds"],
         connection_timeout_seconds=check_int("connection_timeout_ms", given["connection_timeout_ms"], 1)
         / 1000,
         retries=given["retries"],
-        tls=TlsSettings(
-            trust_certificates_path=given["tls_trust_certs_file_path"],
-            allow_insecure_connection=given["tls_allow_insecure_connection"],
-            validate_hostname=given["tls_validate_hostname"],
-            certificate_path=certificate,
-            private_key_path=key,
-        ),
+        **security_of(given, authentication, given["tls_trust_certs_file_path"]),
     )
