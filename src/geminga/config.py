@@ -94,12 +94,15 @@ def check_type(field: str, value: Any, *types: type, optional: bool = False) -> 
 
 
 def check_fields(settings: Any, checks: Mapping[str, Check]) -> None:
-    """Check the fields of a settings object that differ from their defaults, each with its own check."""
-    defaults = defaults_of(type(settings))  # type: ignore[arg-type]
-    for name, check in checks.items():
-        value, default = getattr(settings, name), defaults[name]
+    """Check the fields of a settings object that differ from their defaults, each with its own check. Flags
+    and choices need none: their values are of the default's type."""
+    for name, default in defaults_of(type(settings)).items():  # type: ignore[arg-type]
+        value = getattr(settings, name)
         if value is not default and (type(value) is not type(default) or value != default):
-            check(name, value)
+            if name in checks:
+                checks[name](name, value)
+            elif isinstance(default, (bool, Enum)):
+                check_type(name, value, type(default))
 
 
 @cache

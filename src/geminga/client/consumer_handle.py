@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from geminga.client.context import ClientContext
@@ -132,11 +133,9 @@ class ConsumerHandle:
         self._note_cluster()
         if consumer.settings.must_exist:
             await self._check_exists(connection)
-        request_id = connection.new_request_id()
-        command = consumer.subscribe(request_id)
         connection.add_consumer(consumer.consumer_id, self)
         try:
-            await connection.request(command, request_id, self._context.settings.operation_timeout_seconds)
+            await connection.request(consumer.subscribe, self._context.settings.operation_timeout_seconds)
         except BaseException as error:
             consumer.refused()
             if not isinstance(error, PulsarException) or isinstance(error, Timeout):
@@ -159,19 +158,17 @@ class ConsumerHandle:
         """Raise `SubscriptionNotFound` if the durable subscription does not exist."""
         consumer, context = self.consumer, self._context
         timeout = context.settings.operation_timeout_seconds
-        consumer_id, request_id = context.new_consumer_id(), connection.new_request_id()
+        consumer_id = context.new_consumer_id()
         asking = consumer.identity._replace(consumer_id=consumer_id)
-        command = commands.ask_for_durable(asking, request_id)
         try:
-            await connection.request(command, request_id, timeout)
+            await connection.request(partial(commands.ask_for_durable, asking), timeout)
         except NotAllowedError:
             return
         except BaseException as error:
             if not isinstance(error, PulsarException) or isinstance(error, Timeout):
                 self._write_close(connection, consumer_id)
             raise
-        request_id = connection.new_request_id()
-        await connection.request(commands.close_consumer(consumer_id, request_id), request_id, timeout)
+        await connection.request(partial(commands.close_consumer, consumer_id), timeout)
         raise SubscriptionNotFound(f"{self.topic} has no durable subscription {consumer.subscription}")
 
     def _note_cluster(self) -> None:
@@ -350,13 +347,12 @@ class ConsumerHandle:
         timeout = self._context.settings.operation_timeout_seconds
         await self.connected_within(timeout)
         connection = self._require_connection("seek")
-        request_id = connection.new_request_id()
-        command = self.consumer.begin_seek(target, request_id)
+        self.consumer.flush_acks()
         self.flush()
         answer = self._seek_answer = self._context.loop.create_future()
         self.driver.keep_connection()
         try:
-            await connection.request(command, request_id, timeout)
+            await connection.request(partial(self.consumer.begin_seek, target), timeout)
         except BaseException:
             self.driver.release_connection()
             self.consumer.seek_failed(self._context.now(), self._context.now_ms())
@@ -377,12 +373,9 @@ class ConsumerHandle:
         while True:
             await self.connected_within(max(0.0, deadline - self._context.now()))
             connection = self._require_connection("asking for the last message id")
-            request_id = connection.new_request_id()
-            command = commands.get_last_message_id(self.consumer.consumer_id, request_id)
+            make = partial(commands.get_last_message_id, self.consumer.consumer_id)
             try:
-                answer = await connection.request(
-                    command, request_id, max(0.0, deadline - self._context.now())
-                )
+                answer = await connection.request(make, max(0.0, deadline - self._context.now()))
             except (TransientError, BrokerMetadataError) as error:
                 # After a seek or an unload Apache Pulsar may not know the consumer until it has resubscribed.
                 again = isinstance(error, TransientError) or _CONSUMER_NOT_FOUND in str(error)
@@ -414,10 +407,8 @@ class ConsumerHandle:
             timeout = self._context.settings.operation_timeout_seconds
             await self.connected_within(timeout)
             connection = self._require_connection("asking for statistics")
-            request_id = connection.new_request_id()
-            command = commands.consumer_stats(self.consumer.consumer_id, request_id)
-            left = max(0.0, now + timeout - self._context.now())
-            answer = await connection.request(command, request_id, left)
+            make = partial(commands.consumer_stats, self.consumer.consumer_id)
+            answer = await connection.request(make, max(0.0, now + timeout - self._context.now()))
             body = answer.consumerStatsResponse
             holes: int | None = body.gemingaAckHoles
             if not body.HasField("gemingaAckHoles"):
@@ -440,10 +431,9 @@ class ConsumerHandle:
         connection = self._require_connection("unsubscribe")
         self.consumer.begin_close()
         self.flush()
-        request_id = connection.new_request_id()
-        command = commands.unsubscribe(self.consumer.consumer_id, request_id, force=force)
+        make = partial(commands.unsubscribe, self.consumer.consumer_id, force=force)
         try:
-            await connection.request(command, request_id, self._context.settings.operation_timeout_seconds)
+            await connection.request(make, self._context.settings.operation_timeout_seconds)
         except ServerReportedError:
             self.consumer.close_failed()
             raise
@@ -462,9 +452,8 @@ class ConsumerHandle:
         connection = self._connection
         try:
             if attached and connection is not None and not connection.closed:
-                request_id = connection.new_request_id()
-                command = commands.close_consumer(self.consumer.consumer_id, request_id)
-                await connection.request(command, request_id, CLOSE_TIMEOUT_SECONDS)
+                make = partial(commands.close_consumer, self.consumer.consumer_id)
+                await connection.request(make, CLOSE_TIMEOUT_SECONDS)
         except PulsarException as error:
             logger.debug("closing the consumer of %s: %s", self.topic, error)
         finally:

@@ -344,9 +344,7 @@ class ClientContext:
         async def attempt(topic: str, remaining: float) -> pb.BaseCommand:
             deadline = self.now() + remaining
             connection = await self.connection_once(topic, remaining)
-            request_id = connection.new_request_id()
-            left = max(0.0, deadline - self.now())
-            return await connection.request(make_command(request_id), request_id, left)
+            return await connection.request(make_command, max(0.0, deadline - self.now()))
 
         return await self.retrying(f"a request about {topic!r}", attempt, topic, timeout=timeout)
 

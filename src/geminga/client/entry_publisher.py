@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 from geminga.client.context import ClientContext
 from geminga.client.pool import BrokerConnection
@@ -62,13 +63,11 @@ class EntryPublisher:
         producer of this name is connected."""
         found = cls(context, topic, name, on_receipt)
         connection = await context.connection_to(topic, awaits_service=False)
-        request_id = connection.new_request_id()
         connection.add_producer(found._id, found)
         connection.watch(found, found._detached)
         try:
             answer = await connection.request(
-                found._create_command(request_id, schema, encrypted),
-                request_id,
+                lambda request_id: found._create_command(request_id, schema, encrypted),
                 context.settings.operation_timeout_seconds,
             )
         except BaseException as error:
@@ -152,13 +151,10 @@ class EntryPublisher:
         self.end(AlreadyClosed("the publisher is closed"))
         if connection is None or connection.closed:
             return
-        request_id = connection.new_request_id()
         try:
             with contextlib.suppress(PulsarException):
                 await connection.request(
-                    close_command(self._id, request_id),
-                    request_id,
-                    self._context.settings.operation_timeout_seconds,
+                    partial(close_command, self._id), self._context.settings.operation_timeout_seconds
                 )
         finally:
             connection.forget(self)

@@ -157,12 +157,9 @@ class BinaryLookup:
                 connection = await self.connection()
             else:
                 connection = await self._pool.get(question.address, slot=0)
-            request_id = connection.new_request_id()
-            command = self._lookup_command(topic, request_id, authoritative=question.authoritative)
+            make = partial(self._lookup_command, topic, authoritative=question.authoritative)
             try:
-                answer = await connection.request(
-                    command, request_id, max(0.0, deadline - self._pool.loop.time())
-                )
+                answer = await connection.request(make, max(0.0, deadline - self._pool.loop.time()))
             except ServiceUnitNotReady:
                 self.hosts.next()  # perhaps another broker is ready
                 raise
@@ -171,26 +168,18 @@ class BinaryLookup:
                 return location
 
     async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
-        answer = await self._ask(
-            lambda request_id: commands.partitioned_metadata(
-                str(topic), request_id, auto_creation=auto_creation
-            ),
-            remaining,
-        )
-        return partition_count(answer)
+        make = partial(commands.partitioned_metadata, str(topic), auto_creation=auto_creation)
+        return partition_count(await self._ask(make, remaining))
 
     async def partitions_and_place(
         self, topic: TopicName, remaining: float
     ) -> tuple[int, BrokerLocation | None]:
         connection, name = await self.connection(), topic.text
-        place_id, count_id = connection.new_request_id(), connection.new_request_id()
+        place_id = connection.new_request_id()
         place = connection.ask(self._lookup_command(name, place_id, authoritative=False), place_id, remaining)
         try:
-            count = partition_count(
-                await connection.request(
-                    commands.partitioned_metadata(name, count_id, auto_creation=True), count_id, remaining
-                )
-            )
+            make = partial(commands.partitioned_metadata, name)
+            count = partition_count(await connection.request(make, remaining))
             if count:
                 return count, None
             try:
@@ -221,10 +210,7 @@ class BinaryLookup:
     async def _ask(self, make: Callable[[int], pb.BaseCommand], remaining: float) -> pb.BaseCommand:
         deadline = self._pool.loop.time() + remaining
         connection = await self.connection()
-        request_id = connection.new_request_id()
-        return await connection.request(
-            make(request_id), request_id, max(0.0, deadline - self._pool.loop.time())
-        )
+        return await connection.request(make, max(0.0, deadline - self._pool.loop.time()))
 
 
 class HttpLookup:

@@ -227,14 +227,9 @@ def _check_ack_timeout(field: str, value: Any) -> None:
         refuse(field, value, "0 (off) or >= 1000")
 
 
-_FLAG = instance_of(bool)
 _NOT_NEGATIVE = partial(check_int, minimum=0)
 _POSITIVE = partial(check_int, minimum=1)
 _CHECKS: dict[str, Check] = {
-    "consumer_type": instance_of(ConsumerType),
-    "initial_position": instance_of(InitialPosition),
-    "crypto_failure_action": instance_of(ConsumerCryptoFailureAction),
-    "regex_subscription_mode": instance_of(RegexSubscriptionMode),
     "key_shared_policy": instance_of(ConsumerKeySharedPolicy, optional=True),
     "dead_letter_policy": instance_of(ConsumerDeadLetterPolicy, optional=True),
     "batch_receive_policy": instance_of(ConsumerBatchReceivePolicy, optional=True),
@@ -243,14 +238,6 @@ _CHECKS: dict[str, Check] = {
     "start_message_id": instance_of(MessageId, optional=True),
     "stop_at_message_id": instance_of(MessageId, optional=True),
     "negative_ack_redelivery_backoff": instance_of(RedeliveryBackoff, optional=True),
-    **dict.fromkeys(
-        (
-            "durable", "start_message_id_inclusive", "is_read_compacted", "force_topic_creation",
-            "replicate_subscription_state_enabled", "ack_receipt_enabled", "batch_index_ack_enabled",
-            "retry_enabled", "start_paused", "must_exist", "auto_ack_oldest_chunked_message_on_queue_full",
-        ),
-        _FLAG,
-    ),
     "receiver_queue_size": partial(check_int, minimum=0, maximum=10_000_000),
     "receiver_queue_bytes_max": _POSITIVE,
     "max_total_receiver_queue_size_across_partitions": _POSITIVE,
@@ -270,7 +257,7 @@ _CHECKS: dict[str, Check] = {
     "properties": check_texts,
     "subscription_properties": check_texts,
 }  # fmt: skip
-"""Check of each field that differs from its default."""
+"""Checks of the fields other than flags and choices."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -324,7 +311,5 @@ _READER_CHECKS: dict[str, Check] = {
     **dict.fromkeys(
         ("reader_name", "subscription_role_prefix", "subscription_name"), instance_of(str, optional=True)
     ),
-    **{each: _CHECKS[each] for each in ("is_read_compacted", "start_message_id_inclusive")},
-    "crypto_failure_action": _CHECKS["crypto_failure_action"],
 }
-"""Check of each field that differs from its default."""
+"""Checks of the fields other than flags and choices."""
