@@ -25,8 +25,7 @@ from geminga.client.tasks import OnceTask, TimeLimit, TimeLimits, run_task
 from geminga.connection import commands
 from geminga.connection.addresses import ServiceUrl
 from geminga.connection.backoff import Backoff
-from geminga.connection.lookup import BrokerLocation
-from geminga.connection.partitions import partition_names
+from geminga.connection.lookup import BrokerLocation, partition_names
 from geminga.errors import (
     AlreadyClosed,
     ConnectError,
@@ -254,15 +253,11 @@ class ClientContext:
             return await self.pool.get(location.broker)
         return await self.pool.get(self.service.hosts.current, proxy_to_broker=location.broker.host_port)
 
-    async def connection_to(
-        self, topic: str, timeout: float | None = None, *, awaits_service: bool = True
-    ) -> BrokerConnection:
-        """Return the connection on which ``topic`` is served: lookup, then connect, retried until
-        ``timeout``."""
+    async def connection_to(self, topic: str, *, awaits_service: bool = True) -> BrokerConnection:
+        """Return the connection on which ``topic`` is served: lookup, then connect, retried until the
+        operation time-out."""
         what = f"connecting to the broker of {topic!r}"
-        return await self.retrying(
-            what, self.connection_once, topic, timeout=timeout, awaits_service=awaits_service
-        )
+        return await self.retrying(what, self.connection_once, topic, awaits_service=awaits_service)
 
     async def connection_once(self, topic: str, remaining: float) -> BrokerConnection:
         """Do `connection_to` without retrying."""
@@ -308,21 +303,19 @@ class ClientContext:
 
         return await self.retrying(f"listing the topics of {namespace!r}", ask, "")
 
-    async def schema(
-        self, topic: str, version: bytes | None = None, timeout: float | None = None
-    ) -> pb.Schema | None:
+    async def schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
         """Return a version of the topic's schema (None: the newest); None if the topic has no such schema."""
-        answer = await self.schema_answer(topic, version, timeout)
+        answer = await self.schema_answer(topic, version)
         return None if answer is None else answer.schema
 
     async def schema_answer(
-        self, topic: str, version: bytes | None = None, timeout: float | None = None
+        self, topic: str, version: bytes | None = None
     ) -> pb.CommandGetSchemaResponse | None:
         """Return a schema with its version, as `schema` does."""
         name = str(TopicName.parse(topic))
         try:
             asked = self.request_on_topic(
-                name, lambda request_id: commands.get_schema(name, request_id, version), timeout=timeout
+                name, lambda request_id: commands.get_schema(name, request_id, version)
             )
             answer = await self._asked("schema", asked)
         except TopicNotFound:
@@ -330,11 +323,7 @@ class ClientContext:
         return answer.getSchemaResponse
 
     async def request_on_topic(
-        self,
-        topic: str,
-        make_command: Callable[[int], pb.BaseCommand],
-        *,
-        timeout: float | None = None,
+        self, topic: str, make_command: Callable[[int], pb.BaseCommand]
     ) -> pb.BaseCommand:
         """Send a command to the broker of ``topic`` and return its answer; transient refusals are retried.
 
@@ -346,7 +335,7 @@ class ClientContext:
             connection = await self.connection_once(topic, remaining)
             return await connection.request(make_command, max(0.0, deadline - self.now()))
 
-        return await self.retrying(f"a request about {topic!r}", attempt, topic, timeout=timeout)
+        return await self.retrying(f"a request about {topic!r}", attempt, topic)
 
     async def retrying(
         self,

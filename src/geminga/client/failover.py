@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from geminga.client.context import ClientContext
 from geminga.client.pool import ConnectionPool
@@ -51,10 +50,11 @@ CallSoon = Callable[..., object]
 """``call_soon(function, *arguments)`` schedules a function on the loop's thread; any thread may call it."""
 
 
-class ServiceSource(Protocol):
-    """Source of the cluster that a client uses."""
+class ServiceSource:
+    """Source of the cluster that a client uses: here a single service URL that never changes."""
 
-    current: ServiceInfo
+    def __init__(self, info: ServiceInfo) -> None:
+        self.current = info
 
     def start(self, context: ClientContext, call_soon: CallSoon) -> None:
         """Start updating a client context; called again when an asyncio client is used on another loop."""
@@ -63,24 +63,11 @@ class ServiceSource(Protocol):
         """Stop, as the client is closed. May be called more than once."""
 
 
-class FixedService:
-    """A single service URL that never changes."""
-
-    def __init__(self, info: ServiceInfo) -> None:
-        self.current = info
-
-    def start(self, context: ClientContext, call_soon: CallSoon) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-
-class ProvidedService:
+class ProvidedService(ServiceSource):
     """A `ServiceInfoProvider` of the application, called on the thread that creates the client."""
 
     def __init__(self, provider: ServiceInfoProvider) -> None:
-        self.current = checked_info(provider.initial_service_info())
+        super().__init__(checked_info(provider.initial_service_info()))
         self._provider = provider
         self._targets: list[tuple[ClientContext, CallSoon]] = []
         self._initialized = False
@@ -168,12 +155,12 @@ class ClusterChoice:
         self._failures = self._returns = 0
 
 
-class FailoverService:
+class FailoverService(ServiceSource):
     """Prober of the clusters of an `AutoClusterFailover`, on the client's loop."""
 
     def __init__(self, failover: AutoClusterFailover) -> None:
         self._infos = [failover.primary, *failover.secondary]
-        self.current = failover.primary
+        super().__init__(failover.primary)
         self._interval_seconds = failover.check_interval_ms / 1000
         self._choice = ClusterChoice(
             len(self._infos),
@@ -186,9 +173,6 @@ class FailoverService:
 
     def _start(self, context: ClientContext) -> None:
         context.background.add(context.task(self._watch(context), "geminga cluster failover"))
-
-    def stop(self) -> None:
-        """Do nothing: the task ends with the client context."""
 
     async def _watch(self, context: ClientContext) -> None:
         settings = context.settings
@@ -245,7 +229,7 @@ def service_source(
     source, which supplies them for each cluster."""
     if not isinstance(service_url, (AutoClusterFailover, ServiceInfoProvider)):
         check_type("service_url", service_url, str)
-        return FixedService(
+        return ServiceSource(
             ServiceInfo(str(service_url), authentication, tls_trust_certs_file_path)  # type: ignore[arg-type]
         )
     kind = type(service_url).__name__

@@ -93,7 +93,6 @@ class Publisher:
         )
         self._draining: set[ProducerHandle] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._progress: list[asyncio.Future[None]] = []
         self._turns: list[asyncio.Future[None]] = []
         """Futures resolved at the end of the next `_run`."""
         context.publishers[self] = context.handovers[self] = None
@@ -133,7 +132,7 @@ class Publisher:
         if (
             len(settled) == 1
             and not self._scheduled
-            and not self._progress
+            and not self._turns
             and not self._wait_queue.queues
             and self.submit_queue.room > 0
             and only_wakes_thread(settled[0])
@@ -333,8 +332,6 @@ class Publisher:
             turns, self._turns = self._turns, []
             for turn in turns:
                 set_done(turn)
-        if self._progress:
-            self._check_progress()
         if ready_set.writable or ready_set.attention:
             self.schedule()
 
@@ -506,9 +503,7 @@ class Publisher:
         self.schedule()
         while self._wait_queue.accepted():
             # Wait for progress rather than for the next iteration: the broker may be away.
-            moved = self._loop.create_future()
-            self._turns.append(moved)
-            await moved
+            await self._next_turn(None)
         self.state.close_batches()
         done: list[asyncio.Future[None]] = []
         for partition in self.state.partitions:
@@ -538,9 +533,7 @@ class Publisher:
         self._refuse_more()
         self.schedule()
         while not self._drained() and time.monotonic() < deadline:
-            future = self._loop.create_future()
-            self._progress.append(future)
-            await asyncio.wait([future], timeout=max(0.0, deadline - time.monotonic()))
+            await self._next_turn(max(0.0, deadline - time.monotonic()))
         await asyncio.gather(*(handle.close() for handle in list(self.handles.values())))
         self._end()
         return True
@@ -555,9 +548,13 @@ class Publisher:
             and (seconds := deadline - time.monotonic()) > 0
             and any(map(self._may_move, self._wait_queue.accepted()))
         ):
-            moved = self._loop.create_future()
-            self._turns.append(moved)
-            await asyncio.wait([moved], timeout=min(seconds, CONNECTED_CHECK_SECONDS))
+            await self._next_turn(min(seconds, CONNECTED_CHECK_SECONDS))
+
+    async def _next_turn(self, timeout: float | None) -> None:
+        """Wait until `_run` has processed something, at most ``timeout`` seconds."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._turns.append(turn)
+        await asyncio.wait([turn], timeout=timeout)
 
     def _may_move(self, target: Target) -> bool:
         """Return whether permits may be released there."""
@@ -611,12 +608,6 @@ class Publisher:
     def _drained(self) -> bool:
         """Return whether no message is pending whose receipt could still arrive."""
         return all(not (p.connected and p.pending.head is not None) for p in self.state.partitions)
-
-    def _check_progress(self) -> None:
-        if self._drained():
-            progress, self._progress = self._progress, []
-            for future in progress:
-                set_done(future)
 
 
 def _nothing() -> None:

@@ -24,7 +24,6 @@ from typing import NamedTuple
 from geminga.connection import commands
 from geminga.connection.addresses import Address, parse_broker_url
 from geminga.connection.authentication import Credentials
-from geminga.connection.keepalive import INTERVAL_SECONDS, KeepAlive, KeepAliveAction
 from geminga.connection.requests import ANSWERS, PRODUCER_SUCCESS
 from geminga.errors import ConnectError, InvalidUrl, ProtocolError, PulsarException, Timeout, from_server
 from geminga.wire.client_frames import ClientFrameDecoder
@@ -111,6 +110,47 @@ INPUT_OF_TYPE: dict[int, ConnectionInput] = {
 }
 
 
+KEEPALIVE_SECONDS = 30.0
+
+
+class KeepAliveAction(Enum):
+    """Action that `KeepAlive.tick` requests."""
+
+    NOTHING = "nothing"
+    SEND_PING = "send ping"
+    PEER_SILENT = "peer silent"
+
+
+class KeepAlive:
+    """Timer of one side (framing.md section 3): a PING after ``interval_seconds`` without data, the end of
+    the connection after as long without any byte. The owner sets ``last_received`` for every piece of data:
+    the hot path writes one float."""
+
+    __slots__ = ("interval_seconds", "last_received", "ping_sent_at")
+
+    def __init__(self, interval_seconds: float, now: float) -> None:
+        self.interval_seconds = interval_seconds
+        self.last_received = now
+        self.ping_sent_at: float | None = None
+
+    def next_deadline(self) -> float:
+        """Return the time at which `tick` must run if nothing arrives until then."""
+        base = self.last_received
+        if self.ping_sent_at is not None and self.ping_sent_at > base:
+            base = self.ping_sent_at
+        return base + self.interval_seconds
+
+    def tick(self, now: float) -> KeepAliveAction:
+        """Return the action that is due; to be called at or after `next_deadline`, earlier calls do
+        nothing."""
+        if now < self.next_deadline():
+            return KeepAliveAction.NOTHING
+        if self.ping_sent_at is not None and self.ping_sent_at > self.last_received:
+            return KeepAliveAction.PEER_SILENT
+        self.ping_sent_at = now
+        return KeepAliveAction.SEND_PING
+
+
 class Connected(NamedTuple):
     """The handshake is complete. ``max_message_size`` is the broker's, in bytes."""
 
@@ -188,7 +228,7 @@ class ClientConnection:
         tls: bool = False,
         proxy_to_broker: str | None = None,
         handshake_timeout_seconds: float = 10.0,
-        keepalive_interval_seconds: float = INTERVAL_SECONDS,
+        keepalive_interval_seconds: float = KEEPALIVE_SECONDS,
     ) -> None:
         self.peer = peer
         self.state = ConnectionState.START

@@ -40,9 +40,8 @@ from geminga.consumer.message import (
     indexes_of,
 )
 from geminga.consumer.opening import EntryOpener, OpenedFrame, open_whole, permits_of
-from geminga.consumer.position import ConsumerPosition, Queued
 from geminga.consumer.queue import ReceiveQueue
-from geminga.consumer.seek import NO_FILTER, seek_ack_set
+from geminga.consumer.seek import NO_FILTER, ConsumerPosition, Queued, seek_ack_set
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.settlement import Settlement
 from geminga.consumer.state import ConsumerInput, ConsumerState, next_state

@@ -21,9 +21,9 @@ from urllib.parse import quote, urlencode
 from geminga.client.authentication import Authentication
 from geminga.client.settings import TlsSettings, security_of
 from geminga.config import check_int, check_seconds, check_type, refuse
+from geminga.connection import http_lookup
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.authentication import CredentialsProvider, NoAuthentication
-from geminga.connection.commands import CLIENT_VERSION
 from geminga.connection.http_lookup import ANSWER_BYTES_MAX
 from geminga.connection.redirects import REDIRECTS, followed
 from geminga.errors import (
@@ -39,7 +39,6 @@ from geminga.errors import (
     AdminSubscriptionNotFound,
     AdminTopicNotFound,
     AdminUnavailable,
-    AuthenticationError,
     ConnectError,
     InvalidUrl,
     LookupError,
@@ -204,24 +203,8 @@ class Exchange:
 
     def message(self, headers: tuple[tuple[str, str], ...]) -> bytes:
         """Return the bytes to send."""
-        body = self.request.body
-        lines = [
-            f"{self.request.method} {self._path} HTTP/1.1",
-            f"Host: {self.address.host_port}",
-            f"User-Agent: {CLIENT_VERSION}",
-            "Accept: application/json, */*",
-        ]
-        if body is not None:
-            lines.append("Content-Type: application/json")
-        if body is not None or not self.request.safe:
-            lines.append(f"Content-Length: {len(body or b'')}")
-        for name, value in headers:
-            if any(c in value for c in "\r\n\x00"):
-                raise AuthenticationError(
-                    "the credentials hold a line break, which HTTP headers do not allow"
-                )
-            lines.append(f"{name}: {value}")
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")
+        asked = self.request
+        return http_lookup.request(self.address, self._path, headers, asked.method, asked.body, closes=False)
 
     def failed(self, error: PulsarException, now: float) -> float:
         """Note that no complete answer arrived. Return the seconds to pause before the next try; raise the
