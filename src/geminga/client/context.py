@@ -21,7 +21,7 @@ from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachab
 from geminga.client.service_lookup import ServiceUnreachableInTime, make_lookup
 from geminga.client.settings import ClientSettings
 from geminga.client.statistics_log import StatisticsLog
-from geminga.client.tasks import OnceTask, TimeLimit, TimeLimits, run_task
+from geminga.client.tasks import OnceTask, run_task
 from geminga.connection import commands
 from geminga.connection.addresses import ServiceUrl
 from geminga.connection.backoff import Backoff
@@ -163,7 +163,6 @@ class ClientContext:
         """Number of times the client moved to another cluster."""
         self.background: set[asyncio.Task[Any]] = set()
         """Tasks that are cancelled with the client."""
-        self._limits = TimeLimits(self.loop)
         self._ending = OnceTask(self.loop)
         self._until_end: AsyncGenerator[None, None] | None = None
 
@@ -362,7 +361,7 @@ class ClientContext:
             now = self.now()
             remaining = deadline - now if last is None else max(deadline - now, LAST_ATTEMPT_SECONDS)
             try:
-                with TimeLimit(self._limits, now + remaining):
+                async with asyncio.timeout_at(now + remaining if remaining < float("inf") else None):
                     return await attempt(topic, remaining)
             except PulsarException as error:
                 if not error.retriable or (
