@@ -137,7 +137,7 @@ def _whole(opened: ReceivedEntry, indexes: set[int]) -> ReceivedEntry:
         chunk_ids=opened.chunk_ids,
     )  # fmt: skip
     if opened.acks is not None and len(indexes) < opened.count:
-        wanted = EntryAcks(opened.ledger_id, opened.entry_id, opened.count)
+        wanted = EntryAcks(opened.count)
         wanted.settle_through(opened.count - 1)
         for index in indexes:
             wanted.flags[index] = 1

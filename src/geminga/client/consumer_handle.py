@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from geminga.client.context import ClientContext
 from geminga.client.driver import HandleDriver
@@ -56,10 +56,13 @@ _warned_about_keys: set[tuple[str, str]] = set()
 """Topics and subscriptions already warned about, a partitioned topic once."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandleCallbacks:
-    """Reactions of a consumer to events of its handles."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandleOwner:
+    """The consumer that handles belong to: its names, its queue, and its reactions to their events."""
 
+    subscription: str
+    consumer_name: str
+    queue: ReceiveQueue
     on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None]
     """Publishes dead messages."""
     on_failure: Callable[[ConsumerHandle, Exception], None]
@@ -70,18 +73,6 @@ class HandleCallbacks:
     """Called after each (re)subscription, before the first message can arrive."""
 
 
-class HandleOwner(Protocol):
-    """The group of handles of one consumer."""
-
-    subscription: str
-    consumer_name: str
-    queue: ReceiveQueue
-    callbacks: HandleCallbacks
-
-    def failed(self, handle: ConsumerHandle, error: Exception) -> None:
-        """Note that reconnecting has failed for good."""
-
-
 class ConsumerHandle:
     """One subscription on one topic or partition, kept connected by a `HandleDriver`."""
 
@@ -90,6 +81,7 @@ class ConsumerHandle:
         context: ClientContext,
         settings: ConsumerSettings,
         owner: HandleOwner,
+        on_failed: Callable[[ConsumerHandle, Exception], None],
         *,
         topic: str,
         partition: int,
@@ -107,6 +99,7 @@ class ConsumerHandle:
         self._context = context
         self._moves_before = context.moves
         self._owner = owner
+        self._on_failed = on_failed
         self._connection: BrokerConnection | None = None
         self._flush_scheduled = False
         self._turn_now = 0.0
@@ -143,7 +136,7 @@ class ConsumerHandle:
                 self._write_close(connection, consumer.consumer_id)
             raise
         # Messages acknowledged meanwhile are recognised when redelivered.
-        self._owner.callbacks.before_messages()
+        self._owner.before_messages()
         self._connection = connection
         self._statistics = None
         consumer.new_request_id = connection.new_request_id
@@ -208,7 +201,7 @@ class ConsumerHandle:
         self._settle_all(error)
         self.flush()
         self._tell_awaiting(error)
-        self._owner.failed(self, error)
+        self._on_failed(self, error)
 
     def _tell_awaiting(self, error: Exception | None) -> None:
         awaiting, self._awaiting = self._awaiting, {}
@@ -265,7 +258,7 @@ class ConsumerHandle:
             for token in event.tokens:
                 _settle_token(token, event.error)
         elif isinstance(event, DeadLettered):
-            self._owner.callbacks.on_dead_letters(self, event)
+            self._owner.on_dead_letters(self, event)
         elif isinstance(event, EntryRefused):
             fate = "acknowledged as unreadable" if event.acknowledged else "left unacknowledged"
             logger.warning("entry %s:%s of %s is %s: %s", *event.key, self.topic, fate, event.error)
@@ -275,7 +268,7 @@ class ConsumerHandle:
                 "now the active" if event.is_active else "not the active",
                 self.consumer.subscription, self.topic,
             )  # fmt: skip
-            self._owner.callbacks.on_active(self.partition, event.is_active)
+            self._owner.on_active(self.partition, event.is_active)
         elif isinstance(event, KeysMixed):
             self._warn_about_keys(event)
         elif isinstance(event, EndOfTopic):

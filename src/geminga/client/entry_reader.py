@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.columnar_consumer import raw_entry
 from geminga.client.context import ClientContext
+from geminga.client.delegation import Closing
 from geminga.client.entry_consumer import open_durable
 from geminga.client.reader import AsyncReader, reader_subscription
 from geminga.client.topic_set import TopicSet
@@ -53,7 +54,7 @@ class EntryReading(TypedDict, total=False):
     """True reads the compacted topic, followed by the entries after it."""
 
 
-class EntryReader:
+class EntryReader(Closing):
     """Reader of the entries of one topic or partition, for threads. Made by `open`.
 
     Checksums are not verified here, but by `geminga.wire.columnar.decode_entries`.
@@ -156,12 +157,6 @@ class EntryReader:
 
     async def _close(self) -> None:
         await self._inner.close()
-
-    def __enter__(self) -> EntryReader:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 @lru_cache(maxsize=64)

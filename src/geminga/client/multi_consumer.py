@@ -13,13 +13,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from geminga.client.consumer_handle import ConsumerHandle, HandleCallbacks
+from geminga.client.consumer_handle import ConsumerHandle, HandleOwner
 from geminga.client.context import ClientContext
 from geminga.client.topic_set import SubscribedPart, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, place_of
-from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import is_end
 from geminga.consumer.settings import ConsumerSettings, InitialPosition, RegexSubscriptionMode
 from geminga.errors import NotConnected, OperationNotSupported, PulsarException, TopicNotFound
@@ -36,11 +35,7 @@ class HandleGroup:
         context: ClientContext,
         topics: TopicSet,
         settings: ConsumerSettings,
-        *,
-        subscription: str,
-        consumer_name: str,
-        queue: ReceiveQueue,
-        callbacks: HandleCallbacks,
+        owner: HandleOwner,
     ) -> None:
         self.handles: dict[str, ConsumerHandle] = {}
         self.whole_entries = False
@@ -50,10 +45,7 @@ class HandleGroup:
         self._context = context
         self._topics = topics
         self._settings = settings
-        self.subscription = subscription
-        self.consumer_name = consumer_name
-        self.queue = queue
-        self.callbacks = callbacks
+        self._owner = owner
         self._watcher: asyncio.Task[None] | None = None
         self._only: ConsumerHandle | None = None
         """The only handle, if there never was another: all acknowledgements concern its topic."""
@@ -86,7 +78,7 @@ class HandleGroup:
         added, errors = await self._start(parts, settings, None)
         if added:
             topics = ", ".join(handle.topic for handle in added)
-            logger.info("new topics for %s: %s", self.subscription, topics)
+            logger.info("new topics for %s: %s", self._owner.subscription, topics)
         if errors:
             logger.warning(
                 "%d new topics of %s cannot be subscribed to for now; the first: %s",
@@ -140,7 +132,13 @@ class HandleGroup:
 
     def _make(self, part: SubscribedPart, settings: ConsumerSettings, queue_size: int) -> ConsumerHandle:
         handle = ConsumerHandle(
-            self._context, settings, self, topic=part.topic, partition=part.partition, queue_size=queue_size
+            self._context,
+            settings,
+            self._owner,
+            self.failed,
+            topic=part.topic,
+            partition=part.partition,
+            queue_size=queue_size,
         )
         handle.consumer.opener.whole = self.whole_entries
         handle.consumer.opener.untouched = self.untouched_entries
@@ -211,7 +209,7 @@ class HandleGroup:
         if self._topics.pattern is not None:
             gone = [handle for topic, handle in self.handles.items() if topic not in names]
             if gone:
-                self.callbacks.before_messages()  # process acknowledgements while the handles exist
+                self._owner.before_messages()  # process acknowledgements while the handles exist
             for handle in gone:
                 del self.handles[handle.topic]
                 logger.info("%s does not exist any more: its consumer is closed", handle.topic)
@@ -221,12 +219,13 @@ class HandleGroup:
             await self._grow(new, settings)
 
     def failed(self, handle: ConsumerHandle, error: Exception) -> None:
+        """Note that reconnecting has failed for good."""
         self.handles.pop(handle.topic, None)
         self._changed()
         if self._topics.pattern is not None and isinstance(error, TopicNotFound):
             logger.info("%s was deleted: its consumer is closed", handle.topic)
             return
-        self.callbacks.on_failure(handle, error)
+        self._owner.on_failure(handle, error)
 
     # --- finding ---------------------------------------------------------------------------------
 

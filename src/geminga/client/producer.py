@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.completions import ReceiptWaiter, fail_completion
 from geminga.client.context import ClientContext
-from geminga.client.delegation import called, waited
+from geminga.client.delegation import Closing, called, waited
 from geminga.client.many import ManySent, ManyWaiter, set_outcome
 from geminga.client.many_rows import ManyRows, callbacks_of
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
-from geminga.client.ordered_calls import OrderedCalls
 from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
 from geminga.client.statistics_log import HandleCounts
-from geminga.client.tasks import OnceTask
+from geminga.client.tasks import OnceTask, seen
 from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException, Result
 from geminga.ids import MessageId, TopicName
@@ -49,6 +48,13 @@ SendCallback = Callable[[Result, MessageId], object]
 
 ManyCallback = Callable[[ManySent], object]
 """Callback of a `send_many`; called once, on the client's I/O thread, after the last message's outcome."""
+
+
+LOGGED_TOTALS = (
+    "sent_messages", "sent_batches", "sent_bytes", "acknowledged_messages", "failed_messages", "reconnects",
+)  # fmt: skip
+LOGGED_VALUES = ("pending_messages", "latency_mean_seconds", "latency_p99_seconds")
+"""Statistics in the log: totals, of which the differences are logged, and present values."""
 
 
 async def create_producer(
@@ -343,19 +349,8 @@ class AsyncProducer(Generic[T_contra]):
         now = self._state.statistics()
         return HandleCounts(
             f"producer {now.topic!r} {self._state.producer_name!r}",
-            {
-                "sent_messages": now.sent_messages,
-                "sent_batches": now.sent_batches,
-                "sent_bytes": now.sent_bytes,
-                "acknowledged_messages": now.acknowledged_messages,
-                "failed_messages": now.failed_messages,
-                "reconnects": now.reconnects,
-            },
-            {
-                "pending_messages": now.pending_messages,
-                "latency_mean_seconds": now.latency_mean_seconds,
-                "latency_p99_seconds": now.latency_p99_seconds,
-            },
+            {name: getattr(now, name) for name in LOGGED_TOTALS},
+            {name: getattr(now, name) for name in LOGGED_VALUES},
         )
 
     def _stop_tasks(self) -> None:
@@ -390,9 +385,9 @@ class AsyncProducer(Generic[T_contra]):
     # --- columns ----------------------------------------------------------------------------------
 
     @cached_property
-    def _in_turn(self) -> OrderedCalls:
-        """Tables in the order of the calls."""
-        return OrderedCalls(self._context.loop)
+    def _in_turn(self) -> asyncio.Lock:
+        """Held while a table is submitted: tables are sent in the order of the calls."""
+        return asyncio.Lock()
 
     @property
     def columnar(self) -> ColumnarProducer:
@@ -410,16 +405,22 @@ class AsyncProducer(Generic[T_contra]):
         other in the order of the calls; waiting for their receipts overlaps. A table is sent even if its call
         is cancelled meanwhile.
         """
-        return await self._in_turn.submit(self._columnar_allowed, partial(self.columnar.submit_table, table))
+        return await self._submit_in_turn(partial(self.columnar.submit_table, table))
 
     async def publish_encoded(self, batches: Sequence[ReadyBatch]) -> TableResult:
         """Publish ready-made batches; see `ColumnarProducer.submit_encoded`."""
-        submit = partial(self.columnar.submit_encoded, batches)
-        return await self._in_turn.submit(self._columnar_allowed, submit)
+        return await self._submit_in_turn(partial(self.columnar.submit_encoded, batches))
 
-    def _columnar_allowed(self) -> None:
-        if self._publisher.closed:
-            raise AlreadyClosed("the producer is closed")
+    async def _submit_in_turn(
+        self, submit: Callable[[], concurrent.futures.Future[TableResult]]
+    ) -> TableResult:
+        async with self._in_turn:
+            if self._publisher.closed:
+                raise AlreadyClosed("the producer is closed")
+            submitted = self._context.loop.run_in_executor(None, submit)
+            submitted.add_done_callback(seen)  # the caller may be cancelled
+            result = await asyncio.shield(submitted)
+        return await asyncio.wrap_future(result)
 
     # --- encryption -------------------------------------------------------------------------------
 
@@ -462,7 +463,7 @@ class AsyncProducer(Generic[T_contra]):
         return count
 
 
-class Producer(Generic[T_contra]):
+class Producer(Closing, Generic[T_contra]):
     """Producer for threads; any number of threads may use it at once."""
 
     def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
@@ -479,12 +480,6 @@ class Producer(Generic[T_contra]):
 
     def __repr__(self) -> str:
         return repr(self._producer).replace("AsyncProducer", "Producer")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     topic = called("_producer", AsyncProducer.topic)
     producer_name = called("_producer", AsyncProducer.producer_name)

@@ -47,7 +47,7 @@ class DeliveredParts:
         """Return the acknowledgement state of a batch: the known one when the entry is redelivered."""
         acks = self.batches.get(key)
         if acks is None or len(acks.flags) != count:
-            acks = self.batches[key] = EntryAcks(key[0], key[1], count)
+            acks = self.batches[key] = EntryAcks(count)
             if len(self.batches) > KNOWN_BATCHES_MAX:
                 del self.batches[next(iter(self.batches))]
         return acks
@@ -282,18 +282,12 @@ class AckTracker:
         An unknown batch is done when the ids of all its messages were acknowledged, if the id has the batch
         size; otherwise the whole entry is acknowledged, as the C++ client does.
         """
-        key = (message_id.ledger_id, message_id.entry_id)
+        key, index = (message_id.ledger_id, message_id.entry_id), message_id.batch_index
+        if index >= 0 and (message_id.batch_size > 0 or key in self.parts.batches):
+            return self.acknowledge_indexes(key, message_id.batch_size, (index,), now)
         if self._pending.get(key, self) is None:
             return []
         self._arm(now)
-        if message_id.batch_index >= 0:
-            acks = self.parts.batches.get(key)
-            if acks is None and message_id.batch_size > 0:
-                acks = self.parts.batch_of(key, message_id.batch_size)
-            if acks is not None and not acks.settle(message_id.batch_index):
-                if self._batch_index and acks.remaining:
-                    self._note_partial(key, acks)
-                return []
         chunk_ids = self.parts.chunks.pop(key, None)
         if chunk_ids is None and message_id.first_chunk is not None:
             first = message_id.first_chunk

@@ -331,7 +331,7 @@ class ConsumerCore(Settlement):
         count = entry.count
         if count == 1:
             return [] if first > 0 or compacted_out else None
-        acks = self.acks.parts.batch_of(key, count) if self.origin.keeps else EntryAcks(*key, count)
+        acks = self.acks.parts.batch_of(key, count) if self.origin.keeps else EntryAcks(count)
         entry.acks = acks
         if entry.ack_set:
             acks.apply_ack_set(entry.ack_set)

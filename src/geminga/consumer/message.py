@@ -28,11 +28,9 @@ _read_size = Struct(">I").unpack_from
 class EntryAcks:
     """Acknowledgement state of a batch's messages; shared by all deliveries of the entry."""
 
-    __slots__ = ("entry_id", "flags", "ledger_id", "remaining")
+    __slots__ = ("flags", "remaining")
 
-    def __init__(self, ledger_id: int, entry_id: int, count: int) -> None:
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
+    def __init__(self, count: int) -> None:
         self.flags = bytearray(b"\x01") * count
         """1 for each message that is still unacknowledged."""
         self.remaining = count

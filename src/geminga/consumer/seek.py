@@ -62,7 +62,7 @@ def seek_ack_set(target: MessageId, first_index: int) -> list[int]:
     """Return the positions of the target's batch from ``first_index`` on, if its size is known."""
     if target.batch_index < 0 or target.batch_size <= 0:
         return []
-    acks = EntryAcks(target.ledger_id, target.entry_id, target.batch_size)
+    acks = EntryAcks(target.batch_size)
     acks.settle_through(first_index - 1)
     return acks.ack_set()
 
