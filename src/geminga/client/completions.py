@@ -170,20 +170,3 @@ class CompletionCallback:
 
     def fail(self, error: Exception) -> None:
         self._done(None, error)
-
-
-def finisher(future: asyncio.Future[None]) -> Callable[[SendOperation], None]:
-    def finish(operation: SendOperation) -> None:
-        if future.done():
-            return
-        if operation.error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(operation.error)
-
-    return finish
-
-
-def set_done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

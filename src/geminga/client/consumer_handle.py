@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from geminga.client.context import ClientContext
 from geminga.client.driver import HandleDriver
 from geminga.client.pool import BrokerConnection
+from geminga.client.tasks import resolve
 from geminga.consumer import commands
 from geminga.consumer.commands import ConsumerIdentity
 from geminga.consumer.core import ConsumerCore
@@ -206,7 +206,7 @@ class ConsumerHandle:
     def _tell_awaiting(self, error: Exception | None) -> None:
         awaiting, self._awaiting = self._awaiting, {}
         for waiter in awaiting:
-            _settle_token(waiter, error)
+            resolve(waiter, error)
 
     # --- output ----------------------------------------------------------------------------------
 
@@ -221,8 +221,8 @@ class ConsumerHandle:
         """Send the core's output, handle its events, and set the timer."""
         self._flush_scheduled = False
         turn, self._turn = self._turn, None
-        if turn is not None and not turn.done():
-            turn.set_result(None)
+        if turn is not None:
+            resolve(turn)
         consumer = self.consumer
         while consumer.events:
             for event in consumer.take_events():
@@ -256,7 +256,7 @@ class ConsumerHandle:
     def _handle(self, event: ConsumerEvent) -> None:
         if isinstance(event, AcksSettled):
             for token in event.tokens:
-                _settle_token(token, event.error)
+                resolve(token, event.error)
         elif isinstance(event, DeadLettered):
             self._owner.on_dead_letters(self, event)
         elif isinstance(event, EntryRefused):
@@ -288,7 +288,7 @@ class ConsumerHandle:
 
     def _settle_all(self, error: Exception) -> None:
         for token in self.consumer.acks.forget():
-            _settle_token(token, error)
+            resolve(token, error)
 
     # --- called by AsyncConsumer ------------------------------------------------------------------
 
@@ -354,8 +354,7 @@ class ConsumerHandle:
             self.consumer.seek_done()
         finally:
             self._seek_answer = None
-            if not answer.done():  # the driver was closed while it waited
-                answer.set_result(None)
+            resolve(answer)  # done already if the driver was closed while it waited
             self.flush()
         await self.connected_within(timeout)
 
@@ -478,13 +477,3 @@ class ConsumerHandle:
         if not connection.closed:
             command: pb.BaseCommand = commands.close_consumer(consumer_id, connection.new_request_id())
             connection.write(encode_command(command))
-
-
-def _settle_token(token: Any, error: Exception | None) -> None:
-    """Complete a token, a future; it is done already if its waiter was cancelled."""
-    if not token.done():
-        if error is None:
-            token.set_result(None)
-        else:
-            token.set_exception(error)
-            token.exception()

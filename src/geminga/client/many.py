@@ -6,7 +6,6 @@ in the call, above the call's base number), and receipts are stored per batch.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -184,16 +183,10 @@ class ManyWaiter(Waiter):
         self.wake()
 
 
-def set_outcome(future: asyncio.Future[ManySent], sent: ManySent) -> None:
-    if not future.done():
-        future.set_result(sent)
-
-
 __all__ = [
     "Many",
     "ManySent",
     "ManyWaiter",
     "many_of",
-    "set_outcome",
     "stored_together",
 ]

@@ -47,12 +47,6 @@ class HandleGroup:
         self._settings = settings
         self._owner = owner
         self._watcher: asyncio.Task[None] | None = None
-        self._only: ConsumerHandle | None = None
-        """The only handle, if there never was another: all acknowledgements concern its topic."""
-        self._first: str | None = None
-        """Topic of the first handle."""
-        self._had_others = False
-        """Whether there was ever another handle; a set of all topics could grow without limit."""
 
     # --- opening and growing ---------------------------------------------------------------------
 
@@ -107,7 +101,7 @@ class HandleGroup:
                     logger.debug("subscribing to %s failed: %s", handle.topic, error)
                 return
             # At once: its messages arrive while others are still being subscribed to, and are acknowledged.
-            self._keep(handle)
+            self.handles[handle.topic] = handle
             added.append(handle)
 
         starting = start(made[0]) if len(made) == 1 else asyncio.gather(*map(start, made))
@@ -121,14 +115,6 @@ class HandleGroup:
             raise
         self._changed()
         return added, errors
-
-    def _keep(self, handle: ConsumerHandle) -> None:
-        self.handles[handle.topic] = handle
-        if self._first is None:
-            self._first = handle.topic
-        if self._first != handle.topic:
-            self._had_others = True
-        self._only = None if self._had_others else handle
 
     def _make(self, part: SubscribedPart, settings: ConsumerSettings, queue_size: int) -> ConsumerHandle:
         handle = ConsumerHandle(
@@ -160,8 +146,6 @@ class HandleGroup:
         return max(1, min(size, total // parts))
 
     def _changed(self) -> None:
-        if not self.handles:
-            self._only = None
         share = self._share(len(self.handles))
         for handle in self.handles.values():
             if handle.consumer.flow.queue_size != share:
@@ -228,6 +212,13 @@ class HandleGroup:
         self._owner.on_failure(handle, error)
 
     # --- finding ---------------------------------------------------------------------------------
+
+    @property
+    def _only(self) -> ConsumerHandle | None:
+        """The handle of a consumer that reads one topic, and never another whose messages may remain."""
+        if self._topics.can_grow or len(self._topics.topics) > 1:
+            return None
+        return next(iter(self.handles.values()), None)
 
     @property
     def is_alone(self) -> bool:

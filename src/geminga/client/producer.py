@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 from geminga.client.completions import ReceiptWaiter, fail_completion
 from geminga.client.context import ClientContext
 from geminga.client.delegation import Closing, called, waited
-from geminga.client.many import ManySent, ManyWaiter, set_outcome
+from geminga.client.many import ManySent, ManyWaiter
 from geminga.client.many_rows import ManyRows, callbacks_of
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
 from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
 from geminga.client.statistics_log import HandleCounts
-from geminga.client.tasks import OnceTask, seen
+from geminga.client.tasks import OnceTask, resolve, seen
 from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException, Result
 from geminga.ids import MessageId, TopicName
@@ -283,7 +283,7 @@ class AsyncProducer(Generic[T_contra]):
         future: asyncio.Future[ManySent] | None = None
         if callback is None:
             future = self._context.loop.create_future()
-            done = partial(set_outcome, future)
+            done = partial(resolve, future, None)
         rows = ManyRows(self._publisher, self._messages, values, keys, properties, each, done)
         try:
             rows.begin()

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from geminga.client import forks
-from geminga.client.completions import fail_completion, finisher, only_wakes_thread, run_completions, set_done
+from geminga.client.completions import fail_completion, only_wakes_thread, run_completions
 from geminga.client.context import ClientContext
 from geminga.client.permit_wait_queue import Target
 from geminga.client.pool import BrokerConnection
@@ -25,6 +25,7 @@ from geminga.client.producer_handle import ProducerHandle
 from geminga.client.send_credits import SendCredits
 from geminga.client.submit_queue import QueuedOperation, QueuedSend, QueuedWork, SubmitQueue, WaitingSend
 from geminga.client.submitting import SubmitWorker
+from geminga.client.tasks import resolve
 from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, ForkedProcessError, PulsarException
 from geminga.producer.message import OutgoingMessage, build_simple_message
@@ -169,9 +170,10 @@ class Publisher:
             waiter.wait()
 
     @property
-    def takes_keys_plainly(self) -> bool:
-        """Whether there is one partition, whose permits suit messages with and without keys."""
-        return len(self.state.partitions) == 1
+    def takes_rich_in_bulk(self) -> bool:
+        """Whether messages with more than a payload may be submitted together: there is one partition, whose
+        permits suit all of them, and no router of the application."""
+        return len(self.state.partitions) == 1 and not self.state.router.custom
 
     def offer_simple(self, payload: bytes, token: Any, key: Any, properties: Any) -> bool:
         """Submit bytes with a key, properties or both, none of them checked yet; return False if `publish`
@@ -194,7 +196,7 @@ class Publisher:
         if not self._submit(payload, token, message, partition, urgent):
             future: asyncio.Future[None] = self._loop.create_future()
             queued = WaitingSend(
-                payload, token, message, partition, urgent=urgent, waits=True, wake=partial(set_done, future)
+                payload, token, message, partition, urgent=urgent, waits=True, wake=partial(resolve, future)
             )
             self.submit_queue.put_and_wake(queued)
             with queued.waiting():
@@ -331,7 +333,7 @@ class Publisher:
         if self._turns:
             turns, self._turns = self._turns, []
             for turn in turns:
-                set_done(turn)
+                resolve(turn)
         if ready_set.writable or ready_set.attention:
             self.schedule()
 
@@ -513,7 +515,7 @@ class Publisher:
                 done.append(future)
                 if tail.watchers is None:
                     tail.watchers = []
-                tail.watchers.append(finisher(future))
+                tail.watchers.append(partial(_finish, future))
         self.schedule()
         if done:
             results = await asyncio.gather(*done, return_exceptions=True)
@@ -608,6 +610,10 @@ class Publisher:
     def _drained(self) -> bool:
         """Return whether no message is pending whose receipt could still arrive."""
         return all(not (p.connected and p.pending.head is not None) for p in self.state.partitions)
+
+
+def _finish(future: asyncio.Future[None], operation: SendOperation) -> None:
+    resolve(future, operation.error)
 
 
 def _nothing() -> None:

@@ -56,3 +56,14 @@ def seen(task: asyncio.Future[Any]) -> None:
     """Mark the exception as retrieved: the waiting caller may be cancelled."""
     if not task.cancelled():
         task.exception()
+
+
+def resolve(future: asyncio.Future[Any], error: Exception | None = None, result: Any = None) -> None:
+    """Set the result of a future, or its error; it is done already if its waiter was cancelled."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+        future.exception()  # mark it as retrieved: the waiter may be cancelled

@@ -38,13 +38,9 @@ def subscribe(
     request_id: int,
     *,
     start_message_id: MessageId | None,
-    first_time: bool,
     epoch: int | None,
 ) -> pb.BaseCommand:
-    """Return SUBSCRIBE. ``start_message_id`` is only sent for a subscription that is not durable.
-
-    ``first_time``: the start rollback is only requested once, as in the Java client.
-    """
+    """Return SUBSCRIBE. ``start_message_id`` is only sent for a subscription that is not durable."""
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     body = command.subscribe
     body.topic = consumer.topic
@@ -63,8 +59,6 @@ def subscribe(
     body.initialPosition = settings.initial_position.value  # type: ignore[assignment]
     body.replicate_subscription_state = settings.replicate_subscription_state_enabled
     body.force_topic_creation = settings.force_topic_creation
-    if first_time and settings.start_message_rollback_seconds:
-        body.start_message_rollback_duration_sec = settings.start_message_rollback_seconds
     if settings.consumer_type is ConsumerType.KeyShared:
         _add_key_shared(body.keySharedMeta, settings)
     _add_pairs(body.subscription_properties, settings.subscription_properties)

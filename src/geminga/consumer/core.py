@@ -110,7 +110,6 @@ class ConsumerCore(Settlement):
         self.output: list[bytes] = []
         """Frames to send, in order; see `take_output`."""
         self.events: list[ConsumerEvent] = []
-        self._first_subscribe = True
         self._position = ConsumerPosition(
             settings.start_message_id,
             inclusive=settings.start_message_id_inclusive,
@@ -126,13 +125,12 @@ class ConsumerCore(Settlement):
     def subscribe(self, request_id: int) -> pb.BaseCommand:
         """Return the SUBSCRIBE command for a new connection."""
         self.state = next_state(self.state, ConsumerInput.ATTACH)
-        first_time, self._first_subscribe = self._first_subscribe, False
-        if not first_time:
-            self._end_connection()
+        self._end_connection()
+        epoch = None if self.settings.individual_only else self.epoch
+        start = self._position.attach()
         return commands.subscribe(
-            self.settings, self.identity, request_id, start_message_id=self._position.attach(),
-            first_time=first_time, epoch=None if self.settings.individual_only else self.epoch,
-        )  # fmt: skip
+            self.settings, self.identity, request_id, start_message_id=start, epoch=epoch
+        )
 
     def subscribed(self, now: float) -> None:
         """Handle SUCCESS of the broker: send pending acknowledgements, then the permits."""
@@ -188,7 +186,6 @@ class ConsumerCore(Settlement):
         self.opener.whole = whole
         self._position.begin_anew()
         self._seek_target = None
-        self._first_subscribe = True
         self.epoch = 0
 
     def failed(self, error: Exception) -> None:

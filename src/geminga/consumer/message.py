@@ -268,8 +268,13 @@ def indexes_of(entry: ReceivedEntry) -> Sequence[int]:
 
 def indexes_left(entry: ReceivedEntry) -> Sequence[int]:
     """Return the indexes of the unacknowledged messages that are in the entry's ack set."""
-    indexes, words = indexes_of(entry), entry.ack_set
-    if not words or entry.starts is None:
+    indexes = indexes_of(entry)
+    return indexes if entry.starts is None else in_ack_set(indexes, entry.ack_set)
+
+
+def in_ack_set(indexes: Sequence[int], words: Sequence[int]) -> Sequence[int]:
+    """Return the indexes that an ack set contains; all of them if it is empty."""
+    if not words:
         return indexes
     return [index for index in indexes if index >> 6 < len(words) and words[index >> 6] >> (index & 63) & 1]
 

@@ -155,8 +155,7 @@ class EntryOpener:
             parsed = parse_entry(raw, verify=True)
         except CorruptPayload as error:
             opened.permits = permits_of(frame)
-            kind = CHECKSUM_MISMATCH if _checksum_wrong(raw) else BATCH_DESERIALIZE_ERROR
-            raise InvalidEntry(kind, str(error)) from error
+            raise InvalidEntry(kind_of_damage(raw), str(error)) from error
         metadata = parsed.metadata
         batched = metadata.HasField("num_messages_in_batch")
         count = metadata.num_messages_in_batch if batched else 1
@@ -238,8 +237,7 @@ def open_whole(entry: ReceivedEntry, bytes_max: int) -> Sequence[int]:
     try:
         parsed = parse_entry(entry.raw, verify=True)
     except CorruptPayload as error:
-        kind = CHECKSUM_MISMATCH if _checksum_wrong(entry.raw) else BATCH_DESERIALIZE_ERROR
-        raise InvalidEntry(kind, str(error)) from error
+        raise InvalidEntry(kind_of_damage(entry.raw), str(error)) from error
     entry.metadata = parsed.metadata
     return open_entry(entry, parsed.payload, bytes_max)
 
@@ -263,11 +261,13 @@ def plain_metadata(metadata: pb.MessageMetadata) -> pb.MessageMetadata:
     return plain
 
 
-def _checksum_wrong(raw: Buffer) -> bool:
+def kind_of_damage(raw: Buffer) -> int:
+    """Return the validation error of an entry that cannot be parsed."""
     try:
-        return checksum_matches(raw) is False
+        is_intact = checksum_matches(raw) is not False
     except CorruptPayload:
-        return True
+        is_intact = False
+    return BATCH_DESERIALIZE_ERROR if is_intact else CHECKSUM_MISMATCH
 
 
 def permits_of(frame: MessageFrame) -> int:

@@ -127,8 +127,6 @@ class ConsumerSettings(ByFields):
     """Whether the message named by a start or a seek is itself delivered."""
     stop_at_message_id: MessageId | None = None
     """The last wanted entry: no later ones are requested, though a few may arrive."""
-    start_message_rollback_seconds: int = 0
-    """Start of a reader, in seconds before now."""
     is_read_compacted: bool = False
     """Read the compacted topic: the newest message of each key. Exclusive and Failover only."""
     replicate_subscription_state_enabled: bool = False
@@ -242,7 +240,6 @@ _CHECKS: dict[str, Check] = {
     "receiver_queue_bytes_max": _POSITIVE,
     "max_total_receiver_queue_size_across_partitions": _POSITIVE,
     "priority_level": partial(check_int, minimum=0, maximum=INT32_MAX),
-    "start_message_rollback_seconds": _NOT_NEGATIVE,
     "ack_grouping_time_ms": partial(check_int, minimum=0, maximum=3_600_000),
     "ack_grouping_max": partial(check_int, minimum=1, maximum=100_000),
     "unacked_messages_timeout_ms": _check_ack_timeout,
