@@ -94,15 +94,12 @@ def check_type(field: str, value: Any, *types: type, optional: bool = False) -> 
 
 
 def check_fields(settings: Any, checks: Mapping[str, Check]) -> None:
-    """Check the fields of a settings object that differ from their defaults, each with its own check. Flags
-    and choices need none: their values are of the default's type."""
+    """Check fields that differ from their defaults: by their checks; flags and choices without, by type."""
     for name, default in defaults_of(type(settings)).items():  # type: ignore[arg-type]
         value = getattr(settings, name)
-        if value is not default and (type(value) is not type(default) or value != default):
-            if name in checks:
-                checks[name](name, value)
-            elif isinstance(default, (bool, Enum)):
-                check_type(name, value, type(default))
+        differs = value is not default and (type(value) is not type(default) or value != default)
+        if differs and (name in checks or isinstance(default, (bool, Enum))):
+            checks.get(name, instance_of(type(default)))(name, value)
 
 
 @cache

@@ -257,9 +257,7 @@ class PulsarCursors:
         except SubscriptionNotFound:
             if is_known:
                 return None
-            await make_cursor(
-                self.client.context, partition_topic(partition), self.subscription, from_latest=from_latest
-            )
+            await make_cursor(*opened.args, from_latest=from_latest)
             consumer = await opened()
         self._consumers[partition] = consumer
         return SubscriptionCursor(*await cursor_state(consumer))
