@@ -79,7 +79,6 @@ METHODS = {
             "start_paused": "of the threads' face alone",
             "durable": _OF_READERS,
             "start_message_id": _OF_READERS,
-            "start_message_rollback_seconds": _OF_READERS,
             "stop_at_message_id": _OF_COLUMNS,
             "must_exist": "for those who move a subscription that somebody relies on",
             "ack_grouping_max": _FIXED,

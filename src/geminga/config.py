@@ -94,12 +94,12 @@ def check_type(field: str, value: Any, *types: type, optional: bool = False) -> 
 
 
 def check_fields(settings: Any, checks: Mapping[str, Check]) -> None:
-    """Check the fields of a settings object that differ from their defaults, each with its own check."""
-    defaults = defaults_of(type(settings))  # type: ignore[arg-type]
-    for name, check in checks.items():
-        value, default = getattr(settings, name), defaults[name]
-        if value is not default and (type(value) is not type(default) or value != default):
-            check(name, value)
+    """Check fields that differ from their defaults: by their checks; flags and choices without, by type."""
+    for name, default in defaults_of(type(settings)).items():  # type: ignore[arg-type]
+        value = getattr(settings, name)
+        differs = value is not default and (type(value) is not type(default) or value != default)
+        if differs and (name in checks or isinstance(default, (bool, Enum))):
+            checks.get(name, instance_of(type(default)))(name, value)
 
 
 @cache

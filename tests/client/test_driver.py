@@ -39,13 +39,13 @@ class ProducerHandle:
 
     async def attach(self, connection):
         connection.add_producer(self.producer_id, self)
-        command = pb.BaseCommand(type=Type.PRODUCER)
-        command.producer.topic = self.topic
-        command.producer.producer_id = self.producer_id
-        command.producer.request_id = request_id = connection.new_request_id()
-        await connection.request(command, request_id, 5.0)
+        await connection.request(self._command, 5.0)
         self.attached += 1
         self.changed.set()
+
+    def _command(self, request_id):
+        body = pb.CommandProducer(topic=self.topic, producer_id=self.producer_id, request_id=request_id)
+        return pb.BaseCommand(type=Type.PRODUCER, producer=body)
 
     def on_frame(self, frame):
         self.frames.append(frame)

@@ -333,7 +333,7 @@ def test_a_call_that_was_never_completed_leaves_nothing():
     call.open()
     call.failed(call.tokens[1], ValueError("no"))
     assert not told
-    call.stored_one(call.tokens[0], geminga.MessageId(-1, 1, 2))
+    call.stored(call.tokens[0], 1, lambda: [geminga.MessageId(-1, 1, 2)])
     (sent,) = told
     assert repr(sent) == "<ManySent 2 messages, 1 failed>"
     with pytest.raises(SendManyFailed):

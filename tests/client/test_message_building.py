@@ -15,7 +15,7 @@ class Core:
 
 
 def builder(**settings):
-    return MessageBuilder(Core, Core, ProducerSettings(**settings), False)
+    return MessageBuilder(Core, Core, ProducerSettings(**settings))
 
 
 def test_payloads_without_options_are_passed_on_unchanged():

@@ -1,5 +1,6 @@
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -45,12 +46,9 @@ class Recorder:
         self.detached.append((error, assigned))
 
 
-def producer_command(connection):
-    command = pb.BaseCommand(type=Type.PRODUCER)
-    command.producer.topic = "t"
-    command.producer.producer_id = 1
-    command.producer.request_id = connection.new_request_id()
-    return command
+def producer_command(request_id, topic="t"):
+    body = pb.CommandProducer(topic=topic, producer_id=1, request_id=request_id)
+    return pb.BaseCommand(type=Type.PRODUCER, producer=body)
 
 
 async def test_one_connection_is_shared():
@@ -84,8 +82,7 @@ async def test_a_lost_connection_is_replaced():
 async def test_requests_and_answers():
     async with pooled() as (_broker, pool, address):
         connection = await pool.get(address)
-        command = producer_command(connection)
-        answer = await connection.request(command, command.producer.request_id, 5.0)
+        answer = await connection.request(producer_command, 5.0)
         assert answer.producer_success.producer_name == "scripted-0"
 
 
@@ -93,9 +90,8 @@ async def test_a_request_times_out():
     async with pooled() as (broker, pool, address):
         broker.answers[Type.PRODUCER] = lambda peer, frame: None
         connection = await pool.get(address)
-        command = producer_command(connection)
         with pytest.raises(Timeout, match="did not answer PRODUCER within"):
-            await connection.request(command, command.producer.request_id, 0.02)
+            await connection.request(producer_command, 0.02)
         assert not connection.closed
 
 
@@ -106,14 +102,13 @@ async def test_a_lost_connection_fails_its_requests_and_detaches_handles():
         handle = Recorder()
         connection.add_producer(1, handle)
         connection.watch(handle, handle.on_detached)
-        command = producer_command(connection)
         with pytest.raises(ConnectError, match="lost"):
-            await connection.request(command, command.producer.request_id, 5.0)
+            await connection.request(producer_command, 5.0)
         ((error, assigned),) = handle.detached
         assert isinstance(error, ConnectError)
         assert assigned is None
         with pytest.raises(ConnectError):
-            await connection.request(command, connection.new_request_id(), 5.0)
+            await connection.request(producer_command, 5.0)
         with pytest.raises(ConnectError):
             await connection.drain()
 
@@ -222,12 +217,11 @@ async def test_a_refusal_without_words_names_the_topic_and_what_to_do():
 
         broker.answers[Type.PRODUCER] = refuse
         connection = await pool.get(address)
-        command = producer_command(connection)
-        command.producer.topic = "persistent://a/b/c"
+        make = partial(producer_command, topic="persistent://a/b/c")
         with pytest.raises(
             TopicNotFound, match=r"^persistent://a/b/c: the topic does not exist .*geminga topics create"
         ):
-            await connection.request(command, command.producer.request_id, 5)
+            await connection.request(make, 5)
 
 
 async def test_a_refused_handshake_raises_the_brokers_error():
@@ -302,9 +296,8 @@ async def test_a_request_that_cannot_wait_for_access_keeps_its_time_limit():
     async with pooled() as (broker, pool, address):
         connection = await pool.get(address)
         broker.answers[Type.PRODUCER] = let_wait
-        command = producer_command(connection)
         with pytest.raises(ConnectError, match="let a request wait"):
-            await asyncio.wait_for(connection.request(command, command.producer.request_id, 1), 60)
+            await asyncio.wait_for(connection.request(producer_command, 1), 60)
         assert connection.closed
 
 

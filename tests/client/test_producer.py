@@ -1,7 +1,6 @@
 """Producers against the embedded broker, through the public API."""
 
 import asyncio
-import logging
 import random
 import time
 from collections import Counter
@@ -14,7 +13,6 @@ import geminga
 import geminga.asyncio
 from geminga import errors
 from geminga.broker.commands import answers
-from geminga.client import message_building
 from geminga.client.admin import admin, topic_path
 from geminga.errors import Result
 from geminga.ids import TopicName
@@ -191,16 +189,6 @@ def test_added_partitions_are_found(pulsar_broker, client, topic):
         used.add(int(producer.send(b"x").partition))
     assert used == {0, 1, 2}
     assert seen == [(topic, 3)]
-
-
-def test_the_different_key_routing_of_java_is_logged_once(pulsar_broker, client, topic, caplog, monkeypatch):
-    partitioned(pulsar_broker, topic, 2)
-    monkeypatch.setattr(message_building, "_logged", set())
-    with caplog.at_level(logging.INFO, logger="geminga.producer"):
-        producer = client.create_producer(topic)
-        for _ in range(3):
-            producer.send(b"x", partition_key="k")
-    assert caplog.text.count("BoostHash") == 1
 
 
 # --- interceptors, access modes, sequence ids -------------------------------------------------------

@@ -31,13 +31,6 @@ def test_partitioned_metadata_without_auto_creation():
 
 
 def test_topics_of_a_namespace_are_requested_by_mode():
-    command = commands.topics_of_namespace(
-        "public/default", 3, pb.CommandGetTopicsOfNamespace.ALL, "a.*", "ff"
-    )
+    command = commands.topics_of_namespace("public/default", 3, pb.CommandGetTopicsOfNamespace.ALL)
     body = command.getTopicsOfNamespace
-    assert (body.namespace, body.mode, body.topics_pattern, body.topics_hash) == (
-        "public/default",
-        pb.CommandGetTopicsOfNamespace.ALL,
-        "a.*",
-        "ff",
-    )
+    assert (body.namespace, body.mode) == ("public/default", pb.CommandGetTopicsOfNamespace.ALL)

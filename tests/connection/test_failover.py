@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.connection.failover import PRIMARY, ClusterChoice
+from geminga.client.failover import PRIMARY, ClusterChoice
 
 
 def choice(clusters: int = 3, failover: int = 1, back: int = 1) -> ClusterChoice:

@@ -1,4 +1,4 @@
-from geminga.connection.keepalive import KeepAlive, KeepAliveAction
+from geminga.connection.core import KeepAlive, KeepAliveAction
 
 
 def test_a_silent_peer_gets_a_ping_and_is_closed_after_more_silence():

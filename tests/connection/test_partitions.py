@@ -1,6 +1,6 @@
 import pytest
 
-from geminga.connection.partitions import PARTITIONS_MAX, partition_count, partition_names
+from geminga.connection.lookup import PARTITIONS_MAX, partition_count, partition_names
 from geminga.errors import InvalidTopicName, ProtocolError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

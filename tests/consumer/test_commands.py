@@ -68,7 +68,6 @@ def settings_of(body: Any) -> ConsumerSettings:
         is_read_compacted=body.read_compacted,
         replicate_subscription_state_enabled=body.replicate_subscription_state,
         force_topic_creation=body.force_topic_creation,
-        start_message_rollback_seconds=body.start_message_rollback_duration_sec,
         key_shared_policy=policy,
     )
 
@@ -86,8 +85,9 @@ def test_subscribe_says_what_the_official_clients_said():
             settings_of(body),
             ConsumerIdentity(body.topic, body.subscription, body.consumer_id, body.consumer_name),
             body.request_id, start_message_id=start,
-            first_time=True, epoch=body.consumer_epoch if body.HasField("consumer_epoch") else None,
+            epoch=body.consumer_epoch if body.HasField("consumer_epoch") else None,
         ).subscribe  # fmt: skip
+        body.ClearField("start_message_rollback_duration_sec")  # readers with a start time seek instead
         # Compare by meaning: a field at its default may be written or left out.
         for field in pb.CommandSubscribe.DESCRIPTOR.fields:
             if field.name in ("keySharedMeta", "start_message_id"):
@@ -107,19 +107,9 @@ def test_start_position_is_only_for_subscriptions_that_are_not_durable():
     for durable in (True, False):
         command = commands.subscribe(
             ConsumerSettings(durable=durable), ME, 2,
-            start_message_id=MessageId.earliest, first_time=True, epoch=None,
+            start_message_id=MessageId.earliest, epoch=None,
         )  # fmt: skip
         assert command.subscribe.HasField("start_message_id") is not durable
-
-
-def test_rollback_is_asked_for_once():
-    settings = ConsumerSettings(start_message_rollback_seconds=60)
-    for first in (True, False):
-        body = commands.subscribe(
-            settings, ME, 2,
-            start_message_id=None, first_time=first, epoch=None,
-        ).subscribe  # fmt: skip
-        assert body.HasField("start_message_rollback_duration_sec") is first
 
 
 def test_schemas_describe_themselves():
@@ -129,7 +119,7 @@ def test_schemas_describe_themselves():
 
     for schema, present in ((None, False), (object(), False), (Described(), True)):
         body = commands.subscribe(
-            ConsumerSettings(schema=schema), ME, 2, start_message_id=None, first_time=True, epoch=None,
+            ConsumerSettings(schema=schema), ME, 2, start_message_id=None, epoch=None,
         ).subscribe  # fmt: skip
         assert body.HasField("schema") is present
 

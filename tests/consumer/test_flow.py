@@ -241,31 +241,3 @@ def test_a_reader_that_stops_gets_every_entry_and_none_beyond(wanted, uniform, r
 
 
 # --- permits that are lost ------------------------------------------------------------------------
-
-
-def test_recover_grants_lost_permits_again():
-    flow = FlowControl(4, 1 << 20)
-    flow.reset()
-    assert flow.take_grant() == 4
-    (_, lost), (_, late) = flow.arrived(4, 4)
-    aside = flow.set_aside(0)
-    flow.released(aside)
-    assert (flow.outstanding, flow.take_grant()) == (0, 0)
-    flow.recover()
-    assert flow.take_grant() == 4
-    # Releases that arrive later are counted already.
-    for release in (late, lost):
-        flow.released(release)
-    flow.recover()
-    assert flow.take_grant() == 0
-
-
-def test_what_is_set_aside_is_not_lost():
-    flow = FlowControl(4, 1 << 20)
-    flow.reset()
-    assert flow.take_grant() == 4
-    aside = flow.set_aside(4)
-    flow.recover()
-    assert flow.take_grant() == 0
-    flow.released(aside)
-    assert flow.take_grant() == 4

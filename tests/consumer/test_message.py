@@ -148,7 +148,7 @@ def test_ids_of_partitions_and_chunks():
     ],
 )
 def test_bit_sets_as_java_writes_them(acked, size, words):
-    acks = EntryAcks(1, 1, size)
+    acks = EntryAcks(size)
     for index in acked:
         acks.settle(index)
     assert acks.ack_set() == words
@@ -157,7 +157,7 @@ def test_bit_sets_as_java_writes_them(acked, size, words):
 
 @given(st.integers(1, 70), st.lists(st.tuples(st.booleans(), st.integers(-2, 72)), max_size=40))
 def test_acks_of_a_batch_against_a_set(size, steps):
-    acks = EntryAcks(1, 1, size)
+    acks = EntryAcks(size)
     left = set(range(size))
     for through, index in steps:
         if through:

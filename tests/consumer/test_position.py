@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from geminga.consumer.message import ConsumerOrigin, ReceivedEntry
-from geminga.consumer.position import ConsumerPosition
-from geminga.consumer.seek import NO_FILTER
+from geminga.consumer.seek import NO_FILTER, ConsumerPosition
 from geminga.ids import MessageId
 
 START = MessageId(-1, 4, 2)

@@ -31,6 +31,8 @@ def recorded_sends():
             metadata = entry.metadata
             if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
                 continue
+            if metadata.HasField("txnid_most_bits"):
+                continue  # transactions are not supported
             yield pytest.param(record, frame, decoded.send, entry, id=f"{record['case']}-{record['seq']}")
 
 
@@ -71,8 +73,6 @@ def rebuild(send, entry):
     first.replicate_to = tuple(metadata.replicate_to)
     first.deliver_at_time = metadata.deliver_at_time
     first.schema_version = metadata.schema_version if metadata.HasField("schema_version") else None
-    if metadata.HasField("txnid_most_bits"):
-        first.transaction = (metadata.txnid_most_bits, metadata.txnid_least_bits)
     batch = metadata.HasField("num_messages_in_batch")
     operation = SendOperation(
         [m.payload for m in singles], [None] * len(singles), len(singles), sequence_id=metadata.sequence_id,
@@ -169,18 +169,15 @@ def test_a_batch_is_compressed_as_a_whole(compression):
 def test_all_fields_of_a_message_that_goes_alone():
     message = OutgoingMessage(
         b"hello", partition_key="k", ordering_key=b"o", properties=(("a", "b"), ("c", "")), event_time=7,
-        deliver_at_time=8, replicate_to=("x", "y"), schema_version=b"\0" * 8, transaction=(1, 2),
+        deliver_at_time=8, replicate_to=("x", "y"), schema_version=b"\0" * 8,
     )  # fmt: skip
-    send, entry = taken_apart(simple(messages={0: message}))
+    _, entry = taken_apart(simple(messages={0: message}))
     metadata = entry.metadata
     assert [(p.key, p.value) for p in metadata.properties] == [("a", "b"), ("c", "")]
     assert (metadata.partition_key, metadata.ordering_key) == ("k", b"o")
     assert (metadata.event_time, metadata.deliver_at_time) == (7, 8)
     assert list(metadata.replicate_to) == ["x", "y"]
     assert metadata.schema_version == b"\0" * 8
-    assert (metadata.txnid_most_bits, metadata.txnid_least_bits) == (1, 2)
-    command = send.command.send
-    assert (command.txnid_most_bits, command.txnid_least_bits) == (1, 2)
 
 
 def test_batch_metadata_has_the_key_but_no_properties_of_the_messages():

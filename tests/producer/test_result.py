@@ -1,7 +1,7 @@
 import pytest
 
 from geminga import errors
-from geminga.producer.result import Result, result_of
+from geminga.errors import Result, result_of
 
 
 def test_names_and_numbers_are_those_of_pulsar_client():

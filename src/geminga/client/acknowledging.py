@@ -16,6 +16,7 @@ from typing import Any
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
 from geminga.client.multi_consumer import HandleGroup
+from geminga.client.tasks import resolve
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.inbox import (
     AcknowledgedId,
@@ -196,20 +197,13 @@ class Acknowledging:
                 self._core(handle).await_receipt(token, now)
                 waiting.append(token)
         if not waiting:
-            if not done.done():
-                done.set_result(None)
+            resolve(done)
             return
         gathered = asyncio.gather(*waiting)
 
         def finish(result: asyncio.Future[Any]) -> None:
             error = None if result.cancelled() else result.exception()
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-                done.exception()  # mark it as retrieved: the waiter may be cancelled
+            resolve(done, error if isinstance(error, Exception) else None)
 
         gathered.add_done_callback(finish)
 

@@ -21,7 +21,7 @@ from geminga.client import crypto
 from geminga.client.authentication import Authentication
 from geminga.client.enums import PartitionsRoutingMode
 from geminga.client.service import ServiceInfo
-from geminga.client.settings import ClientSettings, TlsSettings
+from geminga.client.settings import ClientSettings, security_of
 from geminga.config import (
     MILLISECONDS_MAX,
     check_int,
@@ -31,7 +31,6 @@ from geminga.config import (
     refuse,
     utf8,
 )
-from geminga.connection.authentication import NoAuthentication
 from geminga.consumer.settings import ConsumerSettings, ReaderSettings
 from geminga.errors import InvalidConfiguration, InvalidTopicName
 from geminga.ids import MessageId, TopicName
@@ -102,13 +101,9 @@ def client_settings(given: Given, info: ServiceInfo) -> ClientSettings:
     check_int("stats_interval_in_seconds", given["stats_interval_in_seconds"], 0)
     check_seconds("keep_alive_interval_seconds", given["keep_alive_interval_seconds"], 0.001)
     shortest = given["initial_backoff_interval_ms"]
-    certificate, key = given["tls_certificate_file_path"], given["tls_private_key_file_path"]
-    if authentication is not None and authentication.certificate_path is not None:
-        certificate, key = authentication.certificate_path, authentication.private_key_path
     chosen = _of_the_same_name(ClientSettings, given)
     chosen.update(
         service_url=str(info.service_url),
-        credentials=NoAuthentication() if authentication is None else authentication.provider,
         backoff_initial_seconds=check_milliseconds("initial_backoff_interval_ms", shortest, 1),
         backoff_max_seconds=check_milliseconds(
             "max_backoff_interval_ms", given["max_backoff_interval_ms"], shortest
@@ -120,13 +115,7 @@ def client_settings(given: Given, info: ServiceInfo) -> ClientSettings:
         keepalive_interval_seconds=given["keep_alive_interval_seconds"],
         listener_threads=given["message_listener_threads"],
         statistics_interval_seconds=given["stats_interval_in_seconds"],
-        tls=TlsSettings(
-            trust_certificates_path=info.tls_trust_certs_file_path,
-            allow_insecure_connection=given["tls_allow_insecure_connection"],
-            validate_hostname=given["tls_validate_hostname"],
-            certificate_path=certificate,
-            private_key_path=key,
-        ),
+        **security_of(given, authentication, info.tls_trust_certs_file_path),
     )
     return ClientSettings(**chosen)
 

@@ -15,11 +15,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import cached_property
 from sys import maxsize
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic
 
 from geminga.client.acknowledging import Acknowledgeable, Acknowledging, Several
-from geminga.client.consumer_handle import ConsumerHandle, HandleCallbacks
+from geminga.client.consumer_handle import ConsumerHandle, HandleOwner
 from geminga.client.context import ClientContext
+from geminga.client.delegation import AsyncClosing
 from geminga.client.multi_consumer import HandleGroup
 from geminga.client.receive_waiters import ReceiveWaiters
 from geminga.client.statistics_log import HandleCounts
@@ -61,7 +62,7 @@ DRAIN_LOOKS_SECONDS = 0.02
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)
 
 
-class AsyncConsumer(Generic[T_co]):
+class AsyncConsumer(AsyncClosing, Generic[T_co]):
     """Consumer for asyncio programs; ``async for message in consumer`` receives without end.
 
     Made by `geminga.asyncio.Client.subscribe`. Method names are those of ``pulsar.asyncio.Consumer``.
@@ -85,13 +86,12 @@ class AsyncConsumer(Generic[T_co]):
         self.draining = False
         self.failure: Exception | None = None
         self._loop_ended: AlreadyClosed | None = None
-        self.group = HandleGroup(
-            context, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
-            callbacks=HandleCallbacks(
-                on_dead_letters=self._on_dead_letters, on_failure=self._on_failure,
-                on_active=self._on_active, before_messages=self._drain,
-            ),
+        owner = HandleOwner(
+            subscription=subscription, consumer_name=name, queue=self.queue,
+            on_dead_letters=self._on_dead_letters, on_failure=self._on_failure, on_active=self._on_active,
+            before_messages=self._drain,
         )  # fmt: skip
+        self.group = HandleGroup(context, topics, settings, owner)
         self.acknowledging = Acknowledging(context, self.group, settings)
         self.inbox = self.acknowledging.inbox
         self._topics = topics
@@ -589,12 +589,6 @@ class AsyncConsumer(Generic[T_co]):
         logger.error("the consumer of %s has failed: %s", handle.topic, error)
         self.failure = error
         self.receive_waiters.wake_all()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<AsyncConsumer {self._name} of {self._subscription} on {self.topic()}>"

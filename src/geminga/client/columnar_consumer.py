@@ -20,15 +20,11 @@ from geminga.client.context import ClientContext
 from geminga.client.multi_consumer import HandleGroup
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
-from geminga.consumer.message import EntryAcks, ReceivedEntry, UnbatchedRun
+from geminga.consumer.message import EntryAcks, ReceivedEntry, UnbatchedRun, in_ack_set
+from geminga.consumer.opening import kind_of_damage, plain_metadata
 from geminga.consumer.queue import ReceiveQueue, Taken
 from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
-from geminga.consumer.unbatching import (
-    BATCH_DESERIALIZE_ERROR,
-    CHECKSUM_MISMATCH,
-    DECOMPRESSION_ERROR,
-    InvalidEntry,
-)
+from geminga.consumer.unbatching import CHECKSUM_MISMATCH, DECOMPRESSION_ERROR, InvalidEntry
 from geminga.errors import (
     CorruptPayload,
     InvalidConfiguration,
@@ -39,7 +35,7 @@ from geminga.errors import (
 from geminga.extras import need
 from geminga.ids import MessageId
 from geminga.wire.compression import CodecError
-from geminga.wire.metadata import RawEntry, build_entry, checksum_matches
+from geminga.wire.metadata import RawEntry, build_entry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,7 +133,7 @@ def _whole(opened: ReceivedEntry, indexes: set[int]) -> ReceivedEntry:
         chunk_ids=opened.chunk_ids,
     )  # fmt: skip
     if opened.acks is not None and len(indexes) < opened.count:
-        wanted = EntryAcks(opened.ledger_id, opened.entry_id, opened.count)
+        wanted = EntryAcks(opened.count)
         wanted.settle_through(opened.count - 1)
         for index in indexes:
             wanted.flags[index] = 1
@@ -147,8 +143,6 @@ def _whole(opened: ReceivedEntry, indexes: set[int]) -> ReceivedEntry:
 
 def _raw_of(entry: ReceivedEntry) -> bytes:
     """Rebuild the raw form of an entry, discarded after decryption or chunk assembly, from its plain one."""
-    from geminga.consumer.opening import plain_metadata
-
     metadata = plain_metadata(entry.metadata)
     metadata.ClearField("compression")
     metadata.ClearField("uncompressed_size")
@@ -263,12 +257,9 @@ def _refuse(consumer: TableSource, entry: ReceivedEntry, error: CorruptPayload) 
     handle = consumer.group.handles.get(entry.origin.topic)
     if handle is None:
         return
-    try:
-        intact = checksum_matches(entry.raw) is not False
-    except CorruptPayload:
-        intact = False
-    kind = DECOMPRESSION_ERROR if isinstance(error, CodecError) else BATCH_DESERIALIZE_ERROR
-    kind = kind if intact else CHECKSUM_MISMATCH
+    kind = kind_of_damage(entry.raw)
+    if kind != CHECKSUM_MISMATCH and isinstance(error, CodecError):
+        kind = DECOMPRESSION_ERROR
     handle.consumer.refuse_entry(entry, InvalidEntry(kind, str(error)))
     handle.flush_soon()
 
@@ -341,16 +332,7 @@ def _acknowledge_entry(consumer: TableSource, entry: ReceivedEntry, now: float) 
 
 def _indexes_of(entry: ReceivedEntry) -> Sequence[int]:
     """Return the indexes of an entry's messages that a table holds."""
-    if not entry.batched:
-        return (-1,)
-    words = entry.ack_set
-    if not words:
-        return range(entry.count)
-    return [
-        index
-        for index in range(entry.count)
-        if index >> 6 < len(words) and words[index >> 6] >> (index & 63) & 1
-    ]
+    return in_ack_set(range(entry.count), entry.ack_set) if entry.batched else (-1,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 from geminga.client.callbacks import callback_raised
@@ -63,26 +62,6 @@ def run_completions(settled: list[SendOperation]) -> None:
 _new_id = MessageId.__new__
 
 
-class _CallableTokens(dict[type, bool]):
-    """Whether tokens of a type are called; one lookup per message. Event loops may have other future
-    classes."""
-
-    def __missing__(self, kind: type) -> bool:
-        return not issubclass(kind, asyncio.Future)  # not cached: there may be many
-
-
-_called = _CallableTokens(
-    {
-        FunctionType: True,
-        MethodType: True,
-        partial: True,
-        asyncio.Future: False,
-        ReceiptWaiter: True,
-        int: False,
-    }
-)
-
-
 def _deliver_receipt(operation: SendOperation) -> None:
     tokens = operation.tokens
     if not tokens:
@@ -119,7 +98,7 @@ def _deliver_receipt(operation: SendOperation) -> None:
         message_id.first_chunk = first
         message_id.topic = ""
         message_id.cluster = 0
-        if kind is FunctionType or _called[kind]:
+        if kind is FunctionType or (kind is not int and not isinstance(token, asyncio.Future)):
             try:
                 token(ok, message_id)
             except BaseException as error:
@@ -132,7 +111,7 @@ def receipt_token(token: Any, message_id: MessageId) -> None:
     """Complete one token, which is not None, with its message id."""
     try:
         if type(token) is int:
-            many_of(token).stored_one(token, message_id)
+            many_of(token).stored(token, 1, lambda: (message_id,))
         elif isinstance(token, asyncio.Future):
             if not token.done():
                 token.set_result(message_id)
@@ -191,20 +170,3 @@ class CompletionCallback:
 
     def fail(self, error: Exception) -> None:
         self._done(None, error)
-
-
-def finisher(future: asyncio.Future[None]) -> Callable[[SendOperation], None]:
-    def finish(operation: SendOperation) -> None:
-        if future.done():
-            return
-        if operation.error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(operation.error)
-
-    return finish
-
-
-def set_done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

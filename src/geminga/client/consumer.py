@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from geminga.client import forks
 from geminga.client.acknowledging import Acknowledgeable, Several
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.context import ClientContext
-from geminga.client.delegation import called, waited
+from geminga.client.delegation import Closing, called, waited
 from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
 from geminga.client.topic_set import TopicSet
@@ -55,7 +55,7 @@ _new_message = Message.__new__
 __all__ = ["AsyncConsumer", "Consumer", "subscribe"]
 
 
-class Consumer(Generic[T_co]):
+class Consumer(Closing, Generic[T_co]):
     """Consumer for threads; ``for message in consumer`` receives without end.
 
     Made by `geminga.Client.subscribe`. Methods are ``pulsar-client``'s; any thread may call them.
@@ -337,12 +337,6 @@ class Consumer(Generic[T_co]):
     def _stop_listener(self) -> None:
         if self._listener is not None:
             self._listener.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _after_fork(self) -> None:
         """Refuse calls in a child process, whose copy of the queue belongs to the parent. The hot path pays

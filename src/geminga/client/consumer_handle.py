@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
 
 from geminga.client.context import ClientContext
 from geminga.client.driver import HandleDriver
 from geminga.client.pool import BrokerConnection
+from geminga.client.tasks import resolve
 from geminga.consumer import commands
 from geminga.consumer.commands import ConsumerIdentity
 from geminga.consumer.core import ConsumerCore
@@ -55,10 +56,13 @@ _warned_about_keys: set[tuple[str, str]] = set()
 """Topics and subscriptions already warned about, a partitioned topic once."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandleCallbacks:
-    """Reactions of a consumer to events of its handles."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandleOwner:
+    """The consumer that handles belong to: its names, its queue, and its reactions to their events."""
 
+    subscription: str
+    consumer_name: str
+    queue: ReceiveQueue
     on_dead_letters: Callable[[ConsumerHandle, DeadLettered], None]
     """Publishes dead messages."""
     on_failure: Callable[[ConsumerHandle, Exception], None]
@@ -69,18 +73,6 @@ class HandleCallbacks:
     """Called after each (re)subscription, before the first message can arrive."""
 
 
-class HandleOwner(Protocol):
-    """The group of handles of one consumer."""
-
-    subscription: str
-    consumer_name: str
-    queue: ReceiveQueue
-    callbacks: HandleCallbacks
-
-    def failed(self, handle: ConsumerHandle, error: Exception) -> None:
-        """Note that reconnecting has failed for good."""
-
-
 class ConsumerHandle:
     """One subscription on one topic or partition, kept connected by a `HandleDriver`."""
 
@@ -89,6 +81,7 @@ class ConsumerHandle:
         context: ClientContext,
         settings: ConsumerSettings,
         owner: HandleOwner,
+        on_failed: Callable[[ConsumerHandle, Exception], None],
         *,
         topic: str,
         partition: int,
@@ -106,6 +99,7 @@ class ConsumerHandle:
         self._context = context
         self._moves_before = context.moves
         self._owner = owner
+        self._on_failed = on_failed
         self._connection: BrokerConnection | None = None
         self._flush_scheduled = False
         self._turn_now = 0.0
@@ -132,11 +126,9 @@ class ConsumerHandle:
         self._note_cluster()
         if consumer.settings.must_exist:
             await self._check_exists(connection)
-        request_id = connection.new_request_id()
-        command = consumer.subscribe(request_id)
         connection.add_consumer(consumer.consumer_id, self)
         try:
-            await connection.request(command, request_id, self._context.settings.operation_timeout_seconds)
+            await connection.request(consumer.subscribe, self._context.settings.operation_timeout_seconds)
         except BaseException as error:
             consumer.refused()
             if not isinstance(error, PulsarException) or isinstance(error, Timeout):
@@ -144,7 +136,7 @@ class ConsumerHandle:
                 self._write_close(connection, consumer.consumer_id)
             raise
         # Messages acknowledged meanwhile are recognised when redelivered.
-        self._owner.callbacks.before_messages()
+        self._owner.before_messages()
         self._connection = connection
         self._statistics = None
         consumer.new_request_id = connection.new_request_id
@@ -159,19 +151,17 @@ class ConsumerHandle:
         """Raise `SubscriptionNotFound` if the durable subscription does not exist."""
         consumer, context = self.consumer, self._context
         timeout = context.settings.operation_timeout_seconds
-        consumer_id, request_id = context.new_consumer_id(), connection.new_request_id()
+        consumer_id = context.new_consumer_id()
         asking = consumer.identity._replace(consumer_id=consumer_id)
-        command = commands.ask_for_durable(asking, request_id)
         try:
-            await connection.request(command, request_id, timeout)
+            await connection.request(partial(commands.ask_for_durable, asking), timeout)
         except NotAllowedError:
             return
         except BaseException as error:
             if not isinstance(error, PulsarException) or isinstance(error, Timeout):
                 self._write_close(connection, consumer_id)
             raise
-        request_id = connection.new_request_id()
-        await connection.request(commands.close_consumer(consumer_id, request_id), request_id, timeout)
+        await connection.request(partial(commands.close_consumer, consumer_id), timeout)
         raise SubscriptionNotFound(f"{self.topic} has no durable subscription {consumer.subscription}")
 
     def _note_cluster(self) -> None:
@@ -211,12 +201,12 @@ class ConsumerHandle:
         self._settle_all(error)
         self.flush()
         self._tell_awaiting(error)
-        self._owner.failed(self, error)
+        self._on_failed(self, error)
 
     def _tell_awaiting(self, error: Exception | None) -> None:
         awaiting, self._awaiting = self._awaiting, {}
         for waiter in awaiting:
-            _settle_token(waiter, error)
+            resolve(waiter, error)
 
     # --- output ----------------------------------------------------------------------------------
 
@@ -231,8 +221,8 @@ class ConsumerHandle:
         """Send the core's output, handle its events, and set the timer."""
         self._flush_scheduled = False
         turn, self._turn = self._turn, None
-        if turn is not None and not turn.done():
-            turn.set_result(None)
+        if turn is not None:
+            resolve(turn)
         consumer = self.consumer
         while consumer.events:
             for event in consumer.take_events():
@@ -266,9 +256,9 @@ class ConsumerHandle:
     def _handle(self, event: ConsumerEvent) -> None:
         if isinstance(event, AcksSettled):
             for token in event.tokens:
-                _settle_token(token, event.error)
+                resolve(token, event.error)
         elif isinstance(event, DeadLettered):
-            self._owner.callbacks.on_dead_letters(self, event)
+            self._owner.on_dead_letters(self, event)
         elif isinstance(event, EntryRefused):
             fate = "acknowledged as unreadable" if event.acknowledged else "left unacknowledged"
             logger.warning("entry %s:%s of %s is %s: %s", *event.key, self.topic, fate, event.error)
@@ -278,7 +268,7 @@ class ConsumerHandle:
                 "now the active" if event.is_active else "not the active",
                 self.consumer.subscription, self.topic,
             )  # fmt: skip
-            self._owner.callbacks.on_active(self.partition, event.is_active)
+            self._owner.on_active(self.partition, event.is_active)
         elif isinstance(event, KeysMixed):
             self._warn_about_keys(event)
         elif isinstance(event, EndOfTopic):
@@ -298,7 +288,7 @@ class ConsumerHandle:
 
     def _settle_all(self, error: Exception) -> None:
         for token in self.consumer.acks.forget():
-            _settle_token(token, error)
+            resolve(token, error)
 
     # --- called by AsyncConsumer ------------------------------------------------------------------
 
@@ -350,13 +340,12 @@ class ConsumerHandle:
         timeout = self._context.settings.operation_timeout_seconds
         await self.connected_within(timeout)
         connection = self._require_connection("seek")
-        request_id = connection.new_request_id()
-        command = self.consumer.begin_seek(target, request_id)
+        self.consumer.flush_acks()
         self.flush()
         answer = self._seek_answer = self._context.loop.create_future()
         self.driver.keep_connection()
         try:
-            await connection.request(command, request_id, timeout)
+            await connection.request(partial(self.consumer.begin_seek, target), timeout)
         except BaseException:
             self.driver.release_connection()
             self.consumer.seek_failed(self._context.now(), self._context.now_ms())
@@ -365,8 +354,7 @@ class ConsumerHandle:
             self.consumer.seek_done()
         finally:
             self._seek_answer = None
-            if not answer.done():  # the driver was closed while it waited
-                answer.set_result(None)
+            resolve(answer)  # done already if the driver was closed while it waited
             self.flush()
         await self.connected_within(timeout)
 
@@ -377,12 +365,9 @@ class ConsumerHandle:
         while True:
             await self.connected_within(max(0.0, deadline - self._context.now()))
             connection = self._require_connection("asking for the last message id")
-            request_id = connection.new_request_id()
-            command = commands.get_last_message_id(self.consumer.consumer_id, request_id)
+            make = partial(commands.get_last_message_id, self.consumer.consumer_id)
             try:
-                answer = await connection.request(
-                    command, request_id, max(0.0, deadline - self._context.now())
-                )
+                answer = await connection.request(make, max(0.0, deadline - self._context.now()))
             except (TransientError, BrokerMetadataError) as error:
                 # After a seek or an unload Apache Pulsar may not know the consumer until it has resubscribed.
                 again = isinstance(error, TransientError) or _CONSUMER_NOT_FOUND in str(error)
@@ -414,10 +399,8 @@ class ConsumerHandle:
             timeout = self._context.settings.operation_timeout_seconds
             await self.connected_within(timeout)
             connection = self._require_connection("asking for statistics")
-            request_id = connection.new_request_id()
-            command = commands.consumer_stats(self.consumer.consumer_id, request_id)
-            left = max(0.0, now + timeout - self._context.now())
-            answer = await connection.request(command, request_id, left)
+            make = partial(commands.consumer_stats, self.consumer.consumer_id)
+            answer = await connection.request(make, max(0.0, now + timeout - self._context.now()))
             body = answer.consumerStatsResponse
             holes: int | None = body.gemingaAckHoles
             if not body.HasField("gemingaAckHoles"):
@@ -440,10 +423,9 @@ class ConsumerHandle:
         connection = self._require_connection("unsubscribe")
         self.consumer.begin_close()
         self.flush()
-        request_id = connection.new_request_id()
-        command = commands.unsubscribe(self.consumer.consumer_id, request_id, force=force)
+        make = partial(commands.unsubscribe, self.consumer.consumer_id, force=force)
         try:
-            await connection.request(command, request_id, self._context.settings.operation_timeout_seconds)
+            await connection.request(make, self._context.settings.operation_timeout_seconds)
         except ServerReportedError:
             self.consumer.close_failed()
             raise
@@ -462,9 +444,8 @@ class ConsumerHandle:
         connection = self._connection
         try:
             if attached and connection is not None and not connection.closed:
-                request_id = connection.new_request_id()
-                command = commands.close_consumer(self.consumer.consumer_id, request_id)
-                await connection.request(command, request_id, CLOSE_TIMEOUT_SECONDS)
+                make = partial(commands.close_consumer, self.consumer.consumer_id)
+                await connection.request(make, CLOSE_TIMEOUT_SECONDS)
         except PulsarException as error:
             logger.debug("closing the consumer of %s: %s", self.topic, error)
         finally:
@@ -496,13 +477,3 @@ class ConsumerHandle:
         if not connection.closed:
             command: pb.BaseCommand = commands.close_consumer(consumer_id, connection.new_request_id())
             connection.write(encode_command(command))
-
-
-def _settle_token(token: Any, error: Exception | None) -> None:
-    """Complete a token, a future; it is done already if its waiter was cancelled."""
-    if not token.done():
-        if error is None:
-            token.set_result(None)
-        else:
-            token.set_exception(error)
-            token.exception()

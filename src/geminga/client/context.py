@@ -21,12 +21,11 @@ from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachab
 from geminga.client.service_lookup import ServiceUnreachableInTime, make_lookup
 from geminga.client.settings import ClientSettings
 from geminga.client.statistics_log import StatisticsLog
-from geminga.client.tasks import OnceTask, TimeLimit, TimeLimits, run_task
+from geminga.client.tasks import OnceTask, run_task
 from geminga.connection import commands
 from geminga.connection.addresses import ServiceUrl
 from geminga.connection.backoff import Backoff
-from geminga.connection.lookup import BrokerLocation
-from geminga.connection.partitions import partition_names
+from geminga.connection.lookup import BrokerLocation, partition_names
 from geminga.errors import (
     AlreadyClosed,
     ConnectError,
@@ -164,7 +163,6 @@ class ClientContext:
         """Number of times the client moved to another cluster."""
         self.background: set[asyncio.Task[Any]] = set()
         """Tasks that are cancelled with the client."""
-        self._limits = TimeLimits(self.loop)
         self._ending = OnceTask(self.loop)
         self._until_end: AsyncGenerator[None, None] | None = None
 
@@ -254,15 +252,11 @@ class ClientContext:
             return await self.pool.get(location.broker)
         return await self.pool.get(self.service.hosts.current, proxy_to_broker=location.broker.host_port)
 
-    async def connection_to(
-        self, topic: str, timeout: float | None = None, *, awaits_service: bool = True
-    ) -> BrokerConnection:
-        """Return the connection on which ``topic`` is served: lookup, then connect, retried until
-        ``timeout``."""
+    async def connection_to(self, topic: str, *, awaits_service: bool = True) -> BrokerConnection:
+        """Return the connection on which ``topic`` is served: lookup, then connect, retried until the
+        operation time-out."""
         what = f"connecting to the broker of {topic!r}"
-        return await self.retrying(
-            what, self.connection_once, topic, timeout=timeout, awaits_service=awaits_service
-        )
+        return await self.retrying(what, self.connection_once, topic, awaits_service=awaits_service)
 
     async def connection_once(self, topic: str, remaining: float) -> BrokerConnection:
         """Do `connection_to` without retrying."""
@@ -298,33 +292,29 @@ class ClientContext:
         """Return the full names to connect to: the partitions in order, or the topic itself."""
         return partition_names(topic, await self.partitions(topic))
 
-    async def topics_of_namespace(
-        self, namespace: str, mode: int, pattern: str | None = None, timeout: float | None = None
-    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+    async def topics_of_namespace(self, namespace: str, mode: int) -> pb.CommandGetTopicsOfNamespaceResponse:
         """Return the topics of ``tenant/namespace``. ``mode``: pb.CommandGetTopicsOfNamespace.PERSISTENT
         ..."""
 
         async def ask(_: str, remaining: float) -> pb.CommandGetTopicsOfNamespaceResponse:
             self.check_open()
-            return await self._asked("list-topics", self.service.topics(namespace, mode, pattern, remaining))
+            return await self._asked("list-topics", self.service.topics(namespace, mode, remaining))
 
-        return await self.retrying(f"listing the topics of {namespace!r}", ask, "", timeout=timeout)
+        return await self.retrying(f"listing the topics of {namespace!r}", ask, "")
 
-    async def schema(
-        self, topic: str, version: bytes | None = None, timeout: float | None = None
-    ) -> pb.Schema | None:
+    async def schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
         """Return a version of the topic's schema (None: the newest); None if the topic has no such schema."""
-        answer = await self.schema_answer(topic, version, timeout)
+        answer = await self.schema_answer(topic, version)
         return None if answer is None else answer.schema
 
     async def schema_answer(
-        self, topic: str, version: bytes | None = None, timeout: float | None = None
+        self, topic: str, version: bytes | None = None
     ) -> pb.CommandGetSchemaResponse | None:
         """Return a schema with its version, as `schema` does."""
         name = str(TopicName.parse(topic))
         try:
             asked = self.request_on_topic(
-                name, lambda request_id: commands.get_schema(name, request_id, version), timeout=timeout
+                name, lambda request_id: commands.get_schema(name, request_id, version)
             )
             answer = await self._asked("schema", asked)
         except TopicNotFound:
@@ -332,11 +322,7 @@ class ClientContext:
         return answer.getSchemaResponse
 
     async def request_on_topic(
-        self,
-        topic: str,
-        make_command: Callable[[int], pb.BaseCommand],
-        *,
-        timeout: float | None = None,
+        self, topic: str, make_command: Callable[[int], pb.BaseCommand]
     ) -> pb.BaseCommand:
         """Send a command to the broker of ``topic`` and return its answer; transient refusals are retried.
 
@@ -346,11 +332,9 @@ class ClientContext:
         async def attempt(topic: str, remaining: float) -> pb.BaseCommand:
             deadline = self.now() + remaining
             connection = await self.connection_once(topic, remaining)
-            request_id = connection.new_request_id()
-            left = max(0.0, deadline - self.now())
-            return await connection.request(make_command(request_id), request_id, left)
+            return await connection.request(make_command, max(0.0, deadline - self.now()))
 
-        return await self.retrying(f"a request about {topic!r}", attempt, topic, timeout=timeout)
+        return await self.retrying(f"a request about {topic!r}", attempt, topic)
 
     async def retrying(
         self,
@@ -377,7 +361,7 @@ class ClientContext:
             now = self.now()
             remaining = deadline - now if last is None else max(deadline - now, LAST_ATTEMPT_SECONDS)
             try:
-                with TimeLimit(self._limits, now + remaining):
+                async with asyncio.timeout_at(now + remaining if remaining < float("inf") else None):
                     return await attempt(topic, remaining)
             except PulsarException as error:
                 if not error.retriable or (

@@ -1,4 +1,6 @@
-"""Methods of classes for threads that only call the same method of their asyncio object.
+"""Methods that the classes of the public API share: delegation to asyncio objects, and ``with`` statements.
+
+`called` and `waited` are methods of classes for threads that call the same method of their asyncio object.
 
 ``attribute`` is the attribute that holds the asyncio object. Arguments, result and docstring are those of the
 asyncio method.
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,3 +37,31 @@ def waited(
         return result
 
     return wait
+
+
+class Closing:
+    """Base of objects that a ``with`` statement closes at its end."""
+
+    def close(self) -> None:
+        """Close the object."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class AsyncClosing:
+    """Base of objects that an ``async with`` statement closes at its end."""
+
+    async def close(self) -> None:
+        """Close the object."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()

@@ -18,6 +18,41 @@ from geminga.consumer.settings import ConsumerSettings, ConsumerType, InitialPos
 from geminga.ids import MessageId
 
 
+async def open_durable(
+    context: ClientContext,
+    topic: str,
+    subscription: str,
+    *,
+    from_latest: bool = False,
+    queue_messages: int = 0,
+    queue_bytes_max: int = 1024 * 1024,
+    must_exist: bool = False,
+    timeout: float | None = None,
+) -> AsyncConsumer[Any]:
+    """Open an exclusive durable subscription; the arguments are those of `EntryConsumer.open`. If it does not
+    exist, it is created: ``from_latest`` after the newest message, else before the first. Without
+    ``queue_messages`` it receives nothing: another reader reads, and this one is moved by ids."""
+    settings = ConsumerSettings(
+        consumer_type=ConsumerType.Exclusive,
+        initial_position=InitialPosition.Latest if from_latest else InitialPosition.Earliest,
+        receiver_queue_size=queue_messages,
+        receiver_queue_bytes_max=queue_bytes_max,
+        ack_receipt_enabled=not queue_messages,
+        batch_index_ack_enabled=not queue_messages,
+        ack_grouping_time_ms=0,
+        force_topic_creation=False,
+        must_exist=must_exist,
+    )
+    name = f"{subscription}-{context.random.getrandbits(40):010x}"
+    consumer: AsyncConsumer[Any] = AsyncConsumer(
+        context, TopicSet(context, topic), subscription, name, settings
+    )
+    consumer.group.whole_entries = consumer.group.untouched_entries = queue_messages > 0
+    await consumer.open(timeout=timeout)
+    context.register(consumer)
+    return consumer
+
+
 class EntryConsumer:
     """Exclusive consumer of a topic or partition, made by `open`."""
 
@@ -44,24 +79,10 @@ class EntryConsumer:
 
         Raises `ConsumerBusy` while another consumer is attached, and `SubscriptionNotFound`.
         """
-        settings = ConsumerSettings(
-            consumer_type=ConsumerType.Exclusive,
-            initial_position=InitialPosition.Earliest,
-            receiver_queue_size=queue_messages,
-            receiver_queue_bytes_max=queue_bytes_max,
-            ack_receipt_enabled=not queue_messages,
-            batch_index_ack_enabled=not queue_messages,
-            ack_grouping_time_ms=0,
-            force_topic_creation=False,
-            must_exist=must_exist,
-        )
-        name = f"{subscription}-{context.random.getrandbits(40):010x}"
-        consumer: AsyncConsumer[Any] = AsyncConsumer(
-            context, TopicSet(context, topic), subscription, name, settings
-        )
-        consumer.group.whole_entries = consumer.group.untouched_entries = queue_messages > 0
-        await consumer.open(timeout=timeout)
-        context.register(consumer)
+        consumer = await open_durable(
+            context, topic, subscription, queue_messages=queue_messages, queue_bytes_max=queue_bytes_max,
+            must_exist=must_exist, timeout=timeout,
+        )  # fmt: skip
         return cls(context, consumer)
 
     @property

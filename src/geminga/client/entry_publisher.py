@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 from geminga.client.context import ClientContext
 from geminga.client.pool import BrokerConnection
+from geminga.client.producer_handle import close_command
 from geminga.connection.addresses import Address
 from geminga.errors import AlreadyClosed, ConnectError, MessageTooBig, PulsarException, from_server
 from geminga.wire.checksum import Buffer
@@ -61,42 +63,33 @@ class EntryPublisher:
         producer of this name is connected."""
         found = cls(context, topic, name, on_receipt)
         connection = await context.connection_to(topic, awaits_service=False)
-        request_id = connection.new_request_id()
         connection.add_producer(found._id, found)
         connection.watch(found, found._detached)
         try:
             answer = await connection.request(
-                found._create_command(request_id, schema, encrypted),
-                request_id,
+                lambda request_id: found._create_command(request_id, schema, encrypted),
                 context.settings.operation_timeout_seconds,
             )
         except BaseException as error:
             connection.forget(found)
             if not connection.closed and not isinstance(error, PulsarException):
-                connection.write(encode_command(found._close_command(connection.new_request_id())))
+                connection.write(encode_command(close_command(found._id, connection.new_request_id())))
             raise
         found._connection = connection
         found.last_sequence_id = answer.producer_success.last_sequence_id
         return found
 
     def _create_command(self, request_id: int, schema: pb.Schema | None, encrypted: bool) -> pb.BaseCommand:
-        command = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
-        body = command.producer
-        body.topic = self.topic
-        body.producer_id = self._id
-        body.request_id = request_id
-        body.producer_name = self.name
-        body.user_provided_producer_name = True
-        body.encrypted = encrypted
-        if schema is not None:
-            body.schema.CopyFrom(schema)
-        return command
-
-    def _close_command(self, request_id: int) -> pb.BaseCommand:
-        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
-        command.close_producer.producer_id = self._id
-        command.close_producer.request_id = request_id
-        return command
+        body = pb.CommandProducer(
+            topic=self.topic,
+            producer_id=self._id,
+            request_id=request_id,
+            producer_name=self.name,
+            user_provided_producer_name=True,
+            encrypted=encrypted,
+            schema=schema,
+        )
+        return pb.BaseCommand(type=pb.BaseCommand.PRODUCER, producer=body)
 
     def send(self, sequence_id: int, messages: int, *pieces: Buffer) -> None:
         """Send an entry of ``messages`` messages, given in pieces; sequence ids must increase. Raises
@@ -158,13 +151,10 @@ class EntryPublisher:
         self.end(AlreadyClosed("the publisher is closed"))
         if connection is None or connection.closed:
             return
-        request_id = connection.new_request_id()
         try:
             with contextlib.suppress(PulsarException):
                 await connection.request(
-                    self._close_command(request_id),
-                    request_id,
-                    self._context.settings.operation_timeout_seconds,
+                    partial(close_command, self._id), self._context.settings.operation_timeout_seconds
                 )
         finally:
             connection.forget(self)

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.columnar_consumer import raw_entry
 from geminga.client.context import ClientContext
+from geminga.client.delegation import Closing
+from geminga.client.entry_consumer import open_durable
 from geminga.client.reader import AsyncReader, reader_subscription
 from geminga.client.topic_set import TopicSet
 from geminga.config import check_int, check_seconds
 from geminga.consumer.message import ReceivedEntry
-from geminga.consumer.settings import ConsumerSettings, ConsumerType, InitialPosition, ReaderSettings
+from geminga.consumer.settings import ConsumerSettings, ReaderSettings
 from geminga.errors import AlreadyClosed, NotAllowedError, OperationNotSupported
 from geminga.ids import MessageId
 from geminga.wire.metadata import RawEntry
@@ -52,7 +54,7 @@ class EntryReading(TypedDict, total=False):
     """True reads the compacted topic, followed by the entries after it."""
 
 
-class EntryReader:
+class EntryReader(Closing):
     """Reader of the entries of one topic or partition, for threads. Made by `open`.
 
     Checksums are not verified here, but by `geminga.wire.columnar.decode_entries`.
@@ -156,12 +158,6 @@ class EntryReader:
     async def _close(self) -> None:
         await self._inner.close()
 
-    def __enter__(self) -> EntryReader:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
 
 @lru_cache(maxsize=64)
 def _settings(
@@ -205,37 +201,12 @@ async def open_entries(
     return consumer
 
 
-async def open_cursor(
-    context: ClientContext, topic: str, subscription: str, *, from_latest: bool, must_exist: bool = False
-) -> AsyncConsumer[Any]:
-    """Open a durable subscription that receives nothing: another reader reads, and this one is moved by ids.
-
-    If it does not exist, it is created, after the newest message or before the first. ``must_exist``: raise
-    `SubscriptionNotFound` instead, now and after a lost connection. Raises `ConsumerBusy` while another
-    consumer is attached.
-    """
-    settings = ConsumerSettings(
-        consumer_type=ConsumerType.Exclusive,
-        initial_position=InitialPosition.Latest if from_latest else InitialPosition.Earliest,
-        must_exist=must_exist,
-        receiver_queue_size=0,
-        ack_receipt_enabled=True,
-        ack_grouping_time_ms=0,
-        force_topic_creation=False,
-    )
-    name = f"{subscription}-{context.random.getrandbits(40):010x}"
-    consumer = AsyncConsumer(context, TopicSet(context, topic), subscription, name, settings)
-    await consumer.open()
-    context.register(consumer)
-    return consumer
-
-
 async def make_cursor(context: ClientContext, topic: str, subscription: str, *, from_latest: bool) -> None:
     """Create the durable subscription, after the newest message or before the first, if it does not exist."""
     deadline = context.now() + context.settings.operation_timeout_seconds
     while True:
         try:
-            consumer = await open_cursor(context, topic, subscription, from_latest=from_latest)
+            consumer = await open_durable(context, topic, subscription, from_latest=from_latest)
         except NotAllowedError:
             # Apache Pulsar deletes the non-durable subscription that checks the existence a moment after its
             # end.

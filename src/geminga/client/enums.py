@@ -14,7 +14,7 @@ from geminga.consumer.settings import (
     RedeliveryBackoff,
     RegexSubscriptionMode,
 )
-from geminga.producer.result import Result
+from geminga.errors import Result
 from geminga.producer.settings import (
     BatchingType,
     CompressionType,

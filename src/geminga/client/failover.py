@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from geminga.client.context import ClientContext
 from geminga.client.pool import ConnectionPool
@@ -20,7 +19,6 @@ from geminga.client.settings import ClientSettings
 from geminga.config import check_type, refuse
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.authentication import NoAuthentication
-from geminga.connection.failover import ClusterChoice
 from geminga.errors import PulsarException
 
 logger = logging.getLogger("geminga")
@@ -52,10 +50,11 @@ CallSoon = Callable[..., object]
 """``call_soon(function, *arguments)`` schedules a function on the loop's thread; any thread may call it."""
 
 
-class ServiceSource(Protocol):
-    """Source of the cluster that a client uses."""
+class ServiceSource:
+    """Source of the cluster that a client uses: here a single service URL that never changes."""
 
-    current: ServiceInfo
+    def __init__(self, info: ServiceInfo) -> None:
+        self.current = info
 
     def start(self, context: ClientContext, call_soon: CallSoon) -> None:
         """Start updating a client context; called again when an asyncio client is used on another loop."""
@@ -64,24 +63,11 @@ class ServiceSource(Protocol):
         """Stop, as the client is closed. May be called more than once."""
 
 
-class FixedService:
-    """A single service URL that never changes."""
-
-    def __init__(self, info: ServiceInfo) -> None:
-        self.current = info
-
-    def start(self, context: ClientContext, call_soon: CallSoon) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-
-class ProvidedService:
+class ProvidedService(ServiceSource):
     """A `ServiceInfoProvider` of the application, called on the thread that creates the client."""
 
     def __init__(self, provider: ServiceInfoProvider) -> None:
-        self.current = checked_info(provider.initial_service_info())
+        super().__init__(checked_info(provider.initial_service_info()))
         self._provider = provider
         self._targets: list[tuple[ClientContext, CallSoon]] = []
         self._initialized = False
@@ -127,12 +113,54 @@ def checked_info(info: object) -> ServiceInfo:
     return info
 
 
-class FailoverService:
+PRIMARY = 0
+
+
+class ClusterChoice:
+    """Choice of a cluster: the decisions of `AutoClusterFailover`, without I/O.
+
+    The first cluster is the primary. While it is used, ``failover_threshold`` failed probes in a row switch
+    to the first of the others that answers. While another is used, ``switch_back_threshold`` successful
+    probes of the primary in a row switch back, and a failing secondary is left in the same way as the
+    primary. ``clusters``: their number, including the primary. `current` is the index of the one in use.
+    """
+
+    def __init__(self, clusters: int, *, failover_threshold: int, switch_back_threshold: int) -> None:
+        self.current = PRIMARY
+        self._clusters = clusters
+        self._failover_threshold = failover_threshold
+        self._switch_back_threshold = switch_back_threshold
+        self._failures = 0
+        self._returns = 0
+
+    def wanted(self) -> Sequence[int]:
+        """Return the clusters to probe now."""
+        return (PRIMARY,) if self.current == PRIMARY else (PRIMARY, self.current)
+
+    def probed(self, reachable: Sequence[bool]) -> Sequence[int]:
+        """Note the outcomes for `wanted`; return the clusters to move to, best first: use the first reachable
+        one. Empty: stay."""
+        self._failures = 0 if reachable[-1] else self._failures + 1
+        if self.current != PRIMARY:
+            self._returns = self._returns + 1 if reachable[0] else 0
+            if self._returns >= self._switch_back_threshold:
+                return (PRIMARY,)
+        if self._failures < self._failover_threshold:
+            return ()
+        return [index for index in range(self._clusters) if index != self.current]
+
+    def moved(self, index: int) -> None:
+        """Use cluster ``index`` from now on."""
+        self.current = index
+        self._failures = self._returns = 0
+
+
+class FailoverService(ServiceSource):
     """Prober of the clusters of an `AutoClusterFailover`, on the client's loop."""
 
     def __init__(self, failover: AutoClusterFailover) -> None:
         self._infos = [failover.primary, *failover.secondary]
-        self.current = failover.primary
+        super().__init__(failover.primary)
         self._interval_seconds = failover.check_interval_ms / 1000
         self._choice = ClusterChoice(
             len(self._infos),
@@ -145,9 +173,6 @@ class FailoverService:
 
     def _start(self, context: ClientContext) -> None:
         context.background.add(context.task(self._watch(context), "geminga cluster failover"))
-
-    def stop(self) -> None:
-        """Do nothing: the task ends with the client context."""
 
     async def _watch(self, context: ClientContext) -> None:
         settings = context.settings
@@ -204,7 +229,7 @@ def service_source(
     source, which supplies them for each cluster."""
     if not isinstance(service_url, (AutoClusterFailover, ServiceInfoProvider)):
         check_type("service_url", service_url, str)
-        return FixedService(
+        return ServiceSource(
             ServiceInfo(str(service_url), authentication, tls_trust_certs_file_path)  # type: ignore[arg-type]
         )
     kind = type(service_url).__name__

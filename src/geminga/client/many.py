@@ -6,10 +6,10 @@ in the call, above the call's base number), and receipts are stored per batch.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from geminga.client.callbacks import callback_raised
@@ -50,8 +50,8 @@ class ManySent:
     def message_ids(self) -> list[MessageId | None]:
         """The id of each message, in the order of the call; None for a failed one."""
         ids: list[MessageId | None] = [None] * self._count
-        for span in self._spans:
-            ids[span.start : span.start + span.count] = span.message_ids()
+        for start, count, make in self._spans:
+            ids[start : start + count] = make()
         return ids
 
     def check(self) -> None:
@@ -63,50 +63,19 @@ class ManySent:
         return f"<ManySent {self._count} messages, {len(self.failures)} failed>"
 
 
-class _Span:
-    """Consecutive messages of the call that were stored by one receipt, or by one run of receipts."""
-
-    __slots__ = ("batch_index", "batch_size", "count", "entry_ids", "ledger_id", "partition", "start")
-
-    def __init__(
-        self,
-        start: int,
-        count: int,
-        partition: int,
-        ledger_id: int,
-        entry_ids: Sequence[int],
-        batch_index: int,
-        batch_size: int,
-    ) -> None:
-        self.start = start
-        self.count = count
-        self.partition = partition
-        self.ledger_id = ledger_id
-        self.entry_ids = entry_ids
-        self.batch_index = batch_index
-        self.batch_size = batch_size
-
-    def message_ids(self) -> Iterator[MessageId]:
-        for offset in range(self.count):
-            batched = self.batch_size > 0
-            entry_id = self.entry_ids[0 if batched else offset]
-            index = self.batch_index + offset if batched else -1
-            yield MessageId(self.partition, self.ledger_id, entry_id, index, batch_size=self.batch_size)
+_Span = tuple[int, int, Callable[[], Iterable[MessageId]]]
+"""Consecutive messages of the call: index of the first, their number, and a function that makes their ids."""
 
 
-class _One:
-    """A `_Span` of one message with a ready id."""
-
-    __slots__ = ("_message_id", "start")
-
-    count = 1
-
-    def __init__(self, start: int, message_id: MessageId) -> None:
-        self.start = start
-        self._message_id = message_id
-
-    def message_ids(self) -> Iterator[MessageId]:
-        yield self._message_id
+def _ids_of(
+    count: int, partition: int, ledger_id: int, entry_ids: Sequence[int], batch_index: int, batch_size: int
+) -> Iterator[MessageId]:
+    """Yield the ids of messages that were stored by one receipt, or by one run of receipts."""
+    for offset in range(count):
+        batched = batch_size > 0
+        entry_id = entry_ids[0 if batched else offset]
+        index = batch_index + offset if batched else -1
+        yield MessageId(partition, ledger_id, entry_id, index, batch_size=batch_size)
 
 
 class Many:
@@ -123,7 +92,7 @@ class Many:
         self._left = count
         self._done = done
         self._failures: dict[int, Exception] = {}
-        self._spans: list[Any] = []
+        self._spans: list[_Span] = []
 
     def open(self) -> None:
         """Register the call; its messages are submitted next."""
@@ -137,33 +106,17 @@ class Many:
         """Return the number of messages from this one to the last."""
         return self._count - (token & _MASK)
 
-    def stored(
-        self,
-        token: int,
-        count: int,
-        partition: int,
-        ledger_id: int,
-        entry_ids: Sequence[int],
-        batch_index: int,
-        batch_size: int,
-    ) -> None:
-        """Note that ``count`` messages from ``token`` on are stored; a batch has one entry id, single
-        messages one each."""
-        start = token & _MASK
-        self._spans.append(_Span(start, count, partition, ledger_id, entry_ids, batch_index, batch_size))
+    def stored(self, token: int, count: int, make_ids: Callable[[], Iterable[MessageId]]) -> None:
+        """Note that ``count`` messages from ``token`` on are stored."""
+        self._spans.append((token & _MASK, count, make_ids))
         self._settle(count)
-
-    def stored_one(self, token: int, message_id: MessageId) -> None:
-        self._spans.append(_One(token & _MASK, message_id))
-        self._settle(1)
 
     def failed(self, token: int, error: Exception) -> None:
         self._failures[token & _MASK] = error
         self._settle(1)
 
     def has_outcome(self, index: int) -> bool:
-        spans = self._spans
-        return index in self._failures or any(s.start <= index < s.start + s.count for s in spans)
+        return index in self._failures or any(s <= index < s + count for s, count, _ in self._spans)
 
     def finish_empty(self) -> None:
         """Finish a call without messages."""
@@ -210,7 +163,8 @@ def stored_together(
         if part != list(range(first, first + length)):
             break
         ids = entry_ids if batch_size or length == count else entry_ids[index : index + length]
-        many.stored(first, length, partition, ledger_id, ids, index, batch_size)
+        make_ids = partial(_ids_of, length, partition, ledger_id, ids, index, batch_size)
+        many.stored(first, length, make_ids)
         index += length
     return index
 
@@ -229,16 +183,10 @@ class ManyWaiter(Waiter):
         self.wake()
 
 
-def set_outcome(future: asyncio.Future[ManySent], sent: ManySent) -> None:
-    if not future.done():
-        future.set_result(sent)
-
-
 __all__ = [
     "Many",
     "ManySent",
     "ManyWaiter",
     "many_of",
-    "set_outcome",
     "stored_together",
 ]

@@ -20,7 +20,7 @@ from geminga.errors import (
     MessageTooBig,
     PulsarException,
 )
-from geminga.producer.message import OutgoingMessage, simple_message
+from geminga.producer.message import OutgoingMessage
 
 
 class ManyRows(Rows):
@@ -47,43 +47,32 @@ class ManyRows(Rows):
             of_each = _row("properties", properties)
         _check_counts(count, keys, of_each, callbacks)
         self._publisher = publisher
-        self.messages: list[OutgoingMessage | None] | None = None
         self._many: Many | None = None
+        plain = builder.takes_plain and set(map(type, values)) <= {bytes}
+        plain = plain and keys is None and properties is None
+        items: list[Any] = values
         payloads = values
-        items: list[Any] | None = values
-        if not builder.takes_plain or not set(map(type, values)) <= {bytes}:
-            items = None
-        elif keys is not None or properties is not None:
-            items = None
-            if keys is not None and properties is None and publisher.takes_keys_plainly and _are_plain(keys):
-                builder.note_keys()
-                items = [
-                    value if key is None else simple_message(value, key)
-                    for value, key in zip(values, keys, strict=True)
-                ]
-        if items is None:
+        if not plain:
+            items, payloads = [], []
             # Raise for invalid messages before any is sent.
-            payloads, self.messages = [], []
             prepared = builder.prepare_many(values, keys, properties if of_each is None else of_each)
             try:
                 for payload, message in prepared:
                     payloads.append(payload)
-                    self.messages.append(message)
+                    items.append(payload if message is None else message)
             except (InvalidMessage, TypeError) as error:
                 where = f"values[{len(payloads)}], with its key and its properties"
                 kind = InvalidMessage if isinstance(error, InvalidMessage) else TypeError
                 raise kind(f"{where}: {error}") from error
+        self._in_bulk = plain or publisher.takes_rich_in_bulk
         if done is not None:
             self._many = Many(count, done)
             tokens = self._many.tokens
         else:
             tokens = [None] * count if callbacks is None else callbacks
-        super().__init__(payloads if items is None else items, payloads, tokens)
+        super().__init__(items, payloads, tokens)
         if builder.interceptors:
-            assert self.messages is not None
-            for index, message in enumerate(self.messages):
-                assert message is not None
-                self.tokens[index] = builder.intercepted(message, self.tokens[index])
+            self.tokens = [builder.intercepted(*pair) for pair in zip(items, tokens, strict=True)]
         self._begun = False
 
     def begin(self) -> None:
@@ -98,18 +87,15 @@ class ManyRows(Rows):
     def offer(self) -> bool:
         """Submit the messages that need no permit check; return True if those were all. May run on any
         thread."""
-        count = len(self.payloads)
-        if self.messages is None:
+        if self._in_bulk:
             self._publisher.submit_queue.offer_many(self)
-        return self.done >= count
+        return self.done >= len(self.payloads)
 
     def next(self) -> tuple[bytes, Any, OutgoingMessage | None]:
         """Return the first message that was not submitted."""
         index = self.done
-        message = None if self.messages is None else self.messages[index]
-        if type(self.items[index]) is not bytes:
-            message = self.items[index]
-        return self.payloads[index], self.tokens[index], message
+        item = self.items[index]
+        return self.payloads[index], self.tokens[index], None if type(item) is bytes else item
 
     def refuse(self, error: Exception) -> None:
         """Refuse the first message that was not submitted; and all after it, unless only this one is at
@@ -184,14 +170,6 @@ def _row(name: str, given: Any) -> list[Any]:
     if not several or isinstance(given, (str, bytes, bytearray, memoryview, Mapping, Set)):
         raise TypeError(f"{name} must be a list, with one for each message, not {type(given).__name__}")
     return list(given)
-
-
-def _are_plain(keys: Any) -> bool:
-    """Return whether no key needs a further check: all are None, or ASCII texts that are not empty."""
-    kinds = set(map(type, keys))
-    if kinds - {str, type(None)} or "" in keys:
-        return False
-    return "".join(keys if type(None) not in kinds else filter(None, keys)).isascii()
 
 
 def callbacks_of(callback: Any) -> tuple[Callable[[ManySent], object] | None, Sequence[Any] | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
@@ -20,48 +19,10 @@ from geminga.producer.message import (
     build_simple_message,
     payload_of,
 )
-from geminga.producer.settings import (
-    BatchingType,
-    HashingScheme,
-    PartitionsRoutingMode,
-    ProducerSettings,
-)
-
-logger = logging.getLogger("geminga.producer")
+from geminga.producer.settings import PartitionsRoutingMode, ProducerSettings
 
 NO_EXTRAS = (None, None, None, None, None, False, None, None, None)
 """Arguments of ``send`` after ``content``, all at their defaults."""
-
-_logged: set[str] = set()
-"""Notices that were logged already, once per process."""
-
-
-class _KeyNotices:
-    """Log notices about keys, written with a producer's first key."""
-
-    def __init__(self, settings: ProducerSettings, partitioned: bool) -> None:
-        self._hashes = partitioned and settings.hashing_scheme is HashingScheme.BoostHash
-        self._mixes = settings.batching_enabled and settings.batching_type is BatchingType.Default
-        self.pending = self._hashes or self._mixes
-
-    def log(self, owner: Any) -> None:
-        """Log the notices, once."""
-        if not self.pending:
-            return
-        self.pending = False
-        if self._hashes and "hashes" not in _logged:
-            _logged.add("hashes")
-            logger.info(
-                "keys are routed by BoostHash as in pulsar-client; a Java producer sends the same key to "
-                "another partition unless both use the same hashing_scheme"
-            )
-        if self._mixes:
-            logger.info(
-                "%s: messages of several keys share a batch, and a Key_Shared subscription gives a batch to "
-                "the consumer of its first key; where that matters, create the producer with "
-                "batching_type=BatchingType.KeyBased",
-                owner.topic(),
-            )
 
 
 class MessageBuilder:
@@ -71,9 +32,7 @@ class MessageBuilder:
     producer, whose version its entries carry.
     """
 
-    def __init__(
-        self, owner: Any, context: ClientContext, settings: ProducerSettings, partitioned: bool
-    ) -> None:
+    def __init__(self, owner: Any, context: ClientContext, settings: ProducerSettings) -> None:
         self.belongs_to(owner)
         self._now_ms = context.now_ms
         self._encode = settings.encode
@@ -83,7 +42,6 @@ class MessageBuilder:
             settings.message_routing_mode is PartitionsRoutingMode.CustomPartition
         )
         """Whether every message is built as an `OutgoingMessage`, for interceptors or the router."""
-        self._notices = _KeyNotices(settings, partitioned)
 
     def belongs_to(self, owner: Any) -> None:
         """Set the producer that interceptors receive."""
@@ -95,15 +53,6 @@ class MessageBuilder:
     def takes_plain(self) -> bool:
         """Whether plain bytes need no preparation."""
         return not self._whole and self._encode is None
-
-    @property
-    def takes_simple(self) -> bool:
-        """Whether bytes with a key or properties need no preparation beyond their check."""
-        return self.takes_plain and not self._notices.pending
-
-    def note_keys(self) -> None:
-        """Log the notices about keys, before keys are sent without `prepare`."""
-        self._notices.log(self._owner())
 
     @property
     def interceptors(self) -> InterceptorChain:
@@ -141,22 +90,14 @@ class MessageBuilder:
         message: OutgoingMessage
         if not self._whole and content is not None and keyed is None and extras[2:] == NO_EXTRAS[2:]:
             message = build_simple_message(content, extras[0], extras[1])
-            if self._notices.pending:
-                self._note_key(message)
             return message.payload, message
         message = build_message(content, *extras, now_ms=0 if extras[8] is None else self._now_ms())
         message.schema_version = self._schema_version
         if keyed is not None:
             keyed.give_key(message)
-        if self._notices.pending:
-            self._note_key(message)
         if self._interceptors:
             message = self._interceptors.before_send(self._owner(), message)
         return message.payload, message
-
-    def _note_key(self, message: OutgoingMessage) -> None:
-        if message.partition_key is not None or message.ordering_key is not None:
-            self.note_keys()
 
     def prepare_many(
         self, values: Iterable[Any], keys: Iterable[Any] | None, properties: Any

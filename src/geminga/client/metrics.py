@@ -109,26 +109,25 @@ Waiting = Mapping[ConsumerOrigin, tuple[int, int]]
 class _Counted:
     """Source of counts: a producer's or consumer's partition, or a connection pool.
 
-    Its counters are referred to strongly, the part itself weakly: measuring prolongs no lifetime. A garbage
-    collected part counts as ended.
+    ``measure`` returns whether it has ended, and its values. It refers to the counters strongly and to the
+    part weakly: measuring prolongs no lifetime. A garbage collected part counts as ended.
     """
 
-    def __init__(self, attributes: Attributes) -> None:
+    def __init__(
+        self,
+        attributes: Attributes,
+        measure: Callable[[Waiting], Read],
+        queue: Callable[[], ReceiveQueue | None] = lambda: None,
+    ) -> None:
         self.attributes = attributes
+        self.queue = queue
         self.had_ended = False
+        self._measure = measure
         self._highest: dict[str, int] = {}
         """Last reported values: sums never decrease, although other threads count meanwhile."""
 
-    @property
-    def queue(self) -> ReceiveQueue | None:
-        """Receive queue of the part."""
-        return None
-
-    def measure(self, waiting: Waiting) -> Read:
-        raise NotImplementedError
-
     def read(self, waiting: Waiting) -> Read:
-        ended, values = self.measure(waiting)
+        ended, values = self._measure(waiting)
         for name, value in values.items():
             if INSTRUMENTS[name].sum:
                 value = self._highest[name] = max(value, self._highest.get(name, 0))
@@ -136,14 +135,11 @@ class _Counted:
         return ended, values
 
 
-class _Producer(_Counted):
-    def __init__(self, partition: PartitionProducer, attributes: Attributes) -> None:
-        super().__init__(attributes)
-        self._partition = weakref.ref(partition)
-        self._counted = partition.counters
+def _producer(of: PartitionProducer, attributes: Attributes) -> _Counted:
+    part, counted = weakref.ref(of), of.counters
 
-    def measure(self, waiting: Waiting) -> Read:
-        partition, counted = self._partition(), self._counted
+    def measure(waiting: Waiting) -> Read:
+        partition = part()
         ended = partition is None or partition.state in ENDED
         batch = None if partition is None else partition.batch
         closed = 0 if partition is None else partition.pending.messages
@@ -159,20 +155,18 @@ class _Producer(_Counted):
             "geminga.client.producer.entry.send.count": counted.sent_batches,
         }
 
+    return _Counted(attributes, measure)
 
-class _Consumer(_Counted):
-    def __init__(self, consumer: ConsumerCore, attributes: Attributes) -> None:
-        super().__init__(attributes)
-        self._consumer = weakref.ref(consumer)
-        self._counted, self._flow = consumer.counted, consumer.flow
 
-    @property
-    def queue(self) -> ReceiveQueue | None:
-        consumer = self._consumer()
+def _consumer(of: ConsumerCore, attributes: Attributes) -> _Counted:
+    part, counted, flow = weakref.ref(of), of.counted, of.flow
+
+    def queue() -> ReceiveQueue | None:
+        consumer = part()
         return None if consumer is None else consumer.queue
 
-    def measure(self, waiting: Waiting) -> Read:
-        consumer, counted, flow = self._consumer(), self._counted, self._flow
+    def measure(waiting: Waiting) -> Read:
+        consumer = part()
         ended = consumer is None or consumer.state in (ConsumerState.CLOSED, ConsumerState.FAILED)
         messages, size = (0, 0) if consumer is None else waiting.get(consumer.origin, (0, 0))
         received = "pulsar.client.consumer.message.received"
@@ -189,25 +183,25 @@ class _Consumer(_Counted):
             "pulsar.client.consumer.message.ack.timeout": counted.timed_out,
         }
 
+    return _Counted(attributes, measure, queue)
 
-class _Connections(_Counted):
-    """Connections of one client: opened and closed ones, or those that failed in one way."""
 
-    def __init__(self, pool: ConnectionPool, failure: str = "") -> None:
-        super().__init__((("pulsar.failure.type", failure),) if failure else ())
-        self._pool = weakref.ref(pool)
-        self._counted, self._failure = pool.counted, failure
+def _connections(of: ConnectionPool, failure: str) -> _Counted:
+    """Return the counts of opened and closed connections, or of those that failed in one way."""
+    part, counted = weakref.ref(of), of.counted
 
-    def measure(self, waiting: Waiting) -> Read:
-        pool, counted = self._pool(), self._counted
+    def measure(waiting: Waiting) -> Read:
+        pool = part()
         ended = pool is None or pool.closed
-        if self._failure:
-            failed = counted.unreached if self._failure == TCP_FAILED else counted.unwelcome
+        if failure:
+            failed = counted.unreached if failure == TCP_FAILED else counted.unwelcome
             return ended, {"pulsar.client.connection.failed": failed}
         return ended, {
             "pulsar.client.connection.opened": counted.opened,
             "pulsar.client.connection.closed": counted.closed,
         }
+
+    return _Counted((("pulsar.failure.type", failure),) if failure else (), measure)
 
 
 TCP_FAILED, HANDSHAKE = "tcp-failed", "handshake"
@@ -271,11 +265,7 @@ class _Instruments:
     def _read(self) -> Values:
         """Return the sums over all parts; those of ended parts are kept."""
         parts = list(self._parts)
-        queues = {
-            id(queue): queue
-            for part in parts
-            if isinstance(part, _Consumer) and (queue := part.queue) is not None
-        }
+        queues = {id(queue): queue for part in parts if (queue := part.queue()) is not None}
         waiting: dict[ConsumerOrigin, tuple[int, int]] = {}
         for queue in queues.values():
             waiting.update(queue.held_by_origin())
@@ -357,7 +347,7 @@ class ClientMetrics:
 
     def add_pool(self, pool: ConnectionPool) -> None:
         for failure in ("", TCP_FAILED, HANDSHAKE):
-            self._context.add(_Connections(pool, failure))
+            self._context.add(_connections(pool, failure))
 
     def add_producer(self, partition: PartitionProducer) -> None:
         attributes = self._attributes(partition.topic)
@@ -365,11 +355,11 @@ class ClientMetrics:
         if durations is None:
             durations = self._durations[attributes] = _SendDurations(self._context, attributes)
         partition.counters.heard, partition.counters.heard_at = durations, float("-inf")
-        self._context.add(_Producer(partition, attributes))
+        self._context.add(_producer(partition, attributes))
 
     def add_consumer(self, consumer: ConsumerCore) -> None:
         attributes = (*self._attributes(consumer.topic), ("pulsar.subscription", consumer.subscription))
-        self._context.add(_Consumer(consumer, attributes))
+        self._context.add(_consumer(consumer, attributes))
 
     async def lookup(self, kind: str, answer: Awaitable[A]) -> A:
         """Measure a request about topics. ``kind``: topic, metadata, schema or list-topics."""

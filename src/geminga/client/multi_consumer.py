@@ -13,13 +13,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from geminga.client.consumer_handle import ConsumerHandle, HandleCallbacks
+from geminga.client.consumer_handle import ConsumerHandle, HandleOwner
 from geminga.client.context import ClientContext
 from geminga.client.topic_set import SubscribedPart, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, place_of
-from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import is_end
 from geminga.consumer.settings import ConsumerSettings, InitialPosition, RegexSubscriptionMode
 from geminga.errors import NotConnected, OperationNotSupported, PulsarException, TopicNotFound
@@ -36,11 +35,7 @@ class HandleGroup:
         context: ClientContext,
         topics: TopicSet,
         settings: ConsumerSettings,
-        *,
-        subscription: str,
-        consumer_name: str,
-        queue: ReceiveQueue,
-        callbacks: HandleCallbacks,
+        owner: HandleOwner,
     ) -> None:
         self.handles: dict[str, ConsumerHandle] = {}
         self.whole_entries = False
@@ -50,17 +45,8 @@ class HandleGroup:
         self._context = context
         self._topics = topics
         self._settings = settings
-        self.subscription = subscription
-        self.consumer_name = consumer_name
-        self.queue = queue
-        self.callbacks = callbacks
+        self._owner = owner
         self._watcher: asyncio.Task[None] | None = None
-        self._only: ConsumerHandle | None = None
-        """The only handle, if there never was another: all acknowledgements concern its topic."""
-        self._first: str | None = None
-        """Topic of the first handle."""
-        self._had_others = False
-        """Whether there was ever another handle; a set of all topics could grow without limit."""
 
     # --- opening and growing ---------------------------------------------------------------------
 
@@ -86,7 +72,7 @@ class HandleGroup:
         added, errors = await self._start(parts, settings, None)
         if added:
             topics = ", ".join(handle.topic for handle in added)
-            logger.info("new topics for %s: %s", self.subscription, topics)
+            logger.info("new topics for %s: %s", self._owner.subscription, topics)
         if errors:
             logger.warning(
                 "%d new topics of %s cannot be subscribed to for now; the first: %s",
@@ -115,7 +101,7 @@ class HandleGroup:
                     logger.debug("subscribing to %s failed: %s", handle.topic, error)
                 return
             # At once: its messages arrive while others are still being subscribed to, and are acknowledged.
-            self._keep(handle)
+            self.handles[handle.topic] = handle
             added.append(handle)
 
         starting = start(made[0]) if len(made) == 1 else asyncio.gather(*map(start, made))
@@ -130,17 +116,15 @@ class HandleGroup:
         self._changed()
         return added, errors
 
-    def _keep(self, handle: ConsumerHandle) -> None:
-        self.handles[handle.topic] = handle
-        if self._first is None:
-            self._first = handle.topic
-        if self._first != handle.topic:
-            self._had_others = True
-        self._only = None if self._had_others else handle
-
     def _make(self, part: SubscribedPart, settings: ConsumerSettings, queue_size: int) -> ConsumerHandle:
         handle = ConsumerHandle(
-            self._context, settings, self, topic=part.topic, partition=part.partition, queue_size=queue_size
+            self._context,
+            settings,
+            self._owner,
+            self.failed,
+            topic=part.topic,
+            partition=part.partition,
+            queue_size=queue_size,
         )
         handle.consumer.opener.whole = self.whole_entries
         handle.consumer.opener.untouched = self.untouched_entries
@@ -162,8 +146,6 @@ class HandleGroup:
         return max(1, min(size, total // parts))
 
     def _changed(self) -> None:
-        if not self.handles:
-            self._only = None
         share = self._share(len(self.handles))
         for handle in self.handles.values():
             if handle.consumer.flow.queue_size != share:
@@ -211,7 +193,7 @@ class HandleGroup:
         if self._topics.pattern is not None:
             gone = [handle for topic, handle in self.handles.items() if topic not in names]
             if gone:
-                self.callbacks.before_messages()  # process acknowledgements while the handles exist
+                self._owner.before_messages()  # process acknowledgements while the handles exist
             for handle in gone:
                 del self.handles[handle.topic]
                 logger.info("%s does not exist any more: its consumer is closed", handle.topic)
@@ -221,14 +203,22 @@ class HandleGroup:
             await self._grow(new, settings)
 
     def failed(self, handle: ConsumerHandle, error: Exception) -> None:
+        """Note that reconnecting has failed for good."""
         self.handles.pop(handle.topic, None)
         self._changed()
         if self._topics.pattern is not None and isinstance(error, TopicNotFound):
             logger.info("%s was deleted: its consumer is closed", handle.topic)
             return
-        self.callbacks.on_failure(handle, error)
+        self._owner.on_failure(handle, error)
 
     # --- finding ---------------------------------------------------------------------------------
+
+    @property
+    def _only(self) -> ConsumerHandle | None:
+        """The handle of a consumer that reads one topic, and never another whose messages may remain."""
+        if self._topics.can_grow or len(self._topics.topics) > 1:
+            return None
+        return next(iter(self.handles.values()), None)
 
     @property
     def is_alone(self) -> bool:
@@ -246,7 +236,9 @@ class HandleGroup:
 
     @property
     def starved(self) -> bool:
-        """Whether a part has no permits at the broker. May be read on any thread."""
+        """Whether a part without a queue has no permits at the broker. May be read on any thread."""
+        if self._settings.receiver_queue_size:
+            return False
         for handle in list(self.handles.values()):  # noqa: SIM110 - a generator costs more for one part
             if handle.consumer.starved:
                 return True
@@ -254,10 +246,9 @@ class HandleGroup:
 
     def feed(self) -> None:
         """Request messages from `starved` parts for a waiting receiver."""
-        is_unqueued = self._settings.receiver_queue_size == 0
-        for handle in self.handles.values() if is_unqueued or not self.queue else ():
+        for handle in self.handles.values():
             if handle.consumer.starved:
-                (handle.consumer.want_one if is_unqueued else handle.consumer.recover_permits)()
+                handle.consumer.want_one()
                 handle.flush_soon()
 
     def by_handle(self, messages: list[Message[Any]]) -> Iterable[tuple[ConsumerHandle, list[Message[Any]]]]:

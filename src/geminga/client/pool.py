@@ -179,17 +179,19 @@ class BrokerConnection(asyncio.Protocol):
 
     async def request(
         self,
-        command: pb.BaseCommand,
-        request_id: int,
+        make_command: Callable[[int], pb.BaseCommand],
         timeout: float,
         on_wait: Callable[[], None] | None = None,
     ) -> pb.BaseCommand:
-        """Send a command and wait for its answer, at most ``timeout`` seconds.
+        """Send the command that ``make_command`` makes with a request id, and wait for its answer, at most
+        ``timeout`` seconds.
 
         ``on_wait`` is called when the broker reports that the answer must wait for exclusive access; from
         then on there is no time-out. Raises the `ServerReportedError` of the answer, `Timeout`, or
         `ConnectError`.
         """
+        request_id = self.new_request_id()
+        command = make_command(request_id)
         answer = self.ask(command, request_id, timeout, on_wait)
         try:
             return await answer

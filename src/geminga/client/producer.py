@@ -16,19 +16,17 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.completions import ReceiptWaiter, fail_completion
 from geminga.client.context import ClientContext
-from geminga.client.delegation import called, waited
-from geminga.client.many import ManySent, ManyWaiter, set_outcome
+from geminga.client.delegation import Closing, called, waited
+from geminga.client.many import ManySent, ManyWaiter
 from geminga.client.many_rows import ManyRows, callbacks_of
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
-from geminga.client.ordered_calls import OrderedCalls
 from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
 from geminga.client.statistics_log import HandleCounts
-from geminga.client.tasks import OnceTask
+from geminga.client.tasks import OnceTask, resolve, seen
 from geminga.config import check_type
-from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
+from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException, Result
 from geminga.ids import MessageId, TopicName
-from geminga.producer.result import Result
 from geminga.producer.settings import BATCHING_DELAY_SECONDS, ProducerSettings
 from geminga.producer.statistics import ProducerStatistics
 from geminga.schema import Schema
@@ -50,6 +48,13 @@ SendCallback = Callable[[Result, MessageId], object]
 
 ManyCallback = Callable[[ManySent], object]
 """Callback of a `send_many`; called once, on the client's I/O thread, after the last message's outcome."""
+
+
+LOGGED_TOTALS = (
+    "sent_messages", "sent_batches", "sent_bytes", "acknowledged_messages", "failed_messages", "reconnects",
+)  # fmt: skip
+LOGGED_VALUES = ("pending_messages", "latency_mean_seconds", "latency_p99_seconds")
+"""Statistics in the log: totals, of which the differences are logged, and present values."""
 
 
 async def create_producer(
@@ -103,8 +108,8 @@ def _view(producer: Any, schema: Schema, version: bytes) -> Any:
 
 
 def never(*message: Any) -> bool:
-    """Decline a message; replaces `SubmitQueue.offer` where each message needs preparation, and
-    `Publisher.offer_simple` up to the first message with a key, about which notices may be logged."""
+    """Decline a message; replaces `SubmitQueue.offer` and `Publisher.offer_simple` where each message needs
+    preparation."""
     return False
 
 
@@ -120,11 +125,11 @@ class AsyncProducer(Generic[T_contra]):
         self._settings = publisher.settings
         state = publisher.state
         self._state = state
-        self._messages = MessageBuilder(self, context, publisher.settings, state.partitioned)
+        self._messages = MessageBuilder(self, context, publisher.settings)
         # The fast path takes only bytes that need no preparation.
         plain = self._messages.takes_plain
         self._offer: Callable[[bytes, Any], bool] = publisher.submit_queue.offer if plain else never
-        self._offer_simple = never
+        self._offer_simple = publisher.offer_simple if plain else never
         self._at_once = self._settings.batching_max_publish_delay_seconds <= BATCHING_DELAY_SECONDS
         """Whether a waiting sender closes its batch."""
         self._offer_waited = publisher.submit_queue.offer_urgent if plain else never
@@ -245,8 +250,6 @@ class AsyncProducer(Generic[T_contra]):
             elif self._offer_simple(content, callback, partition_key, properties):
                 return
         payload, token, message = self._messages.prepare(content, callback, extras)
-        if self._messages.takes_simple:
-            self._offer_simple = self._publisher.offer_simple
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=False)
         except PulsarException as error:
@@ -280,7 +283,7 @@ class AsyncProducer(Generic[T_contra]):
         future: asyncio.Future[ManySent] | None = None
         if callback is None:
             future = self._context.loop.create_future()
-            done = partial(set_outcome, future)
+            done = partial(resolve, future, None)
         rows = ManyRows(self._publisher, self._messages, values, keys, properties, each, done)
         try:
             rows.begin()
@@ -346,19 +349,8 @@ class AsyncProducer(Generic[T_contra]):
         now = self._state.statistics()
         return HandleCounts(
             f"producer {now.topic!r} {self._state.producer_name!r}",
-            {
-                "sent_messages": now.sent_messages,
-                "sent_batches": now.sent_batches,
-                "sent_bytes": now.sent_bytes,
-                "acknowledged_messages": now.acknowledged_messages,
-                "failed_messages": now.failed_messages,
-                "reconnects": now.reconnects,
-            },
-            {
-                "pending_messages": now.pending_messages,
-                "latency_mean_seconds": now.latency_mean_seconds,
-                "latency_p99_seconds": now.latency_p99_seconds,
-            },
+            {name: getattr(now, name) for name in LOGGED_TOTALS},
+            {name: getattr(now, name) for name in LOGGED_VALUES},
         )
 
     def _stop_tasks(self) -> None:
@@ -393,9 +385,9 @@ class AsyncProducer(Generic[T_contra]):
     # --- columns ----------------------------------------------------------------------------------
 
     @cached_property
-    def _in_turn(self) -> OrderedCalls:
-        """Tables in the order of the calls."""
-        return OrderedCalls(self._context.loop)
+    def _in_turn(self) -> asyncio.Lock:
+        """Held while a table is submitted: tables are sent in the order of the calls."""
+        return asyncio.Lock()
 
     @property
     def columnar(self) -> ColumnarProducer:
@@ -413,16 +405,22 @@ class AsyncProducer(Generic[T_contra]):
         other in the order of the calls; waiting for their receipts overlaps. A table is sent even if its call
         is cancelled meanwhile.
         """
-        return await self._in_turn.submit(self._columnar_allowed, partial(self.columnar.submit_table, table))
+        return await self._submit_in_turn(partial(self.columnar.submit_table, table))
 
     async def publish_encoded(self, batches: Sequence[ReadyBatch]) -> TableResult:
         """Publish ready-made batches; see `ColumnarProducer.submit_encoded`."""
-        submit = partial(self.columnar.submit_encoded, batches)
-        return await self._in_turn.submit(self._columnar_allowed, submit)
+        return await self._submit_in_turn(partial(self.columnar.submit_encoded, batches))
 
-    def _columnar_allowed(self) -> None:
-        if self._publisher.closed:
-            raise AlreadyClosed("the producer is closed")
+    async def _submit_in_turn(
+        self, submit: Callable[[], concurrent.futures.Future[TableResult]]
+    ) -> TableResult:
+        async with self._in_turn:
+            if self._publisher.closed:
+                raise AlreadyClosed("the producer is closed")
+            submitted = self._context.loop.run_in_executor(None, submit)
+            submitted.add_done_callback(seen)  # the caller may be cancelled
+            result = await asyncio.shield(submitted)
+        return await asyncio.wrap_future(result)
 
     # --- encryption -------------------------------------------------------------------------------
 
@@ -465,7 +463,7 @@ class AsyncProducer(Generic[T_contra]):
         return count
 
 
-class Producer(Generic[T_contra]):
+class Producer(Closing, Generic[T_contra]):
     """Producer for threads; any number of threads may use it at once."""
 
     def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
@@ -475,19 +473,13 @@ class Producer(Generic[T_contra]):
         self._publisher = publisher
         self._offer = producer._offer
         self._offer_waited = publisher.submit_queue.offer_urgent if producer._messages.takes_plain else never
-        self._offer_simple = never
+        self._offer_simple = producer._offer_simple
         self._messages = producer._messages
         self._messages.belongs_to(self)
         self._blocking = publisher.settings.block_if_queue_full
 
     def __repr__(self) -> str:
         return repr(self._producer).replace("AsyncProducer", "Producer")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     topic = called("_producer", AsyncProducer.topic)
     producer_name = called("_producer", AsyncProducer.producer_name)
@@ -593,8 +585,6 @@ class Producer(Generic[T_contra]):
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
         payload, token, message = self._messages.prepare(content, callback, extras)
-        if self._messages.takes_simple:
-            self._offer_simple = self._publisher.offer_simple
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=self._blocking)
         except PulsarException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from geminga.client.context import ClientContext
@@ -68,11 +69,9 @@ class ProducerHandle:
     async def attach(self, connection: BrokerConnection) -> None:
         publisher, partition = self._publisher, self.partition
         connection.add_producer(partition.producer_id, self)
-        request_id = connection.new_request_id()
-        command = partition.create_command(request_id)
         timeout = publisher.context.settings.operation_timeout_seconds
         try:
-            answer = await connection.request(command, request_id, timeout, self._must_wait)
+            answer = await connection.request(partition.create_command, timeout, partition.must_wait)
             partition.check_granted(answer.producer_success, connection.server_version)
         except BaseException as error:
             if not connection.closed and (
@@ -81,7 +80,8 @@ class ProducerHandle:
             ):
                 # The broker may have created the producer: close it, so that it does not block the next
                 # attempt.
-                connection.write(_close_frame(partition.producer_id, connection.new_request_id()))
+                close = close_command(partition.producer_id, connection.new_request_id())
+                connection.write(encode_command(close))
             if isinstance(error, Exception):
                 partition.refused(error, time.monotonic())
                 publisher.schedule()
@@ -89,9 +89,6 @@ class ProducerHandle:
         partition.created(answer.producer_success, connection.max_message_size, time.monotonic())
         self.connection = connection
         publisher.created(partition)
-
-    def _must_wait(self) -> None:
-        self.partition.must_wait()
 
     def on_frame(self, frame: Frame) -> None:
         publisher, partition = self._publisher, self.partition
@@ -134,11 +131,8 @@ class ProducerHandle:
         publisher, connection = self._publisher, self.connection
         try:
             if connection is not None and not connection.closed:
-                request_id = connection.new_request_id()
-                command = _close_command(self.partition.producer_id, request_id)
-                await connection.request(
-                    command, request_id, publisher.context.settings.operation_timeout_seconds
-                )
+                make = partial(close_command, self.partition.producer_id)
+                await connection.request(make, publisher.context.settings.operation_timeout_seconds)
         except PulsarException as error:
             logger.info("closing the producer of %s: %s", self.topic, error)
         finally:
@@ -150,12 +144,7 @@ class ProducerHandle:
                 publisher.schedule()
 
 
-def _close_command(producer_id: int, request_id: int) -> pb.BaseCommand:
-    command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
-    command.close_producer.producer_id = producer_id
-    command.close_producer.request_id = request_id
-    return command
-
-
-def _close_frame(producer_id: int, request_id: int) -> bytes:
-    return encode_command(_close_command(producer_id, request_id))
+def close_command(producer_id: int, request_id: int) -> pb.BaseCommand:
+    """Return CLOSE_PRODUCER."""
+    body = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
+    return pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=body)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from geminga.client import forks
-from geminga.client.completions import fail_completion, finisher, only_wakes_thread, run_completions, set_done
+from geminga.client.completions import fail_completion, only_wakes_thread, run_completions
 from geminga.client.context import ClientContext
 from geminga.client.permit_wait_queue import Target
 from geminga.client.pool import BrokerConnection
@@ -25,6 +25,7 @@ from geminga.client.producer_handle import ProducerHandle
 from geminga.client.send_credits import SendCredits
 from geminga.client.submit_queue import QueuedOperation, QueuedSend, QueuedWork, SubmitQueue, WaitingSend
 from geminga.client.submitting import SubmitWorker
+from geminga.client.tasks import resolve
 from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, ForkedProcessError, PulsarException
 from geminga.producer.message import OutgoingMessage, build_simple_message
@@ -93,7 +94,6 @@ class Publisher:
         )
         self._draining: set[ProducerHandle] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._progress: list[asyncio.Future[None]] = []
         self._turns: list[asyncio.Future[None]] = []
         """Futures resolved at the end of the next `_run`."""
         context.publishers[self] = context.handovers[self] = None
@@ -133,7 +133,7 @@ class Publisher:
         if (
             len(settled) == 1
             and not self._scheduled
-            and not self._progress
+            and not self._turns
             and not self._wait_queue.queues
             and self.submit_queue.room > 0
             and only_wakes_thread(settled[0])
@@ -170,9 +170,10 @@ class Publisher:
             waiter.wait()
 
     @property
-    def takes_keys_plainly(self) -> bool:
-        """Whether there is one partition, whose permits suit messages with and without keys."""
-        return len(self.state.partitions) == 1
+    def takes_rich_in_bulk(self) -> bool:
+        """Whether messages with more than a payload may be submitted together: there is one partition, whose
+        permits suit all of them, and no router of the application."""
+        return len(self.state.partitions) == 1 and not self.state.router.custom
 
     def offer_simple(self, payload: bytes, token: Any, key: Any, properties: Any) -> bool:
         """Submit bytes with a key, properties or both, none of them checked yet; return False if `publish`
@@ -195,7 +196,7 @@ class Publisher:
         if not self._submit(payload, token, message, partition, urgent):
             future: asyncio.Future[None] = self._loop.create_future()
             queued = WaitingSend(
-                payload, token, message, partition, urgent=urgent, waits=True, wake=partial(set_done, future)
+                payload, token, message, partition, urgent=urgent, waits=True, wake=partial(resolve, future)
             )
             self.submit_queue.put_and_wake(queued)
             with queued.waiting():
@@ -332,9 +333,7 @@ class Publisher:
         if self._turns:
             turns, self._turns = self._turns, []
             for turn in turns:
-                set_done(turn)
-        if self._progress:
-            self._check_progress()
+                resolve(turn)
         if ready_set.writable or ready_set.attention:
             self.schedule()
 
@@ -506,9 +505,7 @@ class Publisher:
         self.schedule()
         while self._wait_queue.accepted():
             # Wait for progress rather than for the next iteration: the broker may be away.
-            moved = self._loop.create_future()
-            self._turns.append(moved)
-            await moved
+            await self._next_turn(None)
         self.state.close_batches()
         done: list[asyncio.Future[None]] = []
         for partition in self.state.partitions:
@@ -518,7 +515,7 @@ class Publisher:
                 done.append(future)
                 if tail.watchers is None:
                     tail.watchers = []
-                tail.watchers.append(finisher(future))
+                tail.watchers.append(partial(_finish, future))
         self.schedule()
         if done:
             results = await asyncio.gather(*done, return_exceptions=True)
@@ -538,9 +535,7 @@ class Publisher:
         self._refuse_more()
         self.schedule()
         while not self._drained() and time.monotonic() < deadline:
-            future = self._loop.create_future()
-            self._progress.append(future)
-            await asyncio.wait([future], timeout=max(0.0, deadline - time.monotonic()))
+            await self._next_turn(max(0.0, deadline - time.monotonic()))
         await asyncio.gather(*(handle.close() for handle in list(self.handles.values())))
         self._end()
         return True
@@ -555,9 +550,13 @@ class Publisher:
             and (seconds := deadline - time.monotonic()) > 0
             and any(map(self._may_move, self._wait_queue.accepted()))
         ):
-            moved = self._loop.create_future()
-            self._turns.append(moved)
-            await asyncio.wait([moved], timeout=min(seconds, CONNECTED_CHECK_SECONDS))
+            await self._next_turn(min(seconds, CONNECTED_CHECK_SECONDS))
+
+    async def _next_turn(self, timeout: float | None) -> None:
+        """Wait until `_run` has processed something, at most ``timeout`` seconds."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._turns.append(turn)
+        await asyncio.wait([turn], timeout=timeout)
 
     def _may_move(self, target: Target) -> bool:
         """Return whether permits may be released there."""
@@ -612,11 +611,9 @@ class Publisher:
         """Return whether no message is pending whose receipt could still arrive."""
         return all(not (p.connected and p.pending.head is not None) for p in self.state.partitions)
 
-    def _check_progress(self) -> None:
-        if self._drained():
-            progress, self._progress = self._progress, []
-            for future in progress:
-                set_done(future)
+
+def _finish(future: asyncio.Future[None], operation: SendOperation) -> None:
+    resolve(future, operation.error)
 
 
 def _nothing() -> None:

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic
 
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.consumer import Consumer
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
-from geminga.client.delegation import called, waited
+from geminga.client.delegation import AsyncClosing, Closing, called, waited
 from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
 from geminga.client.statistics_log import HandleCounts
@@ -44,7 +44,7 @@ LOOK_AGAIN_MILLIS = 1000
 any."""
 
 
-class AsyncReader(Generic[T_co]):
+class AsyncReader(AsyncClosing, Generic[T_co]):
     """Reader for asyncio programs; ``async for message in reader`` reads without end."""
 
     def __init__(self, consumer: AsyncConsumer[T_co], start: MessageId | int, inclusive: bool) -> None:
@@ -217,17 +217,11 @@ class AsyncReader(Generic[T_co]):
         except AlreadyClosed:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
     def __repr__(self) -> str:
         return f"<AsyncReader of {self.topic()}>"
 
 
-class Reader(Generic[T_co]):
+class Reader(Closing, Generic[T_co]):
     """Reader for threads; ``for message in reader`` reads without end.
 
     Made by `geminga.Client.create_reader`. Methods are ``pulsar-client``'s.
@@ -334,12 +328,6 @@ class Reader(Generic[T_co]):
             return self.read_next()
         except AlreadyClosed:
             raise StopIteration from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Reader of {self.topic()}>"

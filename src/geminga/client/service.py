@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from geminga.client.authentication import Authentication
 from geminga.config import check_int, check_type, refuse
 from geminga.connection.addresses import ServiceUrl
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServiceInfo:
     """URL and credentials of one cluster."""
 
-    def __init__(
-        self,
-        service_url: str,
-        authentication: Authentication | None = None,
-        tls_trust_certs_file_path: str | None = None,
-    ) -> None:
-        check_type("authentication", authentication, Authentication, optional=True)
-        check_type("tls_trust_certs_file_path", tls_trust_certs_file_path, str, optional=True)
-        self._url = ServiceUrl.parse(service_url)
-        self._authentication = authentication
-        self._tls_trust_certs_file_path = tls_trust_certs_file_path
+    service_url: str
+    """The service URL of the cluster."""
+    authentication: Authentication | None = None
+    """Credentials of the client there; None: no authentication."""
+    tls_trust_certs_file_path: str | None = None
+    """File with the PEM certificates to trust there; None: the system's."""
+
+    def __post_init__(self) -> None:
+        check_type("authentication", self.authentication, Authentication, optional=True)
+        check_type("tls_trust_certs_file_path", self.tls_trust_certs_file_path, str, optional=True)
+        object.__setattr__(self, "service_url", ServiceUrl.parse(self.service_url).text)
 
     @classmethod
     def wrap(cls, service_info: ServiceInfo) -> ServiceInfo:
@@ -31,24 +33,9 @@ class ServiceInfo:
         return service_info
 
     @property
-    def service_url(self) -> str:
-        """The service URL of the cluster."""
-        return self._url.text
-
-    @property
-    def authentication(self) -> Authentication | None:
-        """Credentials of the client there; None: no authentication."""
-        return self._authentication
-
-    @property
     def use_tls(self) -> bool:
         """Whether the service URL uses TLS."""
-        return self._url.tls
-
-    @property
-    def tls_trust_certs_file_path(self) -> str | None:
-        """File with the PEM certificates to trust there; None: the system's."""
-        return self._tls_trust_certs_file_path
+        return ServiceUrl.parse(self.service_url).tls
 
     def __repr__(self) -> str:
         return (

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from geminga.client.pool import (
     BrokerConnection,
@@ -24,8 +25,7 @@ from geminga.client.settings import ClientSettings
 from geminga.client.tasks import seen
 from geminga.connection import commands, http_lookup
 from geminga.connection.addresses import Address, ServiceUrl
-from geminga.connection.lookup import BrokerLocation, TopicLookup
-from geminga.connection.partitions import partition_count
+from geminga.connection.lookup import BrokerLocation, TopicLookup, partition_count
 from geminga.connection.redirects import followed
 from geminga.errors import (
     AuthenticationError,
@@ -57,37 +57,6 @@ class ServiceUnreachable(ConnectError):
 class ServiceUnreachableInTime(Timeout, ServiceUnreachable):
     """`ServiceUnreachable` for the whole time limit of an operation; ``Result.Timeout``, as in
     pulsar-client."""
-
-
-class ServiceLookup(Protocol):
-    """Requests of a client to its cluster. ``remaining``: seconds left for the answer. Raises
-    `ServiceUnreachable`, and the errors that a broker or connecting reports."""
-
-    hosts: Hosts
-
-    async def connection(self) -> BrokerConnection:
-        """Return a binary connection to a host of the service URL."""
-
-    async def place(self, topic: str, remaining: float) -> BrokerLocation:
-        """Return the broker that serves ``topic``, a full name with its partition suffix."""
-
-    async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
-        """Return the number of partitions of ``topic``; 0: it is not partitioned."""
-
-    async def partitions_and_place(
-        self, topic: TopicName, remaining: float
-    ) -> tuple[int, BrokerLocation | None]:
-        """Return the number of partitions, and the broker of an unpartitioned topic if its lookup, sent at
-        the same time, names it at once. The broker may create the topic."""
-
-    async def topics(
-        self, namespace: str, mode: int, pattern: str | None, remaining: float
-    ) -> pb.CommandGetTopicsOfNamespaceResponse:
-        """Return the topics of ``tenant/namespace``."""
-
-    async def ack_holes(self, topic: str, subscription: str) -> int | None:
-        """Return the ack holes of a subscription of an unpartitioned topic or a partition; None if unknown
-        here."""
 
 
 class Hosts:
@@ -135,18 +104,52 @@ class Hosts:
         raise ServiceUnreachable(text, worth_waiting=worth_waiting) from failures[-1]
 
 
-class BinaryLookup:
-    """Lookups in the binary protocol (framing.md section 4)."""
+class ServiceLookup(ABC):
+    """Requests of a client to its cluster. ``remaining``: seconds left for the answer. Raises
+    `ServiceUnreachable`, and the errors that a broker or connecting reports."""
 
     def __init__(self, pool: ConnectionPool, settings: ClientSettings, url: ServiceUrl, start: int) -> None:
         self.hosts = Hosts(url.addresses, start)
         self._pool = pool
         self._settings = settings
         self._url = url
-        self._connect = partial(pool.get, slot=0)
+
+    @abstractmethod
+    async def connection(self) -> BrokerConnection:
+        """Return a binary connection to a host of the service URL."""
+
+    @abstractmethod
+    async def place(self, topic: str, remaining: float) -> BrokerLocation:
+        """Return the broker that serves ``topic``, a full name with its partition suffix."""
+
+    @abstractmethod
+    async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
+        """Return the number of partitions of ``topic``; 0: it is not partitioned."""
+
+    @abstractmethod
+    async def partitions_and_place(
+        self, topic: TopicName, remaining: float
+    ) -> tuple[int, BrokerLocation | None]:
+        """Return the number of partitions, and the broker of an unpartitioned topic if its lookup, sent at
+        the same time, names it at once. The broker may create the topic."""
+
+    @abstractmethod
+    async def topics(
+        self, namespace: str, mode: int, remaining: float
+    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+        """Return the topics of ``tenant/namespace``."""
+
+    async def ack_holes(self, topic: str, subscription: str) -> int | None:
+        """Return the ack holes of a subscription of an unpartitioned topic or a partition; None if unknown
+        here: no command of the binary protocol returns them."""
+        return None
+
+
+class BinaryLookup(ServiceLookup):
+    """Lookups in the binary protocol (framing.md section 4)."""
 
     async def connection(self) -> BrokerConnection:
-        return await self.hosts.first_that(self._connect)
+        return await self.hosts.first_that(partial(self._pool.get, slot=0))
 
     async def place(self, topic: str, remaining: float) -> BrokerLocation:
         deadline = self._pool.loop.time() + remaining
@@ -157,12 +160,9 @@ class BinaryLookup:
                 connection = await self.connection()
             else:
                 connection = await self._pool.get(question.address, slot=0)
-            request_id = connection.new_request_id()
-            command = self._lookup_command(topic, request_id, authoritative=question.authoritative)
+            make = partial(self._lookup_command, topic, authoritative=question.authoritative)
             try:
-                answer = await connection.request(
-                    command, request_id, max(0.0, deadline - self._pool.loop.time())
-                )
+                answer = await connection.request(make, max(0.0, deadline - self._pool.loop.time()))
             except ServiceUnitNotReady:
                 self.hosts.next()  # perhaps another broker is ready
                 raise
@@ -171,26 +171,18 @@ class BinaryLookup:
                 return location
 
     async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
-        answer = await self._ask(
-            lambda request_id: commands.partitioned_metadata(
-                str(topic), request_id, auto_creation=auto_creation
-            ),
-            remaining,
-        )
-        return partition_count(answer)
+        make = partial(commands.partitioned_metadata, str(topic), auto_creation=auto_creation)
+        return partition_count(await self._ask(make, remaining))
 
     async def partitions_and_place(
         self, topic: TopicName, remaining: float
     ) -> tuple[int, BrokerLocation | None]:
         connection, name = await self.connection(), topic.text
-        place_id, count_id = connection.new_request_id(), connection.new_request_id()
+        place_id = connection.new_request_id()
         place = connection.ask(self._lookup_command(name, place_id, authoritative=False), place_id, remaining)
         try:
-            count = partition_count(
-                await connection.request(
-                    commands.partitioned_metadata(name, count_id, auto_creation=True), count_id, remaining
-                )
-            )
+            make = partial(commands.partitioned_metadata, name)
+            count = partition_count(await connection.request(make, remaining))
             if count:
                 return count, None
             try:
@@ -208,33 +200,21 @@ class BinaryLookup:
         )
 
     async def topics(
-        self, namespace: str, mode: int, pattern: str | None, remaining: float
+        self, namespace: str, mode: int, remaining: float
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
         answer = await self._ask(
-            lambda request_id: commands.topics_of_namespace(namespace, request_id, mode, pattern), remaining
+            lambda request_id: commands.topics_of_namespace(namespace, request_id, mode), remaining
         )
         return answer.getTopicsOfNamespaceResponse
-
-    async def ack_holes(self, topic: str, subscription: str) -> int | None:
-        return None  # no command returns it
 
     async def _ask(self, make: Callable[[int], pb.BaseCommand], remaining: float) -> pb.BaseCommand:
         deadline = self._pool.loop.time() + remaining
         connection = await self.connection()
-        request_id = connection.new_request_id()
-        return await connection.request(
-            make(request_id), request_id, max(0.0, deadline - self._pool.loop.time())
-        )
+        return await connection.request(make, max(0.0, deadline - self._pool.loop.time()))
 
 
-class HttpLookup:
+class HttpLookup(ServiceLookup):
     """Lookups over the REST API, with one connection per request."""
-
-    def __init__(self, pool: ConnectionPool, settings: ClientSettings, url: ServiceUrl, start: int) -> None:
-        self.hosts = Hosts(url.addresses, start)
-        self._pool = pool
-        self._settings = settings
-        self._url = url
 
     async def connection(self) -> BrokerConnection:
         """Raise `OperationNotSupported`: the hosts of this service URL speak HTTP."""
@@ -263,7 +243,7 @@ class HttpLookup:
         return count, None if count or isinstance(place, BaseException) else place
 
     async def topics(
-        self, namespace: str, mode: int, pattern: str | None, remaining: float
+        self, namespace: str, mode: int, remaining: float
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
         path = http_lookup.topics_path(namespace, mode)
         return http_lookup.topics_of(await self._ask(path, f"listing the topics of {namespace!r}"), namespace)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from geminga.client.authentication import Authentication
 from geminga.config import check_int, check_seconds, check_type, refuse
 from geminga.connection.addresses import ServiceUrl
 from geminga.connection.authentication import CredentialsProvider, NoAuthentication
@@ -35,6 +37,25 @@ class TlsSettings:
         check_type("tls_validate_hostname", self.validate_hostname, bool)
         check_type("tls_certificate_file_path", self.certificate_path, str, optional=True)
         check_type("tls_private_key_file_path", self.private_key_path, str, optional=True)
+
+
+def security_of(
+    given: Mapping[str, Any], authentication: Authentication | None, trust_certificates_path: str | None
+) -> dict[str, Any]:
+    """Return the settings ``credentials`` and ``tls`` for the TLS arguments of a client or an admin. The
+    certificate of ``authentication`` replaces that of the arguments."""
+    certificate, key = given["tls_certificate_file_path"], given["tls_private_key_file_path"]
+    if authentication is not None and authentication.certificate_path is not None:
+        certificate, key = authentication.certificate_path, authentication.private_key_path
+    tls = TlsSettings(
+        trust_certificates_path=trust_certificates_path,
+        allow_insecure_connection=given["tls_allow_insecure_connection"],
+        validate_hostname=given["tls_validate_hostname"],
+        certificate_path=certificate,
+        private_key_path=key,
+    )
+    provider = NoAuthentication() if authentication is None else authentication.provider
+    return {"credentials": provider, "tls": tls}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.partition import PartitionProducer
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class QueuedSend:
     """A message whose send call has returned.
 
@@ -26,24 +28,15 @@ class QueuedSend:
     sender has left, and the message is not sent.
     """
 
-    __slots__ = ("gone", "message", "partition", "payload", "token", "urgent")
-
-    def __init__(
-        self,
-        payload: bytes,
-        token: Any,
-        message: OutgoingMessage | None,
-        partition: PartitionProducer | None = None,
-        urgent: bool = False,
-    ) -> None:
-        self.payload = payload
-        self.token = token
-        self.message = message
-        self.partition = partition
-        self.urgent = urgent
-        self.gone = False
+    payload: bytes
+    token: Any
+    message: OutgoingMessage | None
+    partition: PartitionProducer | None = None
+    urgent: bool = False
+    gone: bool = field(default=False, init=False)
 
 
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class WaitingSend(QueuedSend):
     """A message whose sender waits until it is accepted or refused with ``error``.
 
@@ -51,23 +44,9 @@ class WaitingSend(QueuedSend):
     thread.
     """
 
-    __slots__ = ("error", "waits", "wake")
-
-    def __init__(
-        self,
-        payload: bytes,
-        token: Any,
-        message: OutgoingMessage | None,
-        partition: PartitionProducer | None,
-        *,
-        urgent: bool,
-        waits: bool,
-        wake: Callable[[], object],
-    ) -> None:
-        super().__init__(payload, token, message, partition, urgent)
-        self.waits = waits
-        self.wake = wake
-        self.error: Exception | None = None
+    waits: bool
+    wake: Callable[[], object]
+    error: Exception | None = field(default=None, init=False)
 
     def settle(self, error: Exception | None) -> None:
         """Accept the message, or refuse it with ``error``."""
@@ -86,17 +65,16 @@ class WaitingSend(QueuedSend):
             raise self.error
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class QueuedWork:
     """A function for the loop to run in order with the messages; ``ended`` is called instead if the loop
     ended before."""
 
-    __slots__ = ("ended", "run")
-
-    def __init__(self, run: Callable[[], None], ended: Callable[[], None]) -> None:
-        self.run = run
-        self.ended = ended
+    run: Callable[[], None]
+    ended: Callable[[], None]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class QueuedOperation:
     """An encoded operation of a table, submitted in order with the messages.
 
@@ -104,33 +82,24 @@ class QueuedOperation:
     refusal; ``settle`` is called once, with None when it was added.
     """
 
-    __slots__ = ("add", "may_wait", "settle")
-
-    gone = False
-    token = partition = message = None
-
-    def __init__(
-        self,
-        add: Callable[[], None],
-        may_wait: Callable[[Exception], bool],
-        settle: Callable[[Exception | None], None],
-    ) -> None:
-        self.add = add
-        self.may_wait = may_wait
-        self.settle = settle
+    add: Callable[[], None]
+    may_wait: Callable[[Exception], bool]
+    settle: Callable[[Exception | None], None]
+    gone: ClassVar[bool] = False
+    token: ClassVar[None] = None
+    partition: ClassVar[None] = None
+    message: ClassVar[None] = None
 
 
+@dataclass(eq=False, repr=False)
 class Rows:
     """Messages to be submitted together: ``items`` with their payloads and tokens; ``done`` of them are
     submitted."""
 
-    __slots__ = ("done", "items", "payloads", "tokens")
-
-    def __init__(self, items: list[Any], payloads: list[bytes], tokens: list[Any]) -> None:
-        self.items = items
-        self.payloads = payloads
-        self.tokens = tokens
-        self.done = 0
+    items: list[Any]
+    payloads: list[bytes]
+    tokens: list[Any]
+    done: int = field(default=0, init=False)
 
 
 PIECE_MESSAGES_MAX = 4096

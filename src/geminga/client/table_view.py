@@ -7,9 +7,10 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, Self
+from typing import Any, Generic, NamedTuple
 
 from geminga.client.context import ClientContext
+from geminga.client.delegation import AsyncClosing, Closing
 from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
 from geminga.client.tasks import OnceTask
@@ -45,7 +46,7 @@ class _Change(NamedTuple):
     listeners: tuple[_Listening, ...]
 
 
-class AsyncTableView(Generic[T_co]):
+class AsyncTableView(AsyncClosing, Generic[T_co]):
     """The newest value of every key, for asyncio programs; iterates like a dict.
 
     Made by `geminga.asyncio.Client.create_table_view`. A reader of all partitions feeds one dict. If several
@@ -261,12 +262,6 @@ class AsyncTableView(Generic[T_co]):
     def __iter__(self) -> Iterator[str]:
         return iter(list(self.values))
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
     def __str__(self) -> str:
         subscription = "" if self.subscription is None else f", subscription={self.subscription}"
         return f"TableView(topic={self.topic}{subscription})"
@@ -325,7 +320,7 @@ async def open_table_view(
     return view
 
 
-class TableView(Generic[T_co]):
+class TableView(Closing, Generic[T_co]):
     """The newest value of every key; methods are ``pulsar-client``'s, and it iterates like a dict."""
 
     def __init__(self, runtime: LoopThread, view: AsyncTableView[Any]) -> None:
@@ -373,12 +368,6 @@ class TableView(Generic[T_co]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._view.values))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __str__(self) -> str:
         return str(self._view)

@@ -120,17 +120,9 @@ class ConsumerTracing:
         attributes["messaging.message.body.size"] = message.size_bytes()
         if partition is not None:
             attributes["messaging.destination.partition.id"] = str(partition)
-        with (
-            self._tracer.start_as_current_span(
-                f"process {topic}",
-                context=context_of(message.properties(), self._propagator),
-                kind=SpanKind.CONSUMER,
-                attributes=attributes,
-                links=[Link(outside)] if outside.is_valid else [],
-                set_status_on_exception=False,
-            ) as span,
-            _failure_recorded(span),
-        ):
+        links = [Link(outside)] if outside.is_valid else []
+        context = context_of(message.properties(), self._propagator)
+        with self._span(topic, attributes, links, context) as span:
             yield span
 
     @contextmanager
@@ -143,17 +135,28 @@ class ConsumerTracing:
         contexts = (_span_context(context_of(m.properties(), self._propagator)) for m in received)
         attributes = _processing_attributes(topic, consumer)
         attributes["messaging.batch.message_count"] = len(received)
-        with (
-            self._tracer.start_as_current_span(
-                "process" if topic is None else f"process {topic}",
-                kind=SpanKind.CONSUMER,
-                attributes=attributes,
-                links=[Link(context) for context in contexts if context is not None],
-                set_status_on_exception=False,
-            ) as span,
-            _failure_recorded(span),
-        ):
+        links = [Link(context) for context in contexts if context is not None]
+        with self._span(topic, attributes, links) as span:
             yield span
+
+    @contextmanager
+    def _span(
+        self, topic: str | None, attributes: dict[str, Any], links: list[Link], context: Context | None = None
+    ) -> Iterator[Span]:
+        """Open a CONSUMER span, which an exception of the block marks as failed."""
+        with self._tracer.start_as_current_span(
+            "process" if topic is None else f"process {topic}",
+            context=context,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=links,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield span
+            except Exception as error:
+                _failed(span, error, recorded=True)
+                raise
 
 
 def context_of(properties: dict[str, str], propagator: TextMapPropagator | None = None) -> Context:
@@ -191,15 +194,6 @@ def _processing_attributes(topic: str | None, consumer: Any) -> dict[str, str | 
         attributes["messaging.destination.subscription.name"] = consumer.subscription_name()
         attributes["messaging.client.id"] = consumer.consumer_name()
     return attributes
-
-
-@contextmanager
-def _failure_recorded(span: Span) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        _failed(span, error, recorded=True)
-        raise
 
 
 def _failed(span: Span, error: Exception, *, recorded: bool = False) -> None:

@@ -47,17 +47,9 @@ class TopicWatcher:
             connection = await self._context.service_connection()
             if not connection.connected.feature_flags.supports_topic_watchers:
                 return
-            request_id = connection.new_request_id()
-            command = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST)
-            command.watchTopicList.request_id = request_id
-            command.watchTopicList.watcher_id = self._watcher_id
-            command.watchTopicList.namespace = self._namespace
-            command.watchTopicList.topics_pattern = self._text
             connection.add_topic_watcher(self._watcher_id, self._on_update)
             try:
-                await connection.request(
-                    command, request_id, self._context.settings.operation_timeout_seconds
-                )
+                await connection.request(self._command, self._context.settings.operation_timeout_seconds)
             except BaseException:
                 connection.remove_topic_watcher(self._watcher_id)
                 raise
@@ -67,6 +59,15 @@ class TopicWatcher:
             logger.debug("the broker does not watch %s: %s", self._text, error)
         except PulsarException as error:
             logger.debug("watching %s failed: %s", self._text, error)
+
+    def _command(self, request_id: int) -> pb.BaseCommand:
+        body = pb.CommandWatchTopicList(
+            request_id=request_id,
+            watcher_id=self._watcher_id,
+            namespace=self._namespace,
+            topics_pattern=self._text,
+        )
+        return pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST, watchTopicList=body)
 
     def _on_update(self, _: pb.BaseCommand) -> None:
         self._changed()

@@ -62,7 +62,7 @@ class NoAuthentication:
     blocking = False
 
     def credentials(self, challenge: bytes | None = None) -> Credentials:
-        return Credentials("none", b"")
+        return Credentials(self.method, b"")
 
 
 class TokenCredentials:
@@ -127,14 +127,10 @@ class BasicCredentials:
         return f"BasicCredentials({self._username!r}, ***, method={self.method!r})"
 
 
-class TlsCredentials:
+class TlsCredentials(NoAuthentication):
     """Provider for the client certificate of the TLS connection; no data is sent."""
 
     method = "tls"
-    blocking = False
-
-    def credentials(self, challenge: bytes | None = None) -> Credentials:
-        return Credentials("tls", b"")
 
 
 def obtain(provider: CredentialsProvider, challenge: bytes | None = None) -> Credentials:

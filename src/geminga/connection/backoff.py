@@ -36,11 +36,6 @@ class Backoff:
         self._random = random
         self._attempts = 0
 
-    @property
-    def attempts(self) -> int:
-        """Number of delays returned since the last `reset`."""
-        return self._attempts
-
     def next(self) -> float:
         """Return the next delay in seconds."""
         # The exponent is capped so that the power stays small during long outages.

@@ -24,7 +24,6 @@ from typing import NamedTuple
 from geminga.connection import commands
 from geminga.connection.addresses import Address, parse_broker_url
 from geminga.connection.authentication import Credentials
-from geminga.connection.keepalive import INTERVAL_SECONDS, KeepAlive, KeepAliveAction
 from geminga.connection.requests import ANSWERS, PRODUCER_SUCCESS
 from geminga.errors import ConnectError, InvalidUrl, ProtocolError, PulsarException, Timeout, from_server
 from geminga.wire.client_frames import ClientFrameDecoder
@@ -71,32 +70,25 @@ OWNER_INPUTS = frozenset(
     {ConnectionInput.OPENED, ConnectionInput.CREDENTIALS, ConnectionInput.REQUEST, ConnectionInput.CLOSE}
 )
 
-TRANSITIONS: dict[tuple[ConnectionState, ConnectionInput], ConnectionState] = {
-    (ConnectionState.START, ConnectionInput.OPENED): ConnectionState.HANDSHAKE,
-    (ConnectionState.START, ConnectionInput.CLOSE): ConnectionState.CLOSED,
-    (ConnectionState.HANDSHAKE, ConnectionInput.CONNECTED): ConnectionState.READY,
-    (ConnectionState.HANDSHAKE, ConnectionInput.CHALLENGE): ConnectionState.CHALLENGED,
-    (ConnectionState.HANDSHAKE, ConnectionInput.PING): ConnectionState.HANDSHAKE,
-    (ConnectionState.HANDSHAKE, ConnectionInput.PONG): ConnectionState.HANDSHAKE,
-    (ConnectionState.HANDSHAKE, ConnectionInput.ANSWER): ConnectionState.CLOSED,
-    (ConnectionState.HANDSHAKE, ConnectionInput.CLOSE): ConnectionState.CLOSED,
-    (ConnectionState.CHALLENGED, ConnectionInput.CREDENTIALS): ConnectionState.HANDSHAKE,
-    (ConnectionState.CHALLENGED, ConnectionInput.PING): ConnectionState.CHALLENGED,
-    (ConnectionState.CHALLENGED, ConnectionInput.PONG): ConnectionState.CHALLENGED,
-    (ConnectionState.CHALLENGED, ConnectionInput.ANSWER): ConnectionState.CLOSED,
-    (ConnectionState.CHALLENGED, ConnectionInput.CLOSE): ConnectionState.CLOSED,
-    (ConnectionState.READY, ConnectionInput.CHALLENGE): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.CREDENTIALS): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.REQUEST): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.ANSWER): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.HANDLE_FRAME): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.PING): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.PONG): ConnectionState.READY,
-    (ConnectionState.READY, ConnectionInput.CLOSE): ConnectionState.CLOSED,
-    (ConnectionState.CLOSED, ConnectionInput.CLOSE): ConnectionState.CLOSED,
+_S, _I = ConnectionState, ConnectionInput
+_TABLE: dict[ConnectionState, dict[ConnectionInput, ConnectionState]] = {
+    _S.START: {_I.OPENED: _S.HANDSHAKE, _I.CLOSE: _S.CLOSED},
+    _S.HANDSHAKE: {
+        _I.CONNECTED: _S.READY, _I.CHALLENGE: _S.CHALLENGED, _I.PING: _S.HANDSHAKE, _I.PONG: _S.HANDSHAKE,
+        _I.ANSWER: _S.CLOSED, _I.CLOSE: _S.CLOSED,
+    },
+    _S.CHALLENGED: {
+        _I.CREDENTIALS: _S.HANDSHAKE, _I.PING: _S.CHALLENGED, _I.PONG: _S.CHALLENGED, _I.ANSWER: _S.CLOSED,
+        _I.CLOSE: _S.CLOSED,
+    },
+    _S.READY: {
+        **dict.fromkeys((kind for kind in _I if kind not in (_I.OPENED, _I.CONNECTED)), _S.READY),
+        _I.CLOSE: _S.CLOSED,
+    },
     # Credentials may arrive late: the connection ended while a provider was obtaining them.
-    (ConnectionState.CLOSED, ConnectionInput.CREDENTIALS): ConnectionState.CLOSED,
-}
+    _S.CLOSED: {_I.CLOSE: _S.CLOSED, _I.CREDENTIALS: _S.CLOSED},
+}  # fmt: skip
+TRANSITIONS = {(state, kind): end for state, row in _TABLE.items() for kind, end in row.items()}
 
 HANDLE_FRAMES = frozenset((
     Type.SEND_RECEIPT, Type.SEND_ERROR, Type.MESSAGE, Type.ACTIVE_CONSUMER_CHANGE, Type.REACHED_END_OF_TOPIC,
@@ -116,6 +108,47 @@ INPUT_OF_TYPE: dict[int, ConnectionInput] = {
     **dict.fromkeys(HANDLE_FRAMES, ConnectionInput.HANDLE_FRAME),
     **dict.fromkeys(NOTICES, ConnectionInput.HANDLE_FRAME),
 }
+
+
+KEEPALIVE_SECONDS = 30.0
+
+
+class KeepAliveAction(Enum):
+    """Action that `KeepAlive.tick` requests."""
+
+    NOTHING = "nothing"
+    SEND_PING = "send ping"
+    PEER_SILENT = "peer silent"
+
+
+class KeepAlive:
+    """Timer of one side (framing.md section 3): a PING after ``interval_seconds`` without data, the end of
+    the connection after as long without any byte. The owner sets ``last_received`` for every piece of data:
+    the hot path writes one float."""
+
+    __slots__ = ("interval_seconds", "last_received", "ping_sent_at")
+
+    def __init__(self, interval_seconds: float, now: float) -> None:
+        self.interval_seconds = interval_seconds
+        self.last_received = now
+        self.ping_sent_at: float | None = None
+
+    def next_deadline(self) -> float:
+        """Return the time at which `tick` must run if nothing arrives until then."""
+        base = self.last_received
+        if self.ping_sent_at is not None and self.ping_sent_at > base:
+            base = self.ping_sent_at
+        return base + self.interval_seconds
+
+    def tick(self, now: float) -> KeepAliveAction:
+        """Return the action that is due; to be called at or after `next_deadline`, earlier calls do
+        nothing."""
+        if now < self.next_deadline():
+            return KeepAliveAction.NOTHING
+        if self.ping_sent_at is not None and self.ping_sent_at > self.last_received:
+            return KeepAliveAction.PEER_SILENT
+        self.ping_sent_at = now
+        return KeepAliveAction.SEND_PING
 
 
 class Connected(NamedTuple):
@@ -195,7 +228,7 @@ class ClientConnection:
         tls: bool = False,
         proxy_to_broker: str | None = None,
         handshake_timeout_seconds: float = 10.0,
-        keepalive_interval_seconds: float = INTERVAL_SECONDS,
+        keepalive_interval_seconds: float = KEEPALIVE_SECONDS,
     ) -> None:
         self.peer = peer
         self.state = ConnectionState.START

@@ -15,8 +15,7 @@ from urllib.parse import quote, urlencode
 
 from geminga.connection.addresses import Address
 from geminga.connection.commands import CLIENT_VERSION
-from geminga.connection.lookup import BrokerLocation, usable_address
-from geminga.connection.partitions import believed_count
+from geminga.connection.lookup import BrokerLocation, believed_count, usable_address
 from geminga.connection.redirects import REDIRECTS
 from geminga.errors import (
     AuthenticationError,
@@ -108,23 +107,29 @@ def _path_of(topic: TopicName) -> str:
     return f"{topic.domain}/{quote(topic.tenant)}/{quote(topic.namespace)}/{topic.encoded_local}"
 
 
-def request(address: Address, path: str, headers: tuple[tuple[str, str], ...]) -> bytes:
-    """Return the bytes of a GET; the server closes the connection after its answer."""
+def request(
+    address: Address, path: str, headers: tuple[tuple[str, str], ...], method: str = "GET",
+    body: bytes | None = None, *, closes: bool = True,
+) -> bytes:  # fmt: skip
+    """Return the bytes of a request. ``closes``: the server closes the connection after its answer. Raises
+    `AuthenticationError` for credentials that no header can hold."""
     lines = [
-        f"GET {path} HTTP/1.1",
+        f"{method} {path} HTTP/1.1",
         f"Host: {address.host_port}",
         f"User-Agent: {CLIENT_VERSION}",
-        "Accept: application/json",
-        "Connection: close",
-        *(f"{name}: {_header(value)}" for name, value in headers),
+        "Accept: application/json, */*",
     ]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-def _header(value: str) -> str:
-    if any(c in value for c in "\r\n\x00"):
-        raise AuthenticationError("the credentials hold a line break, which HTTP headers do not allow")
-    return value
+    if closes:
+        lines.append("Connection: close")
+    if body is not None:
+        lines.append("Content-Type: application/json")
+    if body is not None or method not in ("GET", "HEAD"):
+        lines.append(f"Content-Length: {len(body or b'')}")
+    for name, value in headers:
+        if any(c in value for c in "\r\n\x00"):
+            raise AuthenticationError("the credentials hold a line break, which HTTP headers do not allow")
+        lines.append(f"{name}: {value}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")
 
 
 class _Bytes:

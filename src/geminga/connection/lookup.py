@@ -1,11 +1,12 @@
-"""Lookup of a topic's broker: LOOKUP, redirects, and proxies (framing.md section 4)."""
+"""Lookup of a topic: its broker (LOOKUP, redirects, proxies; framing.md section 4), and its partitions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from geminga.connection.addresses import Address, parse_broker_url
-from geminga.errors import InvalidUrl, LookupError
+from geminga.errors import InvalidUrl, LookupError, ProtocolError
+from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 REDIRECTS_MAX = 20
@@ -82,3 +83,29 @@ def usable_address(url: str, topic: str, *, tls: bool) -> Address:
         # Credentials for a verified peer are never sent unencrypted.
         raise LookupError(f"lookup of {topic!r} leads from TLS to a plain address, {address}; refused")
     return address
+
+
+PARTITIONS_MAX = 1_000_000
+"""Limit on the number of partitions that a broker may announce, so that a wrong answer cannot exhaust the
+memory."""
+
+
+def partition_count(command: pb.BaseCommand) -> int:
+    """Return the count in a PARTITIONED_METADATA_RESPONSE without an error; 0: not partitioned. Raises
+    `ProtocolError` for a count above `PARTITIONS_MAX`."""
+    return believed_count(command.partitionMetadataResponse.partitions)
+
+
+def believed_count(count: int) -> int:
+    """Return ``count``. Raises `ProtocolError` above `PARTITIONS_MAX`."""
+    if count > PARTITIONS_MAX:
+        raise ProtocolError(f"the broker announces {count} partitions; at most {PARTITIONS_MAX} are accepted")
+    return int(count)
+
+
+def partition_names(topic: str, count: int) -> list[str]:
+    """Return the topics to connect to: the topic itself, or its ``count`` partitions in order."""
+    name = TopicName.parse(topic)
+    if count == 0:
+        return [str(name)]
+    return [str(name.partition_name(index)) for index in range(count)]

@@ -37,13 +37,6 @@ ANSWERS: dict[int, AnswerShape] = {
     Type.GET_OR_CREATE_SCHEMA_RESPONSE: AnswerShape(
         "getOrCreateSchemaResponse", "error_code", "error_message"
     ),
-    Type.NEW_TXN_RESPONSE: AnswerShape("newTxnResponse", "error", "message"),
-    Type.ADD_PARTITION_TO_TXN_RESPONSE: AnswerShape("addPartitionToTxnResponse", "error", "message"),
-    Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE: AnswerShape("addSubscriptionToTxnResponse", "error", "message"),
-    Type.END_TXN_RESPONSE: AnswerShape("endTxnResponse", "error", "message"),
-    Type.END_TXN_ON_PARTITION_RESPONSE: AnswerShape("endTxnOnPartitionResponse", "error", "message"),
-    Type.END_TXN_ON_SUBSCRIPTION_RESPONSE: AnswerShape("endTxnOnSubscriptionResponse", "error", "message"),
-    Type.TC_CLIENT_CONNECT_RESPONSE: AnswerShape("tcClientConnectResponse", "error", "message"),
     Type.WATCH_TOPIC_LIST_SUCCESS: AnswerShape("watchTopicListSuccess"),
 }
 

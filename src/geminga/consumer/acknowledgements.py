@@ -16,20 +16,152 @@ other reconnect, and then the whole batch must be delivered. Java's and the C++ 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby, islice, repeat
 from operator import attrgetter
 from typing import Any
 
 from geminga.consumer.commands import ACK_CUMULATIVE, ACK_INDIVIDUAL, encode_ack
 from geminga.consumer.message import EntryAcks, EntryKey, Message, ReceivedEntry, UnbatchedRun
-from geminga.consumer.parts import DeliveredParts, drop_through
-from geminga.consumer.receipts import AckReceipts, AckRequest, Cumulative
 from geminga.ids import MessageId
 
 _ENTRY_OF = attrgetter("_entry")
 
 IDS_PER_COMMAND_MAX = 10_000
 """Maximum ids in one ACK command: a frame of about 200 KB."""
+
+KNOWN_BATCHES_MAX = 100_000
+"""Maximum partly acknowledged batches that are remembered; the oldest is forgotten first."""
+
+
+class DeliveredParts:
+    """The unfinished batches and the chunked messages that one consumer received."""
+
+    def __init__(self) -> None:
+        self.batches: dict[EntryKey, EntryAcks] = {}
+        """Acknowledgement states of the unfinished batches."""
+        self.chunks: dict[EntryKey, list[EntryKey]] = {}
+        """Entries of each chunked message, by the last one's."""
+
+    def batch_of(self, key: EntryKey, count: int) -> EntryAcks:
+        """Return the acknowledgement state of a batch: the known one when the entry is redelivered."""
+        acks = self.batches.get(key)
+        if acks is None or len(acks.flags) != count:
+            acks = self.batches[key] = EntryAcks(count)
+            if len(self.batches) > KNOWN_BATCHES_MAX:
+                del self.batches[next(iter(self.batches))]
+        return acks
+
+    def chunked(self, key: EntryKey, chunk_ids: list[EntryKey]) -> None:
+        """Register the chunks of a message, which are acknowledged together; ``key`` is the last chunk's."""
+        self.chunks[key] = chunk_ids
+        if len(self.chunks) > KNOWN_BATCHES_MAX:
+            del self.chunks[next(iter(self.chunks))]
+
+    def entries_of(self, key: EntryKey) -> list[EntryKey]:
+        """Return the entries of a message: its own, or all chunks of a chunked one."""
+        return self.chunks.get(key) or [key]
+
+    def drop_through(self, key: EntryKey, inclusive: bool) -> None:
+        """Forget what is below an entry, and the entry itself if ``inclusive``."""
+        drop_through(self.batches, key, inclusive)
+        drop_through(self.chunks, key, inclusive)
+
+    def forget(self) -> None:
+        """Forget everything. Later acknowledgements do not complete these batches."""
+        for acks in self.batches.values():
+            acks.reopen()
+        self.batches.clear()
+        self.chunks.clear()
+
+
+def drop_through(table: dict[EntryKey, Any], key: EntryKey, inclusive: bool) -> None:
+    """Remove the keys below ``key``, and ``key`` itself if ``inclusive``. Tables are mostly ordered by key: a
+    covered key after one that is not covered stays a while, which is harmless."""
+    covered = []
+    for known in table:
+        if not (known < key or (inclusive and known == key)):
+            break
+        covered.append(known)
+    for known in covered:
+        del table[known]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Cumulative:
+    """Cumulative position; ``acks`` has the remaining messages of its last entry."""
+
+    key: EntryKey
+    acks: EntryAcks | None
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class _Wait:
+    """Tokens, and the number of ACKs sent before them that have no receipt yet."""
+
+    tokens: list[Any]
+    unanswered: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class AckRequest:
+    """One ACK command, sent or about to be sent."""
+
+    individual: dict[EntryKey, EntryAcks | None] = field(default_factory=dict)
+    cumulative: Cumulative | None = None
+    waits: list[_Wait] = field(default_factory=list)
+
+
+class AckReceipts:
+    """The ACKs of one consumer, by request id."""
+
+    def __init__(self) -> None:
+        self._requests: dict[int, AckRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def sent(self, request_id: int, request: AckRequest) -> None:
+        """Note an ACK that is about to be sent."""
+        self._requests[request_id] = request
+
+    def wait(self, tokens: list[Any]) -> list[Any]:
+        """Keep ``tokens`` until all these ACKs are answered; return those that wait for no ACK."""
+        if not tokens or not self._requests:
+            return tokens
+        wait = _Wait(tokens, len(self._requests))
+        for request in self._requests.values():
+            request.waits.append(wait)
+        return []
+
+    def settles(self, key: EntryKey) -> bool:
+        """Return whether one of the ACKs has all messages of the entry."""
+        sent = self._requests
+        return bool(sent) and any(one.individual.get(key, self) is None for one in sent.values())
+
+    def touches(self, keys: Sequence[EntryKey]) -> bool:
+        """Return whether one of the ACKs has one of the entries."""
+        return not all(request.individual.keys().isdisjoint(keys) for request in self._requests.values())
+
+    def answered(self, request_id: int, *, failed: bool = False) -> list[Any]:
+        """Handle an ACK_RESPONSE; return the tokens that it settles: those whose last answer it is, and with
+        ``failed`` all that it concerns. An unknown id settles none."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return []
+        settled: list[Any] = []
+        for wait in request.waits:
+            wait.unanswered -= 1
+            if failed or not wait.unanswered:
+                settled += wait.tokens
+                wait.tokens = []
+        return settled
+
+    def withdraw(self) -> tuple[list[AckRequest], list[Any]]:
+        """Forget all ACKs: return them, and the tokens that waited for them."""
+        requests, self._requests = list(self._requests.values()), {}
+        waits = {id(wait): wait for request in requests for wait in request.waits}
+        return requests, [token for wait in waits.values() for token in wait.tokens]
 
 
 class AckTracker:
@@ -150,18 +282,12 @@ class AckTracker:
         An unknown batch is done when the ids of all its messages were acknowledged, if the id has the batch
         size; otherwise the whole entry is acknowledged, as the C++ client does.
         """
-        key = (message_id.ledger_id, message_id.entry_id)
+        key, index = (message_id.ledger_id, message_id.entry_id), message_id.batch_index
+        if index >= 0 and (message_id.batch_size > 0 or key in self.parts.batches):
+            return self.acknowledge_indexes(key, message_id.batch_size, (index,), now)
         if self._pending.get(key, self) is None:
             return []
         self._arm(now)
-        if message_id.batch_index >= 0:
-            acks = self.parts.batches.get(key)
-            if acks is None and message_id.batch_size > 0:
-                acks = self.parts.batch_of(key, message_id.batch_size)
-            if acks is not None and not acks.settle(message_id.batch_index):
-                if self._batch_index and acks.remaining:
-                    self._note_partial(key, acks)
-                return []
         chunk_ids = self.parts.chunks.pop(key, None)
         if chunk_ids is None and message_id.first_chunk is not None:
             first = message_id.first_chunk

@@ -38,13 +38,9 @@ def subscribe(
     request_id: int,
     *,
     start_message_id: MessageId | None,
-    first_time: bool,
     epoch: int | None,
 ) -> pb.BaseCommand:
-    """Return SUBSCRIBE. ``start_message_id`` is only sent for a subscription that is not durable.
-
-    ``first_time``: the start rollback is only requested once, as in the Java client.
-    """
+    """Return SUBSCRIBE. ``start_message_id`` is only sent for a subscription that is not durable."""
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     body = command.subscribe
     body.topic = consumer.topic
@@ -63,8 +59,6 @@ def subscribe(
     body.initialPosition = settings.initial_position.value  # type: ignore[assignment]
     body.replicate_subscription_state = settings.replicate_subscription_state_enabled
     body.force_topic_creation = settings.force_topic_creation
-    if first_time and settings.start_message_rollback_seconds:
-        body.start_message_rollback_duration_sec = settings.start_message_rollback_seconds
     if settings.consumer_type is ConsumerType.KeyShared:
         _add_key_shared(body.keySharedMeta, settings)
     _add_pairs(body.subscription_properties, settings.subscription_properties)
@@ -79,17 +73,17 @@ def ask_for_durable(consumer: ConsumerIdentity, request_id: int) -> pb.BaseComma
     Otherwise it creates a non-durable one that ends with its consumer. The protocol has no other query for
     that: SUBSCRIBE creates missing subscriptions.
     """
-    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-    body = command.subscribe
-    body.topic = consumer.topic
-    body.subscription = consumer.subscription
-    body.subType = pb.CommandSubscribe.Exclusive
-    body.consumer_id = consumer.consumer_id
-    body.request_id = request_id
-    body.consumer_name = consumer.consumer_name
-    body.durable = False
-    body.force_topic_creation = False
-    return command
+    body = pb.CommandSubscribe(
+        topic=consumer.topic,
+        subscription=consumer.subscription,
+        subType=pb.CommandSubscribe.Exclusive,
+        consumer_id=consumer.consumer_id,
+        request_id=request_id,
+        consumer_name=consumer.consumer_name,
+        durable=False,
+        force_topic_creation=False,
+    )
+    return pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE, subscribe=body)
 
 
 def _add_pairs(target: Any, pairs: Mapping[str, str]) -> None:
@@ -140,33 +134,25 @@ def seek(
 
 
 def close_consumer(consumer_id: int, request_id: int) -> pb.BaseCommand:
-    command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
-    command.close_consumer.consumer_id = consumer_id
-    command.close_consumer.request_id = request_id
-    return command
+    body = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
+    return pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=body)
 
 
 def unsubscribe(consumer_id: int, request_id: int, *, force: bool = False) -> pb.BaseCommand:
-    command = pb.BaseCommand(type=pb.BaseCommand.UNSUBSCRIBE)
-    command.unsubscribe.consumer_id = consumer_id
-    command.unsubscribe.request_id = request_id
+    body = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id)
     if force:
-        command.unsubscribe.force = True
-    return command
+        body.force = True
+    return pb.BaseCommand(type=pb.BaseCommand.UNSUBSCRIBE, unsubscribe=body)
 
 
 def get_last_message_id(consumer_id: int, request_id: int) -> pb.BaseCommand:
-    command = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID)
-    command.getLastMessageId.consumer_id = consumer_id
-    command.getLastMessageId.request_id = request_id
-    return command
+    body = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
+    return pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID, getLastMessageId=body)
 
 
 def consumer_stats(consumer_id: int, request_id: int) -> pb.BaseCommand:
-    command = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS)
-    command.consumerStats.consumer_id = consumer_id
-    command.consumerStats.request_id = request_id
-    return command
+    body = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
+    return pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS, consumerStats=body)
 
 
 def redeliver(consumer_id: int, keys: Iterable[EntryKey], epoch: int | None) -> pb.BaseCommand:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from geminga.consumer import commands
 from geminga.consumer.acknowledgements import AckTracker
 from geminga.consumer.commands import ACK_INDIVIDUAL, ConsumerIdentity, encode_ack
@@ -37,11 +39,9 @@ from geminga.consumer.message import (
     indexes_left,
     indexes_of,
 )
-from geminga.consumer.mixed_keys import BATCHES_LOOKED_AT_MAX, producer_that_mixes_keys
 from geminga.consumer.opening import EntryOpener, OpenedFrame, open_whole, permits_of
-from geminga.consumer.position import ConsumerPosition, Queued
 from geminga.consumer.queue import ReceiveQueue
-from geminga.consumer.seek import NO_FILTER, seek_ack_set
+from geminga.consumer.seek import NO_FILTER, ConsumerPosition, Queued, seek_ack_set
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.settlement import Settlement
 from geminga.consumer.state import ConsumerInput, ConsumerState, next_state
@@ -56,6 +56,10 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 REDELIVER_IDS_MAX = 1000
 """Maximum ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
+BATCHES_LOOKED_AT_MAX = 100
+"""Maximum batches whose keys a Key_Shared consumer compares, until it finds several keys in one."""
+KEYS_LOOKED_AT_MAX = 10
+"""Maximum messages of a batch whose keys are compared."""
 
 
 class ConsumerCore(Settlement):
@@ -106,7 +110,6 @@ class ConsumerCore(Settlement):
         self.output: list[bytes] = []
         """Frames to send, in order; see `take_output`."""
         self.events: list[ConsumerEvent] = []
-        self._first_subscribe = True
         self._position = ConsumerPosition(
             settings.start_message_id,
             inclusive=settings.start_message_id_inclusive,
@@ -122,13 +125,12 @@ class ConsumerCore(Settlement):
     def subscribe(self, request_id: int) -> pb.BaseCommand:
         """Return the SUBSCRIBE command for a new connection."""
         self.state = next_state(self.state, ConsumerInput.ATTACH)
-        first_time, self._first_subscribe = self._first_subscribe, False
-        if not first_time:
-            self._end_connection()
+        self._end_connection()
+        epoch = None if self.settings.individual_only else self.epoch
+        start = self._position.attach()
         return commands.subscribe(
-            self.settings, self.identity, request_id, start_message_id=self._position.attach(),
-            first_time=first_time, epoch=None if self.settings.individual_only else self.epoch,
-        )  # fmt: skip
+            self.settings, self.identity, request_id, start_message_id=start, epoch=epoch
+        )
 
     def subscribed(self, now: float) -> None:
         """Handle SUCCESS of the broker: send pending acknowledgements, then the permits."""
@@ -184,7 +186,6 @@ class ConsumerCore(Settlement):
         self.opener.whole = whole
         self._position.begin_anew()
         self._seek_target = None
-        self._first_subscribe = True
         self.epoch = 0
 
     def failed(self, error: Exception) -> None:
@@ -327,7 +328,7 @@ class ConsumerCore(Settlement):
         count = entry.count
         if count == 1:
             return [] if first > 0 or compacted_out else None
-        acks = self.acks.parts.batch_of(key, count) if self.origin.keeps else EntryAcks(*key, count)
+        acks = self.acks.parts.batch_of(key, count) if self.origin.keeps else EntryAcks(count)
         entry.acks = acks
         if entry.ack_set:
             acks.apply_ack_set(entry.ack_set)
@@ -468,12 +469,6 @@ class ConsumerCore(Settlement):
     def starved(self) -> bool:
         """Return whether the broker has no permit of ours. Thread-safe."""
         return self.flow.outstanding <= 0
-
-    def recover_permits(self) -> None:
-        """Recover lost permits while the queue is empty and a receiver waits: see `FlowControl.recover`."""
-        if self.state is ConsumerState.READY:
-            self.flow.recover()
-            self._grant()
 
     def resize_queue(self, queue_size: int) -> None:
         """Set a new share of the total queue."""
@@ -662,3 +657,14 @@ class ConsumerCore(Settlement):
     def take_events(self) -> list[ConsumerEvent]:
         events, self.events = self.events, []
         return events
+
+
+def producer_that_mixes_keys(entry: ReceivedEntry, indexes: Sequence[int]) -> str | None:
+    """Return the name of the batch's producer if its messages have several keys; else None."""
+    messages = [Message(entry, index) for index in indexes[:KEYS_LOOKED_AT_MAX]]
+    try:
+        # Key_Shared dispatches by this key.
+        keys = {message.ordering_key() or message.partition_key() for message in messages}
+        return messages[0].producer_name() if len(keys) > 1 else None
+    except DecodeError:
+        return None  # reading the message reports the error

@@ -8,8 +8,9 @@ subscribed as well. Published messages carry the Java client's properties.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerDeadLetterPolicy
 from geminga.ids import MessageId, TopicName
 
@@ -26,12 +27,6 @@ PROPERTY_DELAY_TIME = "DELAY_TIME"
 
 RETRY_MAX_DEFAULT = 16
 """Maximum reconsume attempts without a policy, as in the Java client."""
-
-
-class _Received(Protocol):
-    def properties(self) -> dict[str, str]: ...
-    def message_id(self) -> MessageId: ...
-    def topic_name(self) -> str: ...
 
 
 def dead_letter_topic(topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None) -> str:
@@ -63,7 +58,7 @@ def _java_text(message_id: MessageId) -> str:
     return f"{text}:{message_id.batch_index}" if message_id.batch_index >= 0 else text
 
 
-def origin_properties(message: _Received, subscription: str) -> dict[str, str]:
+def origin_properties(message: Message[Any], subscription: str) -> dict[str, str]:
     """Return the message's properties with its origin; origins from earlier hops are kept."""
     properties = message.properties()
     origin = _java_text(message.message_id())
@@ -84,7 +79,7 @@ class DeadLetter(NamedTuple):
 
 
 def plan_dead_letter(
-    message: _Received, topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None
+    message: Message[Any], topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None
 ) -> DeadLetter:
     """Return the dead letter for a message that was redelivered too often."""
     return DeadLetter(
@@ -95,7 +90,7 @@ def plan_dead_letter(
 
 
 def plan_retry(
-    message: _Received,
+    message: Message[Any],
     topic: str,
     subscription: str,
     policy: ConsumerDeadLetterPolicy | None,

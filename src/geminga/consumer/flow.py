@@ -15,6 +15,8 @@ Invariant: ``queue_size == earned + granted but not yet released``.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from geminga.ids import MessageId
 
 _AVERAGE_WEIGHT = 1 / 8
@@ -26,35 +28,24 @@ READ_ENTRIES_MAX = 100
 (``dispatcherMaxReadBatchSize``)."""
 
 
-class Release:
+class Release(NamedTuple):
     """Permits that are returned when the message carrying this is taken from the queue.
 
-    ``generation`` is the subscription that they were granted to, or its period since lost permits were
-    recovered: releases of other generations are ignored.
+    ``generation`` is the subscription that they were granted to: releases of others are ignored.
     """
 
-    __slots__ = ("generation", "permits")
-
-    def __init__(self, generation: object, permits: int) -> None:
-        self.generation = generation
-        self.permits = permits
+    generation: object
+    permits: int
 
 
 class FlowControl:
     """The permits of one consumer on one connection; `reset` starts over on the next one."""
 
-    __slots__ = (
-        "_aside", "_average_bytes", "_block", "_earned", "_entries_left", "_fewest", "_generation",
-        "_outstanding", "_queue_bytes_max", "_queue_size", "_subscription", "arrived_last", "overshoot",
-        "received_bytes", "received_messages", "stop",
-    )  # fmt: skip
-
     def __init__(self, queue_size: int, queue_bytes_max: int, stop: MessageId | None = None) -> None:
         self._queue_size = queue_size
         self._queue_bytes_max = queue_bytes_max
         self._average_bytes = 0.0
-        self._subscription = self._generation = object()
-        self._aside = 0
+        self._generation = object()
         self._earned = 0
         self._outstanding = 0
         self._block = 0
@@ -133,8 +124,7 @@ class FlowControl:
 
         With queue size 0, a message that was requested and has not come is requested again.
         """
-        self._subscription = self._generation = object()
-        self._aside = 0
+        self._generation = object()
         self._earned = self._queue_size or int(self._earned > 0 or self._outstanding > 0)
         self._outstanding = 0
         self._block = 0
@@ -195,25 +185,12 @@ class FlowControl:
         """Set permits aside for messages on their way to a dead letter topic. Return their release, to be
         returned once they are published, which limits their number to the window."""
         self._outstanding -= permits
-        self._aside += permits
-        return Release((self._subscription,), permits)
+        return Release(self._generation, permits)
 
     def released(self, release: Release) -> None:
         """Return the permits of ``release``: its message was taken, or was published as a dead letter."""
-        generation = release.generation
-        if generation is self._generation:
+        if release.generation is self._generation:
             self._earned += release.permits
-        elif type(generation) is tuple and generation[0] is self._subscription:
-            self._aside -= release.permits
-            self._earned += release.permits
-
-    def recover(self) -> None:
-        """Recover permits while the queue is empty. All permits are then at the broker, earned, or set aside.
-        Missing ones were lost when a signal handler raised in a receiver that had just taken a message."""
-        missed = self._queue_size - self._earned - self._outstanding - self._block - self._aside
-        if self._queue_size and missed > 0:
-            self._generation = object()  # releases that arrive later are counted already
-            self._earned += missed
 
     def taken_back(self, releases: list[Release]) -> None:
         """Earn all unreleased permits after the queued messages were removed."""

@@ -7,6 +7,7 @@ and decodes its parts on access. So receiving and acknowledging a message takes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from struct import Struct
 from typing import Any, Generic, cast
 
@@ -27,11 +28,9 @@ _read_size = Struct(">I").unpack_from
 class EntryAcks:
     """Acknowledgement state of a batch's messages; shared by all deliveries of the entry."""
 
-    __slots__ = ("entry_id", "flags", "ledger_id", "remaining")
+    __slots__ = ("flags", "remaining")
 
-    def __init__(self, ledger_id: int, entry_id: int, count: int) -> None:
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
+    def __init__(self, count: int) -> None:
         self.flags = bytearray(b"\x01") * count
         """1 for each message that is still unacknowledged."""
         self.remaining = count
@@ -87,6 +86,7 @@ def ack_set_words(flags: bytes | bytearray) -> list[int]:
 _TO_DIGITS = bytes([ord("0"), ord("1")]) + bytes(254)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReceivedEntry:
     """One entry as the broker delivered it.
 
@@ -97,31 +97,21 @@ class ReceivedEntry:
     returned when the messages with these indexes are taken.
     """
 
-    __slots__ = (
-        "ack_set", "acks", "batched", "body", "chunk_ids", "count", "entry_id",
-        "ledger_id", "metadata", "origin", "raw", "redelivery_count", "releases", "starts",
-    )  # fmt: skip
-
-    def __init__(
-        self, origin: ConsumerOrigin, ledger_id: int, entry_id: int, metadata: pb.MessageMetadata | None,
-        batched: bool = False, count: int = 1, redelivery_count: int = 0, ack_set: Sequence[int] = (),
-        *, raw: Buffer | None = None, body: Buffer | None = None, starts: list[int] | None = None,
-        acks: EntryAcks | None = None, chunk_ids: list[tuple[int, int]] | None = None,
-    ) -> None:  # fmt: skip
-        self.origin = origin
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
-        self.metadata: Any = metadata
-        self.batched = batched
-        self.raw = raw
-        self.body = body
-        self.starts = starts
-        self.count = count
-        self.redelivery_count = redelivery_count
-        self.ack_set = ack_set
-        self.acks = acks
-        self.chunk_ids = chunk_ids
-        self.releases: dict[int, Release] | None = None
+    origin: ConsumerOrigin
+    ledger_id: int
+    entry_id: int
+    metadata: Any
+    batched: bool = False
+    count: int = 1
+    redelivery_count: int = 0
+    ack_set: Sequence[int] = ()
+    _: KW_ONLY
+    raw: Buffer | None = None
+    body: Buffer | None = None
+    starts: list[int] | None = None
+    acks: EntryAcks | None = None
+    chunk_ids: list[tuple[int, int]] | None = None
+    releases: dict[int, Release] | None = field(default=None, init=False)
 
     def key(self, index: int) -> tuple[int, int]:
         """Return ledger and entry id."""
@@ -278,8 +268,13 @@ def indexes_of(entry: ReceivedEntry) -> Sequence[int]:
 
 def indexes_left(entry: ReceivedEntry) -> Sequence[int]:
     """Return the indexes of the unacknowledged messages that are in the entry's ack set."""
-    indexes, words = indexes_of(entry), entry.ack_set
-    if not words or entry.starts is None:
+    indexes = indexes_of(entry)
+    return indexes if entry.starts is None else in_ack_set(indexes, entry.ack_set)
+
+
+def in_ack_set(indexes: Sequence[int], words: Sequence[int]) -> Sequence[int]:
+    """Return the indexes that an ack set contains; all of them if it is empty."""
+    if not words:
         return indexes
     return [index for index in indexes if index >> 6 < len(words) and words[index >> 6] >> (index & 63) & 1]
 

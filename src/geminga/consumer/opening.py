@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from geminga.consumer.chunks import ChunkAssembler
@@ -33,8 +34,9 @@ BATCH_COUNT_MAX = 1 << 24
 """Maximum messages that a batch may announce. 2^24 of 6 bytes would fill a frame of 100 MB."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OpenedFrame:
-    """Result of opening a frame; plain slots without own containers, since there is one per frame.
+    """Result of opening a frame.
 
     ``entry``: the entry to deliver, None for none. ``permits``: permits that the broker charged.
     ``acknowledge`` and ``dropped``: see `ChunkVerdict`. ``invalid``: the validation error with which the
@@ -42,16 +44,13 @@ class OpenedFrame:
     ``compacted_out``: indexes of its batch that compaction removed.
     """
 
-    __slots__ = ("acknowledge", "compacted_out", "dropped", "entry", "invalid", "permits", "undecryptable")
-
-    def __init__(self) -> None:
-        self.permits = 1
-        self.entry: ReceivedEntry | None = None
-        self.compacted_out: Sequence[int] = ()
-        self.acknowledge: Sequence[EntryKey] = ()
-        self.dropped: Sequence[EntryKey] = ()
-        self.invalid: InvalidEntry | None = None
-        self.undecryptable: CryptoError | None = None
+    permits: int = 1
+    entry: ReceivedEntry | None = None
+    compacted_out: Sequence[int] = ()
+    acknowledge: Sequence[EntryKey] = ()
+    dropped: Sequence[EntryKey] = ()
+    invalid: InvalidEntry | None = None
+    undecryptable: CryptoError | None = None
 
 
 class EntryOpener:
@@ -156,8 +155,7 @@ class EntryOpener:
             parsed = parse_entry(raw, verify=True)
         except CorruptPayload as error:
             opened.permits = permits_of(frame)
-            kind = CHECKSUM_MISMATCH if _checksum_wrong(raw) else BATCH_DESERIALIZE_ERROR
-            raise InvalidEntry(kind, str(error)) from error
+            raise InvalidEntry(kind_of_damage(raw), str(error)) from error
         metadata = parsed.metadata
         batched = metadata.HasField("num_messages_in_batch")
         count = metadata.num_messages_in_batch if batched else 1
@@ -239,8 +237,7 @@ def open_whole(entry: ReceivedEntry, bytes_max: int) -> Sequence[int]:
     try:
         parsed = parse_entry(entry.raw, verify=True)
     except CorruptPayload as error:
-        kind = CHECKSUM_MISMATCH if _checksum_wrong(entry.raw) else BATCH_DESERIALIZE_ERROR
-        raise InvalidEntry(kind, str(error)) from error
+        raise InvalidEntry(kind_of_damage(entry.raw), str(error)) from error
     entry.metadata = parsed.metadata
     return open_entry(entry, parsed.payload, bytes_max)
 
@@ -264,11 +261,13 @@ def plain_metadata(metadata: pb.MessageMetadata) -> pb.MessageMetadata:
     return plain
 
 
-def _checksum_wrong(raw: Buffer) -> bool:
+def kind_of_damage(raw: Buffer) -> int:
+    """Return the validation error of an entry that cannot be parsed."""
     try:
-        return checksum_matches(raw) is False
+        is_intact = checksum_matches(raw) is not False
     except CorruptPayload:
-        return True
+        is_intact = False
+    return BATCH_DESERIALIZE_ERROR if is_intact else CHECKSUM_MISMATCH
 
 
 def permits_of(frame: MessageFrame) -> int:

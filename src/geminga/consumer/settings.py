@@ -126,8 +126,6 @@ class ConsumerSettings:
     """Whether the message named by a start or a seek is itself delivered."""
     stop_at_message_id: MessageId | None = None
     """The last wanted entry: no later ones are requested, though a few may arrive."""
-    start_message_rollback_seconds: int = 0
-    """Start of a reader, in seconds before now."""
     is_read_compacted: bool = False
     """Read the compacted topic: the newest message of each key. Exclusive and Failover only."""
     replicate_subscription_state_enabled: bool = False
@@ -226,14 +224,9 @@ def _check_ack_timeout(field: str, value: Any) -> None:
         refuse(field, value, "0 (off) or >= 1000")
 
 
-_FLAG = instance_of(bool)
 _NOT_NEGATIVE = partial(check_int, minimum=0)
 _POSITIVE = partial(check_int, minimum=1)
 _CHECKS: dict[str, Check] = {
-    "consumer_type": instance_of(ConsumerType),
-    "initial_position": instance_of(InitialPosition),
-    "crypto_failure_action": instance_of(ConsumerCryptoFailureAction),
-    "regex_subscription_mode": instance_of(RegexSubscriptionMode),
     "key_shared_policy": instance_of(ConsumerKeySharedPolicy, optional=True),
     "dead_letter_policy": instance_of(ConsumerDeadLetterPolicy, optional=True),
     "batch_receive_policy": instance_of(ConsumerBatchReceivePolicy, optional=True),
@@ -242,19 +235,10 @@ _CHECKS: dict[str, Check] = {
     "start_message_id": instance_of(MessageId, optional=True),
     "stop_at_message_id": instance_of(MessageId, optional=True),
     "negative_ack_redelivery_backoff": instance_of(RedeliveryBackoff, optional=True),
-    **dict.fromkeys(
-        (
-            "durable", "start_message_id_inclusive", "is_read_compacted", "force_topic_creation",
-            "replicate_subscription_state_enabled", "ack_receipt_enabled", "batch_index_ack_enabled",
-            "retry_enabled", "start_paused", "must_exist", "auto_ack_oldest_chunked_message_on_queue_full",
-        ),
-        _FLAG,
-    ),
     "receiver_queue_size": partial(check_int, minimum=0, maximum=10_000_000),
     "receiver_queue_bytes_max": _POSITIVE,
     "max_total_receiver_queue_size_across_partitions": _POSITIVE,
     "priority_level": partial(check_int, minimum=0, maximum=INT32_MAX),
-    "start_message_rollback_seconds": _NOT_NEGATIVE,
     "ack_grouping_time_ms": partial(check_int, minimum=0, maximum=3_600_000),
     "ack_grouping_max": partial(check_int, minimum=1, maximum=100_000),
     "unacked_messages_timeout_ms": _check_ack_timeout,
@@ -269,7 +253,7 @@ _CHECKS: dict[str, Check] = {
     "properties": check_texts,
     "subscription_properties": check_texts,
 }  # fmt: skip
-"""Check of each field that differs from its default."""
+"""Checks of the fields other than flags and choices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,7 +307,5 @@ _READER_CHECKS: dict[str, Check] = {
     **dict.fromkeys(
         ("reader_name", "subscription_role_prefix", "subscription_name"), instance_of(str, optional=True)
     ),
-    **{each: _CHECKS[each] for each in ("is_read_compacted", "start_message_id_inclusive")},
-    "crypto_failure_action": _CHECKS["crypto_failure_action"],
 }
-"""Check of each field that differs from its default."""
+"""Checks of the fields other than flags and choices."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from geminga.consumer.flow import Release
 from geminga.consumer.message import ReceivedEntry
@@ -11,22 +12,20 @@ from geminga.consumer.queue import Taken
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumerCounters:
     """The running counts of one consumer of one topic or partition. They only grow."""
 
-    __slots__ = ("acknowledged", "dead", "refused", "timed_out", "withdrawn_bytes", "withdrawn_messages")
-
-    def __init__(self) -> None:
-        self.acknowledged = 0
-        self.refused = 0
-        """Negative acknowledgements."""
-        self.timed_out = 0
-        """Entries that were not acknowledged in time."""
-        self.dead = 0
-        """Messages that were published to the dead letter topic."""
-        self.withdrawn_messages = 0
-        self.withdrawn_bytes = 0
-        """Bytes removed from the queue before the application took them."""
+    acknowledged: int = 0
+    refused: int = 0
+    """Negative acknowledgements."""
+    timed_out: int = 0
+    """Entries that were not acknowledged in time."""
+    dead: int = 0
+    """Messages that were published to the dead letter topic."""
+    withdrawn_messages: int = 0
+    withdrawn_bytes: int = 0
+    """Bytes removed from the queue before the application took them."""
 
     def withdraw(self, lots: Iterable[Taken], entries: Iterable[ReceivedEntry]) -> list[Release]:
         """Count messages, and unopened entries, removed from the queue. Return their permits."""
@@ -74,39 +73,34 @@ class ConsumerStatistics:
     partitions: tuple[ConsumerStatistics, ...] = ()
 
 
+_OF_BROKER = {
+    "available_permits": "availablePermits", "unacknowledged_messages": "unackedMessages",
+    "backlog": "msgBacklog", "messages_per_second": "msgRateOut", "bytes_per_second": "msgThroughputOut",
+    "redelivered_per_second": "msgRateRedeliver", "acknowledged_per_second": "messageAckRate",
+}  # fmt: skip
+"""Statistics that are sums over partitions, and their names in the broker's answer."""
+
+
 def of_one(
     topic: str, waiting: int, told: pb.CommandConsumerStatsResponse, ack_holes: int | None
 ) -> ConsumerStatistics:
     """Return the statistics of one topic or partition."""
+    of_broker: dict[str, Any] = {ours: getattr(told, theirs) for ours, theirs in _OF_BROKER.items()}
+    blocked = told.blockedConsumerOnUnackedMsgs
     return ConsumerStatistics(
-        topic=topic,
-        waiting_messages=waiting,
-        available_permits=told.availablePermits,
-        unacknowledged_messages=told.unackedMessages,
-        blocked=told.blockedConsumerOnUnackedMsgs,
-        backlog=told.msgBacklog,
-        ack_holes=ack_holes,
-        messages_per_second=told.msgRateOut,
-        bytes_per_second=told.msgThroughputOut,
-        redelivered_per_second=told.msgRateRedeliver,
-        acknowledged_per_second=told.messageAckRate,
+        topic=topic, waiting_messages=waiting, blocked=blocked, ack_holes=ack_holes, **of_broker
     )
 
 
 def of_all(topic: str, parts: list[ConsumerStatistics]) -> ConsumerStatistics:
     """Return the sums of a consumer's topics and partitions."""
     holes = [part.ack_holes for part in parts if part.ack_holes is not None]
+    names = ("waiting_messages", *_OF_BROKER)
+    sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in names}
     return ConsumerStatistics(
         topic=topic,
-        waiting_messages=sum(part.waiting_messages for part in parts),
-        available_permits=sum(part.available_permits for part in parts),
-        unacknowledged_messages=sum(part.unacknowledged_messages for part in parts),
         blocked=any(part.blocked for part in parts),
-        backlog=sum(part.backlog for part in parts),
         ack_holes=sum(holes) if len(holes) == len(parts) else None,
-        messages_per_second=sum(part.messages_per_second for part in parts),
-        bytes_per_second=sum(part.bytes_per_second for part in parts),
-        redelivered_per_second=sum(part.redelivered_per_second for part in parts),
-        acknowledged_per_second=sum(part.acknowledged_per_second for part in parts),
         partitions=tuple(parts),
+        **sums,
     )

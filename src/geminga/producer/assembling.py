@@ -7,7 +7,8 @@ pending queue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from geminga.errors import MessageTooBig
@@ -57,27 +58,6 @@ class BatchBuilder:
     message changes nothing. ``producer_name`` and ``max_message_size`` are updated when the broker has
     created the producer.
     """
-
-    __slots__ = (
-        "_bytes_max",
-        "_chunking",
-        "_compression",
-        "_compression_level",
-        "_delay_seconds",
-        "_keyed",
-        "_limits",
-        "_messages_max",
-        "_runs",
-        "_seal",
-        "_send_timeout_seconds",
-        "_settings",
-        "_topic",
-        "_tuning",
-        "batch",
-        "max_message_size",
-        "next_sequence_id",
-        "producer_name",
-    )
 
     def __init__(
         self,
@@ -207,28 +187,28 @@ class BatchBuilder:
             return self._chunks(body, len(payload), token, message, room, now)
         self._limits.require(1, len(payload), self._topic)
         operations = self.close()
+        alone = self._make_alone(message, now)
+        operations.append(alone([payload], [token], count=1, size=len(payload)))
+        return operations
+
+    def _make_alone(self, message: OutgoingMessage | None, now: float) -> Callable[..., SendOperation]:
+        """Return the function that makes the operation of a message that is sent alone, or of its chunks."""
         automatic = message is None or message.sequence_id < 0
         sequence_id = self.reserve(1) if automatic else message.sequence_id  # type: ignore[union-attr]
-        operations.append(
-            SendOperation(
-                [payload],
-                [token],
-                count=1,
-                sequence_id=sequence_id,
-                highest_sequence_id=sequence_id,
-                size=len(payload),
-                permits=1,
-                opened_at=now,
-                deadline=self.deadline(now),
-                is_batch=False,
-                compression=self._compression,
-                compression_level=self._compression_level,
-                messages=None if message is None else {0: message},
-                automatic=automatic,
-                seal=self._seal,
-            )
+        return partial(
+            SendOperation,
+            sequence_id=sequence_id,
+            highest_sequence_id=sequence_id,
+            permits=1,
+            opened_at=now,
+            deadline=self.deadline(now),
+            is_batch=False,
+            compression=self._compression,
+            compression_level=self._compression_level,
+            messages=None if message is None else {0: message},
+            automatic=automatic,
+            seal=self._seal,
         )
-        return operations
 
     # --- many messages ----------------------------------------------------------------------------
 
@@ -347,34 +327,19 @@ class BatchBuilder:
         self._limits.check_possible(count, len(body), self._topic)
         self._limits.require(count, len(body), self._topic)
         operations = self.close()
-        automatic = message is None or message.sequence_id < 0
-        sequence_id = self.reserve(1) if automatic else message.sequence_id  # type: ignore[union-attr]
+        alone = self._make_alone(message, now)
         whole = ChunkedMessage(count, len(body))
         view = memoryview(body)
         for index in range(count):
             piece = view[index * room : (index + 1) * room]
             part = ChunkPart(whole, index)
-            operation = SendOperation(
-                None,
-                [token] if part.last else [],
-                count=1 if part.last else 0,
-                sequence_id=sequence_id,
-                highest_sequence_id=sequence_id,
-                size=len(piece),
-                permits=1,
-                opened_at=now,
-                deadline=self.deadline(now),
-                is_batch=False,
-                compression=self._compression,
-                compression_level=self._compression_level,
-                messages=None if message is None else {0: message},
-                automatic=automatic,
-                chunk=part,
-                seal=self._seal,
-                body=piece,
-                uncompressed_size=uncompressed_size,
-            )
-            operations.append(operation)
+            tokens = [token] if part.last else []
+            operations.append(
+                alone(
+                    None, tokens, count=len(tokens), size=len(piece), chunk=part, body=piece,
+                    uncompressed_size=uncompressed_size,
+                )
+            )  # fmt: skip
         return operations
 
     # --- batches out ------------------------------------------------------------------------------

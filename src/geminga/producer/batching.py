@@ -8,6 +8,7 @@ The batch size is the sum of payload bytes, as in the official clients (algorith
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from geminga.producer.message import OutgoingMessage, SimpleMessage
@@ -45,6 +46,7 @@ def by_index(messages: list[SimpleMessage | None], start: int) -> dict[int, Outg
     return dict(enumerate(messages, start))  # type: ignore[arg-type]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """One open batch.
 
@@ -53,32 +55,17 @@ class Batch:
     as no further message is at hand. ``tuned``: timing notes of a producer that tunes itself.
     """
 
-    __slots__ = (
-        "deadline",
-        "explicit",
-        "first",
-        "messages",
-        "opened_at",
-        "payloads",
-        "sequence_ids",
-        "size",
-        "tokens",
-        "tuned",
-        "urgent",
-    )
-
-    def __init__(self, opened_at: float, deadline: float) -> None:
-        self.payloads: list[bytes] = []
-        self.tokens: list[Any] = []
-        self.size = 0
-        self.opened_at = opened_at
-        self.deadline = deadline
-        self.messages: dict[int, OutgoingMessage] | None = None
-        self.sequence_ids: list[int] | None = None
-        self.first: OutgoingMessage | None = None
-        self.explicit = False
-        self.urgent = False
-        self.tuned: BatchTiming | None = None
+    opened_at: float
+    deadline: float
+    payloads: list[bytes] = field(default_factory=list, init=False)
+    tokens: list[Any] = field(default_factory=list, init=False)
+    size: int = field(default=0, init=False)
+    messages: dict[int, OutgoingMessage] | None = field(default=None, init=False)
+    sequence_ids: list[int] | None = field(default=None, init=False)
+    first: OutgoingMessage | None = field(default=None, init=False)
+    explicit: bool = field(default=False, init=False)
+    urgent: bool = field(default=False, init=False)
+    tuned: BatchTiming | None = field(default=None, init=False)
 
     def append(self, payload: bytes, token: Any, message: OutgoingMessage | None) -> None:
         """Add a message; the caller has checked the limits."""
@@ -112,9 +99,7 @@ class Batch:
     def accepts(self, message: OutgoingMessage | None) -> bool:
         """Return whether a message may join this batch; sequence ids must increase inside one (section 6)."""
         if message is None:
-            return not self.explicit and (
-                self.first is None or (self.first.schema_version is None and self.first.transaction is None)
-            )
+            return not self.explicit and (self.first is None or self.first.schema_version is None)
         explicit = message.sequence_id >= 0
         if self.payloads and explicit is not self.explicit:
             return False
@@ -129,6 +114,7 @@ class Batch:
         return len(self.payloads)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class KeyedBatches:
     """The open batches of one partition with one sub-batch for each key, for Key_Shared consumers.
 
@@ -138,17 +124,14 @@ class KeyedBatches:
     caller gave the ids of all messages.
     """
 
-    __slots__ = ("_batches", "_count", "deadline", "explicit", "opened_at", "size", "tuned", "urgent")
-
-    def __init__(self, opened_at: float, deadline: float) -> None:
-        self._batches: dict[bytes | str | None, Batch] = {}
-        self._count = 0
-        self.size = 0
-        self.opened_at = opened_at
-        self.deadline = deadline
-        self.explicit = False
-        self.urgent = False
-        self.tuned: BatchTiming | None = None
+    opened_at: float
+    deadline: float
+    size: int = field(default=0, init=False)
+    explicit: bool = field(default=False, init=False)
+    urgent: bool = field(default=False, init=False)
+    tuned: BatchTiming | None = field(default=None, init=False)
+    _batches: dict[bytes | str | None, Batch] = field(default_factory=dict, init=False)
+    _count: int = field(default=0, init=False)
 
     def holds(self, token: Any) -> bool:
         return any(batch.holds(token) for batch in self._batches.values())
@@ -170,7 +153,7 @@ class KeyedBatches:
             return True
         first = batch.first
         if message is None:
-            return first is None or (first.schema_version is None and first.transaction is None)
+            return first is None or first.schema_version is None
         return message.shares_metadata_with(first)
 
     def append(self, payload: bytes, token: Any, message: OutgoingMessage | None, sequence_id: int) -> None:

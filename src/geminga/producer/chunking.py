@@ -7,6 +7,9 @@ its own receipt. The message's id is that of its last chunk, and includes that o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 from geminga.errors import UnsupportedVersionError
 from geminga.wire.varint import varint
 
@@ -27,6 +30,7 @@ def incomplete(topic: str) -> UnsupportedVersionError:
     )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ChunkedMessage:
     """State shared by the chunks of one message.
 
@@ -35,34 +39,26 @@ class ChunkedMessage:
     (``is_new``).
     """
 
-    __slots__ = (
-        "chunks", "first_entry_id", "first_ledger_id", "is_incomplete", "is_new", "publish_time", "receipted",
-        "total_size", "uuid",
-    )  # fmt: skip
-
-    def __init__(self, chunks: int, total_size: int) -> None:
-        self.chunks = chunks
-        self.total_size = total_size
-        self.publish_time = 0
-        self.uuid = b""
-        self.first_ledger_id = -1
-        self.first_entry_id = -1
-        self.receipted = (-1, -1)
-        self.is_new = self.is_incomplete = False
+    chunks: int
+    total_size: int
+    publish_time: int = 0
+    uuid: bytes = b""
+    first_ledger_id: int = -1
+    first_entry_id: int = -1
+    receipted: tuple[int, int] = (-1, -1)
+    is_new: bool = False
+    is_incomplete: bool = False
 
 
-class ChunkPart:
+class ChunkPart(NamedTuple):
     """One chunk: its number and its message."""
 
-    __slots__ = ("index", "message")
-
-    def __init__(self, message: ChunkedMessage, index: int) -> None:
-        self.message = message
-        self.index = index
+    message: ChunkedMessage
+    number: int
 
     @property
     def last(self) -> bool:
-        return self.index == self.message.chunks - 1
+        return self.number == self.message.chunks - 1
 
     def metadata(self) -> bytes:
         """Return the chunk fields of ``MessageMetadata`` (26 to 29)."""
@@ -77,7 +73,7 @@ class ChunkPart:
                 b"\xe0\x01",
                 varint(shared.total_size),
                 b"\xe8\x01",
-                varint(self.index),
+                varint(self.number),
             )
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from geminga.producer.message import OutgoingMessage
@@ -66,23 +66,23 @@ class InterceptorChain:
     def on_send_acknowledgement(
         self, producer: Any, message: OutgoingMessage, message_id: Any, error: Exception | None
     ) -> None:
-        for interceptor in self._interceptors:
-            try:
-                if interceptor.eligible(message):
-                    interceptor.on_send_acknowledgement(producer, message, message_id, error)
-            except Exception:
-                log.exception("interceptor %r failed on an acknowledgement", interceptor)
+        def notify(each: Any) -> None:
+            if each.eligible(message):
+                each.on_send_acknowledgement(producer, message, message_id, error)
+
+        self._call_each(notify, "on an acknowledgement")
 
     def on_partitions_change(self, topic: str, partitions: int) -> None:
-        for interceptor in self._interceptors:
-            try:
-                interceptor.on_partitions_change(topic, partitions)
-            except Exception:
-                log.exception("interceptor %r failed on a change of partitions", interceptor)
+        self._call_each(
+            lambda each: each.on_partitions_change(topic, partitions), "on a change of partitions"
+        )
 
     def close(self) -> None:
+        self._call_each(lambda each: each.close(), "to close")
+
+    def _call_each(self, call: Callable[[Any], object], where: str) -> None:
         for interceptor in self._interceptors:
             try:
-                interceptor.close()
+                call(interceptor)
             except Exception:
-                log.exception("interceptor %r failed to close", interceptor)
+                log.exception("interceptor %r failed %s", interceptor, where)

@@ -38,7 +38,6 @@ class OutgoingMessage:
     sequence_id: int = -1
     replicate_to: tuple[str, ...] = ()
     schema_version: bytes | None = None
-    transaction: tuple[int, int] | None = None
     _kept: dict[object, Any] | None = field(default=None, init=False)
 
     def replace(self, **changes: Any) -> OutgoingMessage:
@@ -59,13 +58,9 @@ class OutgoingMessage:
         return None if self._kept is None else self._kept.get(owner)
 
     def shares_metadata_with(self, first: OutgoingMessage | None) -> bool:
-        """Return whether this message may join a batch that ``first`` opened.
-
-        The outer metadata holds one schema version and one transaction for the whole batch.
-        """
-        if first is None:
-            return self.schema_version is None and self.transaction is None
-        return self.schema_version == first.schema_version and self.transaction == first.transaction
+        """Return whether this message may join a batch that ``first`` opened: the outer metadata holds one
+        schema version for the whole batch."""
+        return self.schema_version == (None if first is None else first.schema_version)
 
     def __repr__(self) -> str:
         return f"OutgoingMessage({len(self.payload)} bytes, partition_key={self.partition_key!r})"
@@ -85,7 +80,6 @@ class SimpleMessage(OutgoingMessage):
     sequence_id = -1
     replicate_to = ()
     schema_version = None
-    transaction = None
 
 
 _new_simple = SimpleMessage.__new__
@@ -314,6 +308,5 @@ def build_message(
     )
     message.replicate_to = LOCAL_CLUSTER if disable_replication else clusters
     message.schema_version = None
-    message.transaction = None
     message._kept = None
     return message

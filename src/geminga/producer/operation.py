@@ -347,7 +347,6 @@ class SendOperation:
         assert body is not None
         size = len(metadata)
         checksum = crc32c(body, crc32c(metadata, crc32c(_SIZE.pack(size))))
-        first = self._first_message()
         command = encode_send(
             producer_id,
             self.sequence_id,
@@ -355,7 +354,6 @@ class SendOperation:
             self.highest_sequence_id if self.is_batch else None,
             _CHECKSUM_HEAD_SIZE + size + len(body),
             is_chunk=self.chunk is not None,
-            transaction=None if first is None else first.transaction,
         )
         return command + _CHECKSUM_HEAD.pack(_MAGIC, checksum, size) + metadata
 
@@ -404,8 +402,6 @@ class SendOperation:
             parts.append(_bytes(b"\x92\x01", first.ordering_key))
         if first.deliver_at_time:
             parts += (b"\x98\x01", varint(first.deliver_at_time))
-        if first.transaction is not None:
-            parts += (b"\xb0\x01", varint(first.transaction[1]), b"\xb8\x01", varint(first.transaction[0]))
         if not alone:
             parts += (b"\xc0\x01", varint(self.highest_sequence_id))
         elif first.null_value:

@@ -43,7 +43,7 @@ from geminga.producer.routing import BlockedReason
 from geminga.producer.self_tuning import PartitionTuning
 from geminga.producer.settings import ProducerAccessMode, ProducerSettings
 from geminga.producer.states import ACCEPTING, ENDED, ProducerInput, ProducerState, next_state
-from geminga.producer.statistics import PartitionCounters, ProducerStatistics
+from geminga.producer.statistics import COUNTED, PartitionCounters, ProducerStatistics
 from geminga.wire.checksum import Buffer
 from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -251,10 +251,8 @@ class PartitionProducer:
     def refused(self, error: Exception, now: float) -> None:
         """Handle a failed creation; the owner retries or calls `fail`."""
         self._last_error = error
-        if isinstance(error, ProducerFenced):
-            self._end(ProducerInput.FENCED, error, now)
-        elif isinstance(error, TopicTerminated):
-            self._end(ProducerInput.TERMINATED, error, now)
+        if isinstance(error, (ProducerFenced, TopicTerminated)):
+            self.fail(error, now)
         else:
             self._move(ProducerInput.REFUSED)
             if isinstance(error, ProducerBlockedQuotaExceededException):
@@ -263,12 +261,12 @@ class PartitionProducer:
 
     def fail(self, error: Exception, now: float) -> None:
         """End permanently: everything pending fails with ``error``."""
+        kind = ProducerInput.FAILED
         if isinstance(error, ProducerFenced):
-            self._end(ProducerInput.FENCED, error, now)
+            kind = ProducerInput.FENCED
         elif isinstance(error, TopicTerminated):
-            self._end(ProducerInput.TERMINATED, error, now)
-        else:
-            self._end(ProducerInput.FAILED, error, now)
+            kind = ProducerInput.TERMINATED
+        self._end(kind, error, now)
 
     def disconnected(self, error: Exception | None) -> None:
         """Handle a lost connection, or CLOSE_PRODUCER of the broker. Pending operations stay."""
@@ -484,7 +482,7 @@ class PartitionProducer:
         Chunks of a message with a new sequence id, written once, are no duplicates: a broker that reports
         duplicates has dropped them. After a reconnect a chunk may have been stored before."""
         whole = chunk.message
-        if chunk.index == 0:
+        if chunk.number == 0:
             whole.first_ledger_id, whole.first_entry_id = operation.ledger_id, operation.entry_id
             whole.is_new = self._is_new(operation)
         if whole.is_new and operation.duplicate and not operation.resent:
@@ -518,11 +516,8 @@ class PartitionProducer:
             return SendErrorVerdict.NOTHING
         error = from_server(code, f"{self.topic}: {message}")
         self._last_error = error
-        if isinstance(error, TopicTerminated):
-            self._end(ProducerInput.TERMINATED, error, now)
-            return SendErrorVerdict.ENDED
-        if isinstance(error, ProducerFenced):
-            self._end(ProducerInput.FENCED, error, now)
+        if isinstance(error, (TopicTerminated, ProducerFenced)):
+            self.fail(error, now)
             return SendErrorVerdict.ENDED
         if isinstance(error, NotAllowedError):
             operation = self.pending.find_failed(sequence_id)
@@ -633,32 +628,20 @@ class PartitionProducer:
         """Return a snapshot."""
         counters = self.counters
         latency = counters.latency
+        counted: dict[str, Any] = {name: getattr(counters, name) for name in COUNTED}
+        for reason, count in counters.stepped_over.items():
+            counted[f"stepped_over_{reason.name.lower()}"] = count
         return ProducerStatistics(
             topic=self.topic,
             state=self.state.value,
-            sent_messages=counters.sent_messages,
-            sent_batches=counters.sent_batches,
-            sent_payload_bytes=counters.sent_payload_bytes,
-            sent_bytes=counters.sent_bytes,
-            acknowledged_messages=counters.acknowledged_messages,
-            failed_messages=counters.failed_messages,
-            duplicates=counters.duplicates,
-            late_receipts=counters.late_receipts,
-            timeouts=counters.timeouts,
-            checksum_errors=counters.checksum_errors,
-            resent_operations=counters.resent_operations,
-            reconnects=counters.reconnects,
             pending_messages=self.pending.messages,
             pending_operations=self.pending.entries,
             open_batch_messages=0 if self.batch is None else len(self.batch),
             last_sequence_id=self.last_sequence_id,
             stepped_over=sum(counters.stepped_over.values()),
-            stepped_over_permits=counters.stepped_over[BlockedReason.PERMITS],
-            stepped_over_connection=counters.stepped_over[BlockedReason.CONNECTION],
-            stepped_over_age=counters.stepped_over[BlockedReason.AGE],
-            stepped_over_seconds=counters.stepped_over_seconds,
             latency_mean_seconds=latency.mean_seconds,
             latency_p50_seconds=latency.percentile(0.5),
             latency_p99_seconds=latency.percentile(0.99),
             latency_p999_seconds=latency.percentile(0.999),
+            **counted,
         )

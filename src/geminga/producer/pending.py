@@ -79,9 +79,7 @@ class PendingQueue:
         index = self.in_flight
         self.unsent.popleft()
         self.unsent.extendleft(reversed(fresh))
-        del self._queue[index]
-        for offset, piece in enumerate(fresh):
-            self._queue.insert(index + offset, piece)
+        self._replace(index, fresh)
         self.messages += sum(piece.count for piece in fresh) - operation.count
 
     def match_run(self, sequence_id: int, ledger_id: int, entry_id: int, count: int) -> SendOperation | None:
@@ -163,7 +161,7 @@ class PendingQueue:
         return None
 
     def _replace(self, index: int, pieces: Sequence[SendOperation]) -> None:
-        """Replace an operation in flight by ``pieces``."""
+        """Replace the operation at ``index`` by ``pieces``."""
         del self._queue[index]
         for offset, piece in enumerate(pieces):
             self._queue.insert(index + offset, piece)

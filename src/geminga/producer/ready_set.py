@@ -35,18 +35,6 @@ class ReadySet(Generic[P]):
     timer fires; ``attention`` is set when it would fire too late, or when there is work right now.
     """
 
-    __slots__ = (
-        "_batches",
-        "_order",
-        "_send_deadline",
-        "attention",
-        "busy",
-        "settled",
-        "timer_at",
-        "urgent",
-        "writable",
-    )
-
     def __init__(self) -> None:
         self.settled: list[SendOperation] = []
         self.writable: dict[P, None] = {}

@@ -78,24 +78,6 @@ class SelfTuning:
     client's, in bytes.
     """
 
-    __slots__ = (
-        "_bytes",
-        "_bytes_per_second",
-        "_last_at",
-        "_memory_limit",
-        "_overheads",
-        "_solve_at",
-        "_solved_at",
-        "_total",
-        "_waits",
-        "_weight",
-        "budget_seconds",
-        "bytes_max",
-        "delay_seconds",
-        "joins",
-        "round_trip_seconds",
-    )
-
     def __init__(self, budget_seconds: float, memory_limit: int) -> None:
         self.budget_seconds = budget_seconds
         self.delay_seconds = budget_seconds * FIRST_DELAY_PARTS

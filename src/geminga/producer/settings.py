@@ -229,33 +229,22 @@ def _check_name(field: str, value: Any) -> None:
         refuse(field, value, "a text that is not empty, or None")
 
 
-_FLAG = instance_of(bool)
 _CHECKS: dict[str, Check] = {
     "producer_name": _check_name,
     "properties": check_texts,
     "initial_sequence_id": partial(check_int, minimum=-1, maximum=SEQUENCE_ID_MAX),
-    "access_mode": instance_of(ProducerAccessMode),
     "initial_subscription_name": instance_of(str, optional=True),
     "schema": instance_of(SchemaInfo, optional=True),
     "encryptor": instance_of(PayloadEncryptor, optional=True),
     "send_timeout_seconds": check_seconds,
     "max_pending_messages": partial(check_int, minimum=0),
     "max_pending_messages_across_partitions": partial(check_int, minimum=0),
-    "block_if_queue_full": _FLAG,
-    "compression_type": instance_of(CompressionType),
-    "batching_enabled": _FLAG,
-    "batching_type": instance_of(BatchingType),
     "batching_max_messages": partial(check_int, minimum=1, maximum=MAX_MESSAGES_LIMIT),
     "batching_max_allowed_size_in_bytes": partial(check_int, minimum=1, maximum=BATCH_BYTES_LIMIT),
     "batching_max_publish_delay_seconds": check_seconds,
     "batching_partition_switch_frequency": partial(check_int, minimum=1),
-    "chunking_enabled": _FLAG,
     "chunk_max_message_size": partial(check_int, minimum=64),
-    "message_routing_mode": instance_of(PartitionsRoutingMode),
-    "hashing_scheme": instance_of(HashingScheme),
-    "lazy_start_partitioned_producers": _FLAG,
     "partitions_refresh_seconds": check_seconds,
     "blocked_after_seconds": check_seconds,
-    "step_over_blocked_partitions": _FLAG,
 }
-"""Check of each field that differs from its default."""
+"""Checks of the fields other than flags and choices."""

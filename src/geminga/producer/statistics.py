@@ -136,28 +136,29 @@ class ProducerStatistics:
         return self.sent_messages / self.sent_batches if self.sent_batches else 0.0
 
 
-_SUMMED = (
+COUNTED = (
     "sent_messages", "sent_batches", "sent_payload_bytes", "sent_bytes", "acknowledged_messages",
     "failed_messages", "duplicates", "late_receipts", "timeouts", "checksum_errors", "resent_operations",
-    "reconnects", "pending_messages", "pending_operations", "open_batch_messages", "stepped_over",
-    "stepped_over_permits", "stepped_over_connection", "stepped_over_age", "stepped_over_seconds",
+    "reconnects", "stepped_over_seconds",
 )  # fmt: skip
+"""Statistics that are counters of `PartitionCounters`."""
+_SUMMED = (
+    *COUNTED, "pending_messages", "pending_operations", "open_batch_messages", "stepped_over",
+    "stepped_over_permits", "stepped_over_connection", "stepped_over_age",
+)  # fmt: skip
+_HIGHEST = ("latency_p50_seconds", "latency_p99_seconds", "latency_p999_seconds", "last_sequence_id")
 
 
 def summed(topic: str, partitions: tuple[ProducerStatistics, ...]) -> ProducerStatistics:
     """Return the whole producer's statistics. Percentiles are those of the slowest partition."""
     totals = {name: sum(getattr(p, name) for p in partitions) for name in _SUMMED}
-    acknowledged = totals["acknowledged_messages"]
     states = {p.state for p in partitions}
+    latencies = sum(p.latency_mean_seconds * p.acknowledged_messages for p in partitions)
     return ProducerStatistics(
         topic=topic,
         state=states.pop() if len(states) == 1 else "mixed",
-        latency_mean_seconds=sum(p.latency_mean_seconds * p.acknowledged_messages for p in partitions)
-        / max(1, acknowledged),
-        latency_p50_seconds=max((p.latency_p50_seconds for p in partitions), default=0.0),
-        latency_p99_seconds=max((p.latency_p99_seconds for p in partitions), default=0.0),
-        latency_p999_seconds=max((p.latency_p999_seconds for p in partitions), default=0.0),
-        last_sequence_id=max((p.last_sequence_id for p in partitions), default=-1),
+        latency_mean_seconds=latencies / max(1, totals["acknowledged_messages"]),
         partitions=partitions,
+        **{name: max(getattr(p, name) for p in partitions) for name in _HIGHEST},
         **totals,
     )

@@ -238,7 +238,8 @@ class PulsarCursors:
         self._consumers.clear()
 
     async def _state(self, question: tuple[Partition, bool, bool]) -> SubscriptionCursor | None:
-        from geminga.client.entry_reader import cursor_state, make_cursor, open_cursor
+        from geminga.client.entry_consumer import open_durable
+        from geminga.client.entry_reader import cursor_state, make_cursor
 
         partition, from_latest, is_known = question
         consumer = self._consumers.get(partition)
@@ -248,7 +249,7 @@ class PulsarCursors:
             except PulsarException:
                 await self._consumers.pop(partition).close()
         opened = partial(
-            open_cursor, self.client.context, partition_topic(partition), self.subscription,
+            open_durable, self.client.context, partition_topic(partition), self.subscription,
             from_latest=from_latest, must_exist=True,
         )  # fmt: skip
         try:
@@ -256,9 +257,7 @@ class PulsarCursors:
         except SubscriptionNotFound:
             if is_known:
                 return None
-            await make_cursor(
-                self.client.context, partition_topic(partition), self.subscription, from_latest=from_latest
-            )
+            await make_cursor(*opened.args, from_latest=from_latest)
             consumer = await opened()
         self._consumers[partition] = consumer
         return SubscriptionCursor(*await cursor_state(consumer))

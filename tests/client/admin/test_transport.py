@@ -7,15 +7,12 @@ import contextlib
 import os
 import pickle
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import eventually_async
 
 import geminga
 import geminga.asyncio
@@ -450,44 +447,6 @@ async def test_a_cancelled_call_ends_its_thread(scripted):
         with pytest.raises(asyncio.CancelledError):
             await waiting
     check_threads_end()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the connections from /proc")
-@pytest.mark.parametrize("tls", [False, True])
-def test_a_call_cancelled_before_it_is_connected_ends_its_thread(tls):
-    """A full queue of the listener leaves the connection open half-way, as a filter that drops packets does;
-    a server that says nothing, the TLS handshake."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0 if not tls else 8) as listener:
-        filling = [] if tls else [socket.socket() for _ in range(3)]
-        for each in filling:
-            each.setblocking(False)
-            each.connect_ex(listener.getsockname())
-        port = listener.getsockname()[1]
-        before = 0 if tls else _connecting(port)
-
-        async def run() -> None:
-            url = f"http{'s' if tls else ''}://127.0.0.1:{port}"
-            async with geminga.asyncio.Admin(url, connection_timeout_ms=60_000) as admin:
-                waiting = asyncio.create_task(admin.call("GET", "clusters"))
-                if tls:
-                    connected, _ = await asyncio.to_thread(listener.accept)
-                    filling.append(connected)
-                    assert await asyncio.to_thread(connected.recv, 1)  # of the handshake
-                else:
-                    await eventually_async(lambda: _connecting(port) > before)
-                waiting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await waiting
-
-        asyncio.run(run())
-        check_threads_end()
-        for each in filling:
-            each.close()
-
-
-def _connecting(port: int) -> int:
-    """Return the number of connections to ``port`` that are being opened (state SYN_SENT)."""
-    return Path("/proc/net/tcp").read_text().count(f"0100007F:{port:04X} 02 ")
 
 
 def test_a_length_of_thousands_of_digits_is_refused(scripted, call):

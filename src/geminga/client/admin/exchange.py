@@ -19,11 +19,11 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from geminga.client.authentication import Authentication
-from geminga.client.settings import TlsSettings
+from geminga.client.settings import TlsSettings, security_of
 from geminga.config import check_int, check_seconds, check_type, refuse
+from geminga.connection import http_lookup
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.authentication import CredentialsProvider, NoAuthentication
-from geminga.connection.commands import CLIENT_VERSION
 from geminga.connection.http_lookup import ANSWER_BYTES_MAX
 from geminga.connection.redirects import REDIRECTS, followed
 from geminga.errors import (
@@ -39,7 +39,6 @@ from geminga.errors import (
     AdminSubscriptionNotFound,
     AdminTopicNotFound,
     AdminUnavailable,
-    AuthenticationError,
     ConnectError,
     InvalidUrl,
     LookupError,
@@ -204,24 +203,8 @@ class Exchange:
 
     def message(self, headers: tuple[tuple[str, str], ...]) -> bytes:
         """Return the bytes to send."""
-        body = self.request.body
-        lines = [
-            f"{self.request.method} {self._path} HTTP/1.1",
-            f"Host: {self.address.host_port}",
-            f"User-Agent: {CLIENT_VERSION}",
-            "Accept: application/json, */*",
-        ]
-        if body is not None:
-            lines.append("Content-Type: application/json")
-        if body is not None or not self.request.safe:
-            lines.append(f"Content-Length: {len(body or b'')}")
-        for name, value in headers:
-            if any(c in value for c in "\r\n\x00"):
-                raise AuthenticationError(
-                    "the credentials hold a line break, which HTTP headers do not allow"
-                )
-            lines.append(f"{name}: {value}")
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")
+        asked = self.request
+        return http_lookup.request(self.address, self._path, headers, asked.method, asked.body, closes=False)
 
     def failed(self, error: PulsarException, now: float) -> float:
         """Note that no complete answer arrived. Return the seconds to pause before the next try; raise the
@@ -448,21 +431,11 @@ def settings_of(given: Mapping[str, Any]) -> AdminSettings:
     authentication: Authentication | None = check_type(
         "authentication", given["authentication"], Authentication, optional=True
     )
-    certificate, key = given["tls_certificate_file_path"], given["tls_private_key_file_path"]
-    if authentication is not None and authentication.certificate_path is not None:
-        certificate, key = authentication.certificate_path, authentication.private_key_path
     return AdminSettings(
         admin_url=given["admin_url"],
-        credentials=NoAuthentication() if authentication is None else authentication.provider,
         operation_timeout_seconds=given["operation_timeout_seconds"],
         connection_timeout_seconds=check_int("connection_timeout_ms", given["connection_timeout_ms"], 1)
         / 1000,
         retries=given["retries"],
-        tls=TlsSettings(
-            trust_certificates_path=given["tls_trust_certs_file_path"],
-            allow_insecure_connection=given["tls_allow_insecure_connection"],
-            validate_hostname=given["tls_validate_hostname"],
-            certificate_path=certificate,
-            private_key_path=key,
-        ),
+        **security_of(given, authentication, given["tls_trust_certs_file_path"]),
     )

@@ -94,7 +94,9 @@ class AdminSender:
 
     def _open(self, address: Address, exchange: Exchange) -> socket.socket:
         try:
-            connected = _connected(address, self.settings.connection_timeout_seconds, exchange)
+            left = exchange.seconds_left(time.monotonic())
+            seconds = min(self.settings.connection_timeout_seconds, left)
+            connected = socket.create_connection((address.host, address.port), seconds)
         except (OSError, ValueError) as error:
             raise _unsent(address, error) from error
         try:
@@ -102,20 +104,12 @@ class AdminSender:
             if address.tls:
                 if self._tls is None:
                     self._tls = make_context(self.settings.tls)
-                connected = exchange.line = self._tls.wrap_socket(
-                    connected, server_hostname=address.host, do_handshake_on_connect=False
-                )
-                exchange.seconds_left(time.monotonic())  # raises if the call was aborted between the sockets
-                connected.do_handshake()
+                return self._tls.wrap_socket(connected, server_hostname=address.host)
             return connected
-        except PulsarException:
+        except BaseException as error:
             connected.close()
-            raise
-        except (OSError, ValueError) as error:
-            connected.close()
-            raise _unsent(address, error) from error
-        except BaseException:
-            connected.close()
+            if isinstance(error, (OSError, ValueError)) and not isinstance(error, PulsarException):
+                raise _unsent(address, error) from error
             raise
 
     def _talk(self, line: socket.socket, message: bytes, exchange: Exchange) -> AdminResponse:
@@ -207,31 +201,6 @@ class AsyncAdminSender:
         self._sender.close()
         if self._threads is not None and self._process_id == os.getpid():
             self._threads.shutdown(wait=False)
-
-
-def _connected(address: Address, seconds: float, exchange: Exchange) -> socket.socket:
-    """Return a connection, like `socket.create_connection`, which an abort of the exchange ends at once."""
-    failure = OSError("the host name has no address")
-    for family, kind, protocol, _, target in socket.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM
-    ):
-        try:
-            line = exchange.line = socket.socket(family, kind, protocol)
-        except OSError as error:  # the system lacks the family
-            failure = error
-            continue
-        try:
-            line.settimeout(min(seconds, exchange.seconds_left(time.monotonic())))
-            line.connect(target)
-        except OSError as error:
-            line.close()
-            failure = error
-        except BaseException:
-            line.close()
-            raise
-        else:
-            return line
-    raise failure
 
 
 def _unsent(address: Address, error: OSError | ValueError) -> RequestNotSent:
