@@ -10,6 +10,7 @@ The message columns and their Arrow types are in `message_schema`. Layout of the
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -394,6 +395,17 @@ def _binary_values(values: list[bytes]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(values), buffers, 0)
 
 
+def _base64_decoded(key: bytes | None) -> bytes | None:
+    """Undo base64 of either alphabet, with or without padding. Raises `ValueError`."""
+    if key is None:
+        return None
+    text = key.partition(b"=")[0].translate(_URL_SAFE)
+    return b64decode(text + b"=" * (-len(text) % 4), validate=True)
+
+
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+
+
 class _Messages:
     """The scan's result, and the Arrow arrays made from it."""
 
@@ -493,22 +505,18 @@ class _Messages:
         return pa.Array.from_buffers(pa.binary(), self.count, buffers, nulls)
 
     def _key_bytes(self) -> pa.Array:
-        k = self.kernels
-        starts, sizes, flags = (
-            self.found[field.KEY_START],
-            self.found[field.KEY_SIZE],
-            self.found[field.KEY_IS_BASE64],
-        )
+        keys = self._binary(field.KEY_START, field.KEY_SIZE, "key_bytes")
+        flags = self.found[field.KEY_IS_BASE64] != 0
         if not flags.any():
-            return self._binary(field.KEY_START, field.KEY_SIZE, "key_bytes")
-        absent = sizes < 0
-        out = np.empty(self._checked_size(sizes, "key_bytes"), np.uint8)
-        offsets = np.empty(self.count + 1, np.int32)
-        row = k.gather_keys(self.decoder.buffer, starts, sizes, flags, offsets, out)
-        if row >= 0:
-            raise CorruptPayload(f"{self._place_of_row(row)}: a key flagged as base64 is none")
-        buffers = [_bitmap(~absent), pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])]
-        return pa.Array.from_buffers(pa.binary(), self.count, buffers, int(absent.sum()))
+            return keys
+        values: list[bytes | None] = keys.to_pylist()
+        for row in np.flatnonzero(flags).tolist():
+            try:
+                values[row] = _base64_decoded(values[row])
+            except ValueError:
+                place = self._place_of_row(row)
+                raise CorruptPayload(f"{place}: a key flagged as base64 is none") from None
+        return pa.array(values, pa.binary())
 
     def _text(self, array: pa.Array) -> pa.Array:
         """Convert bytes to text, without a copy if they are UTF-8.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Generator
-from typing import Final
 
 import cramjam
 
@@ -30,15 +29,6 @@ INPUT_STEP_BYTES = 8 * 1024
 LEVELS_MAX = {ZLIB: 9, ZSTD: 19}
 """The highest level of each codec that has levels; the lowest is 1. Above 19, ZSTD needs more memory than
 readers must provide."""
-
-
-_KNOWN_TEXT: Final = b"geminga " * 8
-_KNOWN_BLOCKS: Final = {
-    LZ4: bytes.fromhex("8f67656d696e67612008002050696e676120"),
-    ZSTD: bytes.fromhex("28b52ffd20407500004067656d696e6761200100dd59b8"),
-    SNAPPY: bytes.fromhex("401c67656d696e676120de0800"),
-}
-"""`_KNOWN_TEXT` in each codec of cramjam."""
 
 
 class CodecError(CorruptPayload):
@@ -201,22 +191,3 @@ def _whole(kind: int, data: Buffer, size: int, output: bytes) -> bytes:
 
 def _known() -> str:
     return ", ".join(f"{number} {name}" for number, name in enumerate(NAMES))
-
-
-def _check_codecs() -> None:
-    """Raise ImportError if a codec can't read a known block, or its own output."""
-    size = len(_KNOWN_TEXT)
-    for kind, block in _KNOWN_BLOCKS.items():
-        for data in (block, compress(kind, _KNOWN_TEXT)):
-            try:
-                read = decompress(kind, data, size, limit=size)
-            except CorruptPayload as error:
-                read = str(error).encode()
-            if read != _KNOWN_TEXT:
-                raise ImportError(
-                    f"cramjam cannot read {NAMES[kind]} ({read!r}); geminga needs cramjam>=2.11: "
-                    "pip install --upgrade cramjam"
-                )
-
-
-_check_codecs()

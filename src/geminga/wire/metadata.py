@@ -22,6 +22,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from geminga.errors import CorruptPayload
+from geminga.wire.cache import Cache
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse, text
@@ -36,9 +37,6 @@ _MAGIC_AND_SIZE = Struct(">HI")
 _CHECKED_HEAD = Struct(">HII").unpack_from
 
 _SMALL_BYTES_MAX = 4096
-
-REMEMBERED_NAMES_MAX = 4096
-"""Maximum producer names that `peek_entry` caches; then it clears them."""
 
 
 class RawEntry(NamedTuple):
@@ -203,18 +201,8 @@ def build_entry(metadata: bytes, payload: Buffer) -> bytes:
 # --- the broker's reader ----------------------------------------------------------------------------
 
 
-class _Names(dict[bytes, str]):
-    """Cache from encoded producer names to text; cleared when too large."""
-
-    def __missing__(self, data: bytes) -> str:
-        name = data.decode("utf-8", "replace")
-        if len(self) >= REMEMBERED_NAMES_MAX:
-            self.clear()
-        self[data] = name
-        return name
-
-
-_NAMES = _Names()
+_NAMES = Cache[bytes, str](lambda data: data.decode("utf-8", "replace"))
+"""Producer names."""
 _INT32_MAX = (1 << 31) - 1
 
 # Tags of MessageMetadata: field number << 3 | wire type.

@@ -7,6 +7,8 @@ of consecutive numbers: scattered small objects that are never freed would keep 
 
 from __future__ import annotations
 
+from functools import cache
+
 U64_MASK = (1 << 64) - 1
 _BLOCK = 256
 MINUS_ONE = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
@@ -62,9 +64,14 @@ def varints(first: int, count: int) -> list[bytes]:
         return list(map(SHORT.__getitem__, range(first, last + 1)))
     if first >> 14 != last >> 14:
         return [varint(value) for value in range(first, last + 1)]
-    more = varint(first >> 14)
-    low = first & 0x3FFF
-    return [encoded + more for encoded in map(MORE.__getitem__, range(low, low + count))]
+    more, low = varint(first >> 14), first & 0x3FFF
+    return [encoded + more for encoded in _low_bits()[low : low + count]]
+
+
+@cache
+def _low_bits() -> list[bytes]:
+    """Return the values of `MORE` as a list; threads may compute it in parallel."""
+    return [MORE[value] for value in range(16384)]
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
