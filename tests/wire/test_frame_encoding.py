@@ -70,16 +70,16 @@ def test_encoders_write_what_official_clients_and_brokers_wrote(recorded):
 
 @given(
     st.tuples(ID, U64, st.integers(-(1 << 31), (1 << 31) - 1), st.none() | U64),
-    st.tuples(st.booleans(), st.booleans(), st.none() | st.tuples(U64, U64)),
+    st.tuples(st.booleans(), st.none() | st.tuples(U64, U64)),
     st.binary(max_size=20),
 )
 def test_encode_send(numbers, rare, entry):
     producer_id, sequence_id, num_messages, highest = numbers
-    is_chunk, marker, transaction = rare
+    is_chunk, transaction = rare
     most, least = transaction or (None, None)
     head = frames.encode_send(
         producer_id, sequence_id, num_messages, highest, len(entry),
-        is_chunk=is_chunk, marker=marker, transaction=transaction,
+        is_chunk=is_chunk, transaction=transaction,
     )  # fmt: skip
     expected = pb.BaseCommand(type=pb.BaseCommand.SEND)
     body = expected.send
@@ -88,7 +88,6 @@ def test_encode_send(numbers, rare, entry):
         ("num_messages", num_messages, 1),
         ("highest_sequence_id", highest, None),
         ("is_chunk", is_chunk, False),
-        ("marker", marker, False),
         ("txnid_least_bits", least, None),
         ("txnid_most_bits", most, None),
     ):

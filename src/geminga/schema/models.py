@@ -109,7 +109,6 @@ class Model:
 
     def __init__(self, cls: type, form: Form) -> None:
         self.cls = cls
-        self.form = form
         self.value_type: type = dict if typing.is_typeddict(cls) else cls
         """Class of the values."""
         self._converter = _Builder(form).record(cls)

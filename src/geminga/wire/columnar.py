@@ -638,15 +638,9 @@ class LaidOpen(NamedTuple):
     says_keys: bool
 
 
-def lay_open(
-    entries: Sequence[RawEntry],
-    columns: Sequence[str],
-    *,
-    max_uncompressed_size: int = MAX_UNCOMPRESSED_SIZE,
-    chunks: ChunkCarry,
-) -> LaidOpen:
+def lay_open(entries: Sequence[RawEntry], columns: Sequence[str], *, chunks: ChunkCarry) -> LaidOpen:
     """Decode like `decode_entries`, and return the intermediate results too. There is at least one entry."""
-    decoder = _Decoder(entries, chunks, max_uncompressed_size)
+    decoder = _Decoder(entries, chunks, MAX_UNCOMPRESSED_SIZE)
     decoder.verify()
     messages = decoder.scan([*columns, "key_bytes"])
     starts = np.zeros(len(entries), np.int64)

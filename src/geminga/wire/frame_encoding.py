@@ -64,7 +64,6 @@ def encode_send(
     *,
     is_chunk: bool = False,
     transaction: tuple[int, int] | None = None,
-    marker: bool = False,
 ) -> bytes:
     """All of a SEND frame that precedes the entry of ``entry_size`` bytes.
 
@@ -80,8 +79,6 @@ def encode_send(
         body += b"\x30" + varint(highest_sequence_id)
     if is_chunk:
         body += b"\x38\x01"
-    if marker:
-        body += b"\x40\x01"
     return _frame_head(SEND, len(body), entry_size) + body
 
 

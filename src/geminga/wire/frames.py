@@ -128,7 +128,6 @@ class SendFrame(Frame):
     type = SEND
     entry: Buffer
     is_chunk: bool = False
-    marker: bool = False
     txnid_least_bits: int = 0
     txnid_most_bits: int = 0
     message_id: pb.MessageIdData | None = None
@@ -449,7 +448,6 @@ def _full_send(command: pb.BaseCommand, entry: Buffer) -> SendFrame:
     )
     frame._command = command
     frame.is_chunk = body.is_chunk
-    frame.marker = body.marker
     frame.txnid_least_bits = body.txnid_least_bits
     frame.txnid_most_bits = body.txnid_most_bits
     if body.HasField("message_id"):

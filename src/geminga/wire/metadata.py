@@ -56,11 +56,11 @@ class RawEntry(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Entry:
-    """A parsed entry. ``payload`` is as on the wire: compressed, encrypted, one chunk, or a batch."""
+    """A parsed entry, without the broker's entry metadata. ``payload`` is as on the wire: compressed,
+    encrypted, one chunk, or a batch."""
 
     metadata: pb.MessageMetadata
     payload: Buffer
-    broker_metadata: pb.BrokerEntryMetadata | None
 
 
 class _RareFields:
@@ -71,7 +71,6 @@ class _RareFields:
     deliver_at_time: int = 0
     chunk_id: int = -1
     num_chunks: int = 0
-    total_chunk_size: int = 0
     uuid: str = ""
     marker_type: int | None = None
     encrypted: bool = False
@@ -184,12 +183,8 @@ def parse_entry(entry: Buffer, *, verify: bool = True) -> Entry:
             raise CorruptPayload(
                 f"entry of {len(entry)} bytes has the checksum {found:08x} and announces {announced:08x}"
             )
-    broker_metadata = None
-    if start > 6 or (start == 6 and announced is None):
-        data = bytes(view[6 : _cut_broker_metadata(entry)])
-        broker_metadata = parse(pb.BrokerEntryMetadata, data, "the broker entry metadata", CorruptPayload)
     metadata = parse(pb.MessageMetadata, bytes(view[first:end]), "the metadata", CorruptPayload)
-    return Entry(metadata, view[end:], broker_metadata)
+    return Entry(metadata, view[end:])
 
 
 def build_entry(metadata: bytes, payload: Buffer) -> bytes:
@@ -335,7 +330,6 @@ def _full_head(metadata: pb.MessageMetadata) -> EntryHead:
     if has("chunk_id"):
         head.chunk_id = metadata.chunk_id
     head.num_chunks = metadata.num_chunks_from_msg
-    head.total_chunk_size = metadata.total_chunk_msg_size
     head.uuid = text(metadata.uuid)
     if has("marker_type"):
         head.marker_type = metadata.marker_type
