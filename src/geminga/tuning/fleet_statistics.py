@@ -170,6 +170,3 @@ def _newest(admin: Admin, topic: TopicName, row: dict[str, Any]) -> dict[str, An
         size = sum(len(message.data) for message in messages) / len(messages)
         return {"compression": codec, "message_bytes": max(1.0, size)}
     return unknown
-
-
-__all__ = ["gather", "namespaces_of", "topics_of"]
