@@ -18,15 +18,16 @@ class FixedSizeSchema(Schema[V]):
     """Base of schemas whose payloads have a fixed size; subclasses define how values become numbers."""
 
     nulls_are_none = True
-    _kind: ClassVar[SchemaType]
+    kind: ClassVar[SchemaType]
+    """Type of the schema."""
     _layout: ClassVar[Struct]
     _python_type: ClassVar[Any]
 
     def __init__(self) -> None:
-        super().__init__(self._python_type, self._kind, None, self._name(), schema_data=b"")
+        super().__init__(self._python_type, self.kind, None, self._name(), schema_data=b"")
 
     def _name(self) -> str:
-        return self._kind.name
+        return self.kind.name
 
     def encode(self, obj: Any) -> bytes:
         """Return the payload. Raises `TypeError` for another type or a value that does not fit."""
@@ -64,40 +65,40 @@ class _Number(FixedSizeSchema[V]):
 class Int8Schema(_Number[int]):
     """Signed integers of 8 bits."""
 
-    _kind, _layout, _python_type = SchemaType.INT8, Struct(">b"), int
+    kind, _layout, _python_type = SchemaType.INT8, Struct(">b"), int
 
 
 class Int16Schema(_Number[int]):
     """Signed integers of 16 bits, big-endian."""
 
-    _kind, _layout, _python_type = SchemaType.INT16, Struct(">h"), int
+    kind, _layout, _python_type = SchemaType.INT16, Struct(">h"), int
 
 
 class Int32Schema(_Number[int]):
     """Signed integers of 32 bits, big-endian."""
 
-    _kind, _layout, _python_type = SchemaType.INT32, Struct(">i"), int
+    kind, _layout, _python_type = SchemaType.INT32, Struct(">i"), int
 
 
 class Int64Schema(_Number[int]):
     """Signed integers of 64 bits, big-endian."""
 
-    _kind, _layout, _python_type = SchemaType.INT64, Struct(">q"), int
+    kind, _layout, _python_type = SchemaType.INT64, Struct(">q"), int
 
 
 class FloatSchema(_Number[float]):
     """Floating-point numbers of 32 bits, big-endian."""
 
-    _kind, _layout, _python_type = SchemaType.FLOAT, Struct(">f"), (float, int)
+    kind, _layout, _python_type = SchemaType.FLOAT, Struct(">f"), (float, int)
 
 
 class DoubleSchema(_Number[float]):
     """Floating-point numbers of 64 bits, big-endian."""
 
-    _kind, _layout, _python_type = SchemaType.DOUBLE, Struct(">d"), (float, int)
+    kind, _layout, _python_type = SchemaType.DOUBLE, Struct(">d"), (float, int)
 
 
 class BooleanSchema(FixedSizeSchema[bool]):
     """Booleans as one byte, 0 or 1."""
 
-    _kind, _layout, _python_type = SchemaType.BOOLEAN, Struct("?"), bool
+    kind, _layout, _python_type = SchemaType.BOOLEAN, Struct("?"), bool

@@ -38,7 +38,7 @@ class _Time(FixedSizeSchema[V]):
     zone."""
 
     def _name(self) -> str:
-        return "".join(word.capitalize() for word in self._kind.name.split("_"))
+        return "".join(word.capitalize() for word in self.kind.name.split("_"))
 
     def _validate_object_type(self, obj: Any) -> None:
         # A datetime is a date to Python, and not to a schema.
@@ -62,7 +62,7 @@ class _Time(FixedSizeSchema[V]):
 class DateSchema(_Time[dt.datetime]):
     """Moments in milliseconds, Java's ``java.util.Date``."""
 
-    _kind, _layout, _python_type = SchemaType.DATE, Struct(">q"), dt.datetime
+    kind, _layout, _python_type = SchemaType.DATE, Struct(">q"), dt.datetime
 
     def _numbers(self, value: dt.datetime) -> tuple[int, ...]:
         return ((self._zoned(value) - _EPOCH) // _MILLISECOND,)
@@ -74,13 +74,13 @@ class DateSchema(_Time[dt.datetime]):
 class TimestampSchema(DateSchema):
     """Moments in milliseconds, Java's ``java.sql.Timestamp``."""
 
-    _kind = SchemaType.TIMESTAMP
+    kind = SchemaType.TIMESTAMP
 
 
 class TimeSchema(_Time[dt.time]):
     """Times of day in milliseconds, Java's ``java.sql.Time`` in UTC."""
 
-    _kind, _layout, _python_type = SchemaType.TIME, Struct(">q"), dt.time
+    kind, _layout, _python_type = SchemaType.TIME, Struct(">q"), dt.time
 
     def _numbers(self, value: dt.time) -> tuple[int, ...]:
         return (_nanoseconds(self._local(value)) // 1_000_000,)
@@ -92,7 +92,7 @@ class TimeSchema(_Time[dt.time]):
 class InstantSchema(_Time[dt.datetime]):
     """Moments in nanoseconds, Java's ``java.time.Instant``."""
 
-    _kind, _layout, _python_type = SchemaType.INSTANT, Struct(">qi"), dt.datetime
+    kind, _layout, _python_type = SchemaType.INSTANT, Struct(">qi"), dt.datetime
 
     def _numbers(self, value: dt.datetime) -> tuple[int, ...]:
         seconds, rest = divmod(self._zoned(value) - _EPOCH, _SECOND)
@@ -106,7 +106,7 @@ class InstantSchema(_Time[dt.datetime]):
 class LocalDateSchema(_Time[dt.date]):
     """Days, Java's ``java.time.LocalDate``."""
 
-    _kind, _layout, _python_type = SchemaType.LOCAL_DATE, Struct(">q"), dt.date
+    kind, _layout, _python_type = SchemaType.LOCAL_DATE, Struct(">q"), dt.date
 
     def _numbers(self, value: dt.date) -> tuple[int, ...]:
         return (value.toordinal() - _EPOCH_DAY,)
@@ -118,7 +118,7 @@ class LocalDateSchema(_Time[dt.date]):
 class LocalTimeSchema(_Time[dt.time]):
     """Times of day in nanoseconds, Java's ``java.time.LocalTime``."""
 
-    _kind, _layout, _python_type = SchemaType.LOCAL_TIME, Struct(">q"), dt.time
+    kind, _layout, _python_type = SchemaType.LOCAL_TIME, Struct(">q"), dt.time
 
     def _numbers(self, value: dt.time) -> tuple[int, ...]:
         return (_nanoseconds(self._local(value)),)
@@ -130,7 +130,7 @@ class LocalTimeSchema(_Time[dt.time]):
 class LocalDateTimeSchema(_Time[dt.datetime]):
     """Days with a time of day, Java's ``java.time.LocalDateTime``."""
 
-    _kind, _layout, _python_type = SchemaType.LOCAL_DATE_TIME, Struct(">qq"), dt.datetime
+    kind, _layout, _python_type = SchemaType.LOCAL_DATE_TIME, Struct(">qq"), dt.datetime
 
     def _numbers(self, value: dt.datetime) -> tuple[int, ...]:
         return self._local(value).toordinal() - _EPOCH_DAY, _nanoseconds(value.time())

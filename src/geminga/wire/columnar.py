@@ -450,30 +450,25 @@ class _Messages:
             times = np.repeat(heads[:, field.PUBLISH_TIME], self.counts)
             return _numbers(times, MILLISECONDS_UTC)
         if name == "producer_name":
-            starts = heads[:, field.PRODUCER_START].tolist()
-            sizes = heads[:, field.PRODUCER_SIZE].tolist()
-            raw = self.decoder.raw
-            return self._dictionary([raw[s : s + n] for s, n in zip(starts, sizes, strict=True)])
+            return self._dictionary(self._slices(field.PRODUCER_START, field.PRODUCER_SIZE))
         if name == "topic":
             return self._dictionary([entry.topic.encode() for entry in entries])
         if name == "schema_version":
-            starts = heads[:, field.SCHEMA_VERSION_START].tolist()
-            sizes = heads[:, field.SCHEMA_VERSION_SIZE].tolist()
-            raw = self.decoder.raw
-            versions = [raw[s : s + n] for s, n in zip(starts, sizes, strict=True)]
+            versions = self._slices(field.SCHEMA_VERSION_START, field.SCHEMA_VERSION_SIZE)
             return self._dictionary(versions, is_text=False)
-        if name == "ledger_id":
-            return _numbers(self._per_entry([entry.ledger_id for entry in entries], np.int64), pa.int64())
-        if name == "entry_id":
-            return _numbers(self._per_entry([entry.entry_id for entry in entries], np.int64), pa.int64())
         if name == "batch_size":
             sizes = self._per_entry(np.maximum(heads[:, field.BATCH_COUNT], 0), np.int32)
             return _numbers(sizes, pa.int32())
-        if name == "partition":
-            return _numbers(self._per_entry([entry.partition for entry in entries], np.int32), pa.int32())
-        # 32 bits without a sign on the wire: a broker may say anything.
-        counts = [min(entry.redelivery_count, _INT32_MAX) for entry in entries]
-        return _numbers(self._per_entry(counts, np.int32), pa.int32())
+        # Redelivery counts have 32 bits without a sign on the wire: a broker may say anything.
+        kind = _COLUMN_TYPES[name]
+        number_max = (1 << kind.bit_width - 1) - 1
+        numbers = [min(getattr(entry, name), number_max) for entry in entries]
+        return _numbers(self._per_entry(numbers, kind.to_pandas_dtype()), kind)
+
+    def _slices(self, start_field: int, size_field: int) -> list[bytes]:
+        """Return the bytes of each entry to which two fields of its head point."""
+        bounds = self.decoder.heads[:, [start_field, size_field]].tolist()
+        return [self.decoder.raw[start : start + size] for start, size in bounds]
 
     def _dictionary(self, names: list[bytes], *, is_text: bool = True) -> pa.DictionaryArray:
         numbers: dict[bytes, int] = {}
