@@ -16,13 +16,14 @@ from typing import Any
 from geminga import Admin
 from geminga.client.cluster import Cluster
 from geminga.client.entry_reader import EntryReader
+from geminga.config import check_seconds
 from geminga.entries import parse_entry
 from geminga.errors import CorruptPayload, InvalidConfiguration
 from geminga.ids import MessageId, TopicName
 from geminga.producer.settings import CompressionType
 from geminga.tuning.measuring.broker_view import BrokerView, PublishedCounts
 from geminga.tuning.sample import SAMPLE_MESSAGES_MAX, Sample
-from geminga.tuning.traffic import TrafficProfile, check_number
+from geminga.tuning.traffic import TrafficProfile
 from geminga.wire.batch import decode_batch
 from geminga.wire.compression import decompress
 
@@ -81,7 +82,7 @@ def observe(
     Raises `TopicNotFound`, the broker's error, and `InvalidConfiguration` for a topic without published
     messages.
     """
-    check_number("seconds", seconds, 0.1, 600, "seconds")
+    check_seconds("seconds", seconds, 0.1, 600)
     name = TopicName.parse(topic).base
     view = BrokerView(service_url, admin_url, cluster=cluster)
     partitions = view.partitions(name)
