@@ -19,17 +19,11 @@ _HOMES = {
     **{
         name: ("geminga.client.enums", name)
         for name in (
-            "BatchingType",
-            "CompressionType",
-            "ConsumerCryptoFailureAction",
-            "ConsumerType",
-            "InitialPosition",
-            "PartitionsRoutingMode",
-            "ProducerAccessMode",
-            "RegexSubscriptionMode",
+            "BatchingType", "CompressionType", "ConsumerCryptoFailureAction", "ConsumerType",
+            "InitialPosition", "PartitionsRoutingMode", "ProducerAccessMode", "RegexSubscriptionMode",
         )
     },
-}
+}  # fmt: skip
 
 __all__ = sorted(_HOMES)
 
