@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, repeat
 from struct import Struct
@@ -28,18 +29,16 @@ _BODY_START = 12
 """Start of the body: after two sizes, the command's type, and the body's tag and size."""
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class SendRun(Frame):
     """Plain SENDs of one producer: single messages with consecutive sequence ids. ``type`` is SEND."""
 
-    __slots__ = ("entries", "producer_id", "sequence_ids")
+    producer_id: int
+    sequence_ids: range
+    entries: list[bytes]
+    entry: None = None
 
     type = SendFrame.type
-
-    def __init__(self, producer_id: int, sequence_ids: range, entries: list[bytes]) -> None:
-        self.producer_id = producer_id
-        self.sequence_ids = sequence_ids
-        self.entries = entries
-        self.entry = None
 
     def frames(self) -> Iterator[SendFrame]:
         """Yield the frames one by one."""
