@@ -34,8 +34,8 @@ from benchmarks.brokers import RunningBroker
 from benchmarks.everyday_programs import CONTENT, KEYS, LARGE, PROGRAMS, PROPERTIES, Program, Run
 from benchmarks.figures import JAVA, OURS, PULSAR_CLIENT
 from benchmarks.harness import process_cpu_seconds
-from geminga.testing.certificates import Authority
 from geminga.tuning.measuring.host import machine
+from tests.support.certificates import Authority
 
 LIBRARIES = {PULSAR_CLIENT: "pulsar", OURS: "geminga"}
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/everyday.json"

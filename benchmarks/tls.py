@@ -17,8 +17,8 @@ from typing import Final
 from benchmarks import brokers
 from benchmarks.harness import process_cpu_seconds
 from benchmarks.load import PONG, Link, _frame, batch_entry
-from geminga.testing.certificates import Authority
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.support.certificates import Authority
 
 WINDOW: Final = 64
 """Batches that are sent and not receipted."""

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from geminga.client.runtime import new_event_loop
-from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_send_receipt
+from geminga.wire.frames import Frame, FrameDecoder, SendFrame, encode_command, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 PARTITIONS = 8
@@ -36,15 +36,16 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         out: list[bytes] = []
         for frame in self._decoder.feed(data):
-            send = frame.send
-            if send is None:
+            if not isinstance(frame, SendFrame):
                 answer = self._answer(frame)
                 if answer is not None:
                     out.append(encode_command(answer))
-            elif send.producer_id not in self._silent:
+            elif frame.producer_id not in self._silent:
                 self._entries += 1
-                highest = send.highest_sequence_id or None
-                out.append(encode_send_receipt(send.producer_id, send.sequence_id, highest, 1, self._entries))
+                highest = frame.highest_sequence_id or None
+                out.append(
+                    encode_send_receipt(frame.producer_id, frame.sequence_id, highest, 1, self._entries)
+                )
         if out:
             self._transport.write(b"".join(out))
 

@@ -194,10 +194,10 @@ class Peer:
         """MESSAGE frames since the last look, of one consumer or all."""
         found = [
             frame for frame in self.frames
-            if frame.type == Command.MESSAGE and consumer_id in (None, frame.message.consumer_id)  # type: ignore[union-attr]
+            if frame.type == Command.MESSAGE and consumer_id in (None, frame.consumer_id)  # type: ignore[union-attr]
         ]  # fmt: skip
         self.frames = [frame for frame in self.frames if frame not in found]
-        return [frame.message for frame in found]
+        return found
 
     def entry_ids(self, consumer_id: int | None = None) -> list[int]:
         return [message.entry_id for message in self.messages(consumer_id)]
@@ -208,7 +208,7 @@ class Peer:
         return [bytes(parse_entry(each.entry).payload) for each in self.messages(consumer_id)]
 
     def receipts(self) -> list[Any]:
-        return [frame.receipt for frame in self.take(Command.SEND_RECEIPT)]
+        return self.take(Command.SEND_RECEIPT)
 
 
 class Harness:

@@ -103,7 +103,7 @@ def test_everything_on_disk_survives_reopening(files):
     subscribe(files, consumer, subType=1)
     publish(peer, 500)
     receipts = settle(files, peer, Command.SEND_RECEIPT, 500)
-    ids = [(frame.receipt.ledger_id, frame.receipt.entry_id) for frame in receipts]
+    ids = [(frame.ledger_id, frame.entry_id) for frame in receipts]
     source = random.Random(3)
     acked = set(source.sample(ids, 200))
     consumer.ack(*acked, request_id=7)
@@ -113,7 +113,7 @@ def test_everything_on_disk_survives_reopening(files):
         consumer = files.harness.peer()
         subscribe(files, consumer, subType=1)
         frames = settle(files, consumer, Command.MESSAGE, len(ids) - len(acked))
-        found = [(frame.message.ledger_id, frame.message.entry_id) for frame in frames]
+        found = [(frame.ledger_id, frame.entry_id) for frame in frames]
         assert sorted(found) == sorted(set(ids) - acked)
         consumer.disconnect()
 

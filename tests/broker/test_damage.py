@@ -18,9 +18,9 @@ from geminga.ids import TopicName, to_signed
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import Harness, Peer, entry_bytes
+from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 FOLDER = "/data"
 HARMED = "persistent://public/default/harmed"

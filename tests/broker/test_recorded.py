@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from geminga.ids import to_signed
-from geminga.wire.frames import Frame, FrameDecoder
+from geminga.wire.frames import Frame, FrameDecoder, MessageFrame, ReceiptFrame, SendFrame
 from geminga.wire.metadata import peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -68,15 +68,15 @@ def parse(recorded: dict[str, Any]) -> Frame:
 def meaning(frame: Frame) -> tuple[Any, ...]:
     """Return the parts of a broker's frame that must agree with the recording."""
     name = Command.Type.Name(frame.type)  # type: ignore[arg-type]
-    if frame.message is not None:
-        m = frame.message
+    if isinstance(frame, MessageFrame):
+        m = frame
         # The entry's own bytes; what a broker may put before them is not part of it.
         entry = bytes(m.entry)
         start = entry.find(b"\x0e\x01") if entry.startswith(b"\x0e\x02") else 0
         place = (m.ledger_id, m.entry_id, m.partition)
         return (name, m.consumer_id, place, m.redelivery_count, *m.ack_set, m.consumer_epoch, entry[start:])
-    if frame.receipt is not None:
-        r = frame.receipt
+    if isinstance(frame, ReceiptFrame):
+        r = frame
         return name, r.producer_id, r.sequence_id, r.ledger_id, r.entry_id
     return name, *_FIELDS.get(name, lambda c: (c.SerializeToString(),))(frame.command)
 
@@ -122,10 +122,10 @@ class Replay:
         self.recorded = [(line, parse(line)) for line in frames]
         harness.broker.namespaces.create_namespace("public", "facts")
         # Our first ledger gets the number that clients name in their acknowledgements.
-        ledgers = {f.message.ledger_id for _, f in self.recorded if f.message is not None}
-        ledgers |= {f.receipt.ledger_id for _, f in self.recorded if f.receipt is not None}
+        ledgers = {f.ledger_id for _, f in self.recorded if isinstance(f, MessageFrame)}
+        ledgers |= {f.ledger_id for _, f in self.recorded if isinstance(f, ReceiptFrame)}
         harness.store._next_ledger_id = min(ledgers - {-1, 0}, default=0)
-        sent = [peek_entry(f.send.entry).publish_time for _, f in self.recorded if f.send is not None]
+        sent = [peek_entry(f.entry).publish_time for _, f in self.recorded if isinstance(f, SendFrame)]
         harness.start_ms = min(sent, default=harness.start_ms)
 
     def run(self) -> None:
@@ -145,13 +145,13 @@ class Replay:
             peer = self.harness.peer(connect=frame.type != Command.CONNECT)
             self.peers[line["conn"]] = peer
         for body in ("partitionMetadata", "lookupTopic", "producer", "subscribe"):
-            if frame.send is None and frame.command.HasField(body):
+            if not isinstance(frame, SendFrame) and frame.command.HasField(body):
                 self.topic = getattr(frame.command, body).topic
-        if frame.send is not None:
-            published_ms = peek_entry(frame.send.entry).publish_time
+        if isinstance(frame, SendFrame):
+            published_ms = peek_entry(frame.entry).publish_time
             self.harness.advance(max(0, published_ms - self.harness.now_ms) / 1000)
-        if frame.send is not None and not peer.is_closed:
-            self._ensure_producer(peer, frame.send.producer_id)
+        if isinstance(frame, SendFrame) and not peer.is_closed:
+            self._ensure_producer(peer, frame.producer_id)
         peer.send_bytes(bytes.fromhex(line["hex"]))
         if frame.type == Command.SUBSCRIBE:
             peer.command("flow", consumer_id=frame.command.subscribe.consumer_id, messagePermits=1000)

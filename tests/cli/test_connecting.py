@@ -20,7 +20,7 @@ from geminga.client.cluster import Cluster
 from geminga.errors import ConnectError, InvalidConfiguration, InvalidUrl
 from geminga.spark.pipelines import connection as pipelines
 from geminga.spark.pipelines import running
-from geminga.testing.certificates import Authority
+from tests.support.certificates import Authority
 
 SECRET = "data:;base64," + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQ="
 

@@ -221,7 +221,7 @@ def _until(what: Callable[[], bool]) -> None:
 
 def test_both_sides_may_use_tls(tmp_path):
     pytest.importorskip("cryptography")
-    from geminga.testing.certificates import Authority
+    from tests.support.certificates import Authority
 
     authorities = [Authority(tmp_path, name) for name in ("here", "there")]
     settings = []

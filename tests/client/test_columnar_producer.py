@@ -272,8 +272,8 @@ def test_bytes_in_flight_are_bounded(broker, monkeypatch):
 def test_the_first_error_ends_the_table(broker):
     def refuse(peer, frame):
         error = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
-        error.send_error.producer_id = frame.send.producer_id
-        error.send_error.sequence_id = frame.send.highest_sequence_id
+        error.send_error.producer_id = frame.producer_id
+        error.send_error.sequence_id = frame.highest_sequence_id
         error.send_error.error = 22
         error.send_error.message = "not here"
         peer.send(error)

@@ -132,7 +132,7 @@ async def test_frames_reach_their_handle_until_it_is_closed():
         peer.transport.write(message)
         await eventually_async(lambda: handle.detached)
         await never_async(lambda: len(handle.frames) != 2, 0.01)
-        assert [frame.message.consumer_id for frame in handle.frames] == [4, 4]
+        assert [frame.consumer_id for frame in handle.frames] == [4, 4]
         assert handle.detached == [(None, Address("next", 6650))]
 
 

@@ -36,8 +36,8 @@ def record(broker):
 def send_error(code, text="refused"):
     def answer(peer, frame):
         error = pb.BaseCommand(type=Type.SEND_ERROR)
-        error.send_error.producer_id = frame.send.producer_id
-        error.send_error.sequence_id = frame.send.sequence_id
+        error.send_error.producer_id = frame.producer_id
+        error.send_error.sequence_id = frame.sequence_id
         error.send_error.error = code
         error.send_error.message = text
         peer.send(error)
@@ -212,7 +212,7 @@ def test_one_stuck_partition_does_not_hold_up_unkeyed_messages(broker, client):
         broker.on_producer(peer, frame)
 
     def on_send(peer, frame):
-        if topics[frame.send.producer_id].endswith("-3"):
+        if topics[frame.producer_id].endswith("-3"):
             stuck.append((peer, frame))
         else:
             broker.on_send(peer, frame)

@@ -37,7 +37,7 @@ class Held:
         broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: self._held.append((peer, frame))
 
     def count(self):
-        return sum(frame.send.num_messages for _, frame in self._held)
+        return sum(frame.num_messages for _, frame in self._held)
 
     def release(self):
         async def go():
@@ -49,7 +49,7 @@ class Held:
 
     def release_of(self, producer_id):
         async def go():
-            ours = [pair for pair in self._held if pair[1].send.producer_id == producer_id]
+            ours = [pair for pair in self._held if pair[1].producer_id == producer_id]
             self._held[:] = [pair for pair in self._held if pair not in ours]
             for peer, frame in ours:
                 self._answer(peer, frame)
@@ -57,7 +57,7 @@ class Held:
         self._broker.run(go(), 60)
 
     def producer_ids(self):
-        return [frame.send.producer_id for _, frame in self._held]
+        return [frame.producer_id for _, frame in self._held]
 
     def stop(self):
         self._broker.answers[pb.BaseCommand.SEND] = self._answer
@@ -204,7 +204,7 @@ def test_many_threads_wait_and_none_is_forgotten(broker, steps_over, memory):
     numbers, stalled = random.Random(5), {}
 
     def stall(peer, frame):
-        queue = stalled.setdefault((peer, frame.send.producer_id), [])
+        queue = stalled.setdefault((peer, frame.producer_id), [])
         queue.append(frame)
         if len(queue) == 1:
             asyncio.get_running_loop().call_later(numbers.choice([0, 0, 0.01]), answer, peer, queue)
@@ -368,7 +368,7 @@ def test_concurrent_synchronous_senders_share_batches(broker, client):
     answer = broker.on_send
 
     def slow(peer, frame):
-        counts.append(frame.send.num_messages)
+        counts.append(frame.num_messages)
         asyncio.get_running_loop().call_later(0.01, answer, peer, frame)
 
     broker.answers[pb.BaseCommand.SEND] = slow
@@ -452,10 +452,9 @@ def test_receipts_that_do_not_fit_close_the_connection_and_nothing_is_lost(broke
     lied = []
 
     def lie(peer, frame):
-        send = frame.send
         if not lied:
             lied.append(True)
-            peer.transport.write(encode_send_receipt(send.producer_id, send.sequence_id + 5, None, 1, 1))
+            peer.transport.write(encode_send_receipt(frame.producer_id, frame.sequence_id + 5, None, 1, 1))
         else:
             broker.on_send(peer, frame)
 
@@ -468,8 +467,8 @@ def test_receipts_that_do_not_fit_close_the_connection_and_nothing_is_lost(broke
 def test_a_send_to_a_terminated_topic_ends_the_producer(broker, client):
     def terminated(peer, frame):
         error = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
-        error.send_error.producer_id = frame.send.producer_id
-        error.send_error.sequence_id = frame.send.sequence_id
+        error.send_error.producer_id = frame.producer_id
+        error.send_error.sequence_id = frame.sequence_id
         error.send_error.error = 15
         error.send_error.message = "terminated"
         peer.send(error)

@@ -339,8 +339,8 @@ def test_handle_frames_pass_through_in_order():
     entry = b"\x00\x00\x00\x00"
     data = encode_message(9, 1, 2, -1, len(entry)) + entry + encode_send_receipt(7, 1, None, 3, 4)
     message, receipt = connection.receive(data, NOW)
-    assert message.message.consumer_id == 9
-    assert receipt.receipt.producer_id == 7
+    assert message.consumer_id == 9
+    assert receipt.producer_id == 7
 
 
 def test_close_commands_name_the_assigned_broker():

@@ -22,7 +22,7 @@ from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
 from geminga.console.site import PERMISSIONS, STATIC, attach
-from geminga.testing.certificates import Authority
+from tests.support.certificates import Authority
 
 SCRIPT_BYTES_MAX = 60_000
 SETTINGS = BrokerSettings(memory=True, port=0, web_port=0)

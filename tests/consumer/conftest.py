@@ -67,8 +67,8 @@ def message_frame(
         redelivery_count=redelivery_count, ack_set=ack_set, consumer_epoch=consumer_epoch,
     )  # fmt: skip
     (frame,) = FrameDecoder().feed(head + entry)
-    assert frame.message is not None
-    return frame.message
+    assert isinstance(frame, MessageFrame)
+    return frame
 
 
 def sent(core: ConsumerCore) -> list[pb.BaseCommand]:
@@ -85,7 +85,7 @@ def recorded_messages() -> list[tuple[str, MessageFrame, dict[str, Any]]]:
             record = json.loads(line)
             if record["decoded"].get("command", {}).get("type") == "MESSAGE":
                 (frame,) = FrameDecoder().feed(bytes.fromhex(record["hex"]))
-                found.append((record["case"], frame.message, record["decoded"]))
+                found.append((record["case"], frame, record["decoded"]))
     return found
 
 

@@ -26,7 +26,7 @@ from geminga.offload.file import LedgerFile
 from geminga.offload.manifest import load
 from geminga.offload.storage import folder_of
 from geminga.testing.apache_pulsar import run_tool
-from geminga.testing.inside import inside
+from tests.support.insides import inside
 from tests.support.spark_cluster import ObjectStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -18,8 +18,8 @@ from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_MASK, GroupHeader, d
 from geminga.ledger.inspection import inspect
 from geminga.ledger.log import scan_headers
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from geminga.wire.checksum import crc32c
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
 
 FOLDER, TARGET = "/data/store", "/data/backup"

@@ -31,8 +31,8 @@ from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.log import LogFiles, read_directory, scan_headers
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from geminga.wire.checksum import crc32c
+from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 FOLDER = "/s"
 LOG = f"{FOLDER}/log-0000000001"

@@ -6,8 +6,8 @@ from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.offload_worker import ByteRate
 from geminga.ledger.store import FileStore
 from geminga.ledger.tiered import TieredStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from tests.ledger.test_tiered import SETTINGS, TOPIC, Clock, Reports, check_tier, fill, settle
+from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 
 def test_bytes_take_as_long_as_the_rate_allows():

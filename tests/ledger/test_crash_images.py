@@ -17,7 +17,7 @@ import pytest
 from geminga.ledger import callbacks, steps
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
 from tests.support.store_auditor import Contents, StoreAuditor, observe
 
 FOLDER = "/data/store"

@@ -13,7 +13,7 @@ from geminga.ledger.damage import Damage, EntriesDamaged
 from geminga.ledger.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, GROUP_MAGIC, encode_file_header
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 FOLDER = "/data/store"
 LOGS = [f"{FOLDER}/log-{number:010d}" for number in (1, 2, 3)]

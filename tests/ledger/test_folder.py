@@ -22,8 +22,8 @@ from geminga.ledger.folder import open_folder
 from geminga.ledger.format import SUPERBLOCK_BYTES, decode_superblock, encode_superblock
 from geminga.ledger.inspection import inspect
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from geminga.wire.checksum import crc32c
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 
 HOLDER = """
 import sys

@@ -13,7 +13,7 @@ from geminga.ledger.inspection import InspectionReport, inspect, repair
 from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 FOLDER = "/s"
 LOG = f"{FOLDER}/log-0000000001"

@@ -11,7 +11,7 @@ from geminga.ledger.filesystem import FileSystem
 from geminga.ledger.format import CHECKPOINT, ENTRY
 from geminga.ledger.journal import FailedRecords, Journal
 from geminga.ledger.log import Group, LogEnd, LogWriter
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 MakeJournal = Callable[..., Journal]
 

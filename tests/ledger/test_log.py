@@ -20,8 +20,8 @@ from geminga.ledger.log import (
     Record,
     scan_headers,
 )
-from geminga.testing.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
 from geminga.wire.checksum import crc32c
+from tests.support.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
 
 STORE_ID = bytes(range(16))
 SEED = crc32c(STORE_ID)

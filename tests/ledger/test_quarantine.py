@@ -14,8 +14,8 @@ from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from geminga.wire.checksum import crc32c
+from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 FOLDER = "/s"
 LOG = "log-0000000001"

@@ -15,7 +15,7 @@ from geminga.ledger import reading
 from geminga.ledger.api import ReadAhead
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
+from tests.support.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
 
 FOLDER = "/data/store"
 

@@ -8,7 +8,7 @@ from geminga.errors import StoreError
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 FOLDER = "/data/store"
 

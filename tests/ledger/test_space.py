@@ -21,7 +21,7 @@ from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
 
 FOLDER = "/data/store"

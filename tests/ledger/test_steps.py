@@ -14,7 +14,7 @@ from geminga.ledger.callbacks import REPORTED_AT_ONCE, run_in_steps
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.steps import AT_ONCE, emptied, parts, taken
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
 
 FOLDER = "/data/store"
 COUNT = 5 * AT_ONCE

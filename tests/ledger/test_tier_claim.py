@@ -18,7 +18,6 @@ from geminga.ledger.store import FileStore
 from geminga.ledger.tier_claim import BEAT_SECONDS, QUIET_SECONDS, StorageNotClaimed, claim, holder
 from geminga.ledger.tiered import TieredStore
 from geminga.offload import manifest
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk, _Inode
 from tests.ledger.test_tiered import (
     TOPIC,
     Clock,
@@ -32,6 +31,7 @@ from tests.ledger.test_tiered import (
     settle,
     tier_files,
 )
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk, _Inode
 
 
 def copy_folder(disk: SimulatedDisk, source: str, target: str) -> None:

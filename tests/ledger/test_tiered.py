@@ -35,9 +35,9 @@ from geminga.ledger.tiered import TieredStore
 from geminga.offload import manifest
 from geminga.offload.file import LedgerFile
 from geminga.offload.storage import folder_of
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 
 TOPIC = "persistent://public/default/flights"
 FOLDER = f"/tier/{folder_of(TOPIC)}"

@@ -23,7 +23,7 @@ class Sent:
     """One SEND frame, taken apart by the decoder and protobuf."""
 
     def __init__(self, frame: Any) -> None:
-        self.command = frame.send
+        self.command = frame
         entry = parse_entry(frame.entry)
         self.entry_size = len(frame.entry)
         self.metadata = entry.metadata

@@ -21,7 +21,7 @@ from geminga.producer.self_tuning import (
     SelfTuning,
 )
 from geminga.producer.settings import BatchingType, ProducerSettings
-from geminga.wire.frames import FrameDecoder
+from geminga.wire.frames import FrameDecoder, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 BUDGET = 0.05
@@ -215,9 +215,9 @@ class World:
         for partition in list(ready_set.writable):
             data = b"".join(bytes(piece) for piece in partition.take_output(self.now, 1))
             for frame in FrameDecoder(1 << 26).feed(data):
-                assert frame.send is not None
-                self.receipts.append((self.now + self.round_trip, partition, frame.send))
-                self.fills.append(frame.send.num_messages)
+                assert isinstance(frame, SendFrame)
+                self.receipts.append((self.now + self.round_trip, partition, frame))
+                self.fills.append(frame.num_messages)
         for operation in ready_set.take_settled():
             assert operation.error is None
             self.latencies += [self.now - sent_at for sent_at in operation.tokens]

@@ -151,7 +151,7 @@ class SimulatedBroker:
                 self._create(connection, frame.command.producer)
         elif frame.type == pb.BaseCommand.SEND and self.owner is connection:
             # Frames of a lost connection still arrive, until the producer is created on the next one.
-            self._store(connection, frame.send, frame.entry)
+            self._store(connection, frame, frame.entry)
 
     def _create(self, connection: Connection, command: pb.CommandProducer) -> None:
         world = self.world

@@ -83,8 +83,7 @@ class World:
     def write(self, partition: PartitionProducer) -> None:
         """Frames arrive at once; their receipts come later, or not."""
         data = b"".join(bytes(piece) for piece in partition.take_output(self.now, 1_700_000_000_000))
-        for frame in FrameDecoder(1 << 26).feed(data):
-            send = frame.send
+        for send in FrameDecoder(1 << 26).feed(data):
             assert send.sequence_id == self._numbers[partition], "lost, repeated, or out of order"
             self._numbers[partition] = max(send.sequence_id, send.highest_sequence_id) + 1
             if self.stuck and partition is self.stuck_partition:

@@ -24,8 +24,8 @@ from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tiered import TieredStore
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from tests.client.virtual import Clock, Network, Transport, VirtualLoop, pass_time
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 
 LIFE: Final[ContextVar[int]] = ContextVar("life", default=0)
 """Number of the broker process that runs; 0 for the clients."""

@@ -8,7 +8,7 @@ from waiting import eventually
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin, topic_path
 from geminga.ids import MessageId, TopicName
-from geminga.testing.inside import inside
+from tests.support.insides import inside
 
 
 def offload_all(broker: EmbeddedBroker, topic: str) -> None:

@@ -30,7 +30,7 @@ from geminga.spark.health import (
 )
 from geminga.spark.options import access_options
 from geminga.spark.releases import arrow_schema
-from geminga.testing.certificates import Authority
+from tests.support.certificates import Authority
 
 
 @pytest.fixture(scope="module")

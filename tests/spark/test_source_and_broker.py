@@ -36,8 +36,8 @@ from geminga.spark.datasource import PulsarDataSource, PulsarRanges, PulsarReade
 from geminga.spark.offsets import Checkpoint
 from geminga.spark.writing import PulsarCommit
 from geminga.testing.apache_pulsar import free_ports
-from geminga.testing.certificates import Authority
-from geminga.testing.inside import inside
+from tests.support.certificates import Authority
+from tests.support.insides import inside
 
 SCHEMA = StructType().add("value", BinaryType())
 

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def inside(broker: Any, function: Callable[[], T], timeout_seconds: float = 60) -> T:
+    """Run ``function()`` on the event loop's thread of an embedded broker and return its result.
+
+    Topics, cursors and the store belong to that thread. Access from the test's thread sometimes fails
+    (SQLite: "Recursive use of cursors not allowed"), or disturbs the broker.
+    """
+
+    async def call() -> T:
+        return function()
+
+    return asyncio.run_coroutine_threadsafe(call(), broker._loop).result(timeout_seconds)
 
 
 def inner_consumer(consumer: Any) -> Any:

@@ -168,8 +168,7 @@ class ScriptedBroker:
             )
         )
 
-    def on_send(self, peer: Peer, frame: Frame) -> None:
-        send = frame.send
+    def on_send(self, peer: Peer, send: Any) -> None:
         self.next_entry += 1
         peer.transport.write(
             encode_send_receipt(

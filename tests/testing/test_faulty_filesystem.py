@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 
 
 def start(plan: Plan | None = None) -> tuple[SimulatedDisk, FaultyFileSystem]:

@@ -14,7 +14,7 @@ from singles import encode_single_metadata
 
 from geminga.errors import CorruptPayload
 from geminga.producer.message import simple_message
-from geminga.wire import batch, compression
+from geminga.wire import batch, cache, compression
 from geminga.wire.batch import (
     SingleMessage,
     append_full_message,
@@ -186,14 +186,6 @@ def test_a_plain_message_has_defaults_for_absent_fields():
     }  # fmt: skip
 
 
-def test_remembered_prefixes_are_bounded(monkeypatch):
-    monkeypatch.setattr(batch, "PREFIXES_MAX", 10)
-    prefixes = batch._Prefixes()
-    for size in range(100):
-        assert prefixes[size << 4 | 1] == b"\x00\x00\x00\x04\x18" + bytes((size,)) + b"\x40"
-    assert len(prefixes) <= 10
-
-
 # --- lies -------------------------------------------------------------------------------------------
 
 GOOD = encode_plain_batch([b"one", b"two", b"three"], 300)
@@ -285,8 +277,8 @@ def test_fields_are_cached_within_bounds():
         message = simple_message(b"", f"key-{number}", (("n", str(number)),))
         metadata_fields(b"\x0a", b"\x12", [message])
     metadata_fields(b"\x0a", b"\x12", [simple_message(b"", "k" * 1000)])
-    for cache in (batch._KEYS, batch._PROPERTIES_KEPT):
-        assert 0 < len(cache) <= batch.FIELDS_KEPT_MAX
+    for kept in (batch._KEYS, batch._PROPERTIES):
+        assert 0 < len(kept) <= cache.ENTRIES_MAX
     assert "k" * 1000 not in batch._KEYS
 
 

@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.wire import frame_encoding, frames
+from geminga.wire import frames
 from geminga.wire.frames import FrameDecoder, MessageFrame, ReceiptFrame, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -70,16 +70,16 @@ def test_encoders_write_what_official_clients_and_brokers_wrote(recorded):
 
 @given(
     st.tuples(ID, U64, st.integers(-(1 << 31), (1 << 31) - 1), st.none() | U64),
-    st.tuples(st.booleans(), st.booleans(), st.none() | st.tuples(U64, U64)),
+    st.tuples(st.booleans(), st.none() | st.tuples(U64, U64)),
     st.binary(max_size=20),
 )
 def test_encode_send(numbers, rare, entry):
     producer_id, sequence_id, num_messages, highest = numbers
-    is_chunk, marker, transaction = rare
+    is_chunk, transaction = rare
     most, least = transaction or (None, None)
     head = frames.encode_send(
         producer_id, sequence_id, num_messages, highest, len(entry),
-        is_chunk=is_chunk, marker=marker, transaction=transaction,
+        is_chunk=is_chunk, transaction=transaction,
     )  # fmt: skip
     expected = pb.BaseCommand(type=pb.BaseCommand.SEND)
     body = expected.send
@@ -88,7 +88,6 @@ def test_encode_send(numbers, rare, entry):
         ("num_messages", num_messages, 1),
         ("highest_sequence_id", highest, None),
         ("is_chunk", is_chunk, False),
-        ("marker", marker, False),
         ("txnid_least_bits", least, None),
         ("txnid_most_bits", most, None),
     ):
@@ -146,14 +145,6 @@ def test_encode_flow(consumer_id, permits):
     expected = pb.BaseCommand(type=pb.BaseCommand.FLOW)
     expected.flow.consumer_id, expected.flow.messagePermits = consumer_id, permits
     assert frames.encode_flow(consumer_id, permits) == whole_frame(expected)
-
-
-def test_remembered_ids_are_bounded(monkeypatch):
-    monkeypatch.setattr(frame_encoding, "REMEMBERED_IDS_MAX", 10)
-    remembered = frame_encoding._Tagged(b"\x08", b"\x10")
-    for number in range(100):
-        assert remembered[number] == b"\x08" + bytes((number,)) + b"\x10"
-    assert len(remembered) <= 10
 
 
 @given(

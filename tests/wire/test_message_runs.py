@@ -68,13 +68,11 @@ def singly(frames: Sequence[Frame]) -> list[tuple[Any, ...]]:
     found = []
     for frame in frames:
         for each in frame.frames() if isinstance(frame, MessageRun) else [frame]:
-            message = each.message
-            assert message is not None
+            assert isinstance(each, MessageFrame)
             found.append(
                 (
-                    message.consumer_id, message.ledger_id, message.entry_id, message.partition,
-                    message.redelivery_count, tuple(message.ack_set), message.consumer_epoch,
-                    bytes(message.entry),
+                    each.consumer_id, each.ledger_id, each.entry_id, each.partition,
+                    each.redelivery_count, tuple(each.ack_set), each.consumer_epoch, bytes(each.entry),
                 )
             )  # fmt: skip
     return found

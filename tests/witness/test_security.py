@@ -14,7 +14,7 @@ from waiting import eventually
 import geminga
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import embedded
-from geminga.testing.certificates import Authority
+from tests.support.certificates import Authority
 
 KEY = bytes(range(32))
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="

@@ -17,10 +17,7 @@ _HOMES = {
     "FunctionSettings": "settings", "from_config": "settings",
 }  # fmt: skip
 
-__all__ = [
-    "Context", "Function", "FunctionRunner", "FunctionSettings", "IdentitySerDe", "Output", "PickleSerDe",
-    "SerDe", "from_config", "run",
-]  # fmt: skip
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import time
 import types
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from geminga.errors import InvalidMessage
@@ -115,7 +115,8 @@ class Caller:
         try:
             value = self._decode(message)
             result = self.call.function(value, context) if context else self.call.function(value)
-            result = await _collected(result) if inspect.isasyncgen(result) else await result
+            is_many = inspect.isasyncgen(result)
+            result = _Several([each async for each in result]) if is_many else await result
             self._fill(outcome, result, context)
         except BaseException as error:  # see `CallOutcome`
             if self.ending:
@@ -202,10 +203,6 @@ async def uncancelled() -> bool:
 
 class _Several(list[Any]):
     """List of the values of an async generator, to distinguish them from a list as one value."""
-
-
-async def _collected(values: AsyncIterator[Any]) -> _Several:
-    return _Several([value async for value in values])
 
 
 _SPECIAL = frozenset((Output, _Several, types.GeneratorType))

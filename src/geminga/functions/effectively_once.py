@@ -106,9 +106,6 @@ class EffectivelyOnce:
     async def _send(self, outcome: CallOutcome) -> None:
         settling, message = self._settling, outcome.message
         place = message.message_id()
-        if outcome.plain and not outcome.changes:
-            await self._send_plain(outcome, place)
-            return
         publishes = outcome.as_publishes(self._settings.output or "")
         left = [1]
 
@@ -128,7 +125,8 @@ class EffectivelyOnce:
             state.producer.send_async(payload, _then(one, state.producer.topic()), partition_key=key)
         for number, publish in enumerate(publishes):
             wanted = sequence_id(place.entry_id(), place.batch_index(), number)
-            topic = await self._partition(publish, place)
+            names = self._partitions.get(publish.topic, ())
+            topic = names[0] if len(names) == 1 else await self._partition(publish, place)
             lane_key = (topic, *_origin(message))
             lane = await self._lane(lane_key, publish.topic)
             if settling.fatal is not None:
@@ -148,42 +146,6 @@ class EffectivelyOnce:
                 **{**publish.options, "sequence_id": wanted},
             )  # fmt: skip
         one(None)
-
-    async def _send_plain(self, outcome: CallOutcome, place: Any) -> None:
-        """Like `_send`, for the usual call with one plain result."""
-        settling, message = self._settling, outcome.message
-        wanted = sequence_id(place.entry_id(), place.batch_index(), 0)
-        output = self._settings.output
-        assert output is not None
-        names = self._partitions.get(output, ())
-        if len(names) == 1:
-            topic = names[0]
-        else:
-            topic = await self._partition(outcome.as_publishes(output)[0], place)
-        lane_key = (topic, *_origin(message))
-        lane = await self._lane(lane_key, output)
-        if settling.fatal is not None:
-            return
-        if wanted <= lane.pushed:
-            if wanted > lane.stored:
-                await lane.producer.flush()  # delivered again while its result was on its way
-            if settling.fatal is None:
-                settling.done(message)
-            return
-        lane.pushed = wanted
-        lane.in_flight += 1
-
-        def receipted(result: Any, _message_id: Any) -> None:
-            lane.in_flight -= 1
-            error = _error(result, topic)
-            if error is not None:
-                settling.end(error)
-                return
-            settling.shared.metrics.published += 1
-            self._confirmed[lane_key] = wanted
-            settling.done(message)
-
-        lane.producer.send_async(outcome.payload, receipted, partition_key=outcome.key, sequence_id=wanted)
 
     def _receipt(
         self, lane: _OutputProducer, key: tuple[str, str, int], wanted: int, publish: Publish, one: Any

@@ -1,6 +1,6 @@
 """File system interface: the few calls that the store makes, and their real implementation.
 
-The simulated implementation (`geminga.testing.faulty_filesystem`) tears, drops, reorders and fails these
+The simulated implementation (`tests/support/faulty_filesystem.py`) tears, drops, reorders and fails these
 calls, so the store uses the disk only through this interface. Paths are strings.
 
 A write may be short and may raise `InterruptedError`: callers finish it with `write_fully`.

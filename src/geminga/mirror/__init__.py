@@ -17,7 +17,7 @@ _HOMES = {
     "MirrorStatus": "geminga.mirror.status",
 }  # fmt: skip
 
-__all__ = ["Cluster", "Mirror", "MirrorRefused", "MirrorSettings", "MirrorStatus"]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from geminga.admin import InternalStats, TopicStats, topic_path
+from geminga.admin import InternalStats, topic_path
 from geminga.asyncio import Admin
 from geminga.mirror.pairing import PREFIX
 from geminga.mirror.positions import NOWHERE, Position, parse_position
@@ -47,11 +47,9 @@ class CursorState:
         return max(ends)
 
 
-async def source_cursors(admin: Admin, topic: str, stats: TopicStats | None = None) -> dict[str, CursorState]:
-    """Return the durable subscriptions of a topic or partition, without those of brokers and mirrors.
-    ``stats``: the topic's, if they are known."""
-    if stats is None:
-        stats = await admin.topics.stats(topic)
+async def source_cursors(admin: Admin, topic: str) -> dict[str, CursorState]:
+    """Return the durable subscriptions of a topic or partition, without those of brokers and mirrors."""
+    stats = await admin.topics.stats(topic)
     names = [
         name
         for name, subscription in stats.subscriptions.items()

@@ -73,12 +73,7 @@ class LedgerLayout:
 
     def offset(self, position: Position) -> int:
         """Return the offset of an entry, or of its successor if the entry does not exist."""
-        index = bisect_right(self._ledgers, position.ledger) - 1
-        if index < 0:
-            return 0
-        if self._ledgers[index] == position.ledger:
-            return self._begins[index] + position.entry
-        return self._begins[index + 1] if index + 1 < len(self._begins) else self.entries
+        return self.offset_behind(Position(position.ledger, position.entry - 1))
 
 
 class StampHistory:

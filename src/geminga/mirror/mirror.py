@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from geminga.client.admin.exchange import parse_admin_url
-from geminga.client.cluster import Cluster
 from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
 from geminga.client.web_address import find_admin_url
@@ -124,10 +123,11 @@ class Mirror(LongRunning[MirrorStatus]):
                 clients.append(client)
             for (side, cluster), client in zip(sides, clients, strict=True):
                 with _told_of(side):
-                    located = await self._patiently(functools.partial(_located, cluster, client))
-                    if located is None:
+                    url = cluster.admin_url
+                    url = url or await self._patiently(functools.partial(find_admin_url, client.context))
+                    if url is None:
                         return self.status()
-                    admin = Admin(**located.admin_arguments())
+                    admin = Admin(**replace(cluster, admin_url=url).admin_arguments())
                     stack.push_async_callback(admin.close)
                 admins.append(admin)
             (source, target), (source_admin, target_admin) = clients, admins
@@ -200,13 +200,6 @@ def _told_of(side: str) -> Iterator[None]:
         option = "--from-admin-url" if side == "source" else "--to-admin-url"
         error.args = (f"the {side}: {error}".replace("--admin-url", option),)
         raise
-
-
-async def _located(cluster: Cluster, client: Any) -> Cluster:
-    """Return the cluster with its web address."""
-    if cluster.admin_url is not None:
-        return cluster
-    return replace(cluster, admin_url=await find_admin_url(client.context))
 
 
 async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> tuple[str, str]:

@@ -155,7 +155,8 @@ class TopicMaker:
             there = namespace in await self._target.namespaces.list(tenant)
         except AdminNotFound:
             there = False
-            await self._make_tenant(tenant)
+            with contextlib.suppress(AdminConflict):  # without its administrators: roles differ
+                await self._target.tenants.create(tenant)
         if not there:
             try:
                 await self._target.namespaces.create(namespace)
@@ -165,11 +166,6 @@ class TopicMaker:
                 if self._policies:
                     await self._copy_policies(self._source.namespaces, self._target.namespaces, namespace)
         self._namespaces.add(namespace)
-
-    async def _make_tenant(self, tenant: str) -> None:
-        """Create a tenant without its administrators: roles differ."""
-        with contextlib.suppress(AdminConflict):
-            await self._target.tenants.create(tenant)
 
     async def _copy_labels(self, topic: str) -> None:
         try:

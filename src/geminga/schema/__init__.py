@@ -12,32 +12,12 @@ from __future__ import annotations
 
 import importlib
 
-from geminga.schema.definition import (
-    Array,
-    Boolean,
-    Bytes,
-    CustomEnum,
-    Double,
-    Field,
-    Float,
-    Integer,
-    Long,
-    Map,
-    Null,
-    Record,
-    String,
-)
-from geminga.schema.schema import (
-    BytesSchema,
-    JsonSchema,
-    Schema,
-    SchemaInfo,
-    SchemaType,
-    StringSchema,
-)
-
 _HOMES = {
     "avro": ("AvroSchema",),
+    "definition": (
+        "Array", "Boolean", "Bytes", "CustomEnum", "Double", "Field", "Float", "Integer", "Long", "Map",
+        "Null", "Record", "String",
+    ),
     "generic": ("AutoConsumeSchema", "AutoProduceBytesSchema", "schema_of"),
     "key_value": ("KeyValue", "KeyValueEncodingType", "KeyValueSchema"),
     "primitives": (
@@ -45,6 +25,7 @@ _HOMES = {
         "Int8Schema", "Int16Schema", "Int32Schema", "Int64Schema",
     ),
     "protobuf": ("ProtobufNativeSchema",),
+    "schema": ("BytesSchema", "JsonSchema", "Schema", "SchemaInfo", "SchemaType", "StringSchema"),
     "times": (
         "DateSchema", "InstantSchema", "LocalDateSchema", "LocalDateTimeSchema", "LocalTimeSchema",
         "TimeSchema", "TimestampSchema",
@@ -57,15 +38,7 @@ _SUBMODULES = frozenset({"schema_avro", "schema_protobuf"})
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "Array", "AutoConsumeSchema", "AutoProduceBytesSchema", "AvroSchema", "Boolean", "BooleanSchema",
-    "Bytes", "BytesSchema", "CustomEnum", "DateSchema", "Double", "DoubleSchema", "Field", "Float",
-    "FloatSchema", "InstantSchema", "Int8Schema", "Int16Schema", "Int32Schema", "Int64Schema", "Integer",
-    "JsonSchema", "KeyValue", "KeyValueEncodingType", "KeyValueSchema", "LocalDateSchema",
-    "LocalDateTimeSchema", "LocalTimeSchema", "Long", "Map", "Null", "ProtobufNativeSchema", "Record",
-    "Schema", "SchemaInfo", "SchemaType", "String", "StringSchema", "TimeSchema", "TimestampSchema",
-    "schema_of",
-]  # fmt: skip
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:

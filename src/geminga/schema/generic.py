@@ -15,24 +15,17 @@ from geminga.schema.protobuf import message_class_of
 from geminga.schema.schema import BytesSchema, Schema, SchemaInfo, SchemaType, StringSchema
 from geminga.schema.versions import Reader, VersionedSchema
 
+_FIXED_SIZE = (
+    primitives.BooleanSchema, primitives.Int8Schema, primitives.Int16Schema, primitives.Int32Schema,
+    primitives.Int64Schema, primitives.FloatSchema, primitives.DoubleSchema, times.DateSchema,
+    times.TimeSchema, times.TimestampSchema, times.InstantSchema, times.LocalDateSchema,
+    times.LocalTimeSchema, times.LocalDateTimeSchema,
+)  # fmt: skip
 _SIMPLE: dict[int, Callable[[], Schema]] = {
     SchemaType.STRING: StringSchema,
-    SchemaType.BOOLEAN: primitives.BooleanSchema,
-    SchemaType.INT8: primitives.Int8Schema,
-    SchemaType.INT16: primitives.Int16Schema,
-    SchemaType.INT32: primitives.Int32Schema,
-    SchemaType.INT64: primitives.Int64Schema,
-    SchemaType.FLOAT: primitives.FloatSchema,
-    SchemaType.DOUBLE: primitives.DoubleSchema,
-    SchemaType.DATE: times.DateSchema,
-    SchemaType.TIME: times.TimeSchema,
-    SchemaType.TIMESTAMP: times.TimestampSchema,
-    SchemaType.INSTANT: times.InstantSchema,
-    SchemaType.LOCAL_DATE: times.LocalDateSchema,
-    SchemaType.LOCAL_TIME: times.LocalTimeSchema,
-    SchemaType.LOCAL_DATE_TIME: times.LocalDateTimeSchema,
     SchemaType.BYTES: BytesSchema,
     SchemaType.NONE: BytesSchema,
+    **{each.kind: each for each in _FIXED_SIZE},
 }
 
 

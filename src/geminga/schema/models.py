@@ -109,7 +109,6 @@ class Model:
 
     def __init__(self, cls: type, form: Form) -> None:
         self.cls = cls
-        self.form = form
         self.value_type: type = dict if typing.is_typeddict(cls) else cls
         """Class of the values."""
         self._converter = _Builder(form).record(cls)
@@ -269,7 +268,7 @@ class _Builder:
         raise TypeError(f"{origin!r} has no form in a schema")
 
     def _plain_type(self, hint: type) -> Converter:
-        simple = _simple(self._form).get(hint)
+        simple = (_AVRO if self._form is Form.AVRO else _JSON).get(hint)
         if simple is not None:
             return simple
         if issubclass(hint, enum.Enum):
@@ -526,10 +525,6 @@ _JSON = {
     dt.time: _as_text(dt.time, dt.time.isoformat, dt.time.fromisoformat),
     uuid.UUID: _as_text(uuid.UUID, str, uuid.UUID),
 }
-
-
-def _simple(form: Form) -> Mapping[type, Converter]:
-    return _AVRO if form is Form.AVRO else _JSON
 
 
 def _sequence(item: Converter, made: Callable[[Any], Any]) -> Converter:

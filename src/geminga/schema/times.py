@@ -21,8 +21,8 @@ import datetime as dt
 from struct import Struct
 from typing import Any
 
-from geminga.errors import CorruptPayload
-from geminga.schema.schema import Schema, SchemaType
+from geminga.schema.primitives import FixedSizeSchema
+from geminga.schema.schema import SchemaType
 from geminga.values import V
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -33,43 +33,20 @@ _DAY_MS = 86_400_000
 _DAY_NS = 86_400_000_000_000
 
 
-class _Time(Schema[V]):
-    """Base of the schemas in this module: a fixed layout and a checked Python type."""
+class _Time(FixedSizeSchema[V]):
+    """Base of the schemas in this module. Encoding raises `TypeError` also for a missing or a forbidden time
+    zone."""
 
-    nulls_are_none = True
-
-    def __init__(self, kind: SchemaType, layout: str, python_type: Any, name: str) -> None:
-        super().__init__(python_type, kind, None, name, schema_data=b"")
-        self._layout = Struct(layout)
-
-    def encode(self, obj: Any) -> bytes:
-        """Return the payload. Raises `TypeError` for another type, a missing or a forbidden time zone."""
-        self._validate_object_type(obj)
-        return self._layout.pack(*self._numbers(obj))
-
-    def decode(self, data: bytes) -> V:
-        """Return the value. Raises `CorruptPayload` for another length or a time outside Python's range."""
-        if len(data) != self._layout.size:
-            raise CorruptPayload(f"{self} takes {self._layout.size} bytes, not {len(data)}")
-        try:
-            value: V = self._value(*self._layout.unpack(data))
-            return value
-        except (OverflowError, ValueError) as error:
-            raise CorruptPayload(f"{self}: {error}") from error
-
-    def _numbers(self, value: Any) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    def _value(self, *numbers: int) -> Any:
-        raise NotImplementedError
+    def _name(self) -> str:
+        return "".join(word.capitalize() for word in self.kind.name.split("_"))
 
     def _validate_object_type(self, obj: Any) -> None:
         # A datetime is a date to Python, and not to a schema.
-        if type(obj) is not self._record_cls and not (
-            isinstance(obj, self._record_cls)
-            and isinstance(obj, dt.datetime) is (self._record_cls is dt.datetime)
+        if type(obj) is not self._python_type and not (
+            isinstance(obj, self._python_type)
+            and isinstance(obj, dt.datetime) is (self._python_type is dt.datetime)
         ):
-            raise TypeError(f"{self} takes a {self._record_cls.__name__}, not a {type(obj).__name__}")
+            raise TypeError(f"{self} takes a {self._python_type.__name__}, not a {type(obj).__name__}")
 
     def _zoned(self, value: dt.datetime) -> dt.datetime:
         if value.tzinfo is None:
@@ -78,15 +55,14 @@ class _Time(Schema[V]):
 
     def _local(self, value: Any) -> Any:
         if value.tzinfo is not None:
-            raise TypeError(f"{self} takes a {self._record_cls.__name__} without a time zone, not {value!r}")
+            raise TypeError(f"{self} takes a {self._python_type.__name__} without a time zone, not {value!r}")
         return value
 
 
 class DateSchema(_Time[dt.datetime]):
     """Moments in milliseconds, Java's ``java.util.Date``."""
 
-    def __init__(self, kind: SchemaType = SchemaType.DATE, name: str = "Date") -> None:
-        super().__init__(kind, ">q", dt.datetime, name)
+    kind, _layout, _python_type = SchemaType.DATE, Struct(">q"), dt.datetime
 
     def _numbers(self, value: dt.datetime) -> tuple[int, ...]:
         return ((self._zoned(value) - _EPOCH) // _MILLISECOND,)
@@ -98,15 +74,13 @@ class DateSchema(_Time[dt.datetime]):
 class TimestampSchema(DateSchema):
     """Moments in milliseconds, Java's ``java.sql.Timestamp``."""
 
-    def __init__(self) -> None:
-        super().__init__(SchemaType.TIMESTAMP, "Timestamp")
+    kind = SchemaType.TIMESTAMP
 
 
 class TimeSchema(_Time[dt.time]):
     """Times of day in milliseconds, Java's ``java.sql.Time`` in UTC."""
 
-    def __init__(self) -> None:
-        super().__init__(SchemaType.TIME, ">q", dt.time, "Time")
+    kind, _layout, _python_type = SchemaType.TIME, Struct(">q"), dt.time
 
     def _numbers(self, value: dt.time) -> tuple[int, ...]:
         return (_nanoseconds(self._local(value)) // 1_000_000,)
@@ -118,8 +92,7 @@ class TimeSchema(_Time[dt.time]):
 class InstantSchema(_Time[dt.datetime]):
     """Moments in nanoseconds, Java's ``java.time.Instant``."""
 
-    def __init__(self) -> None:
-        super().__init__(SchemaType.INSTANT, ">qi", dt.datetime, "Instant")
+    kind, _layout, _python_type = SchemaType.INSTANT, Struct(">qi"), dt.datetime
 
     def _numbers(self, value: dt.datetime) -> tuple[int, ...]:
         seconds, rest = divmod(self._zoned(value) - _EPOCH, _SECOND)
@@ -133,8 +106,7 @@ class InstantSchema(_Time[dt.datetime]):
 class LocalDateSchema(_Time[dt.date]):
     """Days, Java's ``java.time.LocalDate``."""
 
-    def __init__(self) -> None:
-        super().__init__(SchemaType.LOCAL_DATE, ">q", dt.date, "LocalDate")
+    kind, _layout, _python_type = SchemaType.LOCAL_DATE, Struct(">q"), dt.date
 
     def _numbers(self, value: dt.date) -> tuple[int, ...]:
         return (value.toordinal() - _EPOCH_DAY,)
@@ -146,8 +118,7 @@ class LocalDateSchema(_Time[dt.date]):
 class LocalTimeSchema(_Time[dt.time]):
     """Times of day in nanoseconds, Java's ``java.time.LocalTime``."""
 
-    def __init__(self) -> None:
-        super().__init__(SchemaType.LOCAL_TIME, ">q", dt.time, "LocalTime")
+    kind, _layout, _python_type = SchemaType.LOCAL_TIME, Struct(">q"), dt.time
 
     def _numbers(self, value: dt.time) -> tuple[int, ...]:
         return (_nanoseconds(self._local(value)),)
@@ -159,8 +130,7 @@ class LocalTimeSchema(_Time[dt.time]):
 class LocalDateTimeSchema(_Time[dt.datetime]):
     """Days with a time of day, Java's ``java.time.LocalDateTime``."""
 
-    def __init__(self) -> None:
-        super().__init__(SchemaType.LOCAL_DATE_TIME, ">qq", dt.datetime, "LocalDateTime")
+    kind, _layout, _python_type = SchemaType.LOCAL_DATE_TIME, Struct(">qq"), dt.datetime
 
     def _numbers(self, value: dt.datetime) -> tuple[int, ...]:
         return self._local(value).toordinal() - _EPOCH_DAY, _nanoseconds(value.time())

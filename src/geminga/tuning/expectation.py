@@ -38,12 +38,6 @@ class Expectation:
     """Most payload bytes without a receipt in one client if a broker stops; infinite without a limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batches:
-    entries_per_second: float
-    wait_seconds: float
-
-
 def expected(
     title: str,
     profile: TrafficProfile,
@@ -53,8 +47,8 @@ def expected(
     moves_on_when_full: bool = True,
 ) -> Expectation:
     """Return the expected values for a topic; ``moves_on_when_full`` as in `geminga.tuning.stock.Stock`."""
-    batches = _batches(profile, settings, moves_on_when_full)
-    entries = batches.entries_per_second * profile.producers
+    entries, wait_seconds = _batches(profile, settings, moves_on_when_full)
+    entries *= profile.producers
     fill = profile.rate_messages_per_second / entries
     producer = settings.producer
     size = sample.entry_bytes(fill, producer.compression_type, producer.compression_level, profile)
@@ -63,7 +57,7 @@ def expected(
         batch_fill=fill,
         entries_per_second=entries,
         stored_bytes_per_second=entries * size,
-        end_to_end_p99_seconds=0.99 * batches.wait_seconds + DELIVERY_P99_SECONDS,
+        end_to_end_p99_seconds=0.99 * wait_seconds + DELIVERY_P99_SECONDS,
         memory_bytes_max=_memory_max(profile, settings),
     )
 
@@ -74,11 +68,11 @@ def _memory_max(profile: TrafficProfile, settings: PublishSettings) -> float:
     return min(by_permits or math.inf, settings.memory_limit_bytes or math.inf)
 
 
-def _batches(profile: TrafficProfile, settings: PublishSettings, moves_on: bool) -> _Batches:
+def _batches(profile: TrafficProfile, settings: PublishSettings, moves_on: bool) -> tuple[float, float]:
     """Return the entries per second of one producer, and the longest wait for a batch."""
     producer, rate = settings.producer, profile.rate_per_producer
     if not producer.batching_enabled:
-        return _Batches(entries_per_second=rate, wait_seconds=0.0)
+        return rate, 0.0
     delay = producer.batching_max_publish_delay_seconds + TIMER_LAG_SECONDS
     limit = _limit(profile, settings)
     if profile.keyed and profile.partitions > 1:
@@ -93,7 +87,7 @@ def _batches(profile: TrafficProfile, settings: PublishSettings, moves_on: bool)
         entries, wait = _steady(rate, delay, limit), min(delay, limit / rate)
     if producer.batching_type is BatchingType.KeyBased and profile.keyed:
         entries *= max(1.0, key_batches_in_delay(profile, rate / entries))
-    return _Batches(entries_per_second=entries, wait_seconds=wait)
+    return entries, wait
 
 
 def _limit(profile: TrafficProfile, settings: PublishSettings) -> float:

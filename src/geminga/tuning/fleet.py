@@ -39,6 +39,8 @@ OBSERVED = ("entries_per_second", "stored_bytes_per_second", "compression")
 """Columns with a topic's present state; each may be missing or null."""
 CODECS = {codec.name.upper(): codec for codec in CompressionType}
 """Codecs by upper-case name: statistics of other tools write ZLIB."""
+TOPICS_SHOWN = 20
+"""Most topics in a table of the report."""
 _WHOLE = {"partitions", "producers", "subscriptions", "keys", "write_quorum"}
 
 
@@ -217,7 +219,7 @@ def savings(result: pa.Table) -> Savings:
     return Savings(topics=len(rows), problems=result.num_rows - len(rows), before=before, after=after)
 
 
-def report(result: pa.Table, found: Savings, *, topics: int = 20) -> str:
+def report(result: pa.Table, found: Savings) -> str:
     """Return Markdown with the totals, and the topics that save most entries."""
     lines = [
         f"{found.topics} topics" + (f", {found.problems} more without advice" if found.problems else ""),
@@ -229,7 +231,7 @@ def report(result: pa.Table, found: Savings, *, topics: int = 20) -> str:
             "stored MB/s", found.before.stored_bytes_per_second, found.after.stored_bytes_per_second, 1e6, 1
         ),
         "",
-        f"The {topics} that save most entries:",
+        f"The {TOPICS_SHOWN} that save most entries:",
         "",
         "| topic | messages/s | entries/s | messages an entry | p99 ms | delay ms | batch messages | codec |",
         "|---|---:|---:|---:|---:|---:|---:|---|",
@@ -241,9 +243,9 @@ def report(result: pa.Table, found: Savings, *, topics: int = 20) -> str:
         f"| {row['entries_per_second_before']:.0f} → {row['entries_per_second_after']:.0f} "
         f"| {row['batch_fill_before']:.1f} → {row['batch_fill_after']:.1f} | {row['latency_p99'] * 1000:.0f} "
         f"| {row['delay_ms']:.1f} | {row['batch_messages']} | {row['compression'] or 'as it is'} |"
-        for row in rows[:topics]
+        for row in rows[:TOPICS_SHOWN]
     ]
-    problems = [row for row in result.to_pylist() if row["problem"]][:topics]
+    problems = [row for row in result.to_pylist() if row["problem"]][:TOPICS_SHOWN]
     if problems:
         lines += ["", "Without advice:", "", *[f"- {row['topic']}: {row['problem']}" for row in problems]]
     return "\n".join(lines) + "\n"
@@ -252,15 +254,3 @@ def report(result: pa.Table, found: Savings, *, topics: int = 20) -> str:
 def _change(title: str, before: float, after: float, unit: float, digits: int) -> str:
     change = f"{100 * (after / before - 1):+.0f} %" if before else "–"
     return f"| {title} | {before / unit:.{digits}f} | {after / unit:.{digits}f} | {change} |"
-
-
-__all__ = [
-    "FleetPlan",
-    "Savings",
-    "Sums",
-    "advise_fleet",
-    "advise_topic",
-    "check_columns",
-    "report",
-    "savings",
-]

@@ -10,15 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from geminga import Admin
-from geminga.admin import topic_path
 from geminga.client.cluster import Cluster
 from geminga.config import check_seconds
 from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.ids import TopicName
+from geminga.tuning.measuring.broker_view import PublishedCounts, published_counts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,18 +32,8 @@ FAILURES_MAX = 50
 """Consecutive topics without a response after which the query ends: the broker is unavailable."""
 
 
-@dataclass(frozen=True, slots=True)
-class _CounterReading:
-    """Counters of a topic at one moment."""
-
-    at: float
-    messages: int
-    entries: int
-    bytes_in: int
-    producers: int
-    subscriptions: int
-    partitions: int
-    partitioned: bool
+_Look = tuple[float, PublishedCounts]
+"""A moment, and the counts of a topic at that moment."""
 
 
 def namespaces_of(admin: Admin) -> list[str]:
@@ -86,7 +76,7 @@ def gather(
         raise InvalidConfiguration(f"{len(topics)} topics are more than {TOPICS_MAX}: name some namespaces")
     failures: list[PulsarException] = []
 
-    def looks() -> Iterator[_CounterReading | None]:
+    def looks() -> Iterator[_Look | None]:
         with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
             for look in pool.map(lambda topic: _look(admin, topic[0], topic[1], failures), topics):
                 if look is not None:
@@ -102,8 +92,8 @@ def gather(
     time.sleep(max(0.0, watch_seconds - (time.monotonic() - started)))
     found = [
         (name, row)
-        for (name, _), before, after in zip(topics, first, looks(), strict=True)
-        if (row := _row(name, before, after)) is not None
+        for (name, partitioned), before, after in zip(topics, first, looks(), strict=True)
+        if (row := _row(name, partitioned, before, after)) is not None
     ]
     with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
         rows = list(pool.map(lambda each: each[1] | _newest(admin, each[0], each[1]), found))
@@ -119,56 +109,38 @@ def gather(
     return table.set_column(table.schema.get_field_index("compression"), "compression", codecs)
 
 
-def _look(
-    admin: Admin, topic: TopicName, partitioned: bool, failures: list[PulsarException]
-) -> _CounterReading | None:
-    """Query the counters; return None for a deleted topic, or if its broker does not answer: then the reason
-    is added to ``failures``."""
-    path = topic_path(topic)
+def _look(admin: Admin, topic: TopicName, partitioned: bool, failures: list[PulsarException]) -> _Look | None:
+    """Query the counts; return None for a deleted topic, or if its broker does not answer: then the reason is
+    added to ``failures``."""
     try:
-        if partitioned:
-            stats = admin.call("GET", f"{path}/partitioned-stats?perPartition=true")
-            inside = admin.call("GET", f"{path}/partitioned-internalStats")["partitions"].values()
-            rows = list(stats["partitions"].values())
-        else:
-            stats = admin.call("GET", f"{path}/stats")
-            inside, rows = [admin.call("GET", f"{path}/internalStats")], [stats]
+        counts = published_counts(admin, topic, partitioned)
     except TopicNotFound:
         return None
     except PulsarException as error:
         failures.append(error)
         return None
-    durable = [s for s in stats["subscriptions"].values() if s.get("durable", True)]
-    return _CounterReading(
-        at=time.monotonic(),
-        messages=stats["msgInCounter"],
-        entries=sum(part.get("entriesAddedCounter", 0) for part in inside),
-        bytes_in=stats["bytesInCounter"],
-        producers=max((len(row["publishers"]) for row in rows), default=0),
-        subscriptions=len(durable),
-        partitions=len(rows) if partitioned else 1,
-        partitioned=partitioned,
-    )
+    return time.monotonic(), counts
 
 
 def _row(
-    topic: TopicName, before: _CounterReading | None, after: _CounterReading | None
+    topic: TopicName, partitioned: bool, before: _Look | None, after: _Look | None
 ) -> dict[str, Any] | None:
     """Return a row of statistics; None for a topic without published messages."""
     if before is None or after is None:
         return None
-    seconds, messages = after.at - before.at, after.messages - before.messages
-    entries, size = after.entries - before.entries, after.bytes_in - before.bytes_in
+    (began, old), (ended, new) = before, after
+    seconds, messages = ended - began, new.messages - old.messages
+    entries, size = new.entries - old.entries, new.bytes_in - old.bytes_in
     if messages <= 0 or entries <= 0 or seconds <= 0:
         return None
     return {
         "topic": str(topic),
         "rate_messages_per_second": messages / seconds,
         "message_bytes": max(1.0, size / messages),
-        "partitions": max(1, after.partitions),
-        "partitioned": after.partitioned,
-        "producers": max(1, after.producers),
-        "subscriptions": after.subscriptions,
+        "partitions": max(1, len(new.by_partition)),
+        "partitioned": partitioned,
+        "producers": max(1, new.producers),
+        "subscriptions": new.subscriptions,
         "entries_per_second": entries / seconds,
         "stored_bytes_per_second": size / seconds,
     }
@@ -198,6 +170,3 @@ def _newest(admin: Admin, topic: TopicName, row: dict[str, Any]) -> dict[str, An
         size = sum(len(message.data) for message in messages) / len(messages)
         return {"compression": codec, "message_bytes": max(1.0, size)}
     return unknown
-
-
-__all__ = ["gather", "namespaces_of", "topics_of"]

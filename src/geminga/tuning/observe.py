@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from geminga import Admin
-from geminga.admin import topic_path
 from geminga.client.cluster import Cluster
 from geminga.client.entry_reader import EntryReader
+from geminga.config import check_seconds
 from geminga.entries import parse_entry
 from geminga.errors import CorruptPayload, InvalidConfiguration
 from geminga.ids import MessageId, TopicName
 from geminga.producer.settings import CompressionType
 from geminga.tuning.measuring.broker_view import BrokerView, PublishedCounts
 from geminga.tuning.sample import SAMPLE_MESSAGES_MAX, Sample
-from geminga.tuning.traffic import TrafficProfile, check_number
+from geminga.tuning.traffic import TrafficProfile
 from geminga.wire.batch import decode_batch
 from geminga.wire.compression import decompress
 
@@ -82,22 +82,21 @@ def observe(
     Raises `TopicNotFound`, the broker's error, and `InvalidConfiguration` for a topic without published
     messages.
     """
-    check_number("seconds", seconds, 0.1, 600, "seconds")
+    check_seconds("seconds", seconds, 0.1, 600)
     name = TopicName.parse(topic).base
     view = BrokerView(service_url, admin_url, cluster=cluster)
     partitions = view.partitions(name)
     first, last, elapsed = _watched(view, name, partitions, seconds)
     messages, entries = last.messages - first.messages, last.entries - first.entries
     sampled, contents, keys = _sample(view, name, partitions, last)
-    facts = _facts(view.admin, name, partitions)
     mean, variation = _message_sizes(contents, (last.bytes_in - first.bytes_in) / messages)
     profile = TrafficProfile(
         rate_messages_per_second=messages / elapsed,
         message_bytes=mean,
         message_bytes_variation=variation,
         partitions=max(1, partitions),
-        producers=max(1, facts["producers"]),
-        subscriptions=facts["subscriptions"],
+        producers=max(1, last.producers),
+        subscriptions=last.subscriptions,
         keys=keys,
         latency_budget_seconds=latency_budget_seconds,
         name=str(name),
@@ -118,7 +117,7 @@ def observe(
         batch_fill=messages / entries,
         compression=codec,
         compression_ratio=ratio,
-        producers=facts["producers"],
+        producers=last.producers,
         sample=Sample(contents, f"{len(contents)} messages of {name}") if contents else None,
         notes=_notes(sampled, contents),
     )
@@ -145,18 +144,6 @@ def _message_sizes(contents: Sequence[bytes], bytes_each: float) -> tuple[float,
     mean = statistics.fmean(sizes) if sizes else max(1.0, bytes_each)
     variation = min(10.0, statistics.pstdev(sizes) / mean) if sizes and mean else 0.0
     return max(1.0, mean), variation
-
-
-def _facts(admin: Admin, name: TopicName, partitions: int) -> dict[str, int]:
-    """Return the numbers of connected producers and of durable subscriptions."""
-    path = topic_path(name)
-    kind = "partitioned-stats?perPartition=true" if partitions else "stats"
-    stats: dict[str, Any] = admin.call("GET", f"{path}/{kind}")
-    rows = list(stats["partitions"].values()) if partitions else [stats]
-    # A producer of a partitioned topic has a producer on each partition, all with one name.
-    producers = max((len(row["publishers"]) for row in rows), default=0)
-    durable = [s for s in stats["subscriptions"].values() if s.get("durable", True)]
-    return {"producers": producers, "subscriptions": len(durable)}
 
 
 def _sample(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from geminga.client.cluster import Cluster
-from geminga.config import check_choice, check_int, refuse
+from geminga.config import check_choice, check_int, check_seconds, refuse
 from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.producer.settings import CompressionType
 from geminga.tuning.advise import CODECS, codec_title
@@ -28,7 +28,7 @@ from geminga.tuning.measuring.host import machine
 from geminga.tuning.measuring.outcome import RunOutcome
 from geminga.tuning.measuring.run import Conditions, Run, Subject, measure_idle
 from geminga.tuning.stock import JAVA, PULSAR_CLIENT
-from geminga.tuning.traffic import TrafficProfile, check_number
+from geminga.tuning.traffic import TrafficProfile
 
 FILE = "proof.json"
 """File of a comparison in its folder."""
@@ -65,10 +65,10 @@ class ProofPlan:
         for client in self.clients:
             check_choice("client", client, ("geminga", "pulsar"))
         check_int("repeats", self.repeats, 1, 1000)
-        check_number("seconds", self.seconds, 0.1, 3600, "seconds")
-        check_number("warm_seconds", self.warm_seconds, 0, 600, "seconds")
-        check_number("idle_seconds", self.idle_seconds, 0.1, 600, "seconds")
-        check_number("jvm_warm_seconds", self.jvm_warm_seconds, 0.1, 600, "seconds")
+        check_seconds("seconds", self.seconds, 0.1, 3600)
+        check_seconds("warm_seconds", self.warm_seconds, 0, 600)
+        check_seconds("idle_seconds", self.idle_seconds, 0.1, 600)
+        check_seconds("jvm_warm_seconds", self.jvm_warm_seconds, 0.1, 600)
         if not subjects(self):
             titles = [s.title for s in subjects(replace(self, only=()))]
             refuse("only", self.only, "patterns of: " + "; ".join(titles))

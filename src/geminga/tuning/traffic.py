@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from geminga.config import check_int, check_type, refuse
+from geminga.config import check_int, check_number, check_seconds, check_type
 
 RATE_MAX = 100_000_000.0
 MESSAGE_BYTES_MAX = 1 << 30
@@ -15,14 +15,6 @@ KEYS_MAX = 1_000_000_000
 LATENCY_BUDGET_MIN_SECONDS = 0.002
 """Smallest latency budget for a delay of a millisecond and a receipt; below, messages are unbatched."""
 LATENCY_BUDGET_MAX_SECONDS = 60.0
-
-
-def check_number(field: str, value: Any, minimum: float, maximum: float, unit: str) -> float:
-    """Return a finite number within the closed range, else raise `InvalidConfiguration`."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not minimum <= value <= maximum:
-        refuse(field, value, f"a number of {unit} >= {minimum:g} and <= {maximum:g}")
-    return float(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,24 +50,19 @@ class TrafficProfile:
     """Name for tables and pictures."""
 
     def __post_init__(self) -> None:
-        check_number(
-            "rate_messages_per_second", self.rate_messages_per_second, 0.001, RATE_MAX, "messages a second"
-        )
-        check_number("message_bytes", self.message_bytes, 1, MESSAGE_BYTES_MAX, "bytes")
-        check_number("message_bytes_variation", self.message_bytes_variation, 0.0, 10.0, "means")
+        rate = self.rate_messages_per_second
+        check_number("rate_messages_per_second", rate, 0.001, RATE_MAX, "a number of messages a second")
+        check_number("message_bytes", self.message_bytes, 1, MESSAGE_BYTES_MAX, "a number of bytes")
+        check_number("message_bytes_variation", self.message_bytes_variation, 0.0, 10.0, "a number of means")
         check_int("partitions", self.partitions, 1, PARTITIONS_MAX)
         check_int("producers", self.producers, 1, PRODUCERS_MAX)
         check_int("producers_per_client", self.producers_per_client, 1, PRODUCERS_MAX)
         check_int("subscriptions", self.subscriptions, 0, 10_000)
         check_int("keys", self.keys, 0, KEYS_MAX)
-        check_number("key_skew", self.key_skew, 0.0, 10.0, "Zipf exponent")
-        check_number(
-            "latency_budget_seconds",
-            self.latency_budget_seconds,
-            LATENCY_BUDGET_MIN_SECONDS,
-            LATENCY_BUDGET_MAX_SECONDS,
-            "seconds",
-        )
+        check_number("key_skew", self.key_skew, 0.0, 10.0, "a Zipf exponent")
+        budget = self.latency_budget_seconds
+        least, most = LATENCY_BUDGET_MIN_SECONDS, LATENCY_BUDGET_MAX_SECONDS
+        check_seconds("latency_budget_seconds", budget, least, most)
         check_int("write_quorum", self.write_quorum, 1, 100)
         check_type("name", self.name, str)
 

@@ -6,19 +6,19 @@ A batch is, for each message: a 4-byte size, that many bytes of ``SingleMessageM
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import chain
 from operator import add
 from struct import Struct
 from typing import Any
 
 from geminga.errors import CorruptPayload
+from geminga.wire.cache import Cache
 from geminga.wire.checksum import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse, text
-from geminga.wire.varint import MORE, SHORT, read_varint, varint, varints
+from geminga.wire.varint import SHORT, read_varint, varint, varints
 
 _SIZE = Struct(">I")
 _SIZE_FROM = _SIZE.unpack_from
@@ -26,9 +26,6 @@ _SIZE_FROM = _SIZE.unpack_from
 # Tags of SingleMessageMetadata: field number << 3 | wire type.
 _PAYLOAD_SIZE = 0x18
 _SEQUENCE_ID = 0x40
-
-PREFIXES_MAX = 65_536
-"""Maximum payload sizes whose encoded metadata is cached; then the cache is cleared."""
 
 
 @dataclass(slots=True)
@@ -58,25 +55,22 @@ def _tagged(tag: bytes, value: bytes) -> bytes:
     return tag + varint(len(value)) + value
 
 
-class _Prefixes(dict[int, bytes]):
-    """Cache from ``payload size << 4 | size of the sequence id`` to the bytes before that id."""
-
-    def __missing__(self, key: int) -> bytes:
-        metadata = b"\x18" + varint(key >> 4) + b"\x40"
-        prefix = _SIZE.pack(len(metadata) + (key & 15)) + metadata
-        if len(self) >= PREFIXES_MAX:
-            self.clear()
-        self[key] = prefix
-        return prefix
+_SIZE_FIELDS = Cache[int, bytes](lambda size: b"\x18" + varint(size) + b"\x40")
+"""A payload's size to its field and the sequence id's tag."""
 
 
-_PREFIXES = _Prefixes()
+def _prefixes(number_size: int) -> Cache[int, bytes]:
+    """Return a cache from a payload's size to the bytes before a sequence id of ``number_size`` bytes."""
+    return Cache(lambda size: _SIZE.pack(len(_SIZE_FIELDS[size]) + number_size) + _SIZE_FIELDS[size])
+
+
+_PREFIXES = tuple(map(_prefixes, range(11)))
 
 
 def append_message(buffer: list[bytes], payload: bytes, sequence_id: int) -> None:
     """Append a message with only a payload and a sequence id: three pieces to be joined."""
     number = SHORT[sequence_id] if sequence_id < 16384 else varint(sequence_id)
-    buffer += (_PREFIXES[len(payload) << 4 | len(number)], number, payload)
+    buffer += (_PREFIXES[len(number)][len(payload)], number, payload)
 
 
 def append_full_message(buffer: list[bytes], payload: bytes, metadata: bytes) -> None:
@@ -84,82 +78,22 @@ def append_full_message(buffer: list[bytes], payload: bytes, metadata: bytes) ->
     buffer += (_SIZE.pack(len(metadata)), metadata, payload)
 
 
-class _PrefixesOfSize(dict[int, bytes]):
-    """Cache from payload size to the bytes before ids with varints of ``number_size`` bytes."""
-
-    __slots__ = ("_number_size",)
-
-    def __init__(self, number_size: int) -> None:
-        super().__init__()
-        self._number_size = number_size
-
-    def __missing__(self, size: int) -> bytes:
-        if len(self) >= PREFIXES_MAX:
-            self.clear()
-        prefix = self[size] = _PREFIXES[size << 4 | self._number_size]
-        return prefix
-
-
-_PREFIXES_BY_NUMBER = tuple(_PrefixesOfSize(size) for size in range(11))
-_BELOW = 1 << 14
-
-
-@cache
-def _low_numbers() -> list[bytes]:
-    """Return the low 14 bits of sequence ids as a list; threads may compute it in parallel."""
-    return [MORE[number] for number in range(_BELOW)]
-
-
 def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> bytes:
-    """Return the batch payload of messages that have only consecutive sequence ids.
-
-    Four pieces per message (prefix, low bits of the id, the rest of the id, payload) are laid out by slices
-    and joined once: 0.05 µs per message, a quarter of a Python loop.
-    """
-    count = len(payloads)
-    pieces = [b""] * (4 * count)
-    pieces[3::4] = payloads
-    start = 0
-    while start < count:
-        low, high = (first_sequence_id + start) & _BELOW - 1, (first_sequence_id + start) >> 14
-        if high:
-            end = min(count, start + _BELOW - low)
-            rest = varint(high)
-            number_size = 2 + len(rest)
-            pieces[4 * start + 1 : 4 * end : 4] = _low_numbers()[low : low + end - start]
-            pieces[4 * start + 2 : 4 * end : 4] = [rest] * (end - start)
-        else:
-            number_size = 1 if low < 128 else 2
-            end = min(count, start + (128 if low < 128 else _BELOW) - low)
-            pieces[4 * start + 1 : 4 * end : 4] = [SHORT[low + index] for index in range(end - start)]
-        prefixes = _PREFIXES_BY_NUMBER[number_size]
-        pieces[4 * start : 4 * end : 4] = list(map(prefixes.__getitem__, map(len, payloads[start:end])))
-        start = end
+    """Return the batch payload of messages that have only consecutive sequence ids."""
+    numbers = varints(first_sequence_id, len(payloads))
+    # Three pieces per message, laid out by slices: a third of a Python loop's time.
+    pieces = [b""] * (3 * len(payloads))
+    if payloads and len(numbers[0]) == len(numbers[-1]):
+        pieces[0::3] = list(map(_PREFIXES[len(numbers[0])].__getitem__, map(len, payloads)))
+    else:
+        pieces[0::3] = [_PREFIXES[len(n)][len(p)] for n, p in zip(numbers, payloads, strict=True)]
+    pieces[1::3] = numbers
+    pieces[2::3] = payloads
     return b"".join(pieces)
 
 
-class _KeptFields(dict[Any, bytes]):
-    """Cache from a text, or a pair of texts, to its encoded field; cleared when it is full."""
-
-    def __init__(self, encode: Callable[[Any], bytes]) -> None:
-        super().__init__()
-        self._encode = encode
-
-    def __missing__(self, value: Any) -> bytes:
-        field = self._encode(value)
-        if len(self) >= FIELDS_KEPT_MAX:
-            self.clear()
-        if len(field) <= KEPT_FIELD_SIZE_MAX:
-            self[value] = field
-        return field
-
-
-FIELDS_KEPT_MAX = 16_384
-"""Maximum keys, and properties, whose encoded fields are cached."""
-KEPT_FIELD_SIZE_MAX = 128
-"""Maximum size in bytes of a cached field."""
-_KEYS = _KeptFields(lambda key: _tagged(b"", key.encode()))
-_PROPERTIES_KEPT = _KeptFields(
+_KEYS = Cache[str, bytes](lambda key: _tagged(b"", key.encode()))
+_PROPERTIES = Cache[tuple[str, str], bytes](
     lambda pair: _tagged(b"", _tagged(b"\x0a", pair[0].encode()) + _tagged(b"\x12", pair[1].encode()))
 )
 
@@ -172,23 +106,10 @@ def metadata_fields(property_tag: bytes, key_tag: bytes, messages: Iterable[Any]
         key = None if message is None else message.partition_key
         field = b"" if key is None else key_tag + _KEYS[key]
         if message is not None and message.properties:
-            pairs = map(_PROPERTIES_KEPT.__getitem__, message.properties)
+            pairs = map(_PROPERTIES.__getitem__, message.properties)
             field = property_tag + property_tag.join(pairs) + field
         fields.append(field)
     return fields
-
-
-class _SizeFields(dict[int, bytes]):
-    """Cache from a payload's size to its field and the sequence id's tag."""
-
-    def __missing__(self, size: int) -> bytes:
-        if len(self) >= PREFIXES_MAX:
-            self.clear()
-        field = self[size] = b"\x18" + varint(size) + b"\x40"
-        return field
-
-
-_SIZE_FIELDS = _SizeFields()
 
 
 def encode_rich_batch(payloads: Sequence[bytes], fields: Sequence[bytes], first_sequence_id: int) -> bytes:

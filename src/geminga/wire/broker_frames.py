@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from geminga.wire.frames import HOT_READERS, Frame, FrameDecoder, SendFrame
@@ -18,19 +19,17 @@ _MESSAGE_ID = b"\x10\x00\x1a"
 """Individual ack type, and the tag of a message id."""
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class AckFrame(Frame):
     """An individual ACK of one whole entry. ``request_id`` is None without a receipt."""
 
-    __slots__ = ("consumer_id", "entry_id", "ledger_id", "request_id")
+    consumer_id: int
+    ledger_id: int
+    entry_id: int
+    request_id: int | None
+    entry: None = None
 
     type = ACK
-
-    def __init__(self, consumer_id: int, ledger_id: int, entry_id: int, request_id: int | None) -> None:
-        self.consumer_id = consumer_id
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
-        self.request_id = request_id
-        self.entry = None
 
     @property
     def command(self) -> pb.BaseCommand:

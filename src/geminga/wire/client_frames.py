@@ -8,9 +8,7 @@ receipt are compared with the expected ones; any difference ends the run, and th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import repeat
-from struct import Struct
 
 from geminga.wire.frames import Frame, FrameDecoder, MessageFrame, ReceiptFrame
 from geminga.wire.message_runs import read_message_run
@@ -92,11 +90,6 @@ def read_receipt_run(
     return (ReceiptRun(first, 1 + more), frame_end + more * size) if more else (None, frame_end)
 
 
-@lru_cache(maxsize=256)
-def _shape(head: int, sequence: int, middle: int, entry: int, tail: int) -> Struct:
-    return Struct(f"{head}s{sequence}s{middle}s{entry}s{tail}s")
-
-
 def _more(first: ReceiptFrame, data: bytes, start: int, frame_end: int, count_max: int) -> int:
     """Return the number of frames after the first, which ends at ``frame_end``, that continue its numbers."""
     sequence_id, entry_id = first.sequence_id, first.entry_id
@@ -106,31 +99,25 @@ def _more(first: ReceiptFrame, data: bytes, start: int, frame_end: int, count_ma
     sequence, entry = varint(sequence_id), varint(entry_id)
     count = min(count_max, (1 << 7 * len(sequence)) - 1 - sequence_id, (1 << 7 * len(entry)) - 1 - entry_id)
     producer, ledger = varint(first.producer_id), varint(first.ledger_id)
-    head = b"\x08" + producer + b"\x10"
+    head = data[start : start + _BODY_START] + b"\x08" + producer + b"\x10"
     middle = b"\x1a" + bytes((len(ledger) + len(entry) + 2,)) + b"\x08" + ledger + b"\x10"
     known = head + sequence + middle + entry
-    body = start + _BODY_START
-    if count < 1 or data[body : body + len(known)] != known:
+    if not data.startswith(known, start):
         return 0
-    head = data[start:body] + head
-    tail = data[body + len(known) : frame_end]
-    shape = _shape(len(head), len(sequence), len(middle), len(entry), len(tail))
+    tail = data[start + len(known) : frame_end]
     # Most runs end soon, and thousands of frames may follow: pieces of growing size are compared.
-    found, size = 0, _FIRST_PIECE
+    found, at, piece = 0, frame_end, _FIRST_PIECE
     while found < count:
-        piece = min(size, count - found)
-        there = memoryview(data)[frame_end + found * shape.size :][: piece * shape.size]
-        heads, sequences, middles, entries, tails = zip(*shape.iter_unpack(there), strict=True)
-        counting, counted = varints(sequence_id + found + 1, piece), varints(entry_id + found + 1, piece)
-        if not (
-            heads.count(head) == middles.count(middle) == tails.count(tail) == piece
-            and list(sequences) == counting
-            and list(entries) == counted
-        ):
-            wanted = zip(repeat(head), counting, repeat(middle), counted, repeat(tail))
-            rows = zip(heads, sequences, middles, entries, tails, strict=True)
-            pairs = enumerate(zip(rows, wanted, strict=False))
-            return found + next(index for index, (row, one) in pairs if row != one)
+        piece = min(piece, count - found)
+        sequences, entries = varints(sequence_id + found + 1, piece), varints(entry_id + found + 1, piece)
+        parts = zip(repeat(head), sequences, repeat(middle), entries, repeat(tail), strict=False)
+        expected = list(map(b"".join, parts))
+        whole = b"".join(expected)
+        if not data.startswith(whole, at):
+            offsets = range(at, at + len(whole), frame_end - start)
+            matches = map(data.startswith, expected, offsets)
+            return found + list(matches).index(False)
         found += piece
-        size *= 2
+        at += len(whole)
+        piece *= 2
     return found

@@ -10,6 +10,7 @@ The message columns and their Arrow types are in `message_schema`. Layout of the
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -394,6 +395,17 @@ def _binary_values(values: list[bytes]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(values), buffers, 0)
 
 
+def _base64_decoded(key: bytes | None) -> bytes | None:
+    """Undo base64 of either alphabet, with or without padding. Raises `ValueError`."""
+    if key is None:
+        return None
+    text = key.partition(b"=")[0].translate(_URL_SAFE)
+    return b64decode(text + b"=" * (-len(text) % 4), validate=True)
+
+
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+
+
 class _Messages:
     """The scan's result, and the Arrow arrays made from it."""
 
@@ -438,30 +450,25 @@ class _Messages:
             times = np.repeat(heads[:, field.PUBLISH_TIME], self.counts)
             return _numbers(times, MILLISECONDS_UTC)
         if name == "producer_name":
-            starts = heads[:, field.PRODUCER_START].tolist()
-            sizes = heads[:, field.PRODUCER_SIZE].tolist()
-            raw = self.decoder.raw
-            return self._dictionary([raw[s : s + n] for s, n in zip(starts, sizes, strict=True)])
+            return self._dictionary(self._slices(field.PRODUCER_START, field.PRODUCER_SIZE))
         if name == "topic":
             return self._dictionary([entry.topic.encode() for entry in entries])
         if name == "schema_version":
-            starts = heads[:, field.SCHEMA_VERSION_START].tolist()
-            sizes = heads[:, field.SCHEMA_VERSION_SIZE].tolist()
-            raw = self.decoder.raw
-            versions = [raw[s : s + n] for s, n in zip(starts, sizes, strict=True)]
+            versions = self._slices(field.SCHEMA_VERSION_START, field.SCHEMA_VERSION_SIZE)
             return self._dictionary(versions, is_text=False)
-        if name == "ledger_id":
-            return _numbers(self._per_entry([entry.ledger_id for entry in entries], np.int64), pa.int64())
-        if name == "entry_id":
-            return _numbers(self._per_entry([entry.entry_id for entry in entries], np.int64), pa.int64())
         if name == "batch_size":
             sizes = self._per_entry(np.maximum(heads[:, field.BATCH_COUNT], 0), np.int32)
             return _numbers(sizes, pa.int32())
-        if name == "partition":
-            return _numbers(self._per_entry([entry.partition for entry in entries], np.int32), pa.int32())
-        # 32 bits without a sign on the wire: a broker may say anything.
-        counts = [min(entry.redelivery_count, _INT32_MAX) for entry in entries]
-        return _numbers(self._per_entry(counts, np.int32), pa.int32())
+        # Redelivery counts have 32 bits without a sign on the wire: a broker may say anything.
+        kind = _COLUMN_TYPES[name]
+        number_max = (1 << kind.bit_width - 1) - 1
+        numbers = [min(getattr(entry, name), number_max) for entry in entries]
+        return _numbers(self._per_entry(numbers, kind.to_pandas_dtype()), kind)
+
+    def _slices(self, start_field: int, size_field: int) -> list[bytes]:
+        """Return the bytes of each entry to which two fields of its head point."""
+        bounds = self.decoder.heads[:, [start_field, size_field]].tolist()
+        return [self.decoder.raw[start : start + size] for start, size in bounds]
 
     def _dictionary(self, names: list[bytes], *, is_text: bool = True) -> pa.DictionaryArray:
         numbers: dict[bytes, int] = {}
@@ -493,22 +500,18 @@ class _Messages:
         return pa.Array.from_buffers(pa.binary(), self.count, buffers, nulls)
 
     def _key_bytes(self) -> pa.Array:
-        k = self.kernels
-        starts, sizes, flags = (
-            self.found[field.KEY_START],
-            self.found[field.KEY_SIZE],
-            self.found[field.KEY_IS_BASE64],
-        )
+        keys = self._binary(field.KEY_START, field.KEY_SIZE, "key_bytes")
+        flags = self.found[field.KEY_IS_BASE64] != 0
         if not flags.any():
-            return self._binary(field.KEY_START, field.KEY_SIZE, "key_bytes")
-        absent = sizes < 0
-        out = np.empty(self._checked_size(sizes, "key_bytes"), np.uint8)
-        offsets = np.empty(self.count + 1, np.int32)
-        row = k.gather_keys(self.decoder.buffer, starts, sizes, flags, offsets, out)
-        if row >= 0:
-            raise CorruptPayload(f"{self._place_of_row(row)}: a key flagged as base64 is none")
-        buffers = [_bitmap(~absent), pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])]
-        return pa.Array.from_buffers(pa.binary(), self.count, buffers, int(absent.sum()))
+            return keys
+        values: list[bytes | None] = keys.to_pylist()
+        for row in np.flatnonzero(flags).tolist():
+            try:
+                values[row] = _base64_decoded(values[row])
+            except ValueError:
+                place = self._place_of_row(row)
+                raise CorruptPayload(f"{place}: a key flagged as base64 is none") from None
+        return pa.array(values, pa.binary())
 
     def _text(self, array: pa.Array) -> pa.Array:
         """Convert bytes to text, without a copy if they are UTF-8.
@@ -630,15 +633,9 @@ class LaidOpen(NamedTuple):
     says_keys: bool
 
 
-def lay_open(
-    entries: Sequence[RawEntry],
-    columns: Sequence[str],
-    *,
-    max_uncompressed_size: int = MAX_UNCOMPRESSED_SIZE,
-    chunks: ChunkCarry,
-) -> LaidOpen:
+def lay_open(entries: Sequence[RawEntry], columns: Sequence[str], *, chunks: ChunkCarry) -> LaidOpen:
     """Decode like `decode_entries`, and return the intermediate results too. There is at least one entry."""
-    decoder = _Decoder(entries, chunks, max_uncompressed_size)
+    decoder = _Decoder(entries, chunks, MAX_UNCOMPRESSED_SIZE)
     decoder.verify()
     messages = decoder.scan([*columns, "key_bytes"])
     starts = np.zeros(len(entries), np.int64)

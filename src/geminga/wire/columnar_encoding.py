@@ -169,28 +169,13 @@ class _Encoder:
             )
         return times
 
-    def route(self, k: Any, partitions: int, scheme: int) -> tuple[Int64s, Int64s]:
-        """Return (rows in the order of sending, bounds of the groups); the last group is without keys."""
-        if self.key is None:
-            bounds = np.zeros(partitions + 2, np.int64)
-            bounds[-1] = self.count
-            return _NO_ROWS, bounds
-        offsets, data = _raw_binary(self.key)
-        groups = np.empty(self.count, np.int64)
-        k.hash_keys(data, offsets, scheme, groups)
-        groups %= partitions
-        nulls = _null_mask(self.key)
-        if len(nulls):
-            groups[nulls] = partitions
-        order, bounds = np.empty(self.count, np.int64), np.empty(partitions + 2, np.int64)
-        k.group_rows(groups, partitions + 1, order, bounds)
-        return order, bounds
+    def route(self, k: Any, partitions: int, scheme: int, by_key: bool) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the rows in the order of sending, the bounds of their groups, and the partition of each row:
+        -1 for one without a key.
 
-    def route_by_key(self, k: Any, partitions: int, scheme: int) -> tuple[Int64s, Int64s, Int64s]:
-        """`route` with a group for each pair of key and ordering key, and the partition of each row: -1 for
-        one without a key."""
-        if self.key is None and self.ordering_key is None:
-            return (*self.route(k, partitions, scheme), np.full(self.count, -1, np.int64))
+        There is a group for each partition, ``by_key`` for each pair of key and ordering key; the last group
+        is without keys.
+        """
         places = np.full(self.count, -1, np.int64)
         if self.key is not None:
             offsets, data = _raw_binary(self.key)
@@ -199,19 +184,29 @@ class _Encoder:
             nulls = _null_mask(self.key)
             if len(nulls):
                 places[nulls] = -1
-        keys, key_count = _numbered(self.key, self.count)
-        ordering_keys, _ = _numbered(self.ordering_key, self.count)
-        pairs = keys + (key_count + 1) * ordering_keys
-        # 0 is the pair of two nulls, whose rows come last.
-        found, groups = np.unique(pairs, return_inverse=True)
-        groups = groups.astype(np.int64)
-        count = len(found)
-        if found[0] == 0:
-            groups = np.where(groups == 0, count - 1, groups - 1)
-            count -= 1
+        elif not by_key or self.ordering_key is None:
+            bounds = np.zeros(partitions + 2, np.int64)
+            bounds[-1] = self.count
+            return _NO_ROWS, bounds, places
+        if by_key:
+            groups, count = self._pairs()
+        else:
+            groups, count = np.where(places < 0, partitions, places), partitions
         order, bounds = np.empty(self.count, np.int64), np.empty(count + 2, np.int64)
         k.group_rows(groups, count + 1, order, bounds)
         return order, bounds, places
+
+    def _pairs(self) -> tuple[Int64s, int]:
+        """Return a number for each row's key and ordering key, the highest for none, and their count."""
+        keys, key_count = _numbered(self.key, self.count)
+        ordering_keys, _ = _numbered(self.ordering_key, self.count)
+        # 0 is the pair of two nulls, whose rows come last.
+        found, groups = np.unique(keys + (key_count + 1) * ordering_keys, return_inverse=True)
+        groups, count = groups.astype(np.int64), len(found)
+        if found[0] == 0:
+            count -= 1
+            groups = np.where(groups == 0, count, groups - 1)
+        return groups, count
 
     def _binary_input(self, array: pa.Array | None) -> tuple[Any, Any, Any]:
         if array is None:
@@ -348,11 +343,7 @@ def encode_table(
     turn = first_partition
     for first_row in range(0, table.num_rows, piece_rows):
         encoder = _Encoder(table.slice(first_row, piece_rows), first_row)
-        places = _NO_ROWS
-        if by_key:
-            order, bounds, places = encoder.route_by_key(kernels, partitions, _SCHEMES[hashing])
-        else:
-            order, bounds = encoder.route(kernels, partitions, _SCHEMES[hashing])
+        order, bounds, places = encoder.route(kernels, partitions, _SCHEMES[hashing], by_key)
         made = encoder.encode(
             kernels,
             order,

@@ -495,52 +495,6 @@ def gather(buffer, starts, sizes, offsets, out):
         offsets[i + 1] = position
 
 
-@inlined
-def _base64_digit(byte):
-    if 65 <= byte <= 90:
-        return byte - 65
-    if 97 <= byte <= 122:
-        return byte - 71
-    if 48 <= byte <= 57:
-        return byte + 4
-    if byte == 43 or byte == 45:
-        return 62
-    if byte == 47 or byte == 95:
-        return 63
-    return -1
-
-
-@kernel
-def gather_keys(buffer, starts, sizes, is_base64, offsets, out):
-    """As `gather`, undoing base64 where flagged. Returns the row of a key that is no base64, or -1."""
-    position = 0
-    offsets[0] = 0
-    for i in range(len(starts)):
-        size = sizes[i]
-        start = starts[i]
-        if size > 0 and is_base64[i] != 0:
-            bits = 0
-            held = 0
-            for j in range(size):
-                byte = np.int64(buffer[start + j])
-                if byte == 61:
-                    break
-                digit = _base64_digit(byte)
-                if digit < 0:
-                    return i
-                held = ((held << 6) | digit) & 0xFFFFFF
-                bits += 6
-                if bits >= 8:
-                    bits -= 8
-                    out[position] = (held >> bits) & 0xFF
-                    position += 1
-        elif size > 0:
-            memcpy(out, position, buffer, start, size)
-            position += size
-        offsets[i + 1] = position
-    return -1
-
-
 @kernel
 def gather_properties(buffer, starts, ends, fields, counts, row_offsets, keys, values):
     """Fill an Arrow map: a slot a property, in the order of the wire.

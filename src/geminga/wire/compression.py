@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Generator
-from typing import Final
 
 import cramjam
 
@@ -32,87 +31,35 @@ LEVELS_MAX = {ZLIB: 9, ZSTD: 19}
 readers must provide."""
 
 
-_KNOWN_TEXT: Final = b"geminga " * 8
-_KNOWN_BLOCKS: Final = {
-    LZ4: bytes.fromhex("8f67656d696e67612008002050696e676120"),
-    ZSTD: bytes.fromhex("28b52ffd20407500004067656d696e6761200100dd59b8"),
-    SNAPPY: bytes.fromhex("401c67656d696e676120de0800"),
-}
-"""`_KNOWN_TEXT` in each codec of cramjam."""
-
-
 class CodecError(CorruptPayload):
     """A payload that its codec rejects, or an unknown codec: no proof that the payload is damaged."""
 
 
-def _compress_none(data: Buffer, level: int) -> bytes:
-    return bytes(data)
+def _into(decompress: Callable[[Buffer, bytearray], int]) -> Callable[[Buffer, int], bytes]:
+    """Return a function of compressed data and its uncompressed size."""
 
+    def decompressed(data: Buffer, size: int) -> bytes:
+        output = bytearray(size)
+        return bytes(memoryview(output)[: decompress(data, output)])
 
-def _compress_lz4(data: Buffer, level: int) -> bytes:
-    return bytes(cramjam.lz4.compress_block(data, store_size=False))
-
-
-def _compress_zlib(data: Buffer, level: int) -> bytes:
-    return zlib.compress(data, level or _ZLIB_LEVEL)
-
-
-def _compress_zstd(data: Buffer, level: int) -> bytes:
-    return bytes(cramjam.zstd.compress(data, level=level or _ZSTD_LEVEL))
-
-
-def _compress_snappy(data: Buffer, level: int) -> bytes:
-    return bytes(cramjam.snappy.compress_raw(data))
-
-
-def _decompress_none(data: Buffer, size: int) -> bytes:
-    return bytes(data)
-
-
-def _decompress_lz4(data: Buffer, size: int) -> bytes:
-    output = bytearray(size)
-    return bytes(memoryview(output)[: cramjam.lz4.decompress_block_into(data, output)])
-
-
-def _decompress_zlib(data: Buffer, size: int) -> bytes:
-    # Request one byte more than announced, to detect a stream that holds more.
-    return zlib.decompressobj().decompress(data, size + 1)
-
-
-def _decompress_zlib_in_steps(data: Buffer, size: int) -> Generator[None, None, bytes]:
-    codec, view = zlib.decompressobj(), memoryview(data)
-    pieces: list[bytes] = []
-    left = size + 1
-    # In small pieces: a few bytes may be a block that takes long and has no output.
-    for start in range(0, len(view), INPUT_STEP_BYTES):
-        rest: Buffer = view[start : start + INPUT_STEP_BYTES]
-        while left and (piece := codec.decompress(rest, min(left, STEP_BYTES))):
-            pieces.append(piece)
-            left -= len(piece)
-            rest = codec.unconsumed_tail
-            yield
-        if not left or codec.eof:
-            break
-        yield
-    return b"".join(pieces)
-
-
-def _decompress_zstd(data: Buffer, size: int) -> bytes:
-    output = bytearray(size)
-    return bytes(memoryview(output)[: cramjam.zstd.decompress_into(data, output)])
-
-
-def _decompress_snappy(data: Buffer, size: int) -> bytes:
-    output = bytearray(size)
-    return bytes(memoryview(output)[: cramjam.snappy.decompress_raw_into(data, output)])
+    return decompressed
 
 
 _COMPRESSORS: tuple[Callable[[Buffer, int], bytes], ...] = (
-    _compress_none, _compress_lz4, _compress_zlib, _compress_zstd, _compress_snappy,
-)  # fmt: skip
+    lambda data, level: bytes(data),
+    lambda data, level: bytes(cramjam.lz4.compress_block(data, store_size=False)),
+    lambda data, level: zlib.compress(data, level or _ZLIB_LEVEL),
+    lambda data, level: bytes(cramjam.zstd.compress(data, level=level or _ZSTD_LEVEL)),
+    lambda data, level: bytes(cramjam.snappy.compress_raw(data)),
+)
 _DECOMPRESSORS: tuple[Callable[[Buffer, int], bytes], ...] = (
-    _decompress_none, _decompress_lz4, _decompress_zlib, _decompress_zstd, _decompress_snappy,
-)  # fmt: skip
+    lambda data, size: bytes(data),
+    _into(cramjam.lz4.decompress_block_into),
+    # Request one byte more than announced, to detect a stream that holds more.
+    lambda data, size: zlib.decompressobj().decompress(data, size + 1),
+    _into(cramjam.zstd.decompress_into),
+    _into(cramjam.snappy.decompress_raw_into),
+)
 
 
 def compress(kind: int, data: Buffer, level: int = 0) -> bytes:
@@ -154,6 +101,24 @@ def decompress(kind: int, data: Buffer, uncompressed_size: int, *, limit: int) -
     except (cramjam.DecompressionError, zlib.error) as error:
         raise _refused(kind, data, size, error) from error
     return _whole(kind, data, size, output)
+
+
+def _decompress_zlib_in_steps(data: Buffer, size: int) -> Generator[None, None, bytes]:
+    codec, view = zlib.decompressobj(), memoryview(data)
+    pieces: list[bytes] = []
+    left = size + 1
+    # In small pieces: a few bytes may be a block that takes long and has no output.
+    for start in range(0, len(view), INPUT_STEP_BYTES):
+        rest: Buffer = view[start : start + INPUT_STEP_BYTES]
+        while left and (piece := codec.decompress(rest, min(left, STEP_BYTES))):
+            pieces.append(piece)
+            left -= len(piece)
+            rest = codec.unconsumed_tail
+            yield
+        if not left or codec.eof:
+            break
+        yield
+    return b"".join(pieces)
 
 
 def decompress_in_steps(
@@ -201,22 +166,3 @@ def _whole(kind: int, data: Buffer, size: int, output: bytes) -> bytes:
 
 def _known() -> str:
     return ", ".join(f"{number} {name}" for number, name in enumerate(NAMES))
-
-
-def _check_codecs() -> None:
-    """Raise ImportError if a codec can't read a known block, or its own output."""
-    size = len(_KNOWN_TEXT)
-    for kind, block in _KNOWN_BLOCKS.items():
-        for data in (block, compress(kind, _KNOWN_TEXT)):
-            try:
-                read = decompress(kind, data, size, limit=size)
-            except CorruptPayload as error:
-                read = str(error).encode()
-            if read != _KNOWN_TEXT:
-                raise ImportError(
-                    f"cramjam cannot read {NAMES[kind]} ({read!r}); geminga needs cramjam>=2.11: "
-                    "pip install --upgrade cramjam"
-                )
-
-
-_check_codecs()

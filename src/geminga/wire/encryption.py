@@ -227,15 +227,12 @@ class Sealed(NamedTuple):
     metadata: bytes
 
 
-class _DataKey:
+class _DataKey(NamedTuple):
     """One data key: its cipher, its encoded wrapped forms, and its unused vectors."""
 
-    __slots__ = ("cipher", "keys", "vectors")
-
-    def __init__(self, cipher: AESGCM, keys: bytes, vectors: Iterator[int]) -> None:
-        self.cipher = cipher
-        self.keys = keys
-        self.vectors = vectors
+    cipher: AESGCM
+    keys: bytes
+    vectors: Iterator[int]
 
 
 class PayloadEncryptor:

@@ -11,6 +11,7 @@ from itertools import chain, repeat
 from struct import Struct
 from typing import Final
 
+from geminga.wire.cache import Cache
 from geminga.wire.checksum import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.varint import SHORT, varint, varints
@@ -30,29 +31,11 @@ def encode_command(command: pb.BaseCommand) -> bytes:
     return _HEADER.pack(len(body) + 4, len(body)) + body
 
 
-class _Tagged(dict[int, bytes]):
-    """Cache from a number to ``before``, its varint, and ``after``; cleared when too large."""
-
-    def __init__(self, before: bytes, after: bytes) -> None:
-        self._before = before
-        self._after = after
-
-    def __missing__(self, number: int) -> bytes:
-        encoded = self._before + varint(number) + self._after
-        if len(self) >= REMEMBERED_IDS_MAX:
-            self.clear()
-        self[number] = encoded
-        return encoded
-
-
-REMEMBERED_IDS_MAX = 16_384
-"""Maximum producer, consumer and ledger ids whose bytes the encoders cache."""
-
-_ID_THEN_VARINT = _Tagged(b"\x08", b"\x10")
+_ID_THEN_VARINT = Cache[int, bytes](lambda number: b"\x08" + varint(number) + b"\x10")
 """Field 1 and the tag of a number in field 2: producer then sequence id, ledger then entry id."""
-_ID_THEN_BODY = _Tagged(b"\x08", b"\x12")
+_ID_THEN_BODY = Cache[int, bytes](lambda number: b"\x08" + varint(number) + b"\x12")
 """Field 1 and the tag of a message in field 2: consumer id, then message id."""
-_PARTITION = _Tagged(b"\x18", b"")
+_PARTITION = Cache[int, bytes](lambda number: b"\x18" + varint(number))
 
 
 _RECEIPT_PLACE = tuple(b"\x1a" + bytes((size,)) for size in range(64))
@@ -81,7 +64,6 @@ def encode_send(
     *,
     is_chunk: bool = False,
     transaction: tuple[int, int] | None = None,
-    marker: bool = False,
 ) -> bytes:
     """All of a SEND frame that precedes the entry of ``entry_size`` bytes.
 
@@ -97,8 +79,6 @@ def encode_send(
         body += b"\x30" + varint(highest_sequence_id)
     if is_chunk:
         body += b"\x38\x01"
-    if marker:
-        body += b"\x40\x01"
     return _frame_head(SEND, len(body), entry_size) + body
 
 

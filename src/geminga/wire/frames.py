@@ -83,21 +83,6 @@ class Frame:
         """The whole command. For the three hot types it is built on demand: use their attributes."""
         raise NotImplementedError
 
-    @property
-    def send(self) -> SendFrame | None:
-        """This frame if it is a SEND."""
-        return None
-
-    @property
-    def receipt(self) -> ReceiptFrame | None:
-        """This frame if it is a SEND_RECEIPT."""
-        return None
-
-    @property
-    def message(self) -> MessageFrame | None:
-        """This frame if it is a MESSAGE."""
-        return None
-
     def __repr__(self) -> str:
         size = "" if self.entry is None else f", entry of {len(self.entry)} bytes"
         return f"{type(self).__name__}({pb.BaseCommand.Type.Name(self.type)}{size})"
@@ -116,6 +101,7 @@ class CommandFrame(Frame):
         self.entry = None
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class SendFrame(Frame):
     """SEND. ``highest_sequence_id`` is 0 when absent, ``num_messages`` 1.
 
@@ -123,28 +109,16 @@ class SendFrame(Frame):
     `_FullSendFrame`.
     """
 
-    __slots__ = ("highest_sequence_id", "num_messages", "producer_id", "sequence_id")
+    producer_id: int
+    sequence_id: int
+    num_messages: int
+    highest_sequence_id: int
+    entry: Buffer
 
     type = SEND
-    entry: Buffer
-    is_chunk: bool = False
-    marker: bool = False
-    txnid_least_bits: int = 0
-    txnid_most_bits: int = 0
-    message_id: pb.MessageIdData | None = None
-
-    def __init__(
-        self, producer_id: int, sequence_id: int, num_messages: int, highest_sequence_id: int, entry: Buffer
-    ) -> None:
-        self.producer_id = producer_id
-        self.sequence_id = sequence_id
-        self.num_messages = num_messages
-        self.highest_sequence_id = highest_sequence_id
-        self.entry = entry
-
-    @property
-    def send(self) -> SendFrame:
-        return self
+    is_chunk = False
+    txnid_least_bits = 0
+    txnid_most_bits = 0
 
     @property
     def command(self) -> pb.BaseCommand:
@@ -164,29 +138,21 @@ class _FullSendFrame(SendFrame):
     """Has an instance dictionary, where the rare fields shadow the class's defaults."""
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class ReceiptFrame(Frame):
     """SEND_RECEIPT. Ids are signed: 2^64-1 on the wire is -1; they are -1 when absent.
 
     ``highest_sequence_id`` is 0 when absent.
     """
 
-    __slots__ = ("entry_id", "highest_sequence_id", "ledger_id", "producer_id", "sequence_id")
+    producer_id: int
+    sequence_id: int
+    highest_sequence_id: int
+    ledger_id: int
+    entry_id: int
+    entry: None = None
 
     type = SEND_RECEIPT
-
-    def __init__(
-        self, producer_id: int, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
-    ) -> None:
-        self.producer_id = producer_id
-        self.sequence_id = sequence_id
-        self.highest_sequence_id = highest_sequence_id
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
-        self.entry = None
-
-    @property
-    def receipt(self) -> ReceiptFrame:
-        return self
 
     @property
     def command(self) -> pb.BaseCommand:
@@ -221,10 +187,6 @@ class MessageFrame(Frame):
     entry: Buffer
 
     type = MESSAGE
-
-    @property
-    def message(self) -> MessageFrame:
-        return self
 
     @property
     def command(self) -> pb.BaseCommand:
@@ -449,11 +411,8 @@ def _full_send(command: pb.BaseCommand, entry: Buffer) -> SendFrame:
     )
     frame._command = command
     frame.is_chunk = body.is_chunk
-    frame.marker = body.marker
     frame.txnid_least_bits = body.txnid_least_bits
     frame.txnid_most_bits = body.txnid_most_bits
-    if body.HasField("message_id"):
-        frame.message_id = body.message_id
     return frame
 
 

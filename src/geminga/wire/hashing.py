@@ -40,20 +40,14 @@ def _java_string_hash(key: str) -> int:
     return value & _MASK_31
 
 
-def _murmur_blocks(data: bytes, whole: int, value: int = 0, start: int = 0) -> int:
-    """Return the state after the bytes ``start`` to ``whole``, which are blocks of four."""
-    for at in range(start, whole, 4):
+def _murmur3_32(data: bytes) -> int:
+    whole = len(data) & ~3
+    value = 0
+    for at in range(0, whole, 4):
         word = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & _MASK_32
         word = (word << 15 | word >> 17) * 0x1B873593 & _MASK_32
         value ^= word
         value = ((value << 13 | value >> 19) * 5 + 0xE6546B64) & _MASK_32
-    return value
-
-
-def _murmur3_32(data: bytes, value: int = 0, start: int = 0) -> int:
-    """Return the hash; ``value`` is the state of the blocks before ``start``."""
-    whole = len(data) & ~3
-    value = _murmur_blocks(data, whole, value, start)
     if whole < len(data):
         word = int.from_bytes(data[whole:], "little") * 0xCC9E2D51 & _MASK_32
         value ^= (word << 15 | word >> 17) * 0x1B873593 & _MASK_32
@@ -94,13 +88,27 @@ def _boost_hash(data: bytes) -> int:
     return _multiply_fold(value + weight, _BOOST_K) & _MASK_31
 
 
-_java_remembered = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(_java_string_hash)
+def _encoded(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
+
+
+def _remembered(hash_of: Callable[[str], int]) -> Callable[[str], int]:
+    """Return a hash with a cache for short keys."""
+    cached = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(hash_of)
+    return lambda key: cached(key) if len(key) <= REMEMBERED_KEY_SIZE_MAX else hash_of(key)
+
+
+java_string_hash = _remembered(_java_string_hash)
+"""``JavaStringHash``, the Java client's default: ``31 * h + unit`` over UTF-16 units; 0..2^31-1."""
+
+PARTITION_HASHES: Final[dict[str, Callable[[str], int]]] = {
+    "JavaStringHash": java_string_hash,
+    "Murmur3_32Hash": _remembered(lambda key: _murmur3_32(_encoded(key))),
+    "BoostHash": _remembered(lambda key: _boost_hash(_encoded(key))),
+}
+"""Hashing scheme to the hash of a partition key (the text of ``partition_key``, base64 for byte keys)."""
+
 _murmur_remembered = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(_murmur3_32)
-
-
-def java_string_hash(key: str) -> int:
-    """``JavaStringHash``, the Java client's default: ``31 * h + unit`` over UTF-16 units; 0..2^31-1."""
-    return _java_remembered(key) if len(key) <= REMEMBERED_KEY_SIZE_MAX else _java_string_hash(key)
 
 
 def murmur3_32(data: Buffer) -> int:
@@ -112,38 +120,8 @@ def murmur3_32(data: Buffer) -> int:
 
 def murmur3_32_numbered(prefix: bytes, count: int) -> list[int]:
     """Return `murmur3_32` of ``prefix`` followed by each decimal number below ``count``: points of a hash
-    ring. The blocks of the prefix are computed once, and the key cache is not used."""
-    whole = len(prefix) & ~3
-    state = _murmur_blocks(prefix, whole)
-    return [_murmur3_32(b"%b%d" % (prefix, number), state, whole) for number in range(count)]
-
-
-def _murmur_of_text(key: str) -> int:
-    return _murmur3_32(key.encode("utf-8", "surrogatepass"))
-
-
-def _boost_of_text(key: str) -> int:
-    return _boost_hash(key.encode("utf-8", "surrogatepass"))
-
-
-_murmur_of_text_remembered = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(_murmur_of_text)
-_boost_of_text_remembered = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(_boost_of_text)
-
-
-def _murmur_of_key(key: str) -> int:
-    return _murmur_of_text_remembered(key) if len(key) <= REMEMBERED_KEY_SIZE_MAX else _murmur_of_text(key)
-
-
-def _boost_of_key(key: str) -> int:
-    return _boost_of_text_remembered(key) if len(key) <= REMEMBERED_KEY_SIZE_MAX else _boost_of_text(key)
-
-
-PARTITION_HASHES: Final[dict[str, Callable[[str], int]]] = {
-    "JavaStringHash": java_string_hash,
-    "Murmur3_32Hash": _murmur_of_key,
-    "BoostHash": _boost_of_key,
-}
-"""Hashing scheme to the hash of a partition key (the text of ``partition_key``, base64 for byte keys)."""
+    ring, which are not cached."""
+    return [_murmur3_32(b"%b%d" % (prefix, number)) for number in range(count)]
 
 
 def partition_of(key: str, partitions: int, hashing: str) -> int:

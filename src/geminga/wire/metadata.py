@@ -22,6 +22,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from geminga.errors import CorruptPayload
+from geminga.wire.cache import Cache
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse, text
@@ -36,9 +37,6 @@ _MAGIC_AND_SIZE = Struct(">HI")
 _CHECKED_HEAD = Struct(">HII").unpack_from
 
 _SMALL_BYTES_MAX = 4096
-
-REMEMBERED_NAMES_MAX = 4096
-"""Maximum producer names that `peek_entry` caches; then it clears them."""
 
 
 class RawEntry(NamedTuple):
@@ -58,11 +56,11 @@ class RawEntry(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Entry:
-    """A parsed entry. ``payload`` is as on the wire: compressed, encrypted, one chunk, or a batch."""
+    """A parsed entry, without the broker's entry metadata. ``payload`` is as on the wire: compressed,
+    encrypted, one chunk, or a batch."""
 
     metadata: pb.MessageMetadata
     payload: Buffer
-    broker_metadata: pb.BrokerEntryMetadata | None
 
 
 class _RareFields:
@@ -73,7 +71,6 @@ class _RareFields:
     deliver_at_time: int = 0
     chunk_id: int = -1
     num_chunks: int = 0
-    total_chunk_size: int = 0
     uuid: str = ""
     marker_type: int | None = None
     encrypted: bool = False
@@ -186,12 +183,8 @@ def parse_entry(entry: Buffer, *, verify: bool = True) -> Entry:
             raise CorruptPayload(
                 f"entry of {len(entry)} bytes has the checksum {found:08x} and announces {announced:08x}"
             )
-    broker_metadata = None
-    if start > 6 or (start == 6 and announced is None):
-        data = bytes(view[6 : _cut_broker_metadata(entry)])
-        broker_metadata = parse(pb.BrokerEntryMetadata, data, "the broker entry metadata", CorruptPayload)
     metadata = parse(pb.MessageMetadata, bytes(view[first:end]), "the metadata", CorruptPayload)
-    return Entry(metadata, view[end:], broker_metadata)
+    return Entry(metadata, view[end:])
 
 
 def build_entry(metadata: bytes, payload: Buffer) -> bytes:
@@ -203,18 +196,8 @@ def build_entry(metadata: bytes, payload: Buffer) -> bytes:
 # --- the broker's reader ----------------------------------------------------------------------------
 
 
-class _Names(dict[bytes, str]):
-    """Cache from encoded producer names to text; cleared when too large."""
-
-    def __missing__(self, data: bytes) -> str:
-        name = data.decode("utf-8", "replace")
-        if len(self) >= REMEMBERED_NAMES_MAX:
-            self.clear()
-        self[data] = name
-        return name
-
-
-_NAMES = _Names()
+_NAMES = Cache[bytes, str](lambda data: data.decode("utf-8", "replace"))
+"""Producer names."""
 _INT32_MAX = (1 << 31) - 1
 
 # Tags of MessageMetadata: field number << 3 | wire type.
@@ -347,7 +330,6 @@ def _full_head(metadata: pb.MessageMetadata) -> EntryHead:
     if has("chunk_id"):
         head.chunk_id = metadata.chunk_id
     head.num_chunks = metadata.num_chunks_from_msg
-    head.total_chunk_size = metadata.total_chunk_msg_size
     head.uuid = text(metadata.uuid)
     if has("marker_type"):
         head.marker_type = metadata.marker_type

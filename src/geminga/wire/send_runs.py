@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, repeat
 from struct import Struct
 
+from geminga.wire.cache import Cache
 from geminga.wire.checksum import crc32c
 from geminga.wire.frame_encoding import encode_send, encode_send_receipt
 from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, SendFrame
@@ -27,18 +29,16 @@ _BODY_START = 12
 """Start of the body: after two sizes, the command's type, and the body's tag and size."""
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class SendRun(Frame):
     """Plain SENDs of one producer: single messages with consecutive sequence ids. ``type`` is SEND."""
 
-    __slots__ = ("entries", "producer_id", "sequence_ids")
+    producer_id: int
+    sequence_ids: range
+    entries: list[bytes]
+    entry: None = None
 
     type = SendFrame.type
-
-    def __init__(self, producer_id: int, sequence_ids: range, entries: list[bytes]) -> None:
-        self.producer_id = producer_id
-        self.sequence_ids = sequence_ids
-        self.entries = entries
-        self.entry = None
 
     def frames(self) -> Iterator[SendFrame]:
         """Yield the frames one by one."""
@@ -103,32 +103,7 @@ def read_run(
     return (SendRun(first.producer_id, ids, entries), at) if len(ids) > 1 else (None, frame_end)
 
 
-_PACK_CHECKSUM = Struct(">I").pack
-
-
-class _Heads(dict[int, bytes]):
-    """Size of an entry to what precedes the sequence id in its SEND."""
-
-    def __init__(self, producer_id: int, number: int) -> None:
-        self._producer_id = producer_id
-        self._number = number
-        self._number_size = len(varint(number))
-
-    def __missing__(self, entry_size: int) -> bytes:
-        head = encode_send(self._producer_id, self._number, 1, None, entry_size)[: -self._number_size]
-        self[entry_size] = head
-        return head
-
-
-class _Sized(dict[int, bytes]):
-    """Bytes behind the sequence id's tag to the size of the metadata, and what precedes the sequence id."""
-
-    def __init__(self, before: bytes) -> None:
-        self._before = before
-
-    def __missing__(self, size: int) -> bytes:
-        sized = self[size] = (len(self._before) + size).to_bytes(4, "big") + self._before
-        return sized
+_PACK_SIZE = Struct(">I").pack
 
 
 def encode_sends(
@@ -162,9 +137,13 @@ def encode_sends(
         rests = [number + tail for number in numbers]
     else:
         rests = [number + time + field + behind for number, field in zip(numbers, fields, strict=True)]
-    sized = list(map(_Sized(before).__getitem__, map(len, rests)))
+    sizes_and_before = Cache[int, bytes](lambda size: _PACK_SIZE(len(before) + size) + before)
+    sized = list(map(sizes_and_before.__getitem__, map(len, rests)))
     checksums = map(crc32c, payloads, map(crc32c, rests, map(crc32c, sized)))
-    heads = _Heads(producer_id, first_sequence_id)
+    # What precedes the sequence id in the SEND of an entry of each size.
+    heads = Cache[int, bytes](
+        lambda size: encode_send(producer_id, first_sequence_id, 1, None, size)[: -len(numbers[0])]
+    )
     overhead = _ENTRY_HEAD_SIZE + len(before)
     sizes = [overhead + len(rest) + len(payload) for rest, payload in zip(rests, payloads, strict=True)]
     return b"".join(
@@ -173,7 +152,7 @@ def encode_sends(
                 map(heads.__getitem__, sizes),
                 numbers,
                 repeat(_MAGIC),
-                map(_PACK_CHECKSUM, checksums),
+                map(_PACK_SIZE, checksums),
                 sized,
                 rests,
                 payloads,

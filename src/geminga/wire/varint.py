@@ -7,35 +7,33 @@ of consecutive numbers: scattered small objects that are never freed would keep 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 U64_MASK = (1 << 64) - 1
 _BLOCK = 256
 MINUS_ONE = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
 """-1, and 2^64-1, as a varint."""
 
 
-class _Last(dict[int, bytes]):
-    """0..16383 to the varint of it, made on first use."""
+class _Table(dict[int, bytes]):
+    """0..16383 to the bytes that ``encode`` returns, made on first use."""
+
+    def __init__(self, encode: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._encode = encode
 
     def __missing__(self, value: int) -> bytes:
         if not 0 <= value < 16384:
             return varint(value)
         for each in range(value & -_BLOCK, (value & -_BLOCK) + _BLOCK):
-            self[each] = bytes((each,)) if each < 128 else bytes((each & 0x7F | 0x80, each >> 7))
+            self[each] = self._encode(each)
         return self[value]
 
 
-class _More(dict[int, bytes]):
-    """0..16383 to two bytes that both say "more follows", made on first use."""
-
-    def __missing__(self, value: int) -> bytes:
-        for each in range(value & -_BLOCK, (value & -_BLOCK) + _BLOCK):
-            self[each] = bytes((each & 0x7F | 0x80, each >> 7 & 0x7F | 0x80))
-        return self[value]
-
-
-SHORT = _Last()
+SHORT = _Table(lambda value: bytes((value,) if value < 128 else (value & 0x7F | 0x80, value >> 7)))
 """``SHORT[n]`` is the varint of ``n``: a bare look-up below 16384, any 64-bit number otherwise."""
-MORE = _More()
+MORE = _Table(lambda value: bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80)))
 """``MORE[n & 0x3FFF]`` are the low 14 bits of a number above 16383; the varint of ``n >> 14`` follows."""
 
 
@@ -62,9 +60,14 @@ def varints(first: int, count: int) -> list[bytes]:
         return list(map(SHORT.__getitem__, range(first, last + 1)))
     if first >> 14 != last >> 14:
         return [varint(value) for value in range(first, last + 1)]
-    more = varint(first >> 14)
-    low = first & 0x3FFF
-    return [encoded + more for encoded in map(MORE.__getitem__, range(low, low + count))]
+    more, low = varint(first >> 14), first & 0x3FFF
+    return [encoded + more for encoded in _low_bits()[low : low + count]]
+
+
+@cache
+def _low_bits() -> list[bytes]:
+    """Return the values of `MORE` as a list; threads may compute it in parallel."""
+    return [MORE[value] for value in range(16384)]
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from geminga.broker.refusal import Refused
 from geminga.broker.serving.embedded import embedded
 from geminga.ids import TopicName
 from geminga.ledger.memory import MemoryStore
-from geminga.testing.inside import inside
+from tests.support.insides import inside
 
 EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
 LATEST = {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1, "partitionIndex": -1, "batchIndex": -1}

@@ -15,8 +15,8 @@ from geminga.errors import StoreBusy, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)

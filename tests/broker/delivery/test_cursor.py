@@ -27,7 +27,7 @@ from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import StoredValue
 from geminga.ledger.memory import MemoryStore
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, Plan, SimulatedDisk
+from tests.support.faulty_filesystem import FaultyFileSystem, Plan, SimulatedDisk
 
 OFFSETS = st.integers(0, 400)
 END = 401

@@ -2,7 +2,7 @@
 
 import pytest
 
-from geminga.testing.certificates import Authority
+from tests.support.certificates import Authority
 
 
 @pytest.fixture

@@ -125,9 +125,9 @@ class Acknowledger:
             if not response.HasField("error"):
                 self.confirmed.add(self.asked[response.request_id])
             return b""
-        if frame.type != pb.BaseCommand.MESSAGE or frame.message.entry_id % 2:
+        if frame.type != pb.BaseCommand.MESSAGE or frame.entry_id % 2:
             return b""
-        place = (frame.message.ledger_id, frame.message.entry_id)
+        place = (frame.ledger_id, frame.entry_id)
         number = len(self.asked) + 10
         self.asked[number] = place
         command = pb.BaseCommand(type=pb.BaseCommand.ACK)

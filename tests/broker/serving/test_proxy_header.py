@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import geminga
-from geminga.testing.certificates import Authority
+from tests.support.certificates import Authority
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 

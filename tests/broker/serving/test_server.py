@@ -26,10 +26,10 @@ from geminga.errors import StoreLocked, StoreStopped, UsageError
 from geminga.ids import TopicName
 from geminga.ledger.api import Buffer, Done
 from geminga.ledger.memory import MemoryStore
-from geminga.testing.inside import inside
 from geminga.wire.frames import FrameDecoder, encode_command, encode_send
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.support.insides import inside
 
 
 def settings(**changes: Any) -> BrokerSettings:

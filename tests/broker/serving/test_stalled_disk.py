@@ -12,10 +12,10 @@ from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 from geminga.wire.frames import FrameDecoder, encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import entry_bytes
+from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 Command = pb.BaseCommand
 PING_SECONDS_MAX = 20.0

@@ -29,10 +29,10 @@ from geminga.broker.serving.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMI
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.serving.test_stalled_disk import Client
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
 
 PROGRAM = """
 import sys

@@ -22,7 +22,7 @@ from geminga.broker.serving.embedded import embedded
 from geminga.broker.serving.tls import TlsFiles
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
-from geminga.testing.certificates import Authority
+from tests.support.certificates import Authority
 
 KEY = bytes(range(32))
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="

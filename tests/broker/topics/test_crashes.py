@@ -16,10 +16,10 @@ from geminga.errors import StoreError
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import Harness, entry_bytes
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 
 NAMES = [TopicName.parse(f"t{number:02}") for number in range(12)]
 LIVES = 12

@@ -30,7 +30,7 @@ from geminga.ids import TopicName
 from geminga.ledger.backup import backup
 from geminga.ledger.offload_worker import WorkerOffloadWriting
 from geminga.ledger.tier_reading import OffloadedRead, TierReader
-from geminga.testing.inside import inside
+from tests.support.insides import inside
 
 TOPIC = "persistent://public/default/flights"
 PATH = "persistent/public/default/flights"

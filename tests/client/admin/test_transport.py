@@ -349,7 +349,7 @@ def test_a_service_url_that_is_not_http_is_refused(url):
 
 
 def test_tls_with_certificates(tmp_path, call):
-    from geminga.testing.certificates import Authority
+    from tests.support.certificates import Authority
 
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
     certificate, key = authority.sign("broker")

@@ -14,7 +14,7 @@ from geminga.spark.pipelines import lake
 from geminga.spark.pipelines.connection import VARIABLE, check_asks, connection, handed_over
 from geminga.spark.pipelines.project import TEMPLATES, create
 from geminga.spark.pipelines.running import run
-from geminga.testing.certificates import Authority
+from tests.support.certificates import Authority
 
 SECRET = "data:;base64," + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQ="
 ELSEWHERE = Cluster(

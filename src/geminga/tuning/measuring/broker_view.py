@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from geminga import Admin
 from geminga.admin import Persistence, topic_path
 from geminga.client.cluster import Cluster
 from geminga.errors import ConnectError, NotAllowedError, PulsarException, TopicNotFound
@@ -23,7 +24,8 @@ _SYNCS_METRIC = re.compile(r"^geminga_store_syncs_total(?:\{[^}]*\})?\s+([0-9.eE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCounts:
-    """Counts of messages published to a topic since it was loaded, all partitions together."""
+    """Counts of messages published to a topic since it was loaded, all partitions together, and the numbers
+    of its connected producers and durable subscriptions."""
 
     messages: int
     entries: int
@@ -31,6 +33,36 @@ class PublishedCounts:
     bytes_out: int
     by_partition: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Messages and entries by partition."""
+    producers: int = 0
+    subscriptions: int = 0
+
+
+def published_counts(admin: Admin, topic: TopicName, partitioned: bool) -> PublishedCounts:
+    """Query the counts of a topic so far."""
+    path = topic_path(topic)
+    if partitioned:
+        stats = admin.call("GET", f"{path}/partitioned-stats?perPartition=true")
+        rows, inside = (
+            stats["partitions"],
+            admin.call("GET", f"{path}/partitioned-internalStats")["partitions"],
+        )
+    else:
+        stats = admin.call("GET", f"{path}/stats")
+        rows, inside = {str(topic): stats}, {str(topic): admin.call("GET", f"{path}/internalStats")}
+    entries = {name: row.get("entriesAddedCounter", 0) for name, row in inside.items()}
+    return PublishedCounts(
+        messages=stats["msgInCounter"],
+        entries=sum(entries.values()),
+        bytes_in=stats["bytesInCounter"],
+        bytes_out=stats["bytesOutCounter"],
+        by_partition={
+            max(0, TopicName.parse(name).partition): (row["msgInCounter"], entries.get(name, 0))
+            for name, row in rows.items()
+        },
+        # A producer of a partitioned topic has a producer on each partition, all with one name.
+        producers=max((len(row["publishers"]) for row in rows.values()), default=0),
+        subscriptions=sum(one.get("durable", True) for one in stats["subscriptions"].values()),
+    )
 
 
 def _title(cluster: Cluster) -> str:
@@ -129,35 +161,5 @@ class BrokerView:
             pass
 
     def counts(self, topic: TopicName, partitions: int) -> PublishedCounts:
-        """Return messages, entries and bytes of a topic so far.
-
-        Entries come from a separate request, and a busy broker answers slowly: entries are requested before
-        and after, and the mean is used.
-        """
-        path = topic_path(topic)
-        before = self._entries(topic, partitions)
-        stats = self.admin.call(
-            "GET", f"{path}/partitioned-stats?perPartition=true" if partitions else f"{path}/stats"
-        )
-        after = self._entries(topic, partitions)
-        rows = stats["partitions"] if partitions else {str(topic): stats}
-        by_partition: dict[int, tuple[int, int]] = {}
-        for name, row in rows.items():
-            entries = (before.get(name, 0) + after.get(name, 0)) // 2
-            by_partition[max(0, TopicName.parse(name).partition)] = (row["msgInCounter"], entries)
-        return PublishedCounts(
-            messages=stats["msgInCounter"],
-            entries=sum(entries for _, entries in by_partition.values()),
-            bytes_in=stats["bytesInCounter"],
-            bytes_out=stats["bytesOutCounter"],
-            by_partition=by_partition,
-        )
-
-    def _entries(self, topic: TopicName, partitions: int) -> dict[str, int]:
-        """Return the entries added so far, by partition name."""
-        path = topic_path(topic)
-        if partitions:
-            inside = self.admin.call("GET", f"{path}/partitioned-internalStats")["partitions"]
-        else:
-            inside = {str(topic): self.admin.call("GET", f"{path}/internalStats")}
-        return {name: row.get("entriesAddedCounter", 0) for name, row in inside.items()}
+        """Return the counts of a topic so far; ``partitions`` is 0 if it is not partitioned."""
+        return published_counts(self.admin, topic, partitions > 0)

@@ -35,15 +35,14 @@ class MeasuredProcess:
         )
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._listen, name=f"geminga-{self.name}", daemon=True).start()
-        self._write(json.dumps(specification))
+        self.tell(json.dumps(specification))
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def tell(self, word: str) -> None:
+    def tell(self, line: str) -> None:
         """Send a command."""
-        self._write(word)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the missing event shows the child's end
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
 
     def wait(self, event: str, timeout_seconds: float) -> dict[str, Any]:
         """Return the next event of a name; other events before it are dropped.
@@ -75,12 +74,6 @@ class MeasuredProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the missing event shows the child's end
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
