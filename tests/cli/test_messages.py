@@ -309,6 +309,14 @@ def test_consume_starts_at_a_time_or_a_printed_id(run):
     assert (refused.exit_code, "geminga subscriptions reset" in refused.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("endless", [("--follow",), ("--count", "0")])
+def test_a_timeout_ends_an_endless_consume(run, endless):
+    topic = f"cli-endless{endless[0]}"
+    run("produce", topic, "one")
+    rows = _lines(run("consume", topic, "--timeout", "0.1", "--json", *endless))
+    assert [row["value"] for row in rows] == ["one"]
+
+
 def test_minus_one_is_a_value_and_no_option(run):
     run("topics", "create", "cli-minus")
     assert run("topics", "set-retention", "cli-minus", "-1").stdout.endswith("retention forever, any size\n")
