@@ -237,6 +237,17 @@ def test_topics_can_be_left_out_and_namespaces_have_their_sums():
     assert "pulsar_average_msg_size" not in text, "an average has no sum"
 
 
+def test_sums_of_many_topics_are_one_short_step(harness, lines_run):
+    out = metrics.Exposition()
+    topics = metrics.TopicMetrics(out)
+    for number in range(100):
+        at_once(topics.add(TopicName.parse(f"t{number}"), STATS))
+    resting = harness.broker.topics.resting
+    lines = lines_run(lambda: topics.finish({"public/default": 100}, resting, lambda text: True))
+    assert lines < 7 * 100
+    assert re.findall(r"^geminga_namespace_msg_backlog.* (.*)$", out.text(), re.M) == ["300"]
+
+
 def test_a_reader_that_asks_for_no_messages_is_no_backlog(harness):
     driver = {"isDurable": False, "lastConsumedFlowTimestamp": 0, "msgBacklog": 5, "consumers": [{}]}
     reader = {**driver, "lastConsumedFlowTimestamp": 1, "msgBacklog": 7}
