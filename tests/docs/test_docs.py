@@ -13,6 +13,7 @@ import pytest
 
 import geminga
 from geminga import errors
+from geminga.broker import settings
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/geminga"
@@ -32,6 +33,36 @@ def test_the_generated_pages_are_fresh():
     for path, text in generate_docs.pages().items():
         assert path.exists(), f"{path.name} is missing: run `make docs`"
         assert path.read_text() == text, f"{path.name} is stale: run `make docs`"
+
+
+@pytest.mark.parametrize(
+    ("what", "module", "names"),
+    [
+        ("connections", "settings", ()),
+        ("producers and consumers of a connection", "settings", ()),
+        ("producers and consumers that are being created", "commands.producing", ["ATTEMPTS_MAX"]),
+        ("watches of topic lists", "commands.lookup", ["WATCHERS_PER_CONNECTION_MAX"]),
+        ("producers that wait for exclusive access", "topics.access", ["WAITING_MAX"]),
+        ("names: topic", "commands.producing", ["NAME_MAX", "SUBSCRIPTION_NAME_MAX"]),
+        ("delayed messages", "delivery.delayed", ["DELAYED_MAX"]),
+        ("Key_Shared messages", "delivery.key_shared", ["LOOK_AHEAD_PER_CONSUMER_MAX", "LOOK_AHEAD_MAX"]),
+        ("subscriptions of a topic whose messages expire", "topics.expiry", ["EXPIRED_AT_ONCE_MAX"]),
+        ("redeliveries", "delivery.shared", ["REDELIVERY_COUNTS_MAX"]),
+        ("incomplete chunked messages", "delivery.shared", ["ASSEMBLING_MAX"]),
+        ("properties", "rules.policies", ["PROPERTIES_BYTES_MAX"]),
+        ("schema; versions", "rules.schemas", ["VERSIONS_MAX"]),
+        ("topics in the answer", "commands.watchers", ["WATCHED_TOPICS_MAX"]),
+        ("web connections", "admin.web", ["CONNECTIONS_MAX", "HOST_CONNECTIONS_MAX"]),
+    ],
+)
+def test_the_page_of_limits_has_the_values_in_force(what, module, names):
+    page = (ROOT / "docs/limits-and-growth.md").read_text()
+    (row,) = re.findall(rf"^\| {what}.*$", page, re.M)
+    home = importlib.import_module(f"geminga.broker.{module}")
+    for name in names:
+        assert re.search(rf"\b{getattr(home, name):,}\b", row), row
+    for name, value in re.findall(r"`([a-z_]+)` ([\d,]+)(?![\d,]| MiB)", row):
+        assert getattr(settings.BrokerSettings(memory=True), name) == int(value.replace(",", ""))
 
 
 def anchors_of(page: Path) -> set[str]:
