@@ -71,24 +71,6 @@ class Scheduler:
     name ``about`` by its ``repr``.
     """
 
-    __slots__ = (
-        "_changed",
-        "_dispatching",
-        "_flushing",
-        "_go_on",
-        "_heap",
-        "_logged",
-        "_order",
-        "_poll_follows",
-        "_should_yield",
-        "_wall_offset_ms",
-        "event_log",
-        "failures",
-        "now",
-        "now_ms",
-        "ready",
-    )  # fmt: skip
-
     def __init__(
         self,
         now: float,

@@ -220,16 +220,14 @@ def _interruptible(work: Callable[[_Progress], T], show: _Progress = lambda done
 def _copy(
     copy_store: Callable[[_Progress], tuple[str, Any, Any]], source: str, as_json: bool, what: str
 ) -> int:
-    if as_json or not sys.stderr.isatty():
-        target, copied, report = _interruptible(copy_store)
-    else:
-        with click.progressbar(length=1, label=what, file=sys.stderr) as bar:
+    hidden = as_json or not sys.stderr.isatty()
+    with click.progressbar(length=1, label=what, file=sys.stderr, hidden=hidden) as bar:
 
-            def show(done: int, total: int) -> None:
-                bar.length = total
-                bar.update(done - bar.pos)
+        def show(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
 
-            target, copied, report = _interruptible(copy_store, show)
+        target, copied, report = _interruptible(copy_store, show)
     links = f" ({copied.linked_files} unchanged since the previous backup)" if copied.linked_files else ""
     try:
         emit(
