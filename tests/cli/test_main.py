@@ -212,23 +212,8 @@ def test_output_that_cannot_be_written_is_a_failure_without_a_traceback():
 
 
 def test_closed_standard_streams_are_filled_before_a_socket_takes_their_number():
-    done = subprocess.run(
-        [
-            "/bin/sh",
-            "-c",
-            '"$@" <&- >&- 2>&-',
-            "sh",
-            *GEMINGA,
-            "consume",
-            "t",
-            "--url",
-            "pulsar://127.0.0.1:1",
-            "--timeout",
-            "1",
-        ],
-        timeout=30,
-        check=False,
-    )
+    command = [*GEMINGA, "consume", "t", "--url", "pulsar://127.0.0.1:1", "--timeout", "1"]
+    done = subprocess.run(["/bin/sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], timeout=30, check=False)
     assert done.returncode == 3  # and not killed by an assertion in the event loop
 
 

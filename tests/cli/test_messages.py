@@ -39,13 +39,6 @@ def _lines(done: Result) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_produced_messages_are_consumed(run):
-    run("produce", "cli-round", "-m", "one", "-m", "two", "-k", "k", "-p", "a=b", "--compression", "zstd")
-    rows = _lines(run("consume", "cli-round", "-n", "2", "--json"))
-    assert [r["value"] for r in rows] == ["one", "two"]
-    assert all(r["key"] == "k" and r["properties"] == {"a": "b"} for r in rows)
-
-
 def test_a_message_that_is_not_utf_8_is_sent_as_it_is(run):
     run("produce", "cli-bytes", os.fsdecode(b"\xff"))
     (row,) = _lines(run("consume", "cli-bytes", "-n", "1", "--json"))
@@ -184,17 +177,6 @@ def test_policies_of_a_topic_are_set_and_removed(run):
     assert run("topics", "policy", "cli-policy", "retention", "{", check=False).exit_code == 2
     assert run("topics", "policy", "cli-policy", "retention", "1", "--remove", check=False).exit_code == 2
     assert run("topics", "policy", "cli-policy", "messageTTL", "60").stdout == "60\n"
-    for name, limit in (
-        ("backlogQuota", "limitSize"),
-        ("backlogQuota?backlogQuotaType=message_age", "limitTime"),
-    ):
-        run("topics", "policy", "cli-policy", name, json.dumps({limit: 3600, "policy": "producer_exception"}))
-    (found,) = _lines(run("topics", "policy", "cli-policy", "backlogQuota", "--json"))
-    assert (
-        found["value"]["message_age"]["limitTime"]
-        == found["value"]["destination_storage"]["limitSize"]
-        == 3600
-    )
     assert "unloaded" in run("topics", "unload", "cli-policy").stdout
 
 
