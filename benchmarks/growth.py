@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import math
 import os
@@ -27,6 +28,8 @@ import geminga.asyncio
 from benchmarks import brokers, figures, output
 from benchmarks.harness import resident_megabytes, threads_cpu_seconds
 from benchmarks.topics import Probe, Standalone, Waits, probing
+from geminga.functions import FunctionRunner, FunctionSettings
+from geminga.mirror import Cluster, Mirror, MirrorSettings
 from geminga.testing.apache_pulsar import ApachePulsar
 from geminga.tuning.measuring.host import machine
 
@@ -69,6 +72,22 @@ class Run:
 
     async def web(self, path: str, method: str = "GET", body: object = None) -> bytes:
         return await asyncio.to_thread(self.broker.web, path, method, body)
+
+    async def created_topics(self, count: int) -> list[str]:
+        """Create topics ``t-00000``, ``t-00001``, ..."""
+        topics = [f"t-{number:05}" for number in range(count)]
+        for start in range(0, count, AT_ONCE):
+            await asyncio.gather(
+                *(self.web(f"{NAMESPACE}/{topic}", "PUT", {}) for topic in topics[start : start + AT_ONCE])
+            )
+        return topics
+
+    async def published(self, topics: list[str], messages: int = 1) -> None:
+        """Publish some messages to each topic."""
+        for topic in topics:
+            producer = await self.client.create_producer(topic, batching_enabled=False)
+            await asyncio.gather(*(producer.send(b"x") for _ in range(messages)))
+            await producer.close()
 
     async def created_subscriptions(self, count: int) -> None:
         """Create topic ``t`` with subscriptions ``s-0``, ``s-1``, ..."""
@@ -199,11 +218,7 @@ async def failover_join_and_leave(run: Run, count: int) -> float:
 
 # --- topics of one consumer: the client's CPU ---
 async def _many_topics(run: Run, count: int, work: str) -> float:
-    topics = [f"t-{number:05}" for number in range(count)]
-    for start in range(0, count, AT_ONCE):
-        await asyncio.gather(
-            *(run.web(f"{NAMESPACE}/{topic}", "PUT", {}) for topic in topics[start : start + AT_ONCE])
-        )
+    topics = await run.created_topics(count)
     if work == "subscribe with pulsar-client":
         return await _subscribe_with_pulsar_client(run, topics)
     consumers: Consumers = []
@@ -214,10 +229,7 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
     cost = await run.cost(subscribe, time.process_time)
     [consumer] = consumers
     if work == "seek with messages":
-        for topic in topics:
-            producer = await run.client.create_producer(topic, batching_enabled=False)
-            await asyncio.gather(*(producer.send(b"x") for _ in range(10)))
-            await producer.close()
+        await run.published(topics, 10)
 
     async def seek() -> None:
         await consumer.seek(geminga.MessageId.earliest)
@@ -277,7 +289,73 @@ def many_topics(work: str) -> Axis:
     return axis
 
 
+# --- programs that use the client: their CPU ---
+async def spark_plan(run: Run, count: int) -> float:
+    """The plan of a batch query over ``count`` partitions with a message each, without Spark."""
+    from geminga.spark.datasource import PulsarDataSource
+
+    await run.web(f"{NAMESPACE}/p/partitions", "PUT", count)
+    await run.published([f"p-partition-{number}" for number in range(count)])
+    url = f"pulsar://127.0.0.1:{run.broker.port}"
+    source = PulsarDataSource({"service.url": url, "topic": "p", "startingoffsets": "earliest"})
+
+    def plan() -> None:
+        assert source.reader(source.schema()).partitions()
+
+    return await run.cost(lambda: asyncio.to_thread(plan), time.process_time, times=3)
+
+
+async def function_inputs(run: Run, count: int) -> float:
+    """A function starts and is called for a message of each of ``count`` topics."""
+    topics = await run.created_topics(count)
+    await run.published(topics)
+    called: list[object] = []
+    url = f"pulsar://127.0.0.1:{run.broker.port}"
+    runner = FunctionRunner(FunctionSettings(function=called.append, inputs=topics, service_url=url))
+
+    async def call() -> None:
+        runner.start()
+        while len(called) < count:
+            await asyncio.sleep(0.1)
+
+    try:
+        return await run.cost(call, time.process_time)
+    finally:
+        await asyncio.to_thread(runner.close)
+
+
+async def mirrored_topics(run: Run, count: int) -> float:
+    """A mirror copies ``count`` topics with a message each to another broker."""
+    await run.published(await run.created_topics(count))
+    with brokers.work_folder() as folder:
+        target = Standalone(folder)
+        target.start()
+        try:
+            source, other = (
+                Cluster(
+                    service_url=f"pulsar://127.0.0.1:{each.port}",
+                    admin_url=f"http://127.0.0.1:{each.web_port}",
+                )
+                for each in (run.broker, target)
+            )
+            mirror = Mirror(
+                MirrorSettings(source=source, target=other, topics=["t-.*"], name="growth", once=True)
+            )
+            copy = functools.partial(asyncio.to_thread, mirror.run, signals=False)
+            return await run.cost(copy, time.process_time)
+        finally:
+            target.stop()
+
+
 # --- topics and messages of the broker ---
+async def metrics_of_topics(run: Run, count: int) -> float:
+    """``count`` topics with a message, a subscription and a consumer."""
+    topics = await run.created_topics(count)
+    await run.client.subscribe(topics, "s", receiver_queue_size=1)
+    await run.published(topics)
+    return await run.cost(lambda: run.web("/metrics"), times=3)
+
+
 async def partitioned_stats(run: Run, count: int) -> float:
     await run.web(f"{NAMESPACE}/p/partitions", "PUT", count)
     await run.web(f"{NAMESPACE}/p/subscription/s", "PUT")
@@ -360,63 +438,54 @@ class Apache(Standalone):
 KEY_SHARED, SHARED, FAILOVER = (
     geminga.ConsumerType.KeyShared, geminga.ConsumerType.Shared, geminga.ConsumerType.Failover
 )  # fmt: skip
-SUBSCRIPTIONS = (100, 300, 1000, 3000)
+HUNDREDS = (30, 100, 300, 1000)
+THOUSANDS = (100, 300, 1000, 3000)
+TEN_THOUSANDS = (1000, 3000, 10_000, 30_000)
 Axis = Callable[[Run, int], Awaitable[float]]
 AXES: dict[str, tuple[Axis, tuple[int, ...]]] = {
-    "a scrape of /metrics, n Key_Shared consumers": (metrics_scrape, (30, 100, 300, 1000)),
-    "stats, n Key_Shared consumers": (stats_of_key_shared, (30, 100, 300, 1000)),
+    "a scrape of /metrics, n Key_Shared consumers": (metrics_scrape, HUNDREDS),
+    "a scrape of /metrics, n topics with a message each": (metrics_of_topics, (300, 1000, 3000, 10_000)),
+    "stats, n Key_Shared consumers": (stats_of_key_shared, HUNDREDS),
+    **{f"open n {kind.name} consumers": (opening(kind), HUNDREDS) for kind in (KEY_SHARED, SHARED, FAILOVER)},
     **{
-        f"open n {kind.name} consumers": (opening(kind), (30, 100, 300, 1000))
-        for kind in (KEY_SHARED, SHARED, FAILOVER)
-    },
-    **{
-        f"close n {kind.name} consumers with 10 messages each": (closing(kind), (30, 100, 300, 1000))
+        f"close n {kind.name} consumers with 10 messages each": (closing(kind), HUNDREDS)
         for kind in (KEY_SHARED, SHARED)
     },
-    **{
-        f"SIGTERM with n {kind.name} consumers": (stopping(kind), (30, 100, 300, 1000))
-        for kind in (KEY_SHARED, SHARED)
-    },
-    "300 messages beside n blocked Shared consumers": (
-        messages_beside_blocked_consumers,
-        (30, 100, 300, 1000),
-    ),
-    "redeliver n messages of a Key_Shared consumer": (redelivery, (1000, 3000, 10_000, 30_000)),
-    "10 joins and leaves beside n Failover consumers": (failover_join_and_leave, (30, 100, 300, 1000)),
-    "subscribe to n topics (client)": (many_topics("subscribe"), (100, 300, 1000, 3000)),
-    "subscribe to n topics (pulsar-client)": (
-        many_topics("subscribe with pulsar-client"),
-        (100, 300, 1000, 3000),
-    ),
-    "100 receives of n topics without a queue (client)": (empty_receives, (30, 100, 300, 1000)),
-    "seek on n topics (client)": (many_topics("seek"), (100, 300, 1000, 3000)),
-    "seek on n topics with 10 messages each (client)": (
-        many_topics("seek with messages"),
-        (30, 100, 300, 1000),
-    ),
-    "reconnect n topics (client)": (many_topics("reconnect"), (100, 300, 1000, 3000)),
-    "close a consumer of n topics (client)": (many_topics("close"), (100, 300, 1000, 3000)),
-    "partitioned-stats of n partitions": (partitioned_stats, (100, 300, 1000, 3000)),
-    "stats, n subscriptions of a topic": (of_subscriptions(f"{NAMESPACE}/t/stats"), SUBSCRIPTIONS),
+    **{f"SIGTERM with n {kind.name} consumers": (stopping(kind), HUNDREDS) for kind in (KEY_SHARED, SHARED)},
+    "300 messages beside n blocked Shared consumers": (messages_beside_blocked_consumers, HUNDREDS),
+    "redeliver n messages of a Key_Shared consumer": (redelivery, TEN_THOUSANDS),
+    "10 joins and leaves beside n Failover consumers": (failover_join_and_leave, HUNDREDS),
+    "subscribe to n topics (client)": (many_topics("subscribe"), THOUSANDS),
+    "subscribe to n topics (pulsar-client)": (many_topics("subscribe with pulsar-client"), THOUSANDS),
+    "100 receives of n topics without a queue (client)": (empty_receives, HUNDREDS),
+    "seek on n topics (client)": (many_topics("seek"), THOUSANDS),
+    "seek on n topics with 10 messages each (client)": (many_topics("seek with messages"), HUNDREDS),
+    "reconnect n topics (client)": (many_topics("reconnect"), THOUSANDS),
+    "close a consumer of n topics (client)": (many_topics("close"), THOUSANDS),
+    "plan of a Spark query over n partitions (client)": (spark_plan, HUNDREDS),
+    "a function of n topics with a message each (client)": (function_inputs, HUNDREDS),
+    "mirror n topics with a message each (client)": (mirrored_topics, HUNDREDS),
+    "partitioned-stats of n partitions": (partitioned_stats, THOUSANDS),
+    "stats, n subscriptions of a topic": (of_subscriptions(f"{NAMESPACE}/t/stats"), THOUSANDS),
     "10 stats at once, n subscriptions of a topic": (
         of_subscriptions(f"{NAMESPACE}/t/stats", at_once=10),
-        SUBSCRIPTIONS,
+        THOUSANDS,
     ),
     "internalStats, n subscriptions of a topic": (
         of_subscriptions(f"{NAMESPACE}/t/internalStats"),
-        SUBSCRIPTIONS,
+        THOUSANDS,
     ),
     "expireMessages of n subscriptions": (
         of_subscriptions(f"{NAMESPACE}/t/all_subscription/expireMessages/1", "POST"),
-        SUBSCRIPTIONS,
+        THOUSANDS,
     ),
     "clearBacklog of n subscriptions": (
         of_subscriptions("/admin/v2/namespaces/public/default/clearBacklog", "POST"),
-        SUBSCRIPTIONS,
+        THOUSANDS,
     ),
-    "one message for n subscriptions": (dispatch_to_subscriptions, (100, 300, 1000, 3000)),
-    "100 versions of a schema beside n": (schema_versions, (30, 100, 300, 1000)),
-    "n delayed messages fall due at one moment": (delayed_messages, (1000, 3000, 10_000, 30_000)),
+    "one message for n subscriptions": (dispatch_to_subscriptions, THOUSANDS),
+    "100 versions of a schema beside n": (schema_versions, HUNDREDS),
+    "n delayed messages fall due at one moment": (delayed_messages, TEN_THOUSANDS),
 }
 BESIDE = "(Apache Pulsar)"
 AXES |= {

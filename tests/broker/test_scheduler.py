@@ -230,6 +230,16 @@ def test_each_failure_is_counted_and_some_are_logged(caplog):
     assert "times more" not in said(caplog)[-1]
 
 
+def test_the_error_of_a_stopped_store_is_logged_once_without_a_traceback(caplog):
+    scheduler, stopped = Scheduler(0.0, 0), StoreError("the lock file was deleted")
+    for topic in ("a", "b"):
+        scheduler.failed("housekeeping", topic, stopped)
+    assert [record.message for record in caplog.records] == [
+        "'a': housekeeping failed: the lock file was deleted"
+    ]
+    assert (caplog.records[0].exc_info, scheduler.failures["housekeeping"]) == (None, 2)
+
+
 def test_last_log_times_are_kept_for_a_limited_number_of_objects(monkeypatch):
     monkeypatch.setattr(agenda_module, "FAILURES_REMEMBERED_MAX", 3)
     monkeypatch.setattr(agenda_module.log, "disabled", True)

@@ -89,34 +89,10 @@ def test_an_error_of_the_system_names_the_file(capsys, tmp_path):
     assert capsys.readouterr().err == f"geminga: {tmp_path}: File exists\n"
 
 
-def test_help_answers_at_once():
-    """The promise is 200 ms; the best of a few tries is compared with a bare interpreter's start."""
-
-    def best(command: list[str]) -> float:
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            subprocess.run(command, capture_output=True, check=True, timeout=120)
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    bare = best([sys.executable, "-c", "pass"])
-    assert (
-        best([*GEMINGA, "--help"]) < bare + 1.0
-    )  # generous: a timing never decides a test on a busy machine
-
-
 def test_a_misspelt_command_gets_a_suggestion():
     done = _run("prodce")
     assert done.returncode == 2
     assert "did you mean 'produce'" in done.stderr
-
-
-@pytest.mark.parametrize("command", ["standalone", "produce", "consume", "topics", "demo", "doctor"])
-def test_every_command_has_help(command):
-    done = _run(command, "--help")
-    assert done.returncode == 0, done.stderr
-    assert "Usage: geminga" in done.stdout
 
 
 def test_standalone_keeps_its_data_in_a_default_folder(tmp_path):
@@ -163,11 +139,6 @@ def test_a_question_without_a_terminal_names_the_option():
     assert (done.returncode, "give --yes" in done.stderr) == (2, True)
 
 
-def test_any_wrong_usage_exits_with_2():
-    assert _run("produce", "topic", "-m", "x", "--url", "kafka://localhost:9092").returncode == 2
-    assert _run("standalone", "--memory", "--port", "99999").returncode == 2
-
-
 def test_a_closed_pipe_is_no_failure():
     reader, writer = os.pipe()
     os.close(reader)
@@ -212,23 +183,8 @@ def test_output_that_cannot_be_written_is_a_failure_without_a_traceback():
 
 
 def test_closed_standard_streams_are_filled_before_a_socket_takes_their_number():
-    done = subprocess.run(
-        [
-            "/bin/sh",
-            "-c",
-            '"$@" <&- >&- 2>&-',
-            "sh",
-            *GEMINGA,
-            "consume",
-            "t",
-            "--url",
-            "pulsar://127.0.0.1:1",
-            "--timeout",
-            "1",
-        ],
-        timeout=30,
-        check=False,
-    )
+    command = [*GEMINGA, "consume", "t", "--url", "pulsar://127.0.0.1:1", "--timeout", "1"]
+    done = subprocess.run(["/bin/sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], timeout=30, check=False)
     assert done.returncode == 3  # and not killed by an assertion in the event loop
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,15 @@ def test_a_backup_of_a_running_broker_is_restored(tmp_path):
     assert isinstance(run("backup", str(tmp_path / "none"), str(tmp_path / "x")).exception, NotAStore)
     full = run("restore", str(tmp_path / "backup"), str(tmp_path / "again")).exception
     assert isinstance(full, StoreError)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_backup_whose_summary_cannot_be_written_is_made(folder, tmp_path):
+    backup = [sys.executable, "-m", "geminga", "store", "backup", str(folder), str(tmp_path / "backup")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(backup, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, "the output cannot be written: No space left" in done.stderr) == (0, True)
+    assert run("check", str(tmp_path / "backup")).return_value == 0
 
 
 def test_a_copy_only_reads_offloaded_files_until_it_claims_the_location(tmp_path):

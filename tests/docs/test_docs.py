@@ -13,6 +13,7 @@ import pytest
 
 import geminga
 from geminga import errors
+from geminga.broker import settings
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/geminga"
@@ -32,6 +33,24 @@ def test_the_generated_pages_are_fresh():
     for path, text in generate_docs.pages().items():
         assert path.exists(), f"{path.name} is missing: run `make docs`"
         assert path.read_text() == text, f"{path.name} is stale: run `make docs`"
+
+
+def test_the_page_of_limits_has_the_values_in_force():
+    page = (ROOT / "docs/limits-and-growth.md").read_text().partition("## Growth")[0]
+    for module, *names in (
+        ("admin.web", "CONNECTIONS_MAX", "HOST_CONNECTIONS_MAX"),
+        ("commands.lookup", "WATCHERS_PER_CONNECTION_MAX"), ("rules.policies", "PROPERTIES_BYTES_MAX"),
+        ("commands.producing", "ATTEMPTS_MAX", "NAME_MAX", "SUBSCRIPTION_NAME_MAX"),
+        ("commands.watchers", "WATCHED_TOPICS_MAX"), ("delivery.delayed", "DELAYED_MAX"),
+        ("delivery.key_shared", "LOOK_AHEAD_PER_CONSUMER_MAX", "LOOK_AHEAD_MAX"),
+        ("delivery.shared", "REDELIVERY_COUNTS_MAX", "ASSEMBLING_MAX"), ("rules.schemas", "VERSIONS_MAX"),
+        ("topics.access", "WAITING_MAX"), ("topics.expiry", "EXPIRED_AT_ONCE_MAX"),
+    ):  # fmt: skip
+        for name in names:
+            value = getattr(importlib.import_module(f"geminga.broker.{module}"), name)
+            assert re.search(rf"(?<![\d,]){value:,}(?!,?\d)", page), name
+    for name, text in re.findall(r"`([a-z_]+)` (\d[\d,]*)(?![\d,]| MiB)", page):
+        assert getattr(settings.BrokerSettings(memory=True), name) == int(text.replace(",", ""))
 
 
 def anchors_of(page: Path) -> set[str]:

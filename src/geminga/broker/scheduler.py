@@ -22,6 +22,7 @@ from itertools import count
 from typing import Literal, Protocol, TypeVarTuple
 
 from geminga.broker.event_log import BrokerEventLog
+from geminga.errors import StoreError
 
 log = logging.getLogger("geminga.broker")
 
@@ -220,7 +221,9 @@ class Scheduler:
         """Count and log an exception of a callback of ``about``."""
         self.failures[kind] += 1
         name = repr(about)
-        key = (kind, name)
+        # A store that has stopped fails everything with one error, whose text names the cause.
+        is_of_store = isinstance(error, StoreError)
+        key = (kind, str(error) if is_of_store else name)
         logged_at, left_out = self._logged.pop(key, (-INFINITY, 0))
         if self.now - logged_at < FAILURE_LOG_SECONDS:
             self._logged[key] = (logged_at, left_out + 1)
@@ -229,4 +232,7 @@ class Scheduler:
         if len(self._logged) > FAILURES_REMEMBERED_MAX:
             del self._logged[next(iter(self._logged))]
         more = f" ({left_out} times more since it was last logged)" if left_out else ""
-        log.error("%s: %s failed%s", name, kind, more, exc_info=error)
+        if is_of_store:
+            log.error("%s: %s failed%s: %s", name, kind, more, error)
+        else:
+            log.error("%s: %s failed%s", name, kind, more, exc_info=error)

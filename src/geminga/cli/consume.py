@@ -132,7 +132,7 @@ def command(
         )
     show_warnings()
     follow, count = follow or count == 0, count or None
-    wait_ms = None if follow else round((timeout_seconds or 5.0) * 1000)
+    wait_ms = None if follow and timeout_seconds is None else round((timeout_seconds or 5.0) * 1000)
     operation_seconds = max(1.0, timeout_seconds or 30.0)
     with cluster.client(operation_timeout_seconds=operation_seconds) as client:
         if subscription is None:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
+from geminga.cli.common import Commands, confirm, discard_output, emit, json_option, yes_option
 from geminga.cli.units import TIME, size
 from geminga.exits import unfinished
 
@@ -220,35 +220,36 @@ def _interruptible(work: Callable[[_Progress], T], show: _Progress = lambda done
 def _copy(
     copy_store: Callable[[_Progress], tuple[str, Any, Any]], source: str, as_json: bool, what: str
 ) -> int:
-    if as_json or not sys.stderr.isatty():
-        target, copied, report = _interruptible(copy_store)
-    else:
-        with click.progressbar(length=1, label=what, file=sys.stderr) as bar:
+    hidden = as_json or not sys.stderr.isatty()
+    with click.progressbar(length=1, label=what, file=sys.stderr, hidden=hidden) as bar:
 
-            def show(done: int, total: int) -> None:
-                bar.length = total
-                bar.update(done - bar.pos)
+        def show(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
 
-            target, copied, report = _interruptible(copy_store, show)
+        target, copied, report = _interruptible(copy_store, show)
     links = f" ({copied.linked_files} unchanged since the previous backup)" if copied.linked_files else ""
-    emit(
-        {
-            "source": source,
-            "target": target,
-            "log_files": copied.files,
-            "log_bytes": copied.bytes,
-            "linked_files": copied.linked_files,
-            "end": copied.end,
-            "seconds": round(copied.seconds, 3),
-        },
-        as_json=as_json,
-        text=f"{what} {copied.files} log files{links}, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
-        f"up to {copied.end}: {target}",
-    )
-    if report is None:
-        return 0
-    _print(report, as_json=as_json)
-    return 0 if report.is_well else EXIT_DAMAGED
+    try:
+        emit(
+            {
+                "source": source,
+                "target": target,
+                "log_files": copied.files,
+                "log_bytes": copied.bytes,
+                "linked_files": copied.linked_files,
+                "end": copied.end,
+                "seconds": round(copied.seconds, 3),
+            },
+            as_json=as_json,
+            text=f"{what} {copied.files} log files{links}, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
+            f"up to {copied.end}: {target}",
+        )
+        if report is not None:
+            _print(report, as_json=as_json)
+    except OSError as error:  # of the output: the exit status is that of the copy, which is complete
+        discard_output()
+        click.echo(f"geminga: {what}: {target}; the output cannot be written: {error.strerror}", err=True)
+    return 0 if report is None or report.is_well else EXIT_DAMAGED
 
 
 def _storage(location: str | None) -> Any:

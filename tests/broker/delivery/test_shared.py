@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.delivery import shared
 from geminga.broker.delivery.consumer import Consumer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -146,6 +147,15 @@ def test_redelivery_counts_end_with_the_last_consumer(harness, producer):
     assert [m.redelivery_count for m in peer.messages()] == [0]
 
 
+def test_beyond_their_limit_the_oldest_redelivery_counts_start_again(harness, producer, monkeypatch):
+    monkeypatch.setattr(shared, "REDELIVERY_COUNTS_MAX", 2)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    producer.publish(3)
+    peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
+    assert {m.entry_id: m.redelivery_count for m in peer.messages()[3:]} == {0: 0, 1: 1, 2: 1}
+
+
 def test_no_message_is_lost_or_doubled_when_consumers_join_and_leave(harness, producer):
     acked: Counter[int] = Counter()
     published = 0
@@ -232,6 +242,19 @@ def test_waiting_chunks_follow_the_first_one_that_is_redelivered_to_another_cons
     other.subscribe(TOPIC, kind="Shared")
     stopped.command("redeliverUnacknowledgedMessages", consumer_id=1)
     assert other.entry_ids() == [0, 1, 2]
+
+
+def test_beyond_their_limit_the_oldest_chunked_message_may_reach_two_consumers(
+    harness, send_chunks, monkeypatch
+):
+    monkeypatch.setattr(shared, "ASSEMBLING_MAX", 1)
+    one, other = harness.peer(), harness.peer()
+    one.subscribe(TOPIC, kind="Shared")
+    other.subscribe(TOPIC, kind="Shared")
+    for uuid in "uv":
+        send_chunks(uuid, 2, 1)
+    send_chunks("u", 2)
+    assert sorted(one.entry_ids() + other.entry_ids()) == [0, 1, 2, 3]
 
 
 def test_chunks_that_a_producer_sends_again_go_to_the_consumer_of_the_first_ones(harness, send_chunks):

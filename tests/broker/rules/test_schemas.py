@@ -48,6 +48,13 @@ def test_a_producers_schema_is_registered_once(harness):
     assert [schema.name for schema in found] == ["public/default/t"] * 2
 
 
+def test_versions_beyond_their_limit_are_refused(harness, monkeypatch):
+    monkeypatch.setattr(schemas_module, "VERSIONS_MAX", 1)
+    produce(harness, record("a"))
+    refused = produce(harness, record("a", "b")).error
+    assert (refused.error, "1 schema versions" in refused.message) == (pb.IncompatibleSchema, True)
+
+
 def test_partitions_share_their_schemas(harness):
     schemas = harness.broker.schemas
     schemas.put(NAME.partition_name(0), record("a"), auto_update=True)

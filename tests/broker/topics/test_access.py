@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.topics import access
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -109,6 +110,13 @@ def test_waiting_producers_are_admitted_in_order(harness):
     assert not third.frames
     second.disconnect()
     assert third.pop().command.producer_success.topic_epoch == 2
+
+
+def test_beyond_their_limit_waiting_producers_are_refused(harness, monkeypatch):
+    monkeypatch.setattr(access, "WAITING_MAX", 1)
+    peer = harness.peer()
+    outcomes = [outcome(create(peer, number, WAIT)) for number in range(3)]
+    assert outcomes == ["in", "waits", "busy"]
 
 
 def test_a_waiting_producer_that_leaves_is_passed_over(harness):

@@ -142,10 +142,12 @@ class TopicMetrics:
         A topic that was listed and has left memory since is among those of ``resting``.
         """
         out, counts = self._out, self._counts
-        sums = dict(resting.sums)
+        parts = defaultdict(list, {namespace: [each] for namespace, each in resting.sums.items()})
         for text, (namespace, figures) in self._listed.items():
             if is_in_memory(text):
-                sums[namespace] = sums.get(namespace, Figures()).plus(figures)
+                parts[namespace].append(figures)
+        # One step: columns of many topics are summed at once.
+        sums = {namespace: Figures(*map(sum, zip(*each, strict=True))) for namespace, each in parts.items()}
         for namespace, count in topics.items():
             labels = out.labels((("namespace", namespace),))
             out.add("pulsar_topics_count", count, labels)

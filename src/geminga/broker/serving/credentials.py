@@ -40,7 +40,7 @@ def read_key(text: str, what: str) -> bytes:
         reason = getattr(error, "strerror", None) or type(error).__name__
         shown = text if is_url or os.path.lexists(text) else "the file that it names"
         raise InvalidConfiguration(
-            f"{what}: {shown} cannot be read: {reason}; a key in base64 is given as data:;base64,..."
+            f"{what}: {shown} cannot be read: {reason}; a value in base64 is given as data:;base64,..."
         ) from None
 
 
