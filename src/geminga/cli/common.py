@@ -130,7 +130,28 @@ def pairs(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, .
     return dict(one.split("=", 1) for one in values)
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+def _keep(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Callback of a flag that `emit` or `confirm` looks up."""
+    ctx.meta[f"geminga.{parameter.name}"] = value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, expose_value=False, callback=_keep,
+    help="Print JSON, one object per line.",
+)  # fmt: skip
+yes_option = click.option(
+    "--yes", is_flag=True, expose_value=False, callback=_keep, help="Do not ask for confirmation."
+)
+
+
+def wants_json() -> bool:
+    """Return whether the running command was given ``--json``."""
+    return bool(click.get_current_context().meta.get("geminga.as_json"))
+
+
+def asks() -> bool:
+    """Return whether the running command must ask before it destroys data: it was not given ``--yes``."""
+    return not click.get_current_context().meta.get("geminga.yes")
 
 
 def show_warnings() -> None:
@@ -146,15 +167,12 @@ def say(line: str, *, nl: bool = True) -> None:
         click.echo(line, nl=nl, err=True)
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-
-
-def confirm(question: str, *, yes: bool, err: bool = True) -> None:
-    """Ask before data is destroyed, unless ``yes``. ``err``: on standard error.
+def confirm(question: str, *, err: bool = True) -> None:
+    """Ask before data is destroyed, unless ``--yes`` is given. ``err``: on standard error.
 
     Raises `click.Abort` for any answer but yes, and `UsageError` at the end of the input.
     """
-    if yes:
+    if not asks():
         return
     try:
         click.confirm(question, abort=True, err=err)
@@ -170,8 +188,8 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def emit(value: Any, *, as_json: bool, text: str) -> None:
-    """Print ``value`` as one line of JSON, or ``text`` for a person."""
+def emit(value: Any, text: str) -> None:
+    """Print ``value`` as one line of JSON with ``--json``, else ``text`` for a person."""
     import json
 
-    click.echo(json.dumps(value, separators=(",", ":"), default=str) if as_json else text)
+    click.echo(json.dumps(value, separators=(",", ":"), default=str) if wants_json() else text)

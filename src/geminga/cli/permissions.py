@@ -19,23 +19,23 @@ def add_permission_commands(group: click.Group, kind: str, argument: Any) -> Non
     """Add the permission commands to ``group``. ``kind``: admin client's part; ``argument``: ``resource``."""
 
     @operation(group, "permissions", argument)
-    def permissions(resource: str, cluster: Cluster, as_json: bool) -> None:
+    def permissions(resource: str, cluster: Cluster) -> None:
         """List the permissions of each role."""
         found = getattr(cluster.admin(), kind).permissions(resource)
         rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
-        print_rows(rows, _COLUMNS, as_json=as_json)
+        print_rows(rows, _COLUMNS)
 
     @operation(group, "grant", argument, "role")
     @click.argument("actions", nargs=-1, required=True, type=WordChoice(ACTIONS))
-    def grant(resource: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
+    def grant(resource: str, role: str, actions: tuple[str, ...], cluster: Cluster) -> None:
         """Allow ROLE these ACTIONS, replacing its earlier permissions here."""
         getattr(cluster.admin(), kind).grant(resource, role, actions)
         text = f"{role} may {', '.join(actions)} in {resource}"
-        emit({kind[:-1]: resource, "role": role, "actions": actions}, as_json=as_json, text=text)
+        emit({kind[:-1]: resource, "role": role, "actions": actions}, text)
 
     @operation(group, "revoke", argument, "role")
-    def revoke(resource: str, role: str, cluster: Cluster, as_json: bool) -> None:
+    def revoke(resource: str, role: str, cluster: Cluster) -> None:
         """Revoke the permissions that ROLE was granted here."""
         getattr(cluster.admin(), kind).revoke(resource, role)
         text = f"{role}: permissions revoked"
-        emit({kind[:-1]: resource, "role": role, "actions": []}, as_json=as_json, text=text)
+        emit({kind[:-1]: resource, "role": role, "actions": []}, text)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Duration, json_option
+from geminga.cli.common import Duration, json_option, wants_json
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import (
     OutputFile,
@@ -71,7 +71,6 @@ def command(
     stock_name: str,
     kinds: tuple[str, ...],
     apply_path: Path | None,
-    as_json: bool,
 ) -> None:
     """Advise producer settings for a topic, with reasons, effects and warnings.
 
@@ -104,7 +103,7 @@ def command(
     )
     if apply_path is not None:
         apply_path.write_text(render.toml(found))
-    click.echo(json.dumps(as_dict(found)) if as_json else render.text(found, kinds))
+    click.echo(json.dumps(as_dict(found)) if wants_json() else render.text(found, kinds))
 
 
 def _refuse_numbers(traffic: dict[str, Any]) -> None:
