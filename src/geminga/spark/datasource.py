@@ -26,7 +26,7 @@ from geminga.filesystems import resolve
 from geminga.schema_info import SchemaInfo
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import BatchLimits
-from geminga.spark.counting import SKIPPED, CountsAddress, SkipCountCollector, SkipCounters, may_skip
+from geminga.spark.counting import SKIPPED, SkipCountCollector, SkipCounters, may_skip
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.filters import Test, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
@@ -72,13 +72,11 @@ class PulsarRanges(InputPartition):
     """The ranges that one task reads, one after the other."""
 
     parts: tuple[Range, ...]
-    report: CountsAddress | None = None
-    """Address for the counts of messages that the task leaves out."""
+    report: str | None = None
+    """Topic for the counts of messages that the task leaves out."""
 
 
-def _tasks(
-    ranges: Sequence[Range], min_partitions: int, report: CountsAddress | None = None
-) -> list[PulsarRanges]:
+def _tasks(ranges: Sequence[Range], min_partitions: int, report: str | None = None) -> list[PulsarRanges]:
     """Return the ranges as sent to the tasks."""
     return [PulsarRanges(tuple(task), report) for task in combined(ranges, max(TASKS_MIN, min_partitions))]
 
@@ -504,15 +502,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 is_new=is_new,
             )
         ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
-        report = self._report_to(ranges, (start, end))
-        return _tasks(ranges, self.options.min_partitions, report)
-
-    def _report_to(self, ranges: Sequence[Range], what: object) -> CountsAddress | None:
-        if not ranges or not may_skip(self.options):
-            return None
-        if self._collector is None:
+        if self._collector is None and ranges and may_skip(self.options):
             self._collector = SkipCountCollector(self.planner.cluster, ranges[0].partition[0])
-        return self._collector.plan(what)
+        report = None if self._collector is None else self._collector.topic
+        return _tasks(ranges, self.options.min_partitions, report)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, self.plan, partition, self._query())
