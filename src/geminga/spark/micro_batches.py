@@ -18,7 +18,6 @@ from geminga.spark.lag import ClosedLedgers, OffsetSpan, behind, by_topic
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition
 from geminga.spark.queries import PartitionQueries
 from geminga.spark.search import stepped_ahead
-from geminga.wire.metadata import RawEntry
 
 LOOK_AGAIN_SECONDS = 60.0
 """Maximum age of the known entry sizes; reading entries for a limit renews them."""
@@ -39,9 +38,6 @@ class MicroBatches:
         self.queries = queries
         self.gauge = EntryCostEstimate()
         self.ledgers = ClosedLedgers()
-        self.heads: dict[Partition, tuple[Offset, list[RawEntry]]] = {}
-        """The first entries of the last micro-batch, as far as they were read for a limit, by partition, with
-        the offset before them."""
         self.is_batch = is_batch
         self._clock = clock
         self._looked = float("-inf")
@@ -54,7 +50,6 @@ class MicroBatches:
 
     def limited(self, start: Offsets, latest: Offsets, limits: BatchLimits) -> Offsets:
         """Return the end of a micro-batch: fair shares of the limits over the partitions with a backlog."""
-        self.heads.clear()
         if limits.needs_entries:
             self._looked = self._clock()
         end = {p: max(start.get(p, EARLIEST), latest[p]) for p in latest}
@@ -69,9 +64,6 @@ class MicroBatches:
             return end
         intakes = [PartitionBudget(p, start.get(p, EARLIEST), end[p]) for p in behind]
         admit(intakes, limits, self.gauge, self.queries.sampled, self._step)
-        for intake in intakes:
-            if intake.head:
-                self.heads[intake.partition] = (intake.start, intake.head)
         served = [intake.partition for intake in intakes if intake.at > intake.start]
         if served and len(served) < len(intakes):
             self._turn = served[-1]

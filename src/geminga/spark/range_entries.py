@@ -95,19 +95,15 @@ class RangeEntries:
             closed_quietly(source)
 
     def __iter__(self) -> Iterator[RawEntry]:
-        """Yield the range's entries: first the planner's, then those of the broker or of files."""
-        after, end = self.part.start, self.part.end
-        for entry in self.part.head:
-            self._check_follows(after, entry)
-            yield entry
-            after = Offset.after_entry(entry.ledger_id, entry.entry_id)
-        if after >= end:
+        """Yield the range's entries, from the broker or from files."""
+        start, end = self.part.start, self.part.end
+        if start >= end:
             return
         previous: Offset | None = None
-        for found in self._arriving(after):
+        for found in self._arriving(start):
             if previous is None:
-                previous = after
-                self._check_follows(after, found)
+                previous = start
+                self._check_follows(start, found)
             elif found.ledger_id != previous.ledger or found.entry_id != previous.entry + 1:
                 self._check_follows(previous, found)
             place = (found.ledger_id, found.entry_id)

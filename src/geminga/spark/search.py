@@ -72,6 +72,18 @@ def _exists(ledger: int, entry: int) -> Search[bool]:
     return found is not None and (found.ledger_id, found.entry_id) == (ledger, entry)
 
 
+def _last(known: int, holds: Callable[[int], Search[bool]]) -> Search[int]:
+    """Return the last number from ``known`` on for which ``holds`` is true, if it is true up to that one."""
+    step, grows = 1, True
+    while step:
+        if (yield from holds(known + step)):
+            known += step
+        else:
+            grows = False
+        step = step * 2 if grows else step // 2
+    return known
+
+
 def before_first(start: Offset) -> Search[Offset | None]:
     """Return ``start``; for `EARLIEST` the offset within a ledger right before the first entry."""
     if start.ledger >= 0:
@@ -106,21 +118,15 @@ def before_time(newest: Offset, time_ms: int) -> Search[Offset]:
             low = found
         else:
             high = middle
-    ledger, entry, step = low.ledger_id, low.entry_id, 1
-    last = newest.entry if ledger == newest.ledger else None
-    grows = True
-    while step:
-        place = entry + step
-        early = False
-        if last is None or place <= last:
-            found = yield from _one(at(ledger, place))
-            early = found is not None and found.ledger_id == ledger and is_early(found)
-        if early:
-            entry = place
-        else:
-            grows = False
-        step = step * 2 if grows else step // 2
-    return Offset.after_entry(ledger, entry)
+    ledger = low.ledger_id
+
+    def is_early_at(entry: int) -> Search[bool]:
+        if ledger == newest.ledger and entry > newest.entry:
+            return False
+        found = yield from _one(at(ledger, entry))
+        return found is not None and found.ledger_id == ledger and is_early(found)
+
+    return Offset.after_entry(ledger, (yield from _last(low.entry_id, is_early_at)))
 
 
 # --- ledgers -------------------------------------------------------------------------------------
@@ -172,14 +178,7 @@ def ledgers_after(ledger: int, last: int) -> Search[dict[int, int]]:
 
 def last_entry(ledger: int, known: int) -> Search[int]:
     """Return the last entry of a closed ledger that has the entry ``known`` (or -1: perhaps none)."""
-    step, grows = 1, True
-    while step:
-        if (yield from _exists(ledger, known + step)):
-            known += step
-        else:
-            grows = False
-        step = step * 2 if grows else step // 2
-    return known
+    return (yield from _last(known, lambda entry: _exists(ledger, entry)))
 
 
 # --- pieces --------------------------------------------------------------------------------------

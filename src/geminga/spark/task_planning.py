@@ -61,7 +61,7 @@ class TaskPlanner:
         behind = {p: (start.get(p, EARLIEST), end[p]) for p in sorted(end) if end[p] > start.get(p, EARLIEST)}
         compacted = [p for p, (begin, _) in behind.items() if self.micro_batches.is_compacted(begin)]
         wanted = {
-            p: (self._known_start(p, first.get(p, begin) if begin == EARLIEST else begin), place)
+            p: (first.get(p, begin) if begin == EARLIEST else begin, place)
             for p, (begin, place) in behind.items()
             if p not in compacted
         }
@@ -78,11 +78,16 @@ class TaskPlanner:
             Range(p, *behind[p], beginning=EARLIEST, compacted=True, goes_on=self.is_batch) for p in compacted
         ]
         return whole + [
-            part
-            for p, found in cut.items()
-            for part in self._of_partition(
-                p, start.get(p, EARLIEST), found, nexts.get(p), offloaded.get(p, {})
+            Range(
+                p,
+                piece.start,
+                piece.end,
+                beginning=found[0].start if behind[p][0] == EARLIEST else None,
+                offloaded=offloaded.get(p, {}).get(number, ()),
+                next_kept=nexts.get(p) if number == 0 else None,
             )
+            for p, found in cut.items()
+            for number, piece in enumerate(found)
         ]
 
     def _sizes(self, wanted: Mapping[Partition, tuple[Offset, Offset]]) -> dict[Partition, int | None]:
@@ -111,13 +116,6 @@ class TaskPlanner:
                 sizes[partition] = min(most, max(ENTRIES_MIN, fitting))
         return sizes
 
-    def _known_start(self, partition: Partition, start: Offset) -> Offset:
-        """Return the offset before the first sampled entry, if the start is only `EARLIEST`."""
-        known, head = self.micro_batches.heads.get(partition, (None, []))
-        if start == known == EARLIEST and head:
-            return Offset.after_entry(head[0].ledger_id, head[0].entry_id - 1)
-        return start
-
     def _smaller(
         self,
         wanted: Mapping[Partition, tuple[Offset, Offset]],
@@ -130,33 +128,6 @@ class TaskPlanner:
         entries = sum(piece.entries or 0 for found in exact.values() for piece in found)
         size = max(1, -(-entries // self.options.min_partitions))
         return self.queries.run({p: pieces(*wanted[p], min(most[p], size), exact=True) for p in cut})
-
-    def _of_partition(
-        self,
-        partition: Partition,
-        start: Offset,
-        found: list[PartitionPiece],
-        next_kept: tuple[int, int] | None,
-        offloaded: Mapping[int, tuple[OffloadedLedger, ...]],
-    ) -> list[Range]:
-        begin, entries = self.micro_batches.heads.get(partition, (None, []))
-        head = entries if begin == start else []
-        parts = []
-        for number, piece in enumerate(found):
-            mine = tuple(e for e in head if piece.start < Offset(e.ledger_id, e.entry_id) <= piece.end)
-            begins = number == 0
-            parts.append(
-                Range(
-                    partition,
-                    piece.start,
-                    piece.end,
-                    head=mine if begins else (),
-                    beginning=found[0].start if start == EARLIEST else None,
-                    offloaded=offloaded.get(number, ()),
-                    next_kept=next_kept if begins else None,
-                )
-            )
-        return parts
 
     def _nexts_kept(self, cut: Mapping[Partition, list[PartitionPiece]]) -> dict[Partition, tuple[int, int]]:
         """Return `Range.next_kept` by partition. Only the subscription shows that a trimmed ledger was read
