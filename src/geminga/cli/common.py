@@ -155,10 +155,13 @@ def asks() -> bool:
 
 
 def show_warnings() -> None:
-    """Print the client's warnings to standard error until the command ends."""
-    from geminga.cli.warning_lines import show  # logging takes a twentieth of a command's start
+    """Print the library's warnings to standard error until the command ends."""
+    import logging  # takes a twentieth of a command's start
 
-    click.get_current_context().call_on_close(show(say))
+    logger, lines = logging.getLogger("geminga"), logging.Handler(logging.WARNING)
+    lines.emit = lambda record: say(f"geminga: {record.getMessage()}")  # type: ignore[method-assign]
+    logger.addHandler(lines)
+    click.get_current_context().call_on_close(lambda: logger.removeHandler(lines))
 
 
 def say(line: str, *, nl: bool = True) -> None:

@@ -20,6 +20,7 @@ _COLUMNS = (
     TableColumn("admin url", "admin_url"),
     TableColumn("shows", "authentication"),
 )
+_TLS = ("tls_trust_certs_file_path", "tls_allow_insecure_connection", "tls_validate_hostname")
 _YES = {True: "yes", False: "no"}
 
 
@@ -114,9 +115,7 @@ def _row(name: str, contexts: Contexts) -> dict[str, Any]:
         "service_url": cluster.service_url,
         "admin_url": cluster.admin_url,
         "authentication": _shows(cluster),
-        "tls_trust_certs_file_path": cluster.tls_trust_certs_file_path,
-        "tls_allow_insecure_connection": cluster.tls_allow_insecure_connection,
-        "tls_validate_hostname": cluster.tls_validate_hostname,
+        **{name: getattr(cluster, name) for name in _TLS},
     }
 
 

@@ -1,4 +1,5 @@
-"""Policy commands of both ``namespaces`` and ``topics``: ``policies``, ``set-...``, ``unset``, ``policy``."""
+"""Commands of both ``namespaces`` and ``topics``: ``policies``, ``set-...``, ``unset``, ``policy``; and those
+of permissions: ``permissions``, ``grant``, ``revoke``."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from geminga.cli.common import WordChoice, emit, say, wants_json
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import SIZE, SIZE_OR_UNLIMITED, SPAN, SPAN_OR_FOREVER, SWITCH, count, size, span
+from geminga.client.admin.aio.namespaces import ACTIONS
 from geminga.client.admin.sync import Admin, PolicyHolder
 from geminga.client.cluster import Cluster
 from geminga.config import check_choice
@@ -428,3 +430,32 @@ def _json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.name != "raw"}
     return value
+
+
+_PERMISSIONS = (TableColumn("role", "role"), TableColumn("actions", "actions", ", ".join))
+
+
+def add_permission_commands(group: click.Group, kind: str, argument: Any) -> None:
+    """Add the permission commands to ``group``. ``kind``: admin client's part; ``argument``: ``resource``."""
+
+    @operation(group, "permissions", argument)
+    def permissions(resource: str, cluster: Cluster) -> None:
+        """List the permissions of each role."""
+        found = getattr(cluster.admin(), kind).permissions(resource)
+        rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
+        print_rows(rows, _PERMISSIONS)
+
+    @operation(group, "grant", argument, "role")
+    @click.argument("actions", nargs=-1, required=True, type=WordChoice(ACTIONS))
+    def grant(resource: str, role: str, actions: tuple[str, ...], cluster: Cluster) -> None:
+        """Allow ROLE these ACTIONS, replacing its earlier permissions here."""
+        getattr(cluster.admin(), kind).grant(resource, role, actions)
+        text = f"{role} may {', '.join(actions)} in {resource}"
+        emit({kind[:-1]: resource, "role": role, "actions": actions}, text)
+
+    @operation(group, "revoke", argument, "role")
+    def revoke(resource: str, role: str, cluster: Cluster) -> None:
+        """Revoke the permissions that ROLE was granted here."""
+        getattr(cluster.admin(), kind).revoke(resource, role)
+        text = f"{role}: permissions revoked"
+        emit({kind[:-1]: resource, "role": role, "actions": []}, text)

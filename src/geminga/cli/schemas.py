@@ -53,13 +53,8 @@ def _existing(cluster: Cluster, topic: str, version: int | None = None) -> Any:
 
 
 def _row(found: Any) -> dict[str, Any]:
-    return {
-        "version": found.version,
-        "type": found.type,
-        "data": found.data,
-        "timestamp": found.timestamp,
-        "properties": dict(found.properties),
-    }
+    fields = {name: getattr(found, name) for name in ("version", "type", "data", "timestamp")}
+    return {**fields, "properties": dict(found.properties)}
 
 
 _source_options = (

@@ -256,18 +256,17 @@ def _storage(location: str | None) -> Any:
     return place_at(location, fails_soon=False)
 
 
+_REPORTED = (
+    "folder", "log_files", "log_bytes", "ledgers", "keys", "offloaded_ledgers", "offloaded_bytes",
+)  # fmt: skip
+
+
 def _print(report: Any) -> None:
     found = len(report.findings)
     summary = f"{found} damaged thing{'s' if found != 1 else ''}" if found else "all is well"
     emit(
         {
-            "folder": report.folder,
-            "log_files": report.log_files,
-            "log_bytes": report.log_bytes,
-            "ledgers": report.ledgers,
-            "keys": report.keys,
-            "offloaded_ledgers": report.offloaded_ledgers,
-            "offloaded_bytes": report.offloaded_bytes,
+            **{name: getattr(report, name) for name in _REPORTED},
             "damaged": found,
             "borrowed": report.borrowed,
             "written_by": report.written_by,

@@ -10,8 +10,7 @@ import click
 
 from geminga.cli.common import Commands, confirm, emit, pairs, wants_json, yes_option
 from geminga.cli.connecting import operation
-from geminga.cli.permissions import add_permission_commands
-from geminga.cli.policies import add_policy_commands
+from geminga.cli.policies import add_permission_commands, add_policy_commands
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import SIZE, backlog_of, count, id_text, rate, size
 from geminga.client.admin.sync import TopicPolicies
