@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from geminga.ids import MessageId
-from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Partition, entries_between
+from geminga.spark.offsets import EARLIEST, Offset, Partition, entries_between
 from geminga.wire.metadata import RawEntry
 
 T = TypeVar("T")
@@ -193,13 +193,9 @@ class PartitionPiece:
     entries: int | None
 
 
-def pieces(
-    start: Offset, end: Offset, size: int | None, *, exact: bool = False
-) -> Search[list[PartitionPiece]]:
+def pieces(start: Offset, end: Offset, size: int | None) -> Search[list[PartitionPiece]]:
     """Split ``start`` to ``end`` at the ends of ledgers, and ledgers into pieces of at most ``size`` entries.
-
-    ``size`` None: no split. ``exact``: also determine the number of entries of closed ledgers.
-    """
+    ``size`` None: no split."""
     begin = yield from before_first(start)
     if begin is None or begin >= end:
         return []
@@ -210,20 +206,14 @@ def pieces(
     for ledger, first in following.items():
         boundary = Offset.after_entry(ledger, first - 1)
         if begin < boundary < end:
-            found += yield from _closed(begin, boundary, size, exact)
+            found += yield from _closed(begin, boundary, size)
             begin = boundary
     found += _cut(begin, end, size)
     return found
 
 
-def _closed(start: Offset, boundary: Offset, size: int, exact: bool) -> Search[list[PartitionPiece]]:
+def _closed(start: Offset, boundary: Offset, size: int) -> Search[list[PartitionPiece]]:
     """Return the pieces of the rest of a ledger before ``boundary``, where the next one begins."""
-    if exact:
-        last = yield from last_entry(start.ledger, start.entry)
-        if last <= start.entry and start.batch_index == WHOLE_ENTRY:
-            return []
-        *whole, tail = _cut(start, Offset.after_entry(start.ledger, last), size)
-        return [*whole, PartitionPiece(tail.start, boundary, tail.entries)]
     count = yield from _cuts(start, size)
     cuts = [Offset.after_entry(start.ledger, start.entry + number * size) for number in range(1, count + 1)]
     bounds = [start, *cuts]

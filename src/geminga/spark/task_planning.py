@@ -123,11 +123,12 @@ class TaskPlanner:
         sizes: Mapping[Partition, int | None],
     ) -> dict[Partition, list[PartitionPiece]]:
         """Return enough tasks for ``minPartitions``, if possible; none larger than ``sizes``."""
-        most = {p: sizes[p] or self.entries_per_split for p in cut}
-        exact = self.queries.run({p: pieces(*wanted[p], most[p], exact=True) for p in cut})
-        entries = sum(piece.entries or 0 for found in exact.values() for piece in found)
+        ends = {p: end for p, (_, end) in wanted.items()}
+        spans = self.micro_batches.spans({p: begin for p, (begin, _) in wanted.items()}, ends)
+        entries = round(sum(span.entries for span in spans.values()))
         size = max(1, -(-entries // self.options.min_partitions))
-        return self.queries.run({p: pieces(*wanted[p], min(most[p], size), exact=True) for p in cut})
+        most = {p: min(sizes[p] or self.entries_per_split, size) for p in cut}
+        return self.queries.run({p: pieces(*wanted[p], most[p]) for p in cut})
 
     def _nexts_kept(self, cut: Mapping[Partition, list[PartitionPiece]]) -> dict[Partition, tuple[int, int]]:
         """Return `Range.next_kept` by partition. Only the subscription shows that a trimmed ledger was read
