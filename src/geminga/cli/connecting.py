@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from geminga.cli.common import json_option
+from geminga.cli.common import json_option, write_section
 from geminga.client.cluster import DEFAULT_URL, Cluster
 from geminga.config import names_file, suggestion
 from geminga.connection.addresses import ServiceUrl
@@ -55,9 +55,7 @@ class ConnectingCommand(click.Command):
                     record
                 )
         for title, rows in sections.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+            write_section(formatter, title, rows)
 
 
 _ABOUT = r"{}(-partition-\d+)?(?!\S)"

@@ -27,6 +27,10 @@ from geminga.tuning.observe import TopicObservation, observe
 from geminga.tuning.sample import Sample, standard_sample
 from geminga.tuning.stock import STOCK, stock
 
+_OBSERVED = (
+    "topic", "service_url", "seconds", "batch_fill", "compression_ratio", "producers", "entries_per_second",
+    "entries_per_second_by_partition", "notes",
+)  # fmt: skip
 CODECS = {codec.name.upper(): codec for codec in CompressionType}
 
 
@@ -166,15 +170,7 @@ def as_dict(advice: Advice) -> dict[str, Any]:
         "observed": None
         if seen is None
         else {
-            "topic": seen.topic,
-            "service_url": seen.service_url,
-            "seconds": seen.seconds,
-            "batch_fill": seen.batch_fill,
+            **{name: getattr(seen, name) for name in _OBSERVED},
             "compression": seen.compression.name,
-            "compression_ratio": seen.compression_ratio,
-            "producers": seen.producers,
-            "entries_per_second": seen.entries_per_second,
-            "entries_per_second_by_partition": seen.entries_per_second_by_partition,
-            "notes": seen.notes,
         },
     }
