@@ -77,7 +77,7 @@ class Console:
     def _lines(
         self, titles: Sequence[str], total: int, highest: Callable[[str, int], int]
     ) -> Iterator[Update]:
-        """Print a progress line from time to time, and one at the end, unless it would be the same."""
+        """Print a progress line from time to time, and at the end if it has changed."""
         parts, last, told = dict.fromkeys(titles, "0%"), "", time.monotonic()
 
         def tell() -> None:
