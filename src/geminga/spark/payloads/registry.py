@@ -16,7 +16,6 @@ from geminga.spark.options import ReadOptions
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.rows import PERMISSIVE, PayloadPlan, is_message_column
 from geminga.spark.payloads.types import check_readable, columns_of, merged
-from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import COLUMNS, DEFAULT_COLUMNS, chosen, message_columns, same_name
 
 VERSIONS_MAX = 1000
@@ -36,7 +35,7 @@ class Registered:
 
 def registered(options: ReadOptions, cluster: Cluster) -> Registered:
     """Request the newest schema of each topic."""
-    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
+    retry_policy = options.connection.retry_policy
     cluster.reach((*options.topics, str(options.topics_pattern))[0])
     found = retry_policy.call(
         "looking up the topics",
@@ -112,7 +111,7 @@ def _older(
     options: ReadOptions, cluster: Cluster, known: Registered, topic: str
 ) -> list[tuple[int, SchemaInfo]]:
     """Return the versions before the newest, newest first, without the deleted ones."""
-    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
+    retry_policy = options.connection.retry_policy
     partition = known.partitions[topic]
     found = []
     last = known.counts[topic] - 1

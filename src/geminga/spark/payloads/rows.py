@@ -6,7 +6,6 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,22 +15,21 @@ from pyspark.sql.types import StructType
 from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.counting import DEAD_LETTERS, MALFORMED, SkipCounters
-from geminga.spark.payloads.arrays import booleans, numbers
+from geminga.spark.dead_letters import MESSAGE_COLUMNS, DeadLetters
+from geminga.spark.payloads.arrays import Mask, booleans, numbers
+from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
+from geminga.spark.payloads.json_text import JsonReader
 from geminga.spark.payloads.nodes import Definition, SchemaNode
+from geminga.spark.payloads.plain import PlainReader, split_pairs
+from geminga.spark.payloads.protobuf import ProtobufReader
 from geminga.spark.payloads.types import check_readable, columns_of, spark_type
+from geminga.spark.payloads.writing import node_of_type
 from geminga.spark.reading import Again
 from geminga.spark.releases import arrow_schema
-from geminga.spark.schema import COLUMNS, as_type
+from geminga.spark.schema import COLUMNS, as_type, column_name
 from geminga.spark.tasks import session_zone
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from geminga.spark.dead_letters import DeadLetters
-
-    Mask = NDArray[np.bool_]
 
 logger = logging.getLogger("geminga.spark")
 
@@ -60,11 +58,8 @@ def is_message_column(name: str) -> bool:
     return name.startswith("__") and name.lower() in {known.lower() for known in COLUMNS}
 
 
-class PayloadReader(Protocol):
-    """Reads the payloads of one format."""
-
-    def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """Return the values, null where a payload is null or damaged, and the mask of the damaged."""
+PayloadReader = AvroReader | JsonReader | ProtobufReader | PlainReader
+"""Reads the payloads of one format."""
 
 
 def payload_reader(
@@ -72,19 +67,11 @@ def payload_reader(
 ) -> PayloadReader:
     """Return the reader of a definition's format; ``wanted`` and ``reader`` are for the whole value."""
     if definition.format == "avro":
-        from geminga.spark.payloads.avro import AvroReader
-
         return AvroReader(definition.root, wanted, reader)
     if definition.format == "json":
-        from geminga.spark.payloads.json_text import JsonReader
-
         return JsonReader(definition.root, wanted, reader, zone)
     if definition.format == "protobuf":
-        from geminga.spark.payloads.protobuf import ProtobufReader
-
         return ProtobufReader(definition.info, definition.root, wanted, reader)
-    from geminga.spark.payloads.plain import PlainReader
-
     return PlainReader(definition.root)
 
 
@@ -118,8 +105,6 @@ class VersionReader:
         return fit(found, self.wanted, self.reader), damaged
 
     def _pairs(self, payloads: pa.Array, keys: pa.Array | None) -> tuple[pa.Array, Mask]:
-        from geminga.spark.payloads.plain import split_pairs
-
         if self.definition.separated:
             if keys is None:
                 raise IncompatibleSchema("it is a key-value pair, and the topic's newest schema is not")
@@ -151,8 +136,6 @@ def version_reader(
     """Return a cached reader. Raises `IncompatibleSchema`."""
     reader = None if newest is None else definition_of(newest).root
     if writer == ANY_JSON:
-        from geminga.spark.payloads.writing import node_of_type
-
         node = node_of_type(wanted.spark)
         return VersionReader(Definition("json", node, writer), wanted.arrow, reader, zone)
     definition = definition_of(writer)
@@ -196,7 +179,7 @@ class PayloadBatchConverter:
         self.schema: pa.Schema = arrow_schema(schema)
         asked = {field.name: field for field in schema.fields}
         self.of_message = {
-            name: COLUMNS[_spelled(name)].message_column for name in asked if is_message_column(name)
+            name: COLUMNS[column_name(name)].message_column for name in asked if is_message_column(name)
         }
         self.of_payload = [
             name for name in asked if name not in self.of_message and name != plan.corrupt_column
@@ -223,8 +206,6 @@ class PayloadBatchConverter:
                 self.skip_counters.add(MALFORMED, int(damaged.sum()))
             if self.letters is not None:
                 assert again is not None
-                from geminga.spark.dead_letters import MESSAGE_COLUMNS
-
                 errors = [self._reason(found, int(row), reasons) for row in np.flatnonzero(damaged)]
                 self.skip_counters.add(DEAD_LETTERS, len(errors))
                 self.letters.add(again(MESSAGE_COLUMNS).filter(booleans(damaged)), errors)
@@ -353,10 +334,6 @@ class PayloadBatchConverter:
             )
         verb = "left out" if self.plan.mode == DROPMALFORMED else "delivered without values"
         logger.warning("%s (%d of %d messages are %s)", what, damaged.sum(), len(damaged), verb)
-
-
-def _spelled(name: str) -> str:
-    return next(known for known in COLUMNS if known.lower() == name.lower())
 
 
 def number_of_version(version: bytes) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -30,16 +30,17 @@ from pyspark.sql.types import (
 )
 
 from geminga.errors import IncompatibleSchema, InvalidMessage
+from geminga.schema.generic import schema_of
 from geminga.schema_info import SchemaInfo, SchemaType
+from geminga.spark.payloads.avro_writing import AvroWriter
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
+from geminga.spark.payloads.json_writing import json_texts
 from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, SchemaField, SchemaNode
+from geminga.spark.payloads.protobuf_writing import ProtobufWriter
 from geminga.spark.payloads.types import check_readable, columns_of
 from geminga.spark.releases import arrow_type
 from geminga.spark.schema import same_name
-
-if TYPE_CHECKING:
-    from geminga.spark.payloads.protobuf_writing import ProtobufWriter
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -163,8 +164,6 @@ class PayloadWriter:
         _check_writable(self.definition)
         self._protobuf: ProtobufWriter | None = None
         if self.definition.format == "protobuf":
-            from geminga.spark.payloads.protobuf_writing import ProtobufWriter
-
             self._protobuf = ProtobufWriter(info.data)
         root = self.definition.root.inner
         self.fields = root.fields if root.kind == "record" else (SchemaField("value", self.definition.root),)
@@ -205,13 +204,9 @@ class PayloadWriter:
         if not self.definition.is_record:
             return _plain(self.definition, whole.field(0))
         if self.definition.format == "json":
-            from geminga.spark.payloads.json_writing import json_texts
-
             return json_texts(whole, self.definition.root).cast(pa.binary())
         if self._protobuf is not None:
             return self._protobuf.write(whole)
-        from geminga.spark.payloads.avro_writing import AvroWriter
-
         return AvroWriter(self.definition.root).write(whole)
 
 
@@ -231,8 +226,6 @@ def _check_writable(definition: Definition) -> None:
 
 def _plain(definition: Definition, values: pa.Array) -> pa.Array:
     """Return payloads of a primitive schema; null for null."""
-    from geminga.schema.generic import schema_of
-
     codec = schema_of(definition.info)
     if definition.root.kind in ("bytes", "string"):
         return values.cast(pa.binary())
