@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 from geminga.ids import MessageId
@@ -60,10 +61,7 @@ class CompactedEntries(RangeEntries):
     def _check_end(self, last: Offset) -> None:
         """Check that the topic still reaches the range's end, which itself may be compacted away. If the
         topic's own ledgers are all gone, compaction has seen all of them."""
-        newest = self.retry_policy.call(
-            f"asking for the newest message of {self.topic}",
-            self.newest,
-        )
+        newest = self.retry_policy.call(f"asking for the newest message of {self.topic}", self.newest)
         if newest == EARLIEST < last:
             return
         if newest < self.part.end:
@@ -74,11 +72,8 @@ class CompactedEntries(RangeEntries):
 
     def newest(self) -> Offset:
         """Return the offset after the newest message that the partition itself holds."""
-        watch = self.cluster.watch(name=self.options.subscription_prefix)
-        try:
+        with closing(self.cluster.watch(name=self.options.subscription_prefix)) as watch:
             return behind_message(watch.newest([self.part.partition])[self.part.partition])
-        finally:
-            watch.close()
 
     def published_meanwhile(self) -> Range | None:
         """Return the range after this one, up to the newest message, uncompacted; None if it is empty."""

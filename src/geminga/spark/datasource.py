@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from geminga.spark import cluster as clusters
 from geminga.spark.admission import BatchLimits
 from geminga.spark.counting import SKIPPED, SkipCountCollector, SkipCounters, may_skip
 from geminga.spark.data_loss import DataLossError
+from geminga.spark.dead_letters import DeadLetters
 from geminga.spark.filters import Test, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
 from geminga.spark.offset_log import newest_offsets
@@ -55,13 +56,10 @@ from geminga.spark.releases import (
     SupportsTriggerAvailableNow,
     need_planning_by_start,
 )
-from geminga.spark.retry_policy import RetryPolicy
-from geminga.spark.schema import ArrowBatchConverter, message_columns, without_collations
-from geminga.spark.tables import read_schema
+from geminga.spark.schema import ArrowBatchConverter, message_columns, source_schema, without_collations
 from geminga.spark.tasks import query_of_task
 
 if TYPE_CHECKING:
-    from geminga.spark.dead_letters import DeadLetters
     from geminga.spark.payloads.rows import PayloadPlan
 
 logger = logging.getLogger("geminga.spark")
@@ -127,6 +125,35 @@ class PulsarDataSource(DataSource):
         return stream_writer(write_options(self.options), without_collations(schema))
 
 
+_OPTION = "option."
+"""Prefix under which Spark's catalog stores the ``OPTIONS`` of ``CREATE TABLE``."""
+
+
+def read_schema(options: Mapping[str, str]) -> StructType:
+    """Return the columns for the options, or the default ones of a table of Spark's catalog that is being
+    created. Spark does not pass a table's options to queries of a Python data source: so a table has columns
+    only, and each query names its options.
+
+    Raises `InvalidConfiguration` for options that do not fit, and for a table with options.
+    """
+    if "provider" in {name.lower() for name in options}:
+        refused = sorted(name[len(_OPTION) :] for name in options if name.lower().startswith(_OPTION))
+        if refused:
+            raise InvalidConfiguration(
+                f"a table of Spark's catalog can have no options ({', '.join(refused)}): Spark does not "
+                "pass them to queries. Use CREATE TEMPORARY VIEW ... USING pulsar OPTIONS (...); or create "
+                "the table without OPTIONS and name them at each use, as in SELECT ... FROM t WITH "
+                "('service.url' = '...', topic = '...') and INSERT INTO t WITH (...)"
+            )
+        return source_schema(None)
+    found = read_options(options)
+    if found.value_schema == "BYTES":
+        return source_schema(found.columns)
+    from geminga.spark.payloads.registry import payload_columns
+
+    return payload_columns(found, clusters.connect(found.connection))
+
+
 def _plan(options: ReadOptions, schema: StructType) -> PayloadPlan | None:
     """Return the query's plan for payloads; None for bytes. Checks a schema that the user gave."""
     if options.value_schema == "BYTES":
@@ -149,7 +176,8 @@ def _read(
     for each in part.parts:
         cluster = clusters.connect(options.connection)
         skip_counters = SkipCounters()
-        with _letters(options, each, query) as letters:
+        kept = DeadLetters(options, each, query) if options.has_dead_letters else contextlib.nullcontext()
+        with kept as letters:
             converter: BatchConverter = (
                 ArrowBatchConverter(schema)
                 if plan is None
@@ -157,16 +185,6 @@ def _read(
             )
             yield from read_range(cluster, options, each, converter, skip_counters)
         skip_counters.tell(cluster, part.report, each)
-
-
-def _letters(
-    options: ReadOptions, part: Range, query: str
-) -> contextlib.AbstractContextManager[DeadLetters | None]:
-    if not options.has_dead_letters:
-        return contextlib.nullcontext()
-    from geminga.spark.dead_letters import DeadLetters
-
-    return DeadLetters(options, part, query)
 
 
 def _check_dead_letters(options: ReadOptions) -> None:
@@ -186,10 +204,8 @@ def _payload_shaper(
 ) -> BatchConverter:
     from geminga.spark.payloads.rows import PayloadBatchConverter
 
-    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
-
     def lookup(version: bytes) -> SchemaInfo | None:
-        return retry_policy.call(
+        return options.connection.retry_policy.call(
             f"asking for a schema version of {partition[0]}", lambda: cluster.schema(partition, version)
         )
 

@@ -53,16 +53,11 @@ class MicroBatches:
         if limits.needs_entries:
             self._looked = self._clock()
         end = {p: max(start.get(p, EARLIEST), latest[p]) for p in latest}
-        behind = self._in_turn(
-            [
-                p
-                for p in sorted(end)
-                if end[p] > start.get(p, EARLIEST) and not self.is_compacted(start.get(p, EARLIEST))
-            ]
-        )
-        if not limits or not behind:
+        waiting = behind(start, end)
+        turn = self._in_turn([p for p, (begin, _) in waiting.items() if not self.is_compacted(begin)])
+        if not limits or not turn:
             return end
-        intakes = [PartitionBudget(p, start.get(p, EARLIEST), end[p]) for p in behind]
+        intakes = [PartitionBudget(p, *waiting[p]) for p in turn]
         admit(intakes, limits, self.gauge, self.queries.sampled, self._step)
         served = [intake.partition for intake in intakes if intake.at > intake.start]
         if served and len(served) < len(intakes):

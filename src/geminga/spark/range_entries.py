@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TypeVar
 
 from geminga.errors import PulsarException, Timeout
@@ -224,8 +225,5 @@ class RangeEntries:
 
     def first_entries(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
         """Return the first entry at or after each position, by queries of this task, which are rare."""
-        watch = self.cluster.watch(name=self.options.subscription_prefix)
-        try:
+        with closing(self.cluster.watch(name=self.options.subscription_prefix)) as watch:
             return self.retry_policy.call(f"looking for entries of {self.topic}", lambda: watch.first(places))
-        finally:
-            watch.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from geminga.ids import MessageId
 from geminga.offload.manifest import OffloadedLedger
 from geminga.spark.cursor import QueryCursor
+from geminga.spark.lag import behind
 from geminga.spark.micro_batches import MicroBatches
 from geminga.spark.offloaded import Manifests
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, entries_between
@@ -58,11 +59,11 @@ class TaskPlanner:
         if not self.is_batch:
             # A stream's end before its start is in a recreated topic: all of it is read.
             start = {p: place for p, place in start.items() if place <= end.get(p, place)}
-        behind = {p: (start.get(p, EARLIEST), end[p]) for p in sorted(end) if end[p] > start.get(p, EARLIEST)}
-        compacted = [p for p, (begin, _) in behind.items() if self.micro_batches.is_compacted(begin)]
+        unread = behind(start, end)
+        compacted = [p for p, (begin, _) in unread.items() if self.micro_batches.is_compacted(begin)]
         wanted = {
             p: (first.get(p, begin) if begin == EARLIEST else begin, place)
-            for p, (begin, place) in behind.items()
+            for p, (begin, place) in unread.items()
             if p not in compacted
         }
         begins = self.queries.begins({p: begin for p, (begin, _) in wanted.items()})
@@ -75,14 +76,14 @@ class TaskPlanner:
         nexts = self._nexts_kept(cut)
         offloaded = self.offloaded(cut)
         whole = [
-            Range(p, *behind[p], beginning=EARLIEST, compacted=True, goes_on=self.is_batch) for p in compacted
+            Range(p, *unread[p], beginning=EARLIEST, compacted=True, goes_on=self.is_batch) for p in compacted
         ]
         return whole + [
             Range(
                 p,
                 piece.start,
                 piece.end,
-                beginning=found[0].start if behind[p][0] == EARLIEST else None,
+                beginning=found[0].start if unread[p][0] == EARLIEST else None,
                 offloaded=offloaded.get(p, {}).get(number, ()),
                 next_kept=nexts.get(p) if number == 0 else None,
             )
