@@ -80,7 +80,7 @@ class MicroBatches:
         found = self.queries.run({p: self.ledgers.span(p, *places) for p, places in waiting.items()})
         return {**dict.fromkeys(latest, OffsetSpan(0)), **found}
 
-    def _gauged(self, start: Offsets, latest: Offsets) -> EntryCostEstimate:
+    def gauged(self, start: Offsets, latest: Offsets) -> EntryCostEstimate:
         """Return the entry cost estimate, after sampling some entries if it is too old."""
         waiting = behind(start, latest)
         now = self._clock()
@@ -94,10 +94,10 @@ class MicroBatches:
 
     def rows_between(self, start: Offsets, latest: Offsets) -> float:
         """Return the approximate number of messages between the offsets."""
-        gauge = self._gauged(start, latest)
+        gauge = self.gauged(start, latest)
         costs = ((span, gauge.of(partition)) for partition, span in self.spans(start, latest).items())
         return sum(span.entries * each.rows for span, each in costs if each is not None)
 
     def lag(self, end: Offsets, latest: Offsets) -> dict[str, dict[str, Any]]:
         """Return the lag of ``end``, by topic; see `geminga.spark.lag.by_topic`."""
-        return by_topic(self.spans(end, latest), self._gauged(end, latest))
+        return by_topic(self.spans(end, latest), self.gauged(end, latest))

@@ -13,12 +13,8 @@ from geminga.spark.offloaded import Manifests
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, entries_between
 from geminga.spark.queries import PartitionQueries
 from geminga.spark.ranges import ENTRIES_MIN, Range
-from geminga.spark.search import PartitionPiece, at, pieces
+from geminga.spark.search import PartitionPiece, pieces
 
-SAMPLES = 3
-"""Entries of a large range that are sampled to estimate its average entry."""
-SAMPLED_MAX = 8
-"""Maximum partitions that are sampled."""
 ENTRIES_PER_SPLIT = 10_000
 """Default of ``maxEntriesPerSplit`` in queries that are split."""
 BYTES_PER_SPLIT = 64 * 1024 * 1024
@@ -92,28 +88,20 @@ class TaskPlanner:
         ]
 
     def _sizes(self, wanted: Mapping[Partition, tuple[Offset, Offset]]) -> dict[Partition, int | None]:
-        """Return the maximum entries per task for each partition; None: no limit.
-
-        The size of an entry is known only after reading it. A few entries of large ranges are read, at
-        positions derived from the range's ends: planning a range again splits it in the same way.
-        """
+        """Return the maximum entries per task for each partition; None: no limit. The size of an entry is
+        known only after reading it: an entry of a few large ranges is read."""
         if not self.splits:
             return dict.fromkeys(wanted)
+        large = {p: places for p, places in wanted.items() if _is_large(*places)}
+        gauge = self.micro_batches.gauged(
+            {p: begin for p, (begin, _) in large.items()}, {p: end for p, (_, end) in large.items()}
+        )
         most = self.entries_per_split
-        large = {p: places for p in sorted(wanted) if (places := _samples(*wanted[p]))}
-        asked = [(p, place) for p in list(large)[:SAMPLED_MAX] for place in large[p]]
-        lengths: dict[Partition, list[int]] = {}
-        for (partition, _), entry in zip(
-            asked, self.queries.first_entries(asked) if asked else [], strict=True
-        ):
-            if entry is not None:
-                lengths.setdefault(partition, []).append(len(entry.entry))
-        everywhere = [length for found in lengths.values() for length in found]
         sizes: dict[Partition, int | None] = dict.fromkeys(wanted, most)
         for partition in large:
-            seen = lengths.get(partition, everywhere)
-            if seen:
-                fitting = self.bytes_per_split * len(seen) // max(1, sum(seen))
+            each = gauge.of(partition)
+            if each is not None:
+                fitting = int(self.bytes_per_split / max(1, each.bytes))
                 sizes[partition] = min(most, max(ENTRIES_MIN, fitting))
         return sizes
 
@@ -192,15 +180,10 @@ class TaskPlanner:
         return found
 
 
-def _samples(begin: Offset, end: Offset) -> list[MessageId]:
-    """Return sample positions for the entries between; none if the range is too small to split."""
+def _is_large(begin: Offset, end: Offset) -> bool:
+    """Return whether a range may be split: it has some entries, or ledgers of unknown size."""
     entries = entries_between(begin, end)
-    if entries is None:  # ledgers of unknown size
-        return [begin.next_place, at(end.ledger, end.entry // 2)]
-    if entries < 2 * ENTRIES_MIN:
-        return []
-    step = entries // SAMPLES
-    return [at(begin.ledger, begin.entry + 1 + step // 2 + step * number) for number in range(SAMPLES)]
+    return entries is None or entries >= 2 * ENTRIES_MIN
 
 
 def _goes_on(piece: PartitionPiece) -> bool:
