@@ -25,11 +25,13 @@ logger = logging.getLogger("geminga.spark")
 
 READ_ENTRIES = 1000
 """Maximum entries per read."""
-_IDLE_SECONDS = 1.0
 
 
 class RangeEntries:
     """Entries of one range, in order; iterate once."""
+
+    idle_seconds = (1.0, 1.0)
+    """Seconds without an entry after which the end is checked: the first time, and later."""
 
     def __init__(
         self,
@@ -122,14 +124,26 @@ class RangeEntries:
         poll_seconds = self.options.poll_timeout_ms / 1000
         deadline = time.monotonic() + poll_seconds
         self._place = after.next_place
+        idle, later = self.idle_seconds
         while True:
-            entries = self._take(min(_IDLE_SECONDS, poll_seconds))
+            entries = self._take(min(idle, poll_seconds))
             if entries:
                 yield from entries
                 deadline = time.monotonic() + poll_seconds
-            elif self._ends_early() or time.monotonic() > deadline:
+                continue
+            if self._is_at_end():
+                return
+            if time.monotonic() > deadline:
                 self._give_up()
                 return
+            idle = later
+
+    def _is_at_end(self) -> bool:
+        """Return whether no further entry can arrive, after nothing arrived for a while."""
+        if self._ends_early() is None:
+            return False
+        self._give_up()
+        return True
 
     def _take(self, idle_seconds: float) -> list[RawEntry]:
         """Return the available entries; wait ``idle_seconds`` for the first one."""
