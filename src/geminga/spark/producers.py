@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -33,19 +32,18 @@ PRODUCERS_MAX = 256
 NAME_SECONDS = 20.0
 """Maximum wait for a producer name that another process uses."""
 
-Key = tuple[object, ...]
+Key = tuple[WriteOptions, str, SchemaInfo | None]
+"""Options, topic and schema of the payloads."""
 
 
 @dataclass(slots=True)
 class KeptProducers:
     """Idle producers of this process, each lent to one user at a time."""
 
-    idle_seconds: float = IDLE_SECONDS
     _idle: list[tuple[float, Key, Producer[Any]]] = field(default_factory=list)
     """The time since when each is idle, the oldest first."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sweeper: threading.Timer | None = None
-    _pid: int = field(default_factory=os.getpid)
 
     @contextlib.contextmanager
     def borrowed(
@@ -56,7 +54,7 @@ class KeptProducers:
 
         It is kept for the next borrower, unless its work ends with an error.
         """
-        key = _key(options, topic, info)
+        key = options, topic, info
         producer = self._take(key) or _opened(options, topic, None, info)
         try:
             yield producer
@@ -67,7 +65,6 @@ class KeptProducers:
 
     def _take(self, key: Key) -> Producer[Any] | None:
         with self._lock:
-            self._forget_after_fork()
             for number in reversed(range(len(self._idle))):
                 if self._idle[number][1] == key:
                     return self._idle.pop(number)[2]
@@ -75,20 +72,15 @@ class KeptProducers:
 
     def _keep(self, key: Key, producer: Producer[Any]) -> None:
         with self._lock:
-            self._forget_after_fork()
             self._idle.append((time.monotonic(), key, producer))
             surplus = self._expired()
             self._arm()
         for each in surplus:
             _close(each)
 
-    def _forget_after_fork(self) -> None:
-        if self._pid != os.getpid():
-            self._pid, self._idle, self._sweeper = os.getpid(), [], None
-
     def _expired(self) -> list[Producer[Any]]:
         """Remove producers that were idle for too long or exceed the limit. Call with the lock held."""
-        oldest = time.monotonic() - self.idle_seconds
+        oldest = time.monotonic() - IDLE_SECONDS
         expired = sum(since <= oldest for since, *_ in self._idle)
         count = max(expired, len(self._idle) - PRODUCERS_MAX)
         gone, self._idle = self._idle[:count], self._idle[count:]
@@ -96,7 +88,7 @@ class KeptProducers:
 
     def _arm(self) -> None:
         if self._sweeper is None and self._idle:
-            self._sweeper = threading.Timer(self.idle_seconds / 2, self._sweep)
+            self._sweeper = threading.Timer(IDLE_SECONDS / 2, self._sweep)
             self._sweeper.daemon = True
             self._sweeper.start()
 
@@ -124,14 +116,6 @@ def named(
         yield producer
     finally:
         _close(producer)
-
-
-def _key(options: WriteOptions, topic: str, info: SchemaInfo | None) -> Key:
-    return (
-        options.connection, topic, info, options.compression, options.compression_level,
-        options.hashing, options.messages_in_a_batch, options.batching_max_bytes, options.send_timeout_ms,
-        options.encryption_keys, options.crypto_public_key_path,
-    )  # fmt: skip
 
 
 class _Registered(Schema):
