@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -58,9 +59,6 @@ from geminga.spark.releases import (
 )
 from geminga.spark.schema import ArrowBatchConverter, message_columns, source_schema, without_collations
 from geminga.spark.tasks import query_of_task
-
-if TYPE_CHECKING:
-    from geminga.spark.payloads.rows import PayloadPlan
 
 logger = logging.getLogger("geminga.spark")
 
@@ -154,22 +152,21 @@ def read_schema(options: Mapping[str, str]) -> StructType:
     return payload_columns(found, clusters.connect(found.connection))
 
 
-def _plan(options: ReadOptions, schema: StructType) -> PayloadPlan | None:
-    """Return the query's plan for payloads; None for bytes. Checks a schema that the user gave."""
+def _checked(options: ReadOptions, schema: StructType) -> dict[str, SchemaInfo]:
+    """Check a query's columns, and that its dead letter location can be opened. Return the topics' newest
+    schemas if payloads are read by schema."""
+    if options.dead_letter_path is not None:
+        resolve(options.dead_letter_path)
     if options.value_schema == "BYTES":
         message_columns(schema)
-        return None
-    from geminga.spark.payloads.registry import payload_plan
+        return {}
+    from geminga.spark.payloads.registry import newest_schemas
 
-    return payload_plan(options, clusters.connect(options.connection), schema)
+    return newest_schemas(options, clusters.connect(options.connection), schema)
 
 
 def _read(
-    options: ReadOptions,
-    schema: StructType,
-    plan: PayloadPlan | None,
-    part: InputPartition,
-    query: str,
+    options: ReadOptions, schema: StructType, newest: dict[str, SchemaInfo], part: InputPartition, query: str
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(part, PulsarRanges):
         return  # Spark makes up an empty partition when there is nothing to read
@@ -178,51 +175,39 @@ def _read(
         skip_counters = SkipCounters()
         kept = DeadLetters(options, each, query) if options.has_dead_letters else contextlib.nullcontext()
         with kept as letters:
-            converter: BatchConverter = (
-                ArrowBatchConverter(schema)
-                if plan is None
-                else _payload_shaper(cluster, options, schema, plan, each.partition, letters, skip_counters)
-            )
+            converter: BatchConverter
+            if options.value_schema == "BYTES":
+                converter = ArrowBatchConverter(schema)
+            else:
+                from geminga.spark.payloads.rows import PayloadBatchConverter
+
+                topic = each.partition[0]
+                lookup = functools.partial(_schema_version, cluster, options, each.partition)
+                converter = PayloadBatchConverter(
+                    schema, options, topic, newest.get(topic), lookup, letters, skip_counters
+                )
             yield from read_range(cluster, options, each, converter, skip_counters)
         skip_counters.tell(cluster, part.report, each)
 
 
-def _check_dead_letters(options: ReadOptions) -> None:
-    """Check at planning time that the dead letter location can be opened."""
-    if options.dead_letter_path is not None:
-        resolve(options.dead_letter_path)
-
-
-def _payload_shaper(
-    cluster: clusters.Cluster,
-    options: ReadOptions,
-    schema: StructType,
-    plan: PayloadPlan,
-    partition: Partition,
-    letters: DeadLetters | None,
-    skip_counters: SkipCounters,
-) -> BatchConverter:
-    from geminga.spark.payloads.rows import PayloadBatchConverter
-
-    def lookup(version: bytes) -> SchemaInfo | None:
-        return options.connection.retry_policy.call(
-            f"asking for a schema version of {partition[0]}", lambda: cluster.schema(partition, version)
-        )
-
-    return PayloadBatchConverter(schema, plan, partition[0], lookup, letters, skip_counters)
+def _schema_version(
+    cluster: clusters.Cluster, options: ReadOptions, partition: Partition, version: bytes
+) -> SchemaInfo | None:
+    return options.connection.retry_policy.call(
+        f"asking for a schema version of {partition[0]}", lambda: cluster.schema(partition, version)
+    )
 
 
 class PulsarReader(DataSourceReader):
     """A batch query: from ``startingOffsets`` to ``endingOffsets``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.plan = _plan(options, schema)
+        self.newest = _checked(options, schema)
         if options.starting_offsets == "latest":
             raise InvalidConfiguration("startingOffsets=latest gives a batch query nothing to read")
         self.options = options
         self.schema = schema
         self.tests: list[Test] = []
-        _check_dead_letters(options)
         # Tasks get this object in its present state: all attempts at this query have one name.
         self.query = f"batch-{uuid.uuid4().hex}"
 
@@ -239,7 +224,7 @@ class PulsarReader(DataSourceReader):
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, self.plan, partition, self.query)
+        return _read(self.options, self.schema, self.newest, partition, self.query)
 
 
 class FilteringReader(PulsarReader):
@@ -279,8 +264,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     clock = staticmethod(time.monotonic)
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.plan = _plan(options, schema)
-        _check_dead_letters(options)
+        self.newest = _checked(options, schema)
         self.options = options
         self.schema = schema
         self.limits = BatchLimits(
@@ -524,7 +508,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _tasks(ranges, self.options.min_partitions, report)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, self.plan, partition, self._query())
+        return _read(self.options, self.schema, self.newest, partition, self._query())
 
     def _query(self) -> str:
         """Return, in a task, the query's id, which is valid as long as its checkpoint."""

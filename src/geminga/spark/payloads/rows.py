@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.counting import DEAD_LETTERS, MALFORMED, SkipCounters
 from geminga.spark.dead_letters import MESSAGE_COLUMNS, DeadLetters
+from geminga.spark.options import ReadOptions
 from geminga.spark.payloads.arrays import Mask, booleans, numbers
 from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.definitions import definition_of
@@ -39,18 +40,6 @@ VERSIONS_MAX = 256
 PERMISSIVE, DROPMALFORMED, FAILFAST = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
 ANY_JSON = SchemaInfo(type=int(SchemaType.JSON), name="any")
 """Stands for the schema of JSON messages without one: they are read by the requested columns."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadPlan:
-    """Payload settings of a query, sent to the tasks. ``newest``: schemas at its start, by topic."""
-
-    mode: str = FAILFAST
-    corrupt_column: str = "_corrupt_record"
-    newest: dict[str, SchemaInfo] = field(default_factory=dict)
-    unversioned_json: bool = False
-    """Whether messages without a schema version are JSON."""
-    fail_on_new_columns: bool = False
 
 
 def is_message_column(name: str) -> bool:
@@ -164,17 +153,21 @@ class PayloadBatchConverter:
     def __init__(
         self,
         schema: StructType,
-        plan: PayloadPlan,
+        options: ReadOptions,
         topic: str,
+        newest: SchemaInfo | None,
         lookup: Lookup,
-        letters: DeadLetters | None = None,
-        skip_counters: SkipCounters | None = None,
+        letters: DeadLetters | None,
+        skip_counters: SkipCounters,
     ) -> None:
-        self.plan = plan
+        """``newest``: the topic's schema when the query began."""
+        self.options = options
+        self.mode = options.payload_mode
         self.topic = topic
+        self.newest = newest
         self.lookup = lookup
         self.letters = letters
-        self.skip_counters = skip_counters or SkipCounters()
+        self.skip_counters = skip_counters
         self.zone = session_zone()
         self.schema: pa.Schema = arrow_schema(schema)
         asked = {field.name: field for field in schema.fields}
@@ -182,13 +175,12 @@ class PayloadBatchConverter:
             name: COLUMNS[column_name(name)].message_column for name in asked if is_message_column(name)
         }
         self.of_payload = [
-            name for name in asked if name not in self.of_message and name != plan.corrupt_column
+            name for name in asked if name not in self.of_message and name != options.corrupt_column
         ]
         self.wanted = Columns(
             StructType([asked[name] for name in self.of_payload]),
             pa.struct([self.schema.field(name).with_nullable(True) for name in self.of_payload]),
         )
-        self.newest = plan.newest.get(topic)
         needed = ["value", "schema_version", "ledger_id", "entry_id", "batch_index"]
         if self.newest is not None and self.newest.type == SchemaType.KEY_VALUE:
             needed.append("key_bytes")
@@ -202,7 +194,7 @@ class PayloadBatchConverter:
         rows, damaged, reasons = self._read(found)
         if damaged.any():
             self._tell(found, damaged, reasons)
-            if self.plan.mode == DROPMALFORMED:
+            if self.mode == DROPMALFORMED:
                 self.skip_counters.add(MALFORMED, int(damaged.sum()))
             if self.letters is not None:
                 assert again is not None
@@ -228,7 +220,7 @@ class PayloadBatchConverter:
                 )
             arrays.append(array)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        if self.plan.mode == DROPMALFORMED and damaged.any():
+        if self.mode == DROPMALFORMED and damaged.any():
             batch = batch.filter(booleans(~damaged))
         return batch
 
@@ -287,7 +279,7 @@ class PayloadBatchConverter:
 
     def _unversioned(self) -> SchemaInfo:
         """Return the schema for messages without a version: only self-describing formats, never a guess."""
-        if self.plan.unversioned_json:
+        if self.options.value_schema == "JSON":
             return ANY_JSON
         if self.newest is not None and self.newest.type in (SchemaType.JSON, SchemaType.STRING):
             return self.newest
@@ -305,7 +297,7 @@ class PayloadBatchConverter:
             f"{self.topic}: schema version {number_of_version(version)} has {', '.join(new)}, which the "
             "topic did not have when this query began"
         )
-        if self.plan.fail_on_new_columns:
+        if self.options.schema_evolution == "failOnNewColumns":
             raise CorruptPayload(f"{what}: start the query again to read it (schemaEvolutionMode)")
         logger.warning("%s: not read until the query is started again", what)
 
@@ -326,13 +318,13 @@ class PayloadBatchConverter:
         place = ":".join(str(found[name][first]) for name in ("ledger_id", "entry_id", "batch_index"))
         reason = self._reason(found, first, reasons)
         what = f"{self.topic}: the message {place} can't be read: {reason}"
-        if self.plan.mode == FAILFAST:
+        if self.mode == FAILFAST:
             raise CorruptPayload(
                 f"{what}. The option mode=PERMISSIVE keeps such messages in the column "
-                f"{self.plan.corrupt_column!r}, DROPMALFORMED leaves them out, deadLetterPath and "
+                f"{self.options.corrupt_column!r}, DROPMALFORMED leaves them out, deadLetterPath and "
                 "deadLetterTopic keep them elsewhere"
             )
-        verb = "left out" if self.plan.mode == DROPMALFORMED else "delivered without values"
+        verb = "left out" if self.mode == DROPMALFORMED else "delivered without values"
         logger.warning("%s (%d of %d messages are %s)", what, damaged.sum(), len(damaged), verb)
 
 
