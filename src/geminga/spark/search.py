@@ -184,24 +184,19 @@ def last_entry(ledger: int, known: int) -> Search[int]:
 # --- pieces --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionPiece:
-    """Part of a partition: after ``start``, up to and including ``end``. ``entries`` None: unknown."""
-
-    start: Offset
-    end: Offset
-    entries: int | None
+Piece = tuple[Offset, Offset]
+"""Part of a partition: after the first offset, up to and including the second."""
 
 
-def pieces(start: Offset, end: Offset, size: int | None) -> Search[list[PartitionPiece]]:
+def pieces(start: Offset, end: Offset, size: int | None) -> Search[list[Piece]]:
     """Split ``start`` to ``end`` at the ends of ledgers, and ledgers into pieces of at most ``size`` entries.
     ``size`` None: no split."""
     begin = yield from before_first(start)
     if begin is None or begin >= end:
         return []
     if size is None:
-        return [PartitionPiece(begin, end, entries_between(begin, end))]
-    found: list[PartitionPiece] = []
+        return [(begin, end)]
+    found: list[Piece] = []
     following = yield from ledgers_after(begin.ledger, end.ledger)
     for ledger, first in following.items():
         boundary = Offset.after_entry(ledger, first - 1)
@@ -212,13 +207,11 @@ def pieces(start: Offset, end: Offset, size: int | None) -> Search[list[Partitio
     return found
 
 
-def _closed(start: Offset, boundary: Offset, size: int) -> Search[list[PartitionPiece]]:
+def _closed(start: Offset, boundary: Offset, size: int) -> Search[list[Piece]]:
     """Return the pieces of the rest of a ledger before ``boundary``, where the next one begins."""
     count = yield from _cuts(start, size)
-    cuts = [Offset.after_entry(start.ledger, start.entry + number * size) for number in range(1, count + 1)]
-    bounds = [start, *cuts]
-    whole = [PartitionPiece(a, b, entries_between(a, b)) for a, b in zip(bounds, cuts, strict=False)]
-    return [*whole, PartitionPiece(bounds[-1], boundary, None)]
+    cuts = (Offset.after_entry(start.ledger, start.entry + number * size) for number in range(1, count + 1))
+    return list(itertools.pairwise([start, *cuts, boundary]))
 
 
 def _cuts(start: Offset, size: int) -> Search[int]:
@@ -240,15 +233,14 @@ def _cuts(start: Offset, size: int) -> Search[int]:
     return low
 
 
-def _cut(start: Offset, end: Offset, size: int) -> list[PartitionPiece]:
+def _cut(start: Offset, end: Offset, size: int) -> list[Piece]:
     """Return even pieces of at most ``size`` entries; one piece if the number of entries is unknown."""
     entries = entries_between(start, end)
     if entries is None or entries <= size:
-        return [PartitionPiece(start, end, entries)]
+        return [(start, end)]
     size = -(-entries // -(-entries // size))
     places = [Offset.after_entry(start.ledger, entry) for entry in range(start.entry + size, end.entry, size)]
-    bounds = [start, *places, end]
-    return [PartitionPiece(a, b, entries_between(a, b)) for a, b in itertools.pairwise(bounds)]
+    return list(itertools.pairwise([start, *places, end]))
 
 
 # --- ahead ---------------------------------------------------------------------------------------

@@ -44,7 +44,6 @@ from geminga.spark.offsets import (
 from geminga.spark.options import ReadOptions, read_options, without
 from geminga.spark.planning import Planner
 from geminga.spark.schema import COLUMNS, source_schema
-from geminga.spark.search import PartitionPiece
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -167,7 +166,7 @@ def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -
         )
         return found
     if wanted:
-        pieces = {p: [PartitionPiece(begins[p], place, None)] for p, (_, place) in wanted.items()}
+        pieces = {p: [(begins[p], place)] for p, (_, place) in wanted.items()}
         whole = {
             p: [each for each in offloaded[0] if _is_whole(each, begins[p], wanted[p][1])]
             for p, offloaded in planner.tasks.offloaded(pieces).items()

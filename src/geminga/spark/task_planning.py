@@ -13,7 +13,7 @@ from geminga.spark.offloaded import Manifests
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, entries_between
 from geminga.spark.queries import PartitionQueries
 from geminga.spark.ranges import ENTRIES_MIN, Range
-from geminga.spark.search import PartitionPiece, pieces
+from geminga.spark.search import Piece, pieces
 
 ENTRIES_PER_SPLIT = 10_000
 """Default of ``maxEntriesPerSplit`` in queries that are split."""
@@ -77,14 +77,14 @@ class TaskPlanner:
         return whole + [
             Range(
                 p,
-                piece.start,
-                piece.end,
-                beginning=found[0].start if unread[p][0] == EARLIEST else None,
+                begin,
+                place,
+                beginning=found[0][0] if unread[p][0] == EARLIEST else None,
                 offloaded=offloaded.get(p, {}).get(number, ()),
                 next_kept=nexts.get(p) if number == 0 else None,
             )
             for p, found in cut.items()
-            for number, piece in enumerate(found)
+            for number, (begin, place) in enumerate(found)
         ]
 
     def _sizes(self, wanted: Mapping[Partition, tuple[Offset, Offset]]) -> dict[Partition, int | None]:
@@ -108,9 +108,9 @@ class TaskPlanner:
     def _smaller(
         self,
         wanted: Mapping[Partition, tuple[Offset, Offset]],
-        cut: dict[Partition, list[PartitionPiece]],
+        cut: dict[Partition, list[Piece]],
         sizes: Mapping[Partition, int | None],
-    ) -> dict[Partition, list[PartitionPiece]]:
+    ) -> dict[Partition, list[Piece]]:
         """Return enough tasks for ``minPartitions``, if possible; none larger than ``sizes``."""
         ends = {p: end for p, (_, end) in wanted.items()}
         spans = self.micro_batches.spans({p: begin for p, (begin, _) in wanted.items()}, ends)
@@ -119,14 +119,14 @@ class TaskPlanner:
         most = {p: min(sizes[p] or self.entries_per_split, size) for p in cut}
         return self.queries.run({p: pieces(*wanted[p], most[p]) for p in cut})
 
-    def _nexts_kept(self, cut: Mapping[Partition, list[PartitionPiece]]) -> dict[Partition, tuple[int, int]]:
+    def _nexts_kept(self, cut: Mapping[Partition, list[Piece]]) -> dict[Partition, tuple[int, int]]:
         """Return `Range.next_kept` by partition. Only the subscription shows that a trimmed ledger was read
         to its end. It is queried after the next entry: if its cursor is moved meanwhile, for example by a
         time to live, the messages between are a loss."""
         cursor = self.cursor()
         if cursor is None:
             return {}
-        starts = {p: found[0].start for p, found in cut.items() if found and _goes_on(found[0])}
+        starts = {p: found[0][0] for p, found in cut.items() if found and _goes_on(*found[0])}
         asked = [(p, start.next_place) for p, start in starts.items() if p in cursor.kept]
         if not asked:
             return {}
@@ -144,7 +144,7 @@ class TaskPlanner:
         return {partition: place for partition, place in nexts.items() if partition in keeps}
 
     def offloaded(
-        self, cut: Mapping[Partition, list[PartitionPiece]]
+        self, cut: Mapping[Partition, list[Piece]]
     ) -> dict[Partition, dict[int, tuple[OffloadedLedger, ...]]]:
         """Return the ledgers to read as files, by partition and index of its piece. Once a query, each
         partition's offloaded ledgers are verified to be the broker's."""
@@ -155,9 +155,9 @@ class TaskPlanner:
             self._manifests = Manifests(location)
         manifests = self._manifests
 
-        def of_piece(partition: Partition, piece: PartitionPiece) -> tuple[OffloadedLedger, ...]:
+        def of_piece(partition: Partition, piece: Piece) -> tuple[OffloadedLedger, ...]:
             return self.queries.retry_policy.call(
-                "reading what is offloaded", lambda: manifests.within(partition, piece.start, piece.end)
+                "reading what is offloaded", lambda: manifests.within(partition, *piece)
             )
 
         found: dict[Partition, dict[int, tuple[OffloadedLedger, ...]]] = {}
@@ -186,7 +186,6 @@ def _is_large(begin: Offset, end: Offset) -> bool:
     return entries is None or entries >= 2 * ENTRIES_MIN
 
 
-def _goes_on(piece: PartitionPiece) -> bool:
-    """Return whether the piece may begin after the last entry of a ledger."""
-    start = piece.start
-    return start.entry >= 0 and start.batch_index == WHOLE_ENTRY and piece.end.ledger > start.ledger
+def _goes_on(start: Offset, end: Offset) -> bool:
+    """Return whether a piece may begin after the last entry of a ledger."""
+    return start.entry >= 0 and start.batch_index == WHOLE_ENTRY and end.ledger > start.ledger

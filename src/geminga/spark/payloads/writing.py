@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -144,14 +143,6 @@ def frame_schema(schema: StructType, value_schema: str, name: str, namespace: st
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A field of the payload and the index of its column in the frame; -1 if the frame lacks it."""
-
-    field: SchemaField
-    column: int
-
-
 class PayloadWriter:
     """Encodes rows of a frame as payloads of one schema; ``schema``: the frame's payload columns.
 
@@ -169,15 +160,17 @@ class PayloadWriter:
         self.fields = root.fields if root.kind == "record" else (SchemaField("value", self.definition.root),)
         columns = columns_of(self.definition)
         check_readable(schema, columns, "")
-        self.sources = []
+        self.sources: list[tuple[SchemaField, int]] = []
+        """Fields with the indices of their columns in the frame, as far as it has them."""
         for field in self.fields:
             source = same_name(schema.names, field.name)
             if source is None and self._is_needed(field):
                 raise IncompatibleSchema(
                     f"the topic's schema requires the field {field.name!r}, and the frame has no such column"
                 )
-            self.sources.append(_Source(field, -1 if source is None else schema.names.index(source)))
-        used = {source.column for source in self.sources}
+            if source is not None:
+                self.sources.append((field, schema.names.index(source)))
+        used = {column for _, column in self.sources}
         unused = [name for number, name in enumerate(schema.names) if number not in used]
         if unused:
             raise IncompatibleSchema(
@@ -194,10 +187,9 @@ class PayloadWriter:
     def write(self, columns: list[pa.Array], count: int) -> pa.Array:
         """Return the payloads of ``count`` rows, given the frame's payload columns. Raises `InvalidMessage`
         naming a field whose value the schema doesn't take."""
-        given = [source for source in self.sources if source.column >= 0]
-        arrays = [columns[source.column] for source in given]
+        arrays = [columns[column] for _, column in self.sources]
         if arrays:
-            frame = pa.StructArray.from_arrays(arrays, names=[source.field.name for source in given])
+            frame = pa.StructArray.from_arrays(arrays, names=[field.name for field, _ in self.sources])
         else:
             frame = pa.Array.from_buffers(pa.struct([]), count, [None], 0)
         whole = fit(frame, self.wanted, SchemaNode("record", fields=self.fields))
