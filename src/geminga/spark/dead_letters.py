@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import re
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -172,23 +173,13 @@ class _Covered:
         numbers = [int(each) for each in match.groups()]
         return _Covered(Offset(*numbers[:3]), Offset(*numbers[3:]))
 
-    def mask(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return the mask of the rows in this range."""
-        names = ("__ledgerId", "__entryId", "__batchIndex")
-        ledger, entry, index = (rows.column(name).to_numpy().astype(np.int64) for name in names)
-        index = np.where(index < 0, WHOLE_ENTRY, index)
-
-        def is_behind(place: Offset) -> Any:
-            same_ledger = ledger == place.ledger
-            same_entry = same_ledger & (entry == place.entry)
-            return (
-                (ledger > place.ledger)
-                | (same_ledger & (entry > place.entry))
-                | (same_entry & (index > place.batch_index))
-            )
-
-        found: np.ndarray[Any, np.dtype[np.bool_]] = is_behind(self.start) & ~is_behind(self.end)
-        return found
+    def without(self, rows: pa.Table) -> pa.Table:
+        """Return the rows outside this range; they are sorted by position."""
+        begin, behind = (
+            bisect_right(range(rows.num_rows), place, key=lambda number: _place(rows, number))
+            for place in (self.start, self.end)
+        )
+        return pa.concat_tables([rows.slice(0, begin), rows.slice(behind)])
 
 
 class _Files:
@@ -203,7 +194,7 @@ class _Files:
         wanted = _Covered(start, end)
         for known in self._known():
             if known.start < wanted.end and wanted.start < known.end:
-                rows = rows.filter(pa.array(~known.mask(rows)))
+                rows = known.without(rows)
         if rows.num_rows:
             self._write(rows.select(LETTERS.names), f"{self.prefix}_{wanted.text}.parquet")
 
