@@ -18,8 +18,7 @@ import pytest
 from click.testing import CliRunner
 from interpreter import run_python
 
-from geminga.cli import warning_lines
-from geminga.cli.common import say
+from geminga.cli.common import say, show_warnings
 from geminga.cli.main import SECTIONS, command, main
 from geminga.errors import AdminTopicNotFound
 from geminga.ledger.store import FileStore
@@ -203,9 +202,9 @@ def test_an_unwritable_standard_error_is_ignored(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", FullDisk())
     say("a line of the mirror's status")
-    done = warning_lines.show(say)
-    logging.getLogger("geminga").warning("a warning of the client's")
-    done()
+    with click.Context(command):
+        show_warnings()
+        logging.getLogger("geminga").warning("a warning of the client's")
 
 
 HANGUP_AT_THE_START = """

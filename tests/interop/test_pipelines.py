@@ -7,6 +7,7 @@ and `backfill` begin.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -22,7 +23,7 @@ import geminga
 from geminga.client.admin import admin
 from geminga.spark.pipelines import lake
 from geminga.spark.pipelines.project import create
-from geminga.spark.pipelines.running import Event, FlowProgress, Outcome, run
+from geminga.spark.pipelines.running import Outcome, run
 
 pytestmark = pytest.mark.interop
 TOPIC = "persistent://public/default/flights"
@@ -117,8 +118,8 @@ def ingested(world, tmp_path_factory):
     world.publish(4000)
     others = set(psutil.Process().children(recursive=True))  # a whole run's Apache Pulsar among them
 
-    def kill(event: Event) -> None:
-        if isinstance(event, FlowProgress) and event.flow == "flights" and event.batch >= 1:
+    def kill(line: str) -> None:
+        if re.match("flights: micro-batch [1-9]", line):
             for child in set(psutil.Process().children(recursive=True)) - others:
                 child.kill()
 

@@ -181,7 +181,7 @@ class ScriptedWatch:
             entry = self.cluster.raw_entry(peek.partition, place)
             (rows,) = message_counts([entry])
             one = EntryCost(1, rows, len(entry.entry))
-            seen.append(MeasuredEntry(entry, at, one))
+            seen.append(MeasuredEntry(at, one))
             cost += one
             if at == peek.end or not peek.wants_more(cost):
                 return seen, at == peek.end

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from scripted_cluster import TOPIC, Outage, ScriptedCluster
 
 from geminga.schema import AvroSchema, BytesSchema
-from geminga.spark.counting import PLANS_KEPT, CountsAddress, SkipCountCollector, SkipCounters, may_skip
+from geminga.spark.counting import SkipCountCollector, SkipCounters, may_skip
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
 from geminga.spark.observing import query_skipped
 from geminga.spark.offsets import Offset
@@ -22,7 +22,7 @@ def part(start: int, index: int = 0) -> Range:
     return Range((TOPIC, index), Offset(5, start), Offset(5, start + 10))
 
 
-def tell(cluster: ScriptedCluster, to: CountsAddress | None, where: Range, **counts: int) -> None:
+def tell(cluster: ScriptedCluster, to: str | None, where: Range, **counts: int) -> None:
     skip_counters = SkipCounters()
     for reason, count in counts.items():
         skip_counters.add(reason, count)
@@ -33,7 +33,7 @@ def test_several_attempts_at_a_task_count_once():
     cluster = ScriptedCluster()
     collector = SkipCountCollector(cluster, TOPIC)
     assert collector.totals() == {}
-    plan = collector.plan("one")
+    plan = collector.topic
     for _ in range(3):
         tell(cluster, plan, part(0), malformed=2)
     tell(cluster, plan, part(10), malformed=1, deadLetters=1)
@@ -42,32 +42,27 @@ def test_several_attempts_at_a_task_count_once():
     assert collector.totals() == collector.totals() == {TOPIC: {"deadLetters": 1, "malformed": 4}}
 
 
-def test_totals_continue_and_late_reports_do_not_count_again():
+def test_old_reports_are_added_up_and_counted_once(monkeypatch):
+    monkeypatch.setattr("geminga.spark.counting.REPORTS_KEPT", 3)
     cluster = ScriptedCluster()
     collector = SkipCountCollector(cluster, TOPIC)
-    plans = []
     for number in range(50):
-        plan = collector.plan(number)
-        assert plan is not None
-        plans.append(plan)
-        tell(cluster, plan, part(0), malformed=1)
-        collector.totals()
-    for plan in plans:
-        tell(cluster, plan, part(0), malformed=1)
-    assert collector.totals() == {TOPIC: {"malformed": 50}}
-    assert len(collector._known) == PLANS_KEPT
+        for _ in range(2):
+            tell(cluster, collector.topic, part(number), malformed=1)
+        assert collector.totals() == {TOPIC: {"malformed": number + 1}}
+    assert len(collector._reports) == 3
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"\xff", b"[]", b"1", b'{"plan": 1}', b'{"plan": "x"}', b"{" * 100_000,
-                b'{"plan": 1, "topic": 1, "part": 1, "counts": 3}']
-)  # fmt: skip
+    "message",
+    [b"", b"\xff", b"[]", b"1", b'{"topic": 1}', b"{" * 100_000, b'{"topic": 1, "part": 1, "counts": 3}'],
+)
 def test_invalid_reports_are_ignored(message):
     cluster = ScriptedCluster()
     collector = SkipCountCollector(cluster, TOPIC)
-    plan = collector.plan("one")
+    plan = collector.topic
     assert plan is not None
-    cluster.post(plan.topic, message)
+    cluster.post(plan, message)
     tell(cluster, plan, part(0), malformed=1)
     assert collector.totals() == {TOPIC: {"malformed": 1}}
 
@@ -76,10 +71,10 @@ def test_without_a_broker_nothing_is_counted_and_nothing_fails():
     cluster = ScriptedCluster()
     cluster.down = Outage(1)
     collector = SkipCountCollector(cluster, TOPIC)
-    assert collector.plan("one") is None
+    assert collector.topic is None
     tell(cluster, None, part(0), malformed=1)
     collector = SkipCountCollector(cluster, TOPIC)
-    plan = collector.plan("one")
+    plan = collector.topic
     cluster.down = Outage(1)
     tell(cluster, plan, part(0), malformed=1)
     assert collector.totals() == {}

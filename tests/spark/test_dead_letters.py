@@ -187,7 +187,7 @@ def test_other_splits_of_the_same_messages_store_each_dead_letter_once(broker, c
     cuts = [start, Offset(end.ledger, 12), Offset(end.ledger, 20), end]
 
     def part(begin: Offset, stop: Offset) -> PulsarRanges:
-        return PulsarRanges((replace(whole.parts[0], start=begin, end=stop, head=()),))
+        return PulsarRanges((replace(whole.parts[0], start=begin, end=stop),))
 
     ids(found, [part(cuts[1], cuts[2])])
     assert 0 < len(letters_in(tmp_path)) < 20
@@ -207,7 +207,7 @@ def test_malformed_messages_inside_batches_are_stored(broker, client, topic, tmp
     assert isinstance(whole, PulsarRanges)
     end = whole.parts[0].end
     middle = Offset(end.ledger, end.entry, 20)
-    first, rest = replace(whole.parts[0], end=middle), replace(whole.parts[0], start=middle, head=())
+    first, rest = replace(whole.parts[0], end=middle), replace(whole.parts[0], start=middle)
     ids(found, [PulsarRanges((first,))])
     assert [row["value"] for row in letters_in(tmp_path)][1:] == values(50)[:21]
     for part in (rest, first, rest, whole.parts[0]):

@@ -236,24 +236,6 @@ def test_a_task_continues_after_a_restart_of_the_broker():
     assert rows == list(range(40))
 
 
-def test_entries_sent_with_the_range_are_not_fetched():
-    cluster = cluster_of(6)
-    head = tuple(cluster.raw_entry(ONE, (5, number)) for number in range(3))
-    cluster.bytes_read = 0
-
-    def rows(part: Range) -> list[bytes]:
-        return [
-            v for batch in read_range(cluster, options(), part, SHAPER) for v in batch.column(0).to_pylist()
-        ]
-
-    assert rows(Range(ONE, Offset(5, -1), Offset(5, 2), head=head)) == expected(0, 1, 2)
-    assert (cluster.opened, cluster.bytes_read) == (0, 0)
-    assert rows(Range(ONE, Offset(5, -1), Offset(5, 4), head=head)) == expected(0, 1, 2, 3, 4)
-    cluster.topics[ONE] = {place: e for place, e in cluster.topics[ONE].items() if place > (5, 3)}
-    with pytest.raises(DataLossError, match=f"the entry 5:3 of {TOPIC} is gone"):
-        rows(Range(ONE, Offset(5, -1), Offset(5, 4), head=head))
-
-
 def test_chunks_without_their_first_one_are_left_out():
     cluster = cluster_of(1)
     cluster.topics[ONE][5, 1] = chunk(b"1", 1, 2, "a")

@@ -55,7 +55,7 @@ def test_samples_end_with_their_budget(pulsar_broker, pulsar_client, pulsar_topi
     newest = Offset.through(watch.newest([one])[one])._replace(batch_index=EARLIEST.batch_index)
     ((seen, is_all),) = watch.look([EntrySample(one, EARLIEST, newest, None, 10_000)])
     assert not is_all
-    assert [each.entry.entry_id for each in seen] == list(range(10))
+    assert [each.place.entry for each in seen] == list(range(10))
     path = pulsar_topic.replace("://", "/")
     sent = admin(pulsar_broker.admin_url, "GET", f"{path}/stats")["bytesOutCounter"]
     assert sent <= 13_000, "a look fetches no more than it looks at"

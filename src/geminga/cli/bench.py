@@ -37,13 +37,7 @@ RECEIVE_SECONDS_MAX = 60
 @connecting
 @json_option
 def command(
-    length: dt.timedelta,
-    payload_size: int,
-    partitions: int,
-    namespace: str,
-    keep: bool,
-    cluster: Cluster,
-    as_json: bool,
+    length: dt.timedelta, payload_size: int, partitions: int, namespace: str, keep: bool, cluster: Cluster
 ) -> None:
     """Measure a broker with a new topic: latency of single sends, messages per second sent unbatched, sent
     in batches, and received.
@@ -62,13 +56,13 @@ def command(
             admin.topics.create(topic, partitions=partitions)
         try:
             lone = _lone(client, topic, payload, seconds)
-            _say("a send, waited for", lone, as_json)
+            _say("a send, waited for", lone)
             published = int(lone["messages"])
             for name, batching in (("published one by one", False), ("published in batches", True)):
                 found = _publish(client, topic, payload, seconds, batching)
                 published += int(found["messages"])
-                _say(name, found, as_json)
-            _say("received", _receive(client, topic, published, len(payload)), as_json)
+                _say(name, found)
+            _say("received", _receive(client, topic, published, len(payload)))
         finally:
             if not keep:
                 try:
@@ -77,13 +71,13 @@ def command(
                     click.echo(f"geminga: {topic} is still there: {error}", err=True)
 
 
-def _say(name: str, found: dict[str, Any], as_json: bool) -> None:
+def _say(name: str, found: dict[str, Any]) -> None:
     parts = [f"{found['messages']:,} messages"]
     if "p50_ms" in found:
         parts.append(f"{found['p50_ms']:.2f} ms (p50), {found['p99_ms']:.2f} ms (p99)")
     else:
         parts.append(f"{found['messages_per_second']:,.0f}/s, {size(found['megabytes_per_second'] * 1e6)}/s")
-    emit({"part": name, **found}, as_json=as_json, text=f"{name:<22} {'; '.join(parts)}")
+    emit({"part": name, **found}, f"{name:<22} {'; '.join(parts)}")
 
 
 def _lone(client: Any, topic: str, payload: bytes, seconds: float) -> dict[str, Any]:

@@ -6,8 +6,10 @@ import contextlib
 import importlib
 import os
 import re
+import stat
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,19 +22,27 @@ from geminga.errors import UsageError
 PORT = click.IntRange(0, 65535)
 
 
+def write_section(formatter: click.HelpFormatter, title: str, rows: list[tuple[str, str]]) -> None:
+    """Write a section of a help page, unless it is empty."""
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
 class LazyGroup(click.Group):
     """Click group that shows the help lines of its commands without importing their modules.
 
-    ``sections`` maps each heading of the help to its sub-commands: the module of each (which holds a
-    ``command``) and its help line.
+    ``sections`` maps each heading of the help to its sub-commands and their help lines. ``modules``: the name
+    of each one's module, which holds a ``command``, without the sub-command's own.
     """
 
     def __init__(
-        self, *arguments: Any, sections: Mapping[str, Mapping[str, tuple[str, str]]], **settings: Any
+        self, *arguments: Any, sections: Mapping[str, Mapping[str, str]], modules: str, **settings: Any
     ) -> None:
         super().__init__(*arguments, **settings)
         self._sections = sections
-        self._commands_by_name = {name: one for each in sections.values() for name, one in each.items()}
+        self._modules = modules
+        self._commands_by_name = {name: text for each in sections.values() for name, text in each.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._commands_by_name)
@@ -40,7 +50,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._commands_by_name:
             return None
-        command = importlib.import_module(self._commands_by_name[cmd_name][0]).command
+        command = importlib.import_module(self._modules + cmd_name).command
         assert isinstance(command, click.Command)
         return command
 
@@ -53,17 +63,14 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        known = {
-            name: text for name, (_, text) in self._commands_by_name.items() if name.startswith(incomplete)
-        }
-        options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=text) for name, text in known.items()), *options]
+        known = self._commands_by_name.items()
+        items = [CompletionItem(name, help=text) for name, text in known if name.startswith(incomplete)]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self._commands_by_name))
         for title, commands in self._sections.items():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in commands.items()])
+            write_section(formatter, title, [(name.ljust(width), text) for name, text in commands.items()])
 
 
 class Commands(click.Group):
@@ -81,9 +88,7 @@ class Commands(click.Group):
             about = name.startswith("set-") or name in ("policies", "policy", "unset")
             sections["Policies" if about else "Commands"].append((name, sentence))
         for title, rows in sections.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+            write_section(formatter, title, rows)
 
 
 class Number(click.FloatRange):
@@ -130,14 +135,38 @@ def pairs(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, .
     return dict(one.split("=", 1) for one in values)
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+def _keep(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Callback of a flag that `emit` or `confirm` looks up."""
+    ctx.meta[f"geminga.{parameter.name}"] = value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, expose_value=False, callback=_keep,
+    help="Print JSON, one object per line.",
+)  # fmt: skip
+yes_option = click.option(
+    "--yes", is_flag=True, expose_value=False, callback=_keep, help="Do not ask for confirmation."
+)
+
+
+def wants_json() -> bool:
+    """Return whether the running command was given ``--json``."""
+    return bool(click.get_current_context().meta.get("geminga.as_json"))
+
+
+def asks() -> bool:
+    """Return whether the running command must ask before it destroys data: it was not given ``--yes``."""
+    return not click.get_current_context().meta.get("geminga.yes")
 
 
 def show_warnings() -> None:
-    """Print the client's warnings to standard error until the command ends."""
-    from geminga.cli.warning_lines import show  # logging takes a twentieth of a command's start
+    """Print the library's warnings to standard error until the command ends."""
+    import logging  # takes a twentieth of a command's start
 
-    click.get_current_context().call_on_close(show(say))
+    logger, lines = logging.getLogger("geminga"), logging.Handler(logging.WARNING)
+    lines.emit = lambda record: say(f"geminga: {record.getMessage()}")  # type: ignore[method-assign]
+    logger.addHandler(lines)
+    click.get_current_context().call_on_close(lambda: logger.removeHandler(lines))
 
 
 def say(line: str, *, nl: bool = True) -> None:
@@ -146,15 +175,12 @@ def say(line: str, *, nl: bool = True) -> None:
         click.echo(line, nl=nl, err=True)
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-
-
-def confirm(question: str, *, yes: bool, err: bool = True) -> None:
-    """Ask before data is destroyed, unless ``yes``. ``err``: on standard error.
+def confirm(question: str, *, err: bool = True) -> None:
+    """Ask before data is destroyed, unless ``--yes`` is given. ``err``: on standard error.
 
     Raises `click.Abort` for any answer but yes, and `UsageError` at the end of the input.
     """
-    if yes:
+    if not asks():
         return
     try:
         click.confirm(question, abort=True, err=err)
@@ -165,13 +191,30 @@ def confirm(question: str, *, yes: bool, err: bool = True) -> None:
         raise
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its owner may read, replacing an existing file atomically; a device or a link,
+    such as /dev/stdout, is written to."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                os.fchmod(file.fileno(), 0o600)
+            file.write(data)
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
 def discard_output() -> None:
     """Send standard output to the null device: text that could not be written would fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def emit(value: Any, *, as_json: bool, text: str) -> None:
-    """Print ``value`` as one line of JSON, or ``text`` for a person."""
+def emit(value: Any, text: str) -> None:
+    """Print ``value`` as one line of JSON with ``--json``, else ``text`` for a person."""
     import json
 
-    click.echo(json.dumps(value, separators=(",", ":"), default=str) if as_json else text)
+    click.echo(json.dumps(value, separators=(",", ":"), default=str) if wants_json() else text)

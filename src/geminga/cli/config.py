@@ -31,7 +31,7 @@ def command() -> None:
 @setting_options(hidden=True)
 @json_option
 @click.pass_context
-def show(context: click.Context, /, as_json: bool, **_: Any) -> None:
+def show(context: click.Context, /, **_: Any) -> None:
     """Print all settings, and the option, variable or file that each comes from.
 
     Takes the options of "geminga standalone" and reports the same errors. Secrets are hidden. What
@@ -42,7 +42,7 @@ def show(context: click.Context, /, as_json: bool, **_: Any) -> None:
     for field, value in values:
         value = os.fspath(value) if isinstance(value, Path) else value
         row = {"name": field.name, "value": value, "source": found.sources.get(field.name, "default")}
-        emit(row, as_json=as_json, text=f"{f'{field.name} = {toml(value)}':<56} # {row['source']}")
+        emit(row, f"{f'{field.name} = {toml(value)}':<56} # {row['source']}")
 
 
 @command.command("init")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from geminga.cli.common import json_option
+from geminga.cli.common import json_option, write_section
 from geminga.client.cluster import DEFAULT_URL, Cluster
 from geminga.config import names_file, suggestion
 from geminga.connection.addresses import ServiceUrl
@@ -55,9 +55,7 @@ class ConnectingCommand(click.Command):
                     record
                 )
         for title, rows in sections.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+            write_section(formatter, title, rows)
 
 
 _ABOUT = r"{}(-partition-\d+)?(?!\S)"
@@ -256,14 +254,7 @@ def cluster_of(options: Mapping[str, Any], prefix: str = "") -> Cluster:
         # The environment's token is ignored when options give another authentication.
         others = options["token_file"], options["auth_plugin"], tls_cert, "auth_plugin" in fields
         token = None if any(others) else token
-    fields |= _authentication(
-        token,
-        options["token_file"],
-        options["auth_plugin"],
-        options["auth_params"],
-        tls_cert,
-        options["tls_key"],
-    )
+    fields |= _authentication(token, options)
     if options["tls_trust_certs"] is not None:
         fields["tls_trust_certs_file_path"] = options["tls_trust_certs"]
     if options["tls_insecure"]:
@@ -312,15 +303,11 @@ def _from_environment(*names: str) -> bool:
     return any(_source(name) is _ENVIRONMENT for name in names)
 
 
-def _authentication(
-    token: str | None,
-    token_file: str | None,
-    plugin: str | None,
-    parameters: str | None,
-    certificate: str | None,
-    key: str | None,
-) -> dict[str, Any]:
+def _authentication(token: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``auth_plugin`` and ``auth_params`` of the options, or an empty dict without them."""
+    token_file, plugin, parameters, certificate, key = (
+        options[name] for name in ("token_file", "auth_plugin", "auth_params", "tls_cert", "tls_key")
+    )
     ways = {
         "--token": token, "--token-file": token_file, "--auth-plugin": plugin, "--tls-cert": certificate,
     }  # fmt: skip

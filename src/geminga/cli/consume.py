@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import SECONDS, WordChoice, json_option, show_warnings
+from geminga.cli.common import SECONDS, WordChoice, json_option, show_warnings, wants_json
 from geminga.cli.connecting import ConnectingCommand, check_exists, connecting
 from geminga.cli.peek import PrintFilter, decode_option, decoded_value, filter_options, payload_of, show
 from geminga.cli.units import WHERE, Where, id_text
@@ -58,7 +58,6 @@ def print_messages(
     idle_ms: int | None,
     seconds: float | None = None,
     decode: bool = False,
-    as_json: bool = False,
     acknowledge: Callable[[Any], object] = lambda message: None,
 ) -> int:
     """Print ``count`` messages that match (None: without end), fewer after ``idle_ms`` without a message or
@@ -75,7 +74,7 @@ def print_messages(
             break
         row = describe(message, decode)
         if only.matches(row):
-            show(row, as_json)
+            show(row)
             printed += 1
         acknowledge(message)
     return printed
@@ -115,7 +114,6 @@ def command(
     only: PrintFilter,
     decode: bool,
     cluster: Cluster,
-    as_json: bool,
 ) -> None:
     """Print the messages of TOPIC, one per line.
 
@@ -151,10 +149,10 @@ def command(
             )
             receive, acknowledge = source.receive, source.acknowledge
         printed = print_messages(
-            receive, only, count, idle_ms=wait_ms, decode=decode, as_json=as_json, acknowledge=acknowledge
+            receive, only, count, idle_ms=wait_ms, decode=decode, acknowledge=acknowledge
         )
         source.close()
-    if not as_json:
+    if not wants_json():
         click.echo(how_many(printed), err=True)
     if count is not None and printed < count:
         raise Timeout(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.common import Commands, emit, json_option, wants_json
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options
 from geminga.cli.contexts import Contexts, contexts_file, read_contexts, write_contexts
 from geminga.cli.tables import TableColumn, print_rows
@@ -20,6 +20,7 @@ _COLUMNS = (
     TableColumn("admin url", "admin_url"),
     TableColumn("shows", "authentication"),
 )
+_TLS = ("tls_trust_certs_file_path", "tls_allow_insecure_connection", "tls_validate_hostname")
 _YES = {True: "yes", False: "no"}
 
 
@@ -30,18 +31,18 @@ def command() -> None:
 
 @command.command("list")
 @json_option
-def list_contexts(as_json: bool) -> None:
+def list_contexts() -> None:
     """List the contexts; the current one has a star. Secrets are not shown."""
     contexts = read_contexts()
     rows = [_row(name, contexts) for name in sorted(contexts.by_name)]
-    if not print_rows(rows, _COLUMNS, as_json=as_json) and not as_json:
+    if not print_rows(rows, _COLUMNS) and not wants_json():
         click.echo("no context yet: geminga context set NAME --url pulsar://host:6650", err=True)
 
 
 @command.command("show")
 @click.argument("name", required=False)
 @json_option
-def show(name: str | None, as_json: bool) -> None:
+def show(name: str | None) -> None:
     """Show a context, by default the current one. Secrets are not shown."""
     contexts = read_contexts()
     chosen = name or contexts.current
@@ -50,14 +51,14 @@ def show(name: str | None, as_json: bool) -> None:
     row = _row(chosen, contexts)
     shown = {field.replace("_", " "): value for field, value in row.items() if value not in (None, "")}
     text = "\n".join(f"{field}: {_YES.get(value, value)}" for field, value in shown.items())
-    emit(row, as_json=as_json, text=text)
+    emit(row, text)
 
 
 @command.command("set", cls=ConnectingCommand)
 @click.argument("name")
 @connection_options
 @json_option
-def set_context(name: str, as_json: bool, **options: Any) -> None:
+def set_context(name: str, **options: Any) -> None:
     """Create or replace the context NAME; the first context becomes the current one.
 
     A token of --token-file is read from that file at each use; a token of --token is stored in the file of
@@ -72,32 +73,32 @@ def set_context(name: str, as_json: bool, **options: Any) -> None:
     by_name = {**contexts.by_name, name: cluster.as_dict()}
     write_contexts(Contexts(contexts.current or name, by_name))
     row = _row(name, read_contexts())
-    emit(row, as_json=as_json, text=f"{name}: {cluster.service_url}, kept in {contexts_file()}")
+    emit(row, f"{name}: {cluster.service_url}, kept in {contexts_file()}")
 
 
 @command.command("use")
 @click.argument("name", required=False)
 @json_option
-def use(name: str | None, as_json: bool) -> None:
+def use(name: str | None) -> None:
     """Make NAME the current context; without NAME, unset the current context."""
     contexts = read_contexts()
     if name is not None:
         contexts.get(name)
     write_contexts(dataclasses.replace(contexts, current=name))
-    emit({"current": name}, as_json=as_json, text=f"current context: {name or 'none'}")
+    emit({"current": name}, f"current context: {name or 'none'}")
 
 
 @command.command("delete")
 @click.argument("name")
 @json_option
-def delete(name: str, as_json: bool) -> None:
+def delete(name: str) -> None:
     """Delete the context NAME. Without a current context, commands go to the broker on this machine."""
     contexts = read_contexts()
     contexts.get(name)
     left = {other: fields for other, fields in contexts.by_name.items() if other != name}
     was_current = contexts.current == name
     write_contexts(Contexts(None if was_current else contexts.current, left))
-    emit({"context": name, "deleted": True}, as_json=as_json, text=f"deleted {name}")
+    emit({"context": name, "deleted": True}, f"deleted {name}")
     if was_current:
         click.echo(
             f"{name} was the current context: commands now go to {Cluster().service_url}, unless you choose "
@@ -114,9 +115,7 @@ def _row(name: str, contexts: Contexts) -> dict[str, Any]:
         "service_url": cluster.service_url,
         "admin_url": cluster.admin_url,
         "authentication": _shows(cluster),
-        "tls_trust_certs_file_path": cluster.tls_trust_certs_file_path,
-        "tls_allow_insecure_connection": cluster.tls_allow_insecure_connection,
-        "tls_validate_hostname": cluster.tls_validate_hostname,
+        **{name: getattr(cluster, name) for name in _TLS},
     }
 
 

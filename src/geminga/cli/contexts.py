@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import click
 
+from geminga.cli.common import write_private
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration
 
@@ -71,13 +71,4 @@ def write_contexts(contexts: Contexts) -> None:
     path = contexts_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = json.dumps({"current": contexts.current, "contexts": contexts.by_name}, indent=2)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")  # 0600 from the start
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(content + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_private(path, content.encode() + b"\n")

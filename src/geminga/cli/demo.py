@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from geminga.cli.common import json_option
+from geminga.cli.common import json_option, wants_json
 
 
 @click.command("demo")
@@ -17,7 +17,7 @@ from geminga.cli.common import json_option
 )  # fmt: skip
 @click.option("--rows", type=click.IntRange(1000), help="Publish only the first ROWS of the 336,776 flights.")
 @json_option
-def command(output: Path, rows: int | None, as_json: bool) -> None:
+def command(output: Path, rows: int | None) -> None:
     """Publish 336,776 flights, stream them through Spark into a lake, and prove that none is missing.
 
     Half of the flights are published row by row, half as columns, to an embedded broker that syncs to disk
@@ -28,4 +28,4 @@ def command(output: Path, rows: int | None, as_json: bool) -> None:
     from geminga.demo.console import Console
     from geminga.demo.run import run_demo
 
-    run_demo(output, Console(as_json=as_json), rows=rows)
+    run_demo(output, Console(as_json=wants_json()), rows=rows)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from geminga.cli.common import PORT, json_option
+from geminga.cli.common import PORT, json_option, wants_json
 from geminga.cli.units import size
 
 PYTHON_MINIMUM = (3, 11)
@@ -53,11 +53,19 @@ class CheckResult:
     detail: str
 
 
+def _ok(check: str, detail: str) -> CheckResult:
+    return CheckResult(check, "ok", detail)
+
+
+def _warning(check: str, detail: str) -> CheckResult:
+    return CheckResult(check, "warning", detail)
+
+
 def check_python() -> CheckResult:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < PYTHON_MINIMUM:
         return CheckResult("python", "error", f"{version}; 3.11 or newer is needed")
-    return CheckResult("python", "ok", version)
+    return _ok("python", version)
 
 
 def find_java() -> str | None:
@@ -78,27 +86,19 @@ def find_java() -> str | None:
 def check_java() -> CheckResult:
     java = find_java()
     if java is None:
-        return CheckResult(
-            "java",
-            "warning",
-            "not found; Spark needs Java 17 or newer: install one, or pip install 'geminga[java]'",
+        return _warning(
+            "java", "not found; Spark needs Java 17 or newer: install one, or pip install 'geminga[java]'"
         )
     if not os.access(java, os.X_OK):
-        return CheckResult(
-            "java",
-            "warning",
-            f"JAVA_HOME={os.environ['JAVA_HOME']} holds no bin/java: unset or correct it",
-        )
+        return _warning("java", f"JAVA_HOME={os.environ['JAVA_HOME']} holds no bin/java: unset or correct it")
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return CheckResult("java", "warning", f"{java} does not run: {error}")
+        return _warning("java", f"{java} does not run: {error}")
     version = re.search(r'version "((\d+)[^"]*)"', answer.stderr)
     if version is None or int(version.group(2)) < JAVA_MINIMUM:
-        return CheckResult(
-            "java", "warning", f"{java} is {answer.stderr.strip()[:60]!r}; Spark needs 17 or newer"
-        )
-    return CheckResult("java", "ok", f"{version.group(1)} ({java})")
+        return _warning("java", f"{java} is {answer.stderr.strip()[:60]!r}; Spark needs 17 or newer")
+    return _ok("java", f"{version.group(1)} ({java})")
 
 
 def check_spark() -> list[CheckResult]:
@@ -114,42 +114,44 @@ def _spark_home(version: str) -> CheckResult:
     """Check the Spark in use: SPARK_HOME's takes precedence over PySpark's."""
     home = os.environ.get("SPARK_HOME")
     if not home:
-        return CheckResult("spark", "ok", f"pyspark {version}, with its own Spark")
+        return _ok("spark", f"pyspark {version}, with its own Spark")
     jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
     if not jars:
-        return CheckResult("spark", "warning", f"SPARK_HOME={home} holds no Spark: correct it, or unset it")
+        return _warning("spark", f"SPARK_HOME={home} holds no Spark: correct it, or unset it")
     found = jars[0].stem.rpartition("-")[2]
     if found.split(".")[:2] != version.split(".")[:2]:
-        return CheckResult(
-            "spark", "warning", f"SPARK_HOME={home} is Spark {found}, pyspark is {version}: unset it, or "
-            f"install pyspark=={found}"
-        )  # fmt: skip
-    return CheckResult("spark", "ok", f"{found} (SPARK_HOME={home}), pyspark {version}")
+        return _warning(
+            "spark",
+            f"SPARK_HOME={home} is Spark {found}, pyspark is {version}: unset it, or "
+            f"install pyspark=={found}",
+        )
+    return _ok("spark", f"{found} (SPARK_HOME={home}), pyspark {version}")
 
 
 def _spark_python() -> CheckResult:
     """Check the workers' interpreter: it needs this package, and the driver's Python version."""
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen is None:
-        return CheckResult("spark workers", "ok", f"{sys.executable} (sessions of geminga.spark)")
+        return _ok("spark workers", f"{sys.executable} (sessions of geminga.spark)")
     program = "import sys, geminga, pyarrow; print('%d.%d' % sys.version_info[:2])"
     try:
         done = subprocess.run([chosen, "-c", program], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return CheckResult("spark workers", "warning", f"PYSPARK_PYTHON={chosen} does not run: {error}")
+        return _warning("spark workers", f"PYSPARK_PYTHON={chosen} does not run: {error}")
     own = "{}.{}".format(*sys.version_info[:2])
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return CheckResult(
-            "spark workers", "warning", f"PYSPARK_PYTHON={chosen} lacks what workers need ({last}): unset "
-            "it, or pip install 'geminga[spark]' there"
-        )  # fmt: skip
+        return _warning(
+            "spark workers",
+            f"PYSPARK_PYTHON={chosen} lacks what workers need ({last}): unset "
+            "it, or pip install 'geminga[spark]' there",
+        )
     if done.stdout.strip() != own:
-        return CheckResult(
-            "spark workers", "warning",
+        return _warning(
+            "spark workers",
             f"PYSPARK_PYTHON={chosen} is Python {done.stdout.strip()}, this is {own}: Spark refuses that",
-        )  # fmt: skip
-    return CheckResult("spark workers", "ok", f"Python {own} (PYSPARK_PYTHON={chosen})")
+        )
+    return _ok("spark workers", f"Python {own} (PYSPARK_PYTHON={chosen})")
 
 
 def _spark_scratch() -> CheckResult:
@@ -157,14 +159,12 @@ def _spark_scratch() -> CheckResult:
     folders = (os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")
     for folder in folders:
         if not os.access(folder, os.W_OK | os.X_OK):
-            return CheckResult(
-                "spark scratch", "warning", f"cannot write in {folder}: name another SPARK_LOCAL_DIRS"
-            )
+            return _warning("spark scratch", f"cannot write in {folder}: name another SPARK_LOCAL_DIRS")
     free = min(shutil.disk_usage(folder).free for folder in folders)
     detail = f"{size(free)} free in {', '.join(folders)}"
     if free < SCRATCH_MIN:
-        return CheckResult("spark scratch", "warning", f"{detail}: shuffles need space; set SPARK_LOCAL_DIRS")
-    return CheckResult("spark scratch", "ok", detail)
+        return _warning("spark scratch", f"{detail}: shuffles need space; set SPARK_LOCAL_DIRS")
+    return _ok("spark scratch", detail)
 
 
 def check_packages() -> list[CheckResult]:
@@ -176,16 +176,10 @@ def check_packages() -> list[CheckResult]:
                 versions.append(f"{name} {importlib.metadata.version(name)}")
             except importlib.metadata.PackageNotFoundError:
                 missing.append(name)
-        if not missing:
-            findings.append(CheckResult(f"packages: {extra}", "ok", ", ".join(versions)))
-        else:
-            status = "error" if extra == "core" else "warning"
-            what = "geminga" if extra == "core" else f"geminga[{extra}]"
-            findings.append(
-                CheckResult(
-                    f"packages: {extra}", status, f"missing {', '.join(missing)}: pip install '{what}'"
-                )
-            )
+        what, status = ("geminga", "error") if extra == "core" else (f"geminga[{extra}]", "warning")
+        lacks = f"missing {', '.join(missing)}: pip install '{what}'"
+        found = (status, lacks) if missing else ("ok", ", ".join(versions))
+        findings.append(CheckResult(f"packages: {extra}", *found))
     return findings
 
 
@@ -193,12 +187,11 @@ def check_port(port: int, what: str) -> CheckResult:
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
-        return CheckResult(
+        return _warning(
             f"port {port}",
-            "warning",
             f"{what}: {error.strerror}; your running broker? then use it, else choose another port",
         )
-    return CheckResult(f"port {port}", "ok", f"{what}: free")
+    return _ok(f"port {port}", f"{what}: free")
 
 
 def check_disk(folder: Path) -> CheckResult:
@@ -217,8 +210,8 @@ def check_disk(folder: Path) -> CheckResult:
     free = shutil.disk_usage(folder).free
     detail = f"{median_ms:.2f} ms for a synced 4 KiB write in {folder}; {size(free)} free"
     if median_ms > SYNC_SLOW_MS:
-        return CheckResult("disk sync", "warning", f"{detail}; a lone synchronous send waits that long")
-    return CheckResult("disk sync", "ok", detail)
+        return _warning("disk sync", f"{detail}; a lone synchronous send waits that long")
+    return _ok("disk sync", detail)
 
 
 def examine(folder: Path, port: int, web_port: int) -> list[CheckResult]:
@@ -242,11 +235,11 @@ def examine(folder: Path, port: int, web_port: int) -> list[CheckResult]:
 @click.option("--port", type=PORT, default=6650, show_default=True, help="Broker port to check.")
 @click.option("--web-port", type=PORT, default=8080, show_default=True, help="Web port to check.")
 @json_option
-def command(data_dir: Path, port: int, web_port: int, as_json: bool) -> None:
+def command(data_dir: Path, port: int, web_port: int) -> None:
     """Check Java, Python packages, ports and the disk. Exits with 1 if a check fails."""
     findings = examine(data_dir, port, web_port)
     for finding in findings:
-        if as_json:
+        if wants_json():
             click.echo(json.dumps(asdict(finding)))
         else:
             mark = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}[finding.status]

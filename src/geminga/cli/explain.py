@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from geminga.cli.common import emit, json_option
+from geminga.cli.common import emit, json_option, wants_json
 from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
 from geminga.cli.units import backlog
 from geminga.client.admin.types import Explanation
@@ -26,21 +26,21 @@ QUIET_SHOWN_MAX = 3
 @click.argument("subscription", required=False)
 @connecting
 @json_option
-def command(topic: str, subscription: str | None, cluster: Cluster, as_json: bool) -> None:
+def command(topic: str, subscription: str | None, cluster: Cluster) -> None:
     """Show why SUBSCRIPTION, by default each one, does not receive the messages of TOPIC, with advice.
 
     For Apache Pulsar the explanation uses its statistics, which hold less detail.
     """
     admin, quiet = cluster.admin(), 0
     names = [subscription] if subscription is not None else sorted(admin.topics.stats(topic).subscriptions)
-    if not names and not as_json:
+    if not names and not wants_json():
         click.echo(f"{topic} has no subscription: its messages are stored only as long as retention says")
     for found in (one for name in names for one in admin.subscriptions.explain(topic, name)):
-        if not as_json and not found.findings:
+        if not wants_json() and not found.findings:
             quiet += 1
             if quiet > QUIET_SHOWN_MAX:
                 continue
-        emit(dataclasses.asdict(found), as_json=as_json, text=as_text(found))
+        emit(dataclasses.asdict(found), as_text(found))
     if quiet > QUIET_SHOWN_MAX:
         click.echo(f"({quiet - QUIET_SHOWN_MAX} more partitions without findings)")
 

@@ -20,7 +20,7 @@ from geminga.errors import AdminNotFound
 )  # fmt: skip
 @connecting
 @json_option
-def command(live: bool, seconds: float, cluster: Cluster, as_json: bool) -> None:
+def command(live: bool, seconds: float, cluster: Cluster) -> None:
     """Exit with 0 if the broker accepts messages, else print the reason and exit with 1.
 
     A broker is not ready if it does not answer, its store has stopped, or its disk is full. Apache Pulsar
@@ -33,4 +33,4 @@ def command(live: bool, seconds: float, cluster: Cluster, as_json: bool) -> None
             admin.brokers.check_health()
     found = "alive" if live else "ready"
     with contextlib.suppress(OSError):  # output that cannot be written says nothing about the broker
-        emit({"broker": cluster.admin_url, "status": found}, as_json=as_json, text=found)
+        emit({"broker": cluster.admin_url, "status": found}, found)

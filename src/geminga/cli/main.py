@@ -28,54 +28,47 @@ from geminga.extras import MissingExtra, missing
 
 SECTIONS = {
     "Run a broker": {
-        "standalone": ("geminga.cli.standalone", "Run the broker."),
-        "config": ("geminga.cli.config", "Show the broker's configuration, or write a file of it."),
-        "health": ("geminga.cli.health", "Check whether a broker is ready, for containers."),
-        "store": ("geminga.cli.store", "Check, repair, back up and restore a broker's data folder."),
-        "token": ("geminga.cli.token", "Create keys and tokens, and show them."),
+        "standalone": "Run the broker.",
+        "config": "Show the broker's configuration, or write a file of it.",
+        "health": "Check whether a broker is ready, for containers.",
+        "store": "Check, repair, back up and restore a broker's data folder.",
+        "token": "Create keys and tokens, and show them.",
     },
     "Send and read messages": {
-        "produce": ("geminga.cli.produce", "Publish messages to a topic."),
-        "consume": ("geminga.cli.consume", "Print the messages of a topic."),
-        "tail": ("geminga.cli.tail", "Print new messages of a topic as they are published."),
-        "peek": ("geminga.cli.peek", "Print a subscription's next messages without consuming them."),
-        "bench": ("geminga.cli.bench", "Measure a broker's latency and throughput."),
+        "produce": "Publish messages to a topic.",
+        "consume": "Print the messages of a topic.",
+        "tail": "Print new messages of a topic as they are published.",
+        "peek": "Print a subscription's next messages without consuming them.",
+        "bench": "Measure a broker's latency and throughput.",
     },
     "See what happens": {
-        "top": ("geminga.cli.top", "Live table of topics or subscriptions, the busiest first."),
-        "explain": ("geminga.cli.explain", "Explain why a consumer is stuck, with advice."),
-        "console": ("geminga.cli.console", "Web console for an Apache Pulsar or another Geminga."),
-        "dashboard": ("geminga.cli.dashboard", "Print a Grafana dashboard."),
+        "top": "Live table of topics or subscriptions, the busiest first.",
+        "explain": "Explain why a consumer is stuck, with advice.",
+        "console": "Web console for an Apache Pulsar or another Geminga.",
+        "dashboard": "Print a Grafana dashboard.",
     },
     "Manage a cluster": {
-        "topics": ("geminga.cli.topics", "List, create, describe, configure and delete topics."),
-        "subscriptions": ("geminga.cli.subscriptions", "Create, move, skip in and delete subscriptions."),
-        "schemas": ("geminga.cli.schemas", "Show, register and check schemas of topics."),
-        "namespaces": ("geminga.cli.namespaces", "List, create, configure and delete namespaces."),
-        "tenants": ("geminga.cli.tenants", "List, create, change and delete tenants."),
+        "topics": "List, create, describe, configure and delete topics.",
+        "subscriptions": "Create, move, skip in and delete subscriptions.",
+        "schemas": "Show, register and check schemas of topics.",
+        "namespaces": "List, create, configure and delete namespaces.",
+        "tenants": "List, create, change and delete tenants.",
     },
     "Run programs": {
-        "function": ("geminga.cli.function", "Call a function for every message of its input topics."),
-        "mirror": ("geminga.cli.mirror", "Copy topics from one cluster to another, continuously."),
-        "pipeline": ("geminga.cli.pipeline", "Run Spark pipelines from topics to a lake and back."),
-        "mcp": ("geminga.cli.mcp", "Serve tools for assistants (Model Context Protocol)."),
-        "tune": ("geminga.cli.tune", "Advise, measure and compare producer settings."),
-        "demo": (
-            "geminga.cli.demo",
-            "Stream flights through broker and Spark into a lake, and check every row.",
-        ),
+        "function": "Call a function for every message of its input topics.",
+        "mirror": "Copy topics from one cluster to another, continuously.",
+        "pipeline": "Run Spark pipelines from topics to a lake and back.",
+        "mcp": "Serve tools for assistants (Model Context Protocol).",
+        "tune": "Advise, measure and compare producer settings.",
+        "demo": "Stream flights through broker and Spark into a lake, and check every row.",
     },
     "This command line": {
-        "context": ("geminga.cli.context", "Manage named clusters: address, token and TLS."),
-        "completion": (
-            "geminga.cli.completion",
-            "Print the script that completes commands in bash, zsh or fish.",
-        ),
-        "doctor": ("geminga.cli.doctor", "Check Java, Python packages, ports and the disk."),
+        "context": "Manage named clusters: address, token and TLS.",
+        "completion": "Print the script that completes commands in bash, zsh or fish.",
+        "doctor": "Check Java, Python packages, ports and the disk.",
     },
 }
-"""Headings of the help, with the name of each sub-command: its module (which holds a ``command``) and its
-line in the help."""
+"""Headings of the help, with the name and the help line of each sub-command."""
 
 LOADED_OBJECTS = 100_000
 """Threshold of the garbage collector's first generation. Loading a command creates 50,000 objects that live
@@ -114,6 +107,7 @@ class _MainGroup(LazyGroup):
 @click.group(
     cls=_MainGroup,
     sections=SECTIONS,
+    modules="geminga.cli.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="geminga")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import WordChoice, json_option, say, show_warnings
+from geminga.cli.common import WordChoice, json_option, say, show_warnings, wants_json
 from geminga.cli.connecting import ConnectingCommand, cluster_of_side, side_options
 
 _REASONS_AT_ONCE = 10
@@ -49,7 +49,7 @@ _REASONS_AT_ONCE = 10
 @json_option
 @side_options("from", "to read")
 @side_options("to", "to write")
-def command(memory_mib: int, as_json: bool, **given: Any) -> int:
+def command(memory_mib: int, **given: Any) -> int:
     """Copy messages, schemas and subscriptions of topics to another cluster, continuously.
 
     Runs until Ctrl-C or SIGTERM. A restart resumes at the position recorded in the target. New topics and
@@ -66,6 +66,7 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     from geminga.mirror.settings import MirrorSettings
     from geminga.mirror.status import MirrorStatus
 
+    as_json = wants_json()
     source, target = cluster_of_side("from", given), cluster_of_side("to", given)
     settings = MirrorSettings(source=source, target=target, memory_bytes=memory_mib << 20, **given)
     show_warnings()

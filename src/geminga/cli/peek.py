@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import json_option, pairs
+from geminga.cli.common import json_option, pairs, wants_json
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.units import PATTERN, WHERE, Where, id_text, moment
 from geminga.client.admin.types import SchemaVersion, StoredMessage
@@ -76,14 +76,7 @@ def filter_options(command: Any) -> Any:
 @connecting
 @json_option
 def command(
-    topic: str,
-    subscription: str,
-    count: int,
-    where: Where,
-    only: PrintFilter,
-    decode: bool,
-    cluster: Cluster,
-    as_json: bool,
+    topic: str, subscription: str, count: int, where: Where, only: PrintFilter, decode: bool, cluster: Cluster
 ) -> None:
     """Print the next messages of SUBSCRIPTION of TOPIC, one per line, without consuming them.
 
@@ -101,8 +94,8 @@ def command(
             break
         looked_at, number = len(found), min(LOOKED_AT_MAX, 4 * number)
     for row in rows:
-        show(row, as_json)
-    if not as_json:
+        show(row)
+    if not wants_json():
         click.echo(how_many(len(rows)), err=True)
 
 
@@ -168,9 +161,9 @@ def payload_of(data: bytes) -> dict[str, str]:
         return {"value_base64": base64.b64encode(data).decode()}
 
 
-def show(row: dict[str, Any], as_json: bool) -> None:
+def show(row: dict[str, Any]) -> None:
     """Print a message: as JSON, or as a line of text."""
-    click.echo(_json(row) if as_json else line(row))
+    click.echo(_json(row) if wants_json() else line(row))
 
 
 def _json(value: Any) -> str:

@@ -71,17 +71,8 @@ def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool, **connecting
 
     started = time.monotonic()
 
-    def show(event: running.Event) -> None:
-        if isinstance(event, running.Repeated):
-            say(f"again: {event.reason}")
-            return
-        if isinstance(event, running.FlowChanged):
-            what = event.state.lower()
-        else:
-            left = "" if event.lag_messages is None else f", {event.lag_messages:,} messages behind"
-            rate = f"{event.rows:,} rows, {event.rows_per_second:,.0f} a second"
-            what = f"micro-batch {event.batch}: {rate}{left}"
-        say(f"{time.monotonic() - started:6.1f} s  {event.flow}: {what}")
+    def show(line: str) -> None:
+        say(f"{time.monotonic() - started:6.1f} s  {line}")
 
     outcome = running.run(folder, show, full_refresh=full_refresh, cluster=_handed_over(connecting))
     if verbose:

@@ -1,4 +1,5 @@
-"""Policy commands of both ``namespaces`` and ``topics``: ``policies``, ``set-...``, ``unset``, ``policy``."""
+"""Commands of both ``namespaces`` and ``topics``: ``policies``, ``set-...``, ``unset``, ``policy``; and those
+of permissions: ``permissions``, ``grant``, ``revoke``."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import WordChoice, emit, say
+from geminga.cli.common import WordChoice, emit, say, wants_json
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import SIZE, SIZE_OR_UNLIMITED, SPAN, SPAN_OR_FOREVER, SWITCH, count, size, span
+from geminga.client.admin.aio.namespaces import ACTIONS
 from geminga.client.admin.sync import Admin, PolicyHolder
 from geminga.client.cluster import Cluster
 from geminga.config import check_choice
@@ -290,29 +292,25 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
     @command("policies")
     @click.option("--all", "everything", is_flag=True, help="Show unset policies too, and explain each.")
-    def policies(place: str, everything: bool, cluster: Cluster, as_json: bool) -> None:
+    def policies(place: str, everything: bool, cluster: Cluster) -> None:
         """Show the policies that are set here; unset policies are inherited."""
-        _print_policies(holder(cluster, kind), kind, place, everything, as_json)
+        _print_policies(holder(cluster, kind), kind, place, everything)
 
     @command("unset")
     @click.argument("policy")
-    def unset(place: str, policy: str, cluster: Cluster, as_json: bool) -> None:
+    def unset(place: str, policy: str, cluster: Cluster) -> None:
         """Remove POLICY here, so that the value is inherited. `backlog_quota` removes both kinds."""
         name = _unset(holder(cluster, kind), place, policy)
-        emit(
-            {"place": place, "policy": name, "value": None}, as_json=as_json, text=f"{place}: {policy} unset"
-        )
+        emit({"place": place, "policy": name, "value": None}, f"{place}: {policy} unset")
 
     @command("set-quota")
     @click.argument("limit", metavar="[SIZE]", type=SIZE, required=False)
     @click.option("--age", type=SPAN, help="Limit the oldest message's age instead of the size.")
     @click.option("--policy", type=WordChoice(QUOTA_ACTIONS), default=QUOTA_ACTIONS[0],
                   show_default=True, help="Block or refuse producers, or delete old messages.")  # fmt: skip
-    def set_quota(
-        place: str, limit: int | None, age: Any, policy: str, cluster: Cluster, as_json: bool
-    ) -> None:
+    def set_quota(place: str, limit: int | None, age: Any, policy: str, cluster: Cluster) -> None:
         """Limit the backlog: to SIZE such as 10G, or to --age such as 1d."""
-        _set_quota(holder(cluster, kind), place, limit, age, policy, as_json)
+        _set_quota(holder(cluster, kind), place, limit, age, policy)
 
     for policy in of.policies_known():
         fields, form = _WITH_FIELDS.get(policy.name), _form(policy)
@@ -326,15 +324,13 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @click.argument("policy")
     @click.argument("value", required=False)
     @click.option("--remove", is_flag=True, help="Remove the policy; its value is inherited again.")
-    def policy_by_name(
-        place: str, policy: str, value: str | None, remove: bool, cluster: Cluster, as_json: bool
-    ) -> None:
+    def policy_by_name(place: str, policy: str, value: str | None, remove: bool, cluster: Cluster) -> None:
         """Show, set or remove a POLICY by its name in admin REST: retention, messageTTL ... VALUE is JSON.
 
         Use it for policies without a command.
         """
         found = _by_rest_name(cluster.admin(), kind, place, policy, value, remove)
-        emit({"place": place, "policy": policy, "value": found}, as_json=as_json, text=json.dumps(found))
+        emit({"place": place, "policy": policy, "value": found}, json.dumps(found))
 
 
 def _add_set_command(
@@ -343,13 +339,12 @@ def _add_set_command(
     policy: Policy[Any],
     fields: FieldsCommand,
 ) -> None:
-    def put(place: str, cluster: Cluster, as_json: bool, **given: Any) -> None:
+    def put(place: str, cluster: Cluster, **given: Any) -> None:
         value = fields.make(**given)
         getattr(holder(cluster, kind), policy.name).set(place, value)
         emit(
             {"place": place, "policy": policy.name, "value": _json(value)},
-            as_json=as_json,
-            text=f"{place}: {policy.name.replace('_', '-')} {shown(policy, value)}",
+            f"{place}: {policy.name.replace('_', '-')} {shown(policy, value)}",
         )
 
     put.__doc__ = fields.text
@@ -358,7 +353,7 @@ def _add_set_command(
     command(policy.command or f"set-{policy.name.replace('_', '-')}")(put)
 
 
-def _print_policies(part: Any, kind: str, place: str, everything: bool, as_json: bool) -> None:
+def _print_policies(part: Any, kind: str, place: str, everything: bool) -> None:
     if kind == "namespaces":
         part.policies(place)  # raises AdminNotFound for an unknown namespace
     known = {policy.name: policy for policy in type(part).policies_known()}
@@ -369,13 +364,13 @@ def _print_policies(part: Any, kind: str, place: str, everything: bool, as_json:
         return {**row, "policy": name.replace("_", "-"), "shown": text}
 
     rows = (
-        {**row, "value": _json(row["value"])} if as_json else text(row)
+        {**row, "value": _json(row["value"])} if wants_json() else text(row)
         for row in _rows(part, place)
         if everything or (row["value"] and row["value"] not in _UNSET)
     )
     columns = [TableColumn("policy", "policy"), TableColumn("value", "shown")]
     columns += [TableColumn("meaning", "text")] if everything else []
-    if not print_rows(rows, columns, as_json=as_json) and not as_json:
+    if not print_rows(rows, columns) and not wants_json():
         say(f"no policy is set on {place}: those of {_INHERITED[kind]} apply")
 
 
@@ -391,7 +386,7 @@ def _unset(part: Any, place: str, policy: str) -> str:
     return name
 
 
-def _set_quota(part: Any, place: str, limit: int | None, age: Any, policy: str, as_json: bool) -> None:
+def _set_quota(part: Any, place: str, limit: int | None, age: Any, policy: str) -> None:
     if (limit is None) == (age is None):
         raise click.UsageError("give either a SIZE or --age")
     quota = BacklogQuota(
@@ -403,8 +398,7 @@ def _set_quota(part: Any, place: str, limit: int | None, age: Any, policy: str, 
     part.set_backlog_quota(place, quota, kind=which)
     emit(
         {"place": place, "policy": f"backlog_quota {which}", "value": _json(quota)},
-        as_json=as_json,
-        text=f"{place}: backlog-quota {shown(None, quota)}",
+        f"{place}: backlog-quota {shown(None, quota)}",
     )
 
 
@@ -436,3 +430,32 @@ def _json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.name != "raw"}
     return value
+
+
+_PERMISSIONS = (TableColumn("role", "role"), TableColumn("actions", "actions", ", ".join))
+
+
+def add_permission_commands(group: click.Group, kind: str, argument: Any) -> None:
+    """Add the permission commands to ``group``. ``kind``: admin client's part; ``argument``: ``resource``."""
+
+    @operation(group, "permissions", argument)
+    def permissions(resource: str, cluster: Cluster) -> None:
+        """List the permissions of each role."""
+        found = getattr(cluster.admin(), kind).permissions(resource)
+        rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
+        print_rows(rows, _PERMISSIONS)
+
+    @operation(group, "grant", argument, "role")
+    @click.argument("actions", nargs=-1, required=True, type=WordChoice(ACTIONS))
+    def grant(resource: str, role: str, actions: tuple[str, ...], cluster: Cluster) -> None:
+        """Allow ROLE these ACTIONS, replacing its earlier permissions here."""
+        getattr(cluster.admin(), kind).grant(resource, role, actions)
+        text = f"{role} may {', '.join(actions)} in {resource}"
+        emit({kind[:-1]: resource, "role": role, "actions": actions}, text)
+
+    @operation(group, "revoke", argument, "role")
+    def revoke(resource: str, role: str, cluster: Cluster) -> None:
+        """Revoke the permissions that ROLE was granted here."""
+        getattr(cluster.admin(), kind).revoke(resource, role)
+        text = f"{role}: permissions revoked"
+        emit({kind[:-1]: resource, "role": role, "actions": []}, text)

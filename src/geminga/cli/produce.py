@@ -22,6 +22,7 @@ from geminga.cli.common import (
     pairs,
     say,
     show_warnings,
+    wants_json,
 )
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.peek import reading
@@ -83,12 +84,12 @@ class _Form(NamedTuple):
 class _Receipts:
     """Counts of sent and stored messages; printed on a terminal while messages are sent."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self) -> None:
         self.sent = self.stored = 0
         self.failures: list[Any] = []
         self.last_id: Any = None
         self.started = self._shown = time.perf_counter()
-        self._is_shown = sys.stderr.isatty() and not as_json
+        self._is_shown = sys.stderr.isatty() and not wants_json()
 
     def receipted(self, result: Any, message_id: Any) -> None:
         if result.name == "Ok":
@@ -103,7 +104,7 @@ class _Receipts:
             self._shown = now
             say(f"\r\x1b[K{self.sent:,} sent, {self.stored:,} stored", nl=False)
 
-    def report(self, topic: str, as_json: bool) -> None:
+    def report(self, topic: str) -> None:
         seconds = time.perf_counter() - self.started
         value = {
             "topic": topic,
@@ -120,7 +121,7 @@ class _Receipts:
             text += f"; {unknown:,} sent without a receipt: they may be stored or not"
         if self._shown > self.started:
             say("\r\x1b[K", nl=False)
-        emit(value, as_json=as_json, text=text)
+        emit(value, text)
 
 
 @click.command("produce", cls=ConnectingCommand)
@@ -173,7 +174,6 @@ def command(
     rate: float | None,
     timeout_seconds: float,
     cluster: Cluster,
-    as_json: bool,
 ) -> None:
     """Publish MESSAGEs, or lines of a file or of standard input, to TOPIC and wait for every receipt.
 
@@ -188,7 +188,7 @@ def command(
     show_warnings()
     form = _Form({"properties": properties, "partition_key": key}, key_separator, from_json, by_schema)
     texts = _lines((*messages, *values), lines, repeat)
-    receipts, code = _Receipts(as_json), 0
+    receipts, code = _Receipts(), 0
     with cluster.client(operation_timeout_seconds=max(1, round(timeout_seconds))) as client:
         producer = client.create_producer(
             topic,
@@ -207,7 +207,7 @@ def command(
         finally:
             with contextlib.suppress(KeyboardInterrupt):
                 producer.close()
-            receipts.report(topic, as_json)
+            receipts.report(topic)
     if code or receipts.failures:
         raise click.exceptions.Exit(code or 1)
 

@@ -11,14 +11,13 @@ from typing import Any
 import click
 
 from geminga.asyncio import Admin, Client, Redrive, RedriveFilter, RedriveResult
-from geminga.cli.common import confirm, emit
+from geminga.cli.common import asks, confirm, emit
 from geminga.client.cluster import Cluster
 from geminga.diagnosis.commands import how_many
 
 
 def run(
-    cluster: Cluster, topic: str, subscription: str, options: dict[str, Any], *, asks: bool, only_looks: bool,
-    as_json: bool,
+    cluster: Cluster, topic: str, subscription: str, options: dict[str, Any], *, only_looks: bool
 ) -> None:  # fmt: skip
     """Redrive as the command's ``options`` say; only a preview is shown if ``only_looks``."""
     chosen = RedriveFilter(
@@ -39,15 +38,15 @@ def run(
                 client, admin, topic, subscription,
                 dead_letters=options["dead_letters"], to=options["to"], only=chosen,
             )  # fmt: skip
-            if asks or only_looks:
+            if asks() or only_looks:
                 result = await redrive.preview()
                 text = f"{_text(result, 'to send')} from {redrive.dead_letters}"
                 if only_looks or not result.sent:
-                    return emit(_summary(redrive, result, "would_send"), as_json=as_json, text=text)
-                confirm(f"{text}. Send?", yes=False)
+                    return emit(_summary(redrive, result, "would_send"), text)
+                confirm(f"{text}. Send?")
             with _Progress() as progress:
                 result = await redrive.run(rate=options["rate"], progress=progress.show)
-            emit(_summary(redrive, result, "sent"), as_json=as_json, text=_text(result, "sent"))
+            emit(_summary(redrive, result, "sent"), _text(result, "sent"))
 
     # The addresses are looked up by a blocking call, before there is a loop.
     cluster = replace(cluster, admin_url=cluster.find_admin_url())

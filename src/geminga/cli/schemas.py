@@ -26,14 +26,14 @@ def command() -> None:
 
 @operation(command, "get", "topic")
 @click.option("--version", type=click.IntRange(0), help="Schema version.  [default: the newest]")
-def get(topic: str, version: int | None, cluster: Cluster, as_json: bool) -> None:
+def get(topic: str, version: int | None, cluster: Cluster) -> None:
     """Show a schema of TOPIC. Exits with 1 if the topic has no schema."""
     found = _existing(cluster, topic, version)
-    emit(_row(found), as_json=as_json, text=f"{found.type}, version {found.version}\n{found.data}")
+    emit(_row(found), f"{found.type}, version {found.version}\n{found.data}")
 
 
 @operation(command, "versions", "topic")
-def versions(topic: str, cluster: Cluster, as_json: bool) -> None:
+def versions(topic: str, cluster: Cluster) -> None:
     """List all versions of the schema of TOPIC."""
     rows = [_row(one) for one in cluster.admin().schemas.versions(topic)]
     columns = (
@@ -41,7 +41,7 @@ def versions(topic: str, cluster: Cluster, as_json: bool) -> None:
         TableColumn("type", "type"),
         TableColumn("definition", "data", lambda text: " ".join(text.split())),
     )
-    print_rows(rows, columns, as_json=as_json)
+    print_rows(rows, columns)
 
 
 def _existing(cluster: Cluster, topic: str, version: int | None = None) -> Any:
@@ -53,13 +53,8 @@ def _existing(cluster: Cluster, topic: str, version: int | None = None) -> Any:
 
 
 def _row(found: Any) -> dict[str, Any]:
-    return {
-        "version": found.version,
-        "type": found.type,
-        "data": found.data,
-        "timestamp": found.timestamp,
-        "properties": dict(found.properties),
-    }
+    fields = {name: getattr(found, name) for name in ("version", "type", "data", "timestamp")}
+    return {**fields, "properties": dict(found.properties)}
 
 
 _source_options = (
@@ -98,37 +93,32 @@ def _source(named: str | None, file: IO[bytes] | None, kind: str) -> Any:
 
 @operation(command, "upload", "topic")
 @_with_source
-def upload(
-    topic: str, named: str | None, file: IO[bytes] | None, kind: str, cluster: Cluster, as_json: bool
-) -> None:
+def upload(topic: str, named: str | None, file: IO[bytes] | None, kind: str, cluster: Cluster) -> None:
     """Register a schema for TOPIC, if it is compatible with the existing versions."""
     version = cluster.admin().schemas.upload(topic, _source(named, file, kind))
-    emit({"topic": topic, "version": version}, as_json=as_json, text=f"{topic}: version {version}")
+    emit({"topic": topic, "version": version}, f"{topic}: version {version}")
 
 
 @operation(command, "check", "topic")
 @_with_source
-def check(
-    topic: str, named: str | None, file: IO[bytes] | None, kind: str, cluster: Cluster, as_json: bool
-) -> int:
+def check(topic: str, named: str | None, file: IO[bytes] | None, kind: str, cluster: Cluster) -> int:
     """Check without registering that a schema is compatible with those of TOPIC; exits with 1 if not."""
     found = cluster.admin().schemas.check(topic, _source(named, file, kind))
     emit(
         {"topic": topic, "compatible": found.compatible, "strategy": found.strategy},
-        as_json=as_json,
-        text=f"{'compatible' if found.compatible else 'not compatible'} ({found.strategy})",
+        f"{'compatible' if found.compatible else 'not compatible'} ({found.strategy})",
     )
     return 0 if found.compatible else 1
 
 
 @operation(command, "delete", "topic")
 @yes_option
-def delete(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
+def delete(topic: str, cluster: Cluster) -> None:
     """Delete all versions of the schema of TOPIC; messages written with them can no longer be decoded.
 
     Version numbers are not reused. Exits with 1 if the topic has no schema.
     """
     _existing(cluster, topic)
-    confirm(f"Delete all versions of the schema of {topic}?", yes=yes)
+    confirm(f"Delete all versions of the schema of {topic}?")
     cluster.admin().schemas.delete(topic)
-    emit({"topic": topic, "deleted": True}, as_json=as_json, text=f"deleted the schema of {topic}")
+    emit({"topic": topic, "deleted": True}, f"deleted the schema of {topic}")

@@ -12,7 +12,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from geminga.cli.common import Commands, confirm, discard_output, emit, json_option, yes_option
+from geminga.cli.common import (
+    Commands,
+    confirm,
+    discard_output,
+    emit,
+    json_option,
+    wants_json,
+    yes_option,
+)
 from geminga.cli.units import TIME, size
 from geminga.exits import unfinished
 
@@ -40,7 +48,7 @@ def command() -> None:
 @click.option("--offload-location", help="Also verify the offloaded ledgers' files there.")
 @to_time_option
 @json_option
-def check(folder: str, offload_location: str | None, to_time: Any, as_json: bool) -> int:
+def check(folder: str, offload_location: str | None, to_time: Any) -> int:
     """Verify all files of DIR and report damage, without changes.
 
     DIR may be a folder of backups, or the URL of backups in an object store (see "backup --keep"): the newest
@@ -55,12 +63,12 @@ def check(folder: str, offload_location: str | None, to_time: Any, as_json: bool
         return replace(report, folder=one.location), one.is_single
 
     report, is_single = _interruptible(read)
-    _print(report, as_json=as_json)
-    if report.offloaded_ledgers and offload_location is None and not as_json:
+    _print(report)
+    if report.offloaded_ledgers and offload_location is None and not wants_json():
         click.echo("The files of offloaded ledgers were not checked: give their --offload-location.")
     if report.is_well:
         return 0
-    if (report.findings or report.forgotten) and is_single and not as_json:
+    if (report.findings or report.forgotten) and is_single and not wants_json():
         click.echo(f"\n'geminga store repair {folder}' settles this: the damaged data is dropped.")
     return EXIT_DAMAGED
 
@@ -70,7 +78,7 @@ def check(folder: str, offload_location: str | None, to_time: Any, as_json: bool
 @click.option("--offload-location", help="Also restore lost entries from offloaded ledgers there.")
 @yes_option
 @json_option
-def repair(folder: Path, offload_location: str | None, yes: bool, as_json: bool) -> int:
+def repair(folder: Path, offload_location: str | None) -> int:
     """Repair DIR as far as possible, and drop what is lost, after reporting it.
 
     Copy DIR first: the repair cannot be undone.
@@ -80,16 +88,16 @@ def repair(folder: Path, offload_location: str | None, yes: bool, as_json: bool)
 
     storage = _storage(offload_location)
     report = _interruptible(lambda _: inspect(folder, place=storage))
-    _print(report, as_json=as_json)
+    _print(report)
     if not (report.findings or report.forgotten):
         return 0
-    confirm("\nDo that?", yes=yes, err=as_json)
+    confirm("\nDo that?", err=wants_json())
     left = repair_store(folder, report, place=storage)
     for damage in left:
-        emit({"left": damage.name, "thing": damage.thing}, as_json=as_json, text=f"stays listed: {damage}")
+        emit({"left": damage.name, "thing": damage.thing}, f"stays listed: {damage}")
     if not left:
         repaired = len(report.findings) + len(report.forgotten)
-        emit({"repaired": repaired}, as_json=as_json, text="Done: nothing is damaged any more.")
+        emit({"repaired": repaired}, "Done: nothing is damaged any more.")
     return 0
 
 
@@ -102,7 +110,7 @@ def repair(folder: Path, offload_location: str | None, yes: bool, as_json: bool)
     help="Make a new backup in the folder or at the URL BACKUP, and delete all but the newest N.",
 )  # fmt: skip
 @json_option
-def backup(folder: Path, target: str, verify: bool, keep: int | None, as_json: bool) -> int:
+def backup(folder: Path, target: str, verify: bool, keep: int | None) -> int:
     """Copy the store in DIR to BACKUP, a new or empty folder; a broker may be using the store.
 
     With --keep, BACKUP is a folder of backups, or a URL such as s3://BUCKET/backups, gs:// or abfss://; each
@@ -126,7 +134,7 @@ def backup(folder: Path, target: str, verify: bool, keep: int | None, as_json: b
 
     if "://" in target and not keep:
         raise click.UsageError("BACKUP is a URL, where several backups are kept: give --keep N")
-    return _copy(to_series if keep else to_folder, str(folder), as_json, "backed up")
+    return _copy(to_series if keep else to_folder, str(folder), "backed up")
 
 
 @command.command("restore")
@@ -137,7 +145,7 @@ def backup(folder: Path, target: str, verify: bool, keep: int | None, as_json: b
 )
 @to_time_option
 @json_option
-def restore(source: str, folder: Path, verify: bool, to_time: Any, as_json: bool) -> int:
+def restore(source: str, folder: Path, verify: bool, to_time: Any) -> int:
     """Copy BACKUP to DIR, a new or empty folder, on which a broker can then be started.
 
     BACKUP may be a folder or URL of backups (see "backup --keep"): the newest is restored. Only the moments
@@ -153,7 +161,7 @@ def restore(source: str, folder: Path, verify: bool, to_time: Any, as_json: bool
         copied = copy_store(one.folder, folder, filesystem=one.filesystem, say=say)
         return str(folder), copied, inspect(folder) if verify else None
 
-    return _copy(to_folder, one.location, as_json, f"restored {one.location}:")
+    return _copy(to_folder, one.location, f"restored {one.location}:")
 
 
 @command.command("claim")
@@ -161,7 +169,7 @@ def restore(source: str, folder: Path, verify: bool, to_time: Any, as_json: bool
 @click.option("--offload-location", required=True, help="Storage that this store shall own.")
 @yes_option
 @json_option
-def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
+def claim(folder: Path, offload_location: str) -> int:
     """Make the store in DIR, which is a copy, the owner of an offload storage.
 
     A copy of a store only reads the original's offloaded files. If the original is gone for good, this
@@ -173,16 +181,15 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
     storage = _storage(offload_location)
     held = _interruptible(lambda _: holder(folder, storage))
     if not held:
-        emit({"claimed": True}, as_json=as_json, text="The storage belongs to this store or to none.")
+        emit({"claimed": True}, "The storage belongs to this store or to none.")
         return 0
-    emit({"holder": held}, as_json=as_json, text=f"{held}.")
+    emit({"holder": held}, f"{held}.")
     confirm(
         "\nThat store may lose offloaded messages when it is opened again. Is it gone for good?",
-        yes=yes,
-        err=as_json,
+        err=wants_json(),
     )
     claim_storage(folder, storage)
-    emit({"claimed": True}, as_json=as_json, text="The storage now belongs to this store.")
+    emit({"claimed": True}, "The storage now belongs to this store.")
     return 0
 
 
@@ -217,10 +224,8 @@ def _interruptible(work: Callable[[_Progress], T], show: _Progress = lambda done
         raise
 
 
-def _copy(
-    copy_store: Callable[[_Progress], tuple[str, Any, Any]], source: str, as_json: bool, what: str
-) -> int:
-    hidden = as_json or not sys.stderr.isatty()
+def _copy(copy_store: Callable[[_Progress], tuple[str, Any, Any]], source: str, what: str) -> int:
+    hidden = wants_json() or not sys.stderr.isatty()
     with click.progressbar(length=1, label=what, file=sys.stderr, hidden=hidden) as bar:
 
         def show(done: int, total: int) -> None:
@@ -240,12 +245,11 @@ def _copy(
                 "end": copied.end,
                 "seconds": round(copied.seconds, 3),
             },
-            as_json=as_json,
-            text=f"{what} {copied.files} log files{links}, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
+            f"{what} {copied.files} log files{links}, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
             f"up to {copied.end}: {target}",
         )
         if report is not None:
-            _print(report, as_json=as_json)
+            _print(report)
     except OSError as error:  # of the output: the exit status is that of the copy, which is complete
         discard_output()
         click.echo(f"geminga: {what}: {target}; the output cannot be written: {error.strerror}", err=True)
@@ -261,24 +265,22 @@ def _storage(location: str | None) -> Any:
     return place_at(location, fails_soon=False)
 
 
-def _print(report: Any, *, as_json: bool) -> None:
+_REPORTED = (
+    "folder", "log_files", "log_bytes", "ledgers", "keys", "offloaded_ledgers", "offloaded_bytes",
+)  # fmt: skip
+
+
+def _print(report: Any) -> None:
     found = len(report.findings)
     summary = f"{found} damaged thing{'s' if found != 1 else ''}" if found else "all is well"
     emit(
         {
-            "folder": report.folder,
-            "log_files": report.log_files,
-            "log_bytes": report.log_bytes,
-            "ledgers": report.ledgers,
-            "keys": report.keys,
-            "offloaded_ledgers": report.offloaded_ledgers,
-            "offloaded_bytes": report.offloaded_bytes,
+            **{name: getattr(report, name) for name in _REPORTED},
             "damaged": found,
             "borrowed": report.borrowed,
             "written_by": report.written_by,
         },
-        as_json=as_json,
-        text=f"{report.folder}: {report.log_files} log files ({size(report.log_bytes)}), "
+        f"{report.folder}: {report.log_files} log files ({size(report.log_bytes)}), "
         f"{report.ledgers:,} ledgers, {report.keys:,} keys: {summary}."
         + (f" Last written by {report.written_by}." if report.written_by else "")
         + (
@@ -289,9 +291,9 @@ def _print(report: Any, *, as_json: bool) -> None:
         + (f"\n{report.borrowed}." if report.borrowed else ""),
     )
     for forgotten in report.forgotten:
-        emit({"forgotten": forgotten.record.file}, as_json=as_json, text=f"\n  {forgotten}")
+        emit({"forgotten": forgotten.record.file}, f"\n  {forgotten}")
     for wrong in report.tier_findings:
-        emit({"offloaded": wrong}, as_json=as_json, text=f"\n  {wrong}")
+        emit({"offloaded": wrong}, f"\n  {wrong}")
     for finding in report.findings:
         damage = finding.damage
         owner = f" of {finding.owner}" if finding.owner else ""
@@ -304,6 +306,5 @@ def _print(report: Any, *, as_json: bool) -> None:
                 "lost": str(damage.lost),
                 "fate": finding.fate,
             },
-            as_json=as_json,
-            text=f"\n  {damage.name}  {damage.thing}{owner}\n      {damage.what}\n      {finding.fate}",
+            f"\n  {damage.name}  {damage.thing}{owner}\n      {damage.what}\n      {finding.fate}",
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, pairs, yes_option
+from geminga.cli.common import Commands, asks, confirm, emit, pairs, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows, trouble
 from geminga.cli.units import ID, SPAN, TIME, WHERE, Where, backlog_of, count, id_text, rate, size, span
@@ -36,7 +36,7 @@ def command() -> None:
 
 
 @operation(command, "list", "topic")
-def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
+def list_subscriptions(topic: str, cluster: Cluster) -> None:
     """List the subscriptions of TOPIC with their backlogs.
 
     A dash stands for figures that the broker does not report: Apache Pulsar counts entries, not messages.
@@ -57,7 +57,7 @@ def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
         }
         for name, one in sorted(stats.subscriptions.items())
     ]
-    print_rows(rows, _COLUMNS, as_json=as_json)
+    print_rows(rows, _COLUMNS)
 
 
 @operation(command, "create", "topic", "subscription")
@@ -65,7 +65,7 @@ def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
     "--from", "where", type=WHERE, default="latest", show_default=True,
     help="earliest, latest, '2h ago', a time, or LEDGER:ENTRY.",
 )  # fmt: skip
-def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_json: bool) -> None:
+def create(topic: str, subscription: str, where: Where, cluster: Cluster) -> None:
     """Create SUBSCRIPTION on TOPIC."""
     part = cluster.admin().subscriptions
     if isinstance(where, MessageId):
@@ -75,41 +75,37 @@ def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_jso
         part.reset_to_time(topic, subscription, where)
     emit(
         {"topic": topic, "subscription": subscription, "from": _said(where)},
-        as_json=as_json,
-        text=f"created {subscription} on {topic}, from {_said(where)}",
+        f"created {subscription} on {topic}, from {_said(where)}",
     )
 
 
 @operation(command, "delete", "topic", "subscription")
 @click.option("--force", is_flag=True, help="Disconnect its consumers first.")
 @yes_option
-def delete(topic: str, subscription: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
+def delete(topic: str, subscription: str, force: bool, cluster: Cluster) -> None:
     """Delete SUBSCRIPTION of TOPIC with its backlog."""
     admin = cluster.admin()
-    if not yes:
+    if asks():
         waiting = _backlog(admin, topic, subscription)
-        confirm(f"Delete the subscription {subscription!r} of {topic} with its backlog ({waiting})?", yes=yes)
+        confirm(f"Delete the subscription {subscription!r} of {topic} with its backlog ({waiting})?")
     admin.subscriptions.delete(topic, subscription, force=force)
     emit(
-        {"topic": topic, "subscription": subscription, "deleted": True},
-        as_json=as_json,
-        text=f"deleted {subscription} of {topic}",
+        {"topic": topic, "subscription": subscription, "deleted": True}, f"deleted {subscription} of {topic}"
     )
 
 
 @operation(command, "clear", "topic", "subscription")
 @yes_option
-def clear(topic: str, subscription: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
+def clear(topic: str, subscription: str, cluster: Cluster) -> None:
     """Skip the whole backlog of SUBSCRIPTION."""
     admin = cluster.admin()
-    if not yes:
+    if asks():
         waiting = _backlog(admin, topic, subscription)
-        confirm(f"Skip the backlog of {subscription!r} of {topic} ({waiting})?", yes=yes)
+        confirm(f"Skip the backlog of {subscription!r} of {topic} ({waiting})?")
     admin.subscriptions.clear(topic, subscription)
     emit(
         {"topic": topic, "subscription": subscription, "cleared": True},
-        as_json=as_json,
-        text=f"{subscription} continues after the last message",
+        f"{subscription} continues after the last message",
     )
 
 
@@ -126,9 +122,7 @@ def skip(
     messages: int | None,
     entries: int | None,
     message: MessageId | None,
-    yes: bool,
     cluster: Cluster,
-    as_json: bool,
 ) -> None:
     """Skip the next messages of SUBSCRIPTION. Messages in a batch count individually.
 
@@ -140,35 +134,23 @@ def skip(
     part, name = cluster.admin().subscriptions, TopicName.parse(topic)
     if message is not None:
         ledger, entry = message.ledger_id(), message.entry_id()
-        confirm(f"Skip entry {ledger}:{entry} in {subscription!r} of {name}?", yes=yes)
+        confirm(f"Skip entry {ledger}:{entry} in {subscription!r} of {name}?")
         part.skip_entry(name, subscription, MessageId(name.partition, ledger, entry))
         skipped, unit, text = 1, "entries", f"{subscription} skipped {ledger}:{entry}"
     else:
         unit, noun = ("messages", "message") if entries is None else ("entries", "entry")
         next_ones = how_many(messages or entries or 1, noun)
-        confirm(f"Skip the next {next_ones} in {subscription!r} of {name}?", yes=yes)
+        confirm(f"Skip the next {next_ones} in {subscription!r} of {name}?")
         skipped = part.skip(name, subscription, messages or entries or 1, unit=unit)
         text = f"{subscription} skipped {how_many(skipped, noun)}"
-    emit(
-        {"topic": str(name), "subscription": subscription, "skipped": skipped, "unit": unit},
-        as_json=as_json,
-        text=text,
-    )
+    emit({"topic": str(name), "subscription": subscription, "skipped": skipped, "unit": unit}, text)
 
 
 @operation(command, "reset", "topic", "subscription")
 @click.argument("where", nargs=-1, required=True)
 @click.option("--after", is_flag=True, help="Start after the message of WHERE.")
 @yes_option
-def reset(
-    topic: str,
-    subscription: str,
-    where: tuple[str, ...],
-    after: bool,
-    yes: bool,
-    cluster: Cluster,
-    as_json: bool,
-) -> None:
+def reset(topic: str, subscription: str, where: tuple[str, ...], after: bool, cluster: Cluster) -> None:
     """Reset SUBSCRIPTION of TOPIC to the position WHERE.
 
     WHERE is earliest, latest, 2h ago, 2026-01-31T12:00 (local time without a zone), milliseconds since 1970,
@@ -178,15 +160,14 @@ def reset(
     part = cluster.admin().subscriptions
     if after and not isinstance(start, MessageId):
         raise click.UsageError("--after is for LEDGER:ENTRY")
-    confirm(f"Move {subscription!r} of {topic} to {_said(start)} and lose its acknowledgements?", yes=yes)
+    confirm(f"Move {subscription!r} of {topic} to {_said(start)} and lose its acknowledgements?")
     if isinstance(start, MessageId):
         part.reset_to_id(topic, subscription, start, exclusive=after)
     else:
         part.reset_to_time(topic, subscription, start)
     emit(
         {"topic": topic, "subscription": subscription, "from": _said(start)},
-        as_json=as_json,
-        text=f"{subscription} reads from {_said(start)} on",
+        f"{subscription} reads from {_said(start)} on",
     )
 
 
@@ -197,13 +178,7 @@ def reset(
 )
 @yes_option
 def expire(
-    topic: str,
-    subscription: str,
-    age: dt.timedelta | None,
-    last: MessageId | None,
-    yes: bool,
-    cluster: Cluster,
-    as_json: bool,
+    topic: str, subscription: str, age: dt.timedelta | None, last: MessageId | None, cluster: Cluster
 ) -> None:
     """Expire old messages of SUBSCRIPTION: they count as acknowledged."""
     if (age is None) == (last is None):
@@ -211,21 +186,19 @@ def expire(
     part = cluster.admin().subscriptions
     if age is not None:
         older = span(age.total_seconds())
-        confirm(f"Expire the messages older than {older} in {subscription!r} of {topic}?", yes=yes)
+        confirm(f"Expire the messages older than {older} in {subscription!r} of {topic}?")
         part.expire(topic, subscription, age)
         text = f"{subscription} continues without messages older than {older}"
     elif last is not None:
-        confirm(f"Expire the messages in {subscription!r} of {topic} up to {id_text(last)}?", yes=yes)
+        confirm(f"Expire the messages in {subscription!r} of {topic} up to {id_text(last)}?")
         part.expire_to_id(topic, subscription, last)
         text = f"{subscription} continues after {id_text(last)}"
-    emit({"topic": topic, "subscription": subscription, "expired": True}, as_json=as_json, text=text)
+    emit({"topic": topic, "subscription": subscription, "expired": True}, text)
 
 
 @operation(command, "redeliver-unacked", "topic", "subscription")
 @click.argument("after", type=SPAN)
-def redeliver_unacked(
-    topic: str, subscription: str, after: dt.timedelta, cluster: Cluster, as_json: bool
-) -> None:
+def redeliver_unacked(topic: str, subscription: str, after: dt.timedelta, cluster: Cluster) -> None:
     """Redeliver messages of SUBSCRIPTION that are not acknowledged within AFTER, such as 60s; 0: never.
 
     Works with Geminga brokers; Apache Pulsar stores the property and ignores it.
@@ -236,8 +209,7 @@ def redeliver_unacked(
     part.set_properties(name, subscription, {**properties, "redeliver-unacked-after-seconds": f"{seconds:g}"})
     emit(
         {"topic": str(name), "subscription": subscription, "seconds": seconds},
-        as_json=as_json,
-        text=f"{subscription}: unacknowledged messages "
+        f"{subscription}: unacknowledged messages "
         + (f"are redelivered after {seconds:g} s" if seconds else "are not redelivered"),
     )
 
@@ -257,9 +229,7 @@ def redeliver_unacked(
 @click.option("--count", "-n", "count_max", type=click.IntRange(1), help="Most messages to send.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
 @yes_option
-def redrive(
-    topic: str, subscription: str, cluster: Cluster, as_json: bool, dry_run: bool, yes: bool, **options: Any
-) -> None:
+def redrive(topic: str, subscription: str, cluster: Cluster, dry_run: bool, **options: Any) -> None:
     """Send dead letters of SUBSCRIPTION back to the topic they came from.
 
     All subscriptions of that topic get them. A consumer with retry_enabled also takes them from its retry
@@ -268,7 +238,7 @@ def redrive(
     """
     from geminga.cli import redriving
 
-    redriving.run(cluster, topic, subscription, options, asks=not yes, only_looks=dry_run, as_json=as_json)
+    redriving.run(cluster, topic, subscription, options, only_looks=dry_run)
 
 
 def _said(where: Any) -> str:

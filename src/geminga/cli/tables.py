@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from geminga.cli.common import wants_json
+
 NAME_WIDTH = 28
 
 
@@ -22,10 +24,10 @@ class TableColumn(NamedTuple):
     style: Callable[[Any], str | None] = lambda value: None
 
 
-def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn], *, as_json: bool) -> int:
+def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn]) -> int:
     """Print rows and return their number. A table has a header also when it is piped; values are not
     truncated."""
-    if as_json:
+    if wants_json():
         number = 0
         for row in rows:
             click.echo(json.dumps(row, separators=(",", ":"), default=str))

@@ -35,7 +35,6 @@ def command(
     decode: bool,
     span: dt.timedelta | None,
     cluster: Cluster,
-    as_json: bool,
 ) -> None:
     """Print new messages of TOPIC as they are published, one per line, until Ctrl-C.
 
@@ -46,6 +45,4 @@ def command(
     with cluster.client() as client:
         check_exists(client, topic)
         reader = open_reader(client, topic, where, **schema_arguments(decode))
-        print_messages(
-            reader.read_next, only, count, idle_ms=None, seconds=seconds, decode=decode, as_json=as_json
-        )
+        print_messages(reader.read_next, only, count, idle_ms=None, seconds=seconds, decode=decode)

@@ -22,7 +22,7 @@ def command() -> None:
 
 
 @operation(command, "list")
-def list_tenants(cluster: Cluster, as_json: bool) -> None:
+def list_tenants(cluster: Cluster) -> None:
     """List the tenants with their admin roles and clusters."""
     admin = cluster.admin()
     rows = []
@@ -35,7 +35,7 @@ def list_tenants(cluster: Cluster, as_json: bool) -> None:
                 "allowed_clusters": list(info.allowed_clusters),
             }
         )
-    print_rows(rows, _COLUMNS, as_json=as_json)
+    print_rows(rows, _COLUMNS)
 
 
 @operation(command, "create", "tenant")
@@ -43,12 +43,10 @@ def list_tenants(cluster: Cluster, as_json: bool) -> None:
 @click.option(
     "--cluster", "clusters", multiple=True, help="Allowed cluster; may be repeated.  [default: all]"
 )
-def create(
-    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster, as_json: bool
-) -> None:
+def create(tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster) -> None:
     """Create TENANT."""
     cluster.admin().tenants.create(tenant, admin_roles=roles, allowed_clusters=clusters or None)
-    emit({"tenant": tenant, "created": True}, as_json=as_json, text=f"created {tenant}")
+    emit({"tenant": tenant, "created": True}, f"created {tenant}")
 
 
 @operation(command, "update", "tenant")
@@ -57,21 +55,19 @@ def create(
     help="New admin role, replacing all present ones; may be repeated.",
 )  # fmt: skip
 @click.option("--cluster", "clusters", multiple=True, help="New allowed cluster, replacing all present ones.")
-def update(
-    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster, as_json: bool
-) -> None:
+def update(tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster) -> None:
     """Change TENANT; fields without an option stay."""
     if not roles and not clusters:
         raise click.UsageError("give --admin-role or --cluster")
     cluster.admin().tenants.update(tenant, admin_roles=roles or None, allowed_clusters=clusters or None)
-    emit({"tenant": tenant, "updated": True}, as_json=as_json, text=f"updated {tenant}")
+    emit({"tenant": tenant, "updated": True}, f"updated {tenant}")
 
 
 @operation(command, "delete", "tenant")
 @click.option("--force", is_flag=True, help="Delete its namespaces, topics and messages too.")
 @yes_option
-def delete(tenant: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
+def delete(tenant: str, force: bool, cluster: Cluster) -> None:
     """Delete TENANT."""
-    confirm(f"Delete {tenant}{' with all namespaces, topics and messages' if force else ''}?", yes=yes)
+    confirm(f"Delete {tenant}{' with all namespaces, topics and messages' if force else ''}?")
     cluster.admin().tenants.delete(tenant, force=force)
-    emit({"tenant": tenant, "deleted": True}, as_json=as_json, text=f"deleted {tenant}")
+    emit({"tenant": tenant, "deleted": True}, f"deleted {tenant}")

@@ -7,7 +7,6 @@ import datetime as dt
 import json
 import os
 import secrets
-import stat
 import sys
 import time
 from collections.abc import Callable
@@ -29,27 +28,12 @@ from geminga.broker.rules.tokens import (
     secret_algorithms,
 )
 from geminga.broker.serving.credentials import read_key, read_secret
-from geminga.cli.common import Commands
+from geminga.cli.common import Commands, write_private
 from geminga.cli.units import SPAN
 from geminga.errors import UsageError
 
 _RSA_BITS = {"RS256": 2048, "RS384": 3072, "RS512": 4096, "PS256": 2048, "PS384": 3072, "PS512": 4096}
 _PAIR_ALGORITHMS = (*RSA_ALGORITHMS, *CURVE_ALGORITHMS.values())
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, replacing an existing file atomically; a device or a link,
-    such as /dev/stdout, is written to."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                os.fchmod(file.fileno(), 0o600)
-            file.write(data)
-        return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-    os.replace(beside, path)
 
 
 @click.group("token", cls=Commands)
@@ -75,7 +59,7 @@ def create_secret_key(algorithm: str, output: Path | None, as_base64: bool) -> N
     key = secrets.token_bytes(SECRET_ALGORITHMS[algorithm])
     data = base64.b64encode(key) if as_base64 else key
     if output is not None:
-        _write(output, data)
+        write_private(output, data)
         return
     if sys.stdout.isatty() and not as_base64:
         raise UsageError("the secret is 32 bytes or more, not text: give --output FILE or --base64")
@@ -114,8 +98,8 @@ def create_key_pair(algorithm: str, private_key: Path, public_key: Path) -> None
     else:
         curves = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1(), "ES512": ec.SECP521R1()}
         key = ec.generate_private_key(curves[algorithm])
-    _write(private_key, key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()))
-    _write(public_key, key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+    write_private(private_key, key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()))
+    write_private(public_key, key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
 @command.command("create")

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import WordChoice, json_option
+from geminga.cli.common import WordChoice, json_option, wants_json
 from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
 from geminga.cli.tables import TableColumn, fitted, table, trouble
 from geminga.cli.units import PATTERN, SPAN, count, rate, size, span
@@ -81,14 +81,13 @@ def command(
     pattern: re.Pattern[str],
     topics_max: int,
     cluster: Cluster,
-    as_json: bool,
 ) -> None:
     """Show a live table of the topics of namespaces (default: public/default), until Ctrl-C.
 
     Idle topics, without traffic and backlog, are hidden. If the output is not a terminal, print once, or
     --count times. With --json, print one line per refresh.
     """
-    live = sys.stdout.isatty() and not as_json
+    live = sys.stdout.isatty() and not wants_json()
     left = frames if frames is not None else (None if live else 1)
     names: list[str] = []
     listed_at = float("-inf")
@@ -101,7 +100,7 @@ def command(
                 names, listed_at = _names(admin, namespaces or (DEFAULT_NAMESPACE,), pattern), began
             rows = look(admin, names[:topics_max], by_subscription)
             rows.sort(key=_key(sort))
-            if as_json:
+            if wants_json():
                 click.echo(json.dumps({"time": int(time.time() * 1000), "rows": rows}, separators=(",", ":")))
             else:
                 active = rows if everything else [row for row in rows if not _is_idle(row)]

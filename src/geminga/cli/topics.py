@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, confirm, emit, pairs, yes_option
+from geminga.cli.common import Commands, confirm, emit, pairs, wants_json, yes_option
 from geminga.cli.connecting import operation
-from geminga.cli.permissions import add_permission_commands
-from geminga.cli.policies import add_policy_commands
+from geminga.cli.policies import add_permission_commands, add_policy_commands
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import SIZE, backlog_of, count, id_text, rate, size
 from geminga.client.admin.sync import TopicPolicies
@@ -35,7 +34,7 @@ def command() -> None:
 
 @operation(command, "list")
 @click.argument("namespace", default="public/default")
-def list_topics(namespace: str, cluster: Cluster, as_json: bool) -> None:
+def list_topics(namespace: str, cluster: Cluster) -> None:
     """List the topics of NAMESPACE (tenant/namespace); a partitioned topic is one row."""
     if namespace.count("/") != 1 or not all(namespace.split("/")):
         raise click.BadParameter(f"{namespace!r} is not tenant/namespace", param_hint="NAMESPACE")
@@ -49,47 +48,47 @@ def list_topics(namespace: str, cluster: Cluster, as_json: bool) -> None:
     rows += [
         {"topic": str(t), "partitions": 0} for t in plain if t.partition < 0 or str(t.base) not in inside
     ]
-    print_rows(sorted(rows, key=lambda row: str(row["topic"])), _LISTED, as_json=as_json)
+    print_rows(sorted(rows, key=lambda row: str(row["topic"])), _LISTED)
 
 
 @operation(command, "create", "topic")
 @click.option("--partitions", "-p", type=click.IntRange(0), default=0, help="0: not partitioned.")
-def create(topic: str, partitions: int, cluster: Cluster, as_json: bool) -> None:
+def create(topic: str, partitions: int, cluster: Cluster) -> None:
     """Create TOPIC."""
     name = TopicName.parse(topic)
     cluster.admin().topics.create(name, partitions=partitions)
-    emit({"topic": str(name), "partitions": partitions}, as_json=as_json, text=f"created {name}")
+    emit({"topic": str(name), "partitions": partitions}, f"created {name}")
 
 
 @operation(command, "partitions", "topic")
 @click.option("--set", "-p", "new_count", type=click.IntRange(1), help="Grow to this many partitions.")
-def partitions(topic: str, new_count: int | None, cluster: Cluster, as_json: bool) -> None:
+def partitions(topic: str, new_count: int | None, cluster: Cluster) -> None:
     """Show or grow the number of partitions of TOPIC."""
     name, topics = TopicName.parse(topic), cluster.admin().topics
     if new_count is not None:
         topics.update_partitions(name, new_count)
     found = topics.partitions(name)
-    emit({"topic": str(name), "partitions": found}, as_json=as_json, text=str(found))
+    emit({"topic": str(name), "partitions": found}, str(found))
 
 
 @operation(command, "delete", "topic")
 @click.option("--force", is_flag=True, help="Disconnect its clients first.")
 @yes_option
-def delete(topic: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
+def delete(topic: str, force: bool, cluster: Cluster) -> None:
     """Delete TOPIC with its messages and subscriptions."""
     name = TopicName.parse(topic)
-    confirm(f"Delete {name} with its messages and subscriptions?", yes=yes)
+    confirm(f"Delete {name} with its messages and subscriptions?")
     cluster.admin().topics.delete(name, force=force)
-    emit({"topic": str(name), "deleted": True}, as_json=as_json, text=f"deleted {name}")
+    emit({"topic": str(name), "deleted": True}, f"deleted {name}")
 
 
 @operation(command, "stats", "topic")
 @click.option("--internal", is_flag=True, help="Ledgers and cursors of a partition or unpartitioned topic.")
-def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
+def stats(topic: str, internal: bool, cluster: Cluster) -> None:
     """Show rates, backlog, producers and subscriptions of TOPIC."""
     name, topics = TopicName.parse(topic), cluster.admin().topics
     if internal:
-        _internal(topics.internal_stats(name), as_json)
+        _internal(topics.internal_stats(name))
         return
     found = topics.stats(name)
     lines = [
@@ -103,16 +102,16 @@ def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
         consumers = how_many(len(row.consumers), f"{row.type} consumer") if row.consumers else "no consumer"
         unacknowledged = f"{count(row.unacked_messages)} unacknowledged"
         lines.append(f"  {subscription}: {consumers}, backlog {backlog_of(row)}, {unacknowledged}")
-    emit(found.raw, as_json=as_json, text="\n".join(lines))
+    emit(found.raw, "\n".join(lines))
 
 
 def _flow(messages: float, size_of_all: float) -> str:
     return f"{rate(messages).removesuffix('/s')} messages/s, {size(size_of_all)}/s"
 
 
-def _internal(found: Any, as_json: bool) -> None:
-    if as_json:
-        emit(found.raw, as_json=True, text="")
+def _internal(found: Any) -> None:
+    if wants_json():
+        emit(found.raw, "")
         return
     click.echo(
         f"{how_many(len(found.ledgers), 'ledger')}, {how_many(found.number_of_entries, 'entry')}, "
@@ -124,7 +123,7 @@ def _internal(found: Any, as_json: bool) -> None:
         TableColumn("entries", "entries", count, right=True),
         TableColumn("size", "size", size, right=True),
     )
-    print_rows(rows, columns, as_json=False)
+    print_rows(rows, columns)
     for name, cursor in sorted(found.cursors.items()):
         first, behind, _ = cursor.individually_deleted_messages.strip("[]").partition("]")
         also = f", and behind it {first}], ..." if behind or first else ""
@@ -137,7 +136,7 @@ def _internal(found: Any, as_json: bool) -> None:
 @operation(command, "compact", "topic")
 @click.option("--status", is_flag=True, help="Only show the status of the last compaction.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end.")
-def compact(topic: str, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
+def compact(topic: str, status: bool, wait: bool, cluster: Cluster) -> None:
     """Compact TOPIC: readers with read_compacted receive the newest message of each key.
 
     Exits with 1 if the compaction fails.
@@ -146,14 +145,14 @@ def compact(topic: str, status: bool, wait: bool, cluster: Cluster, as_json: boo
     names = topics.names(topic)
     if not status:
         topics.compact(topic)
-    _print_status(names, topics.compaction_status, status, wait, as_json)
+    _print_status(names, topics.compaction_status, status, wait)
 
 
 @operation(command, "offload", "topic")
 @click.option("--keep", type=SIZE, default="0", help="Size of the newest ledgers to keep, such as 1G.")
 @click.option("--status", is_flag=True, help="Only show the status of the last offload.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end.")
-def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
+def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster) -> None:
     """Move the closed ledgers of TOPIC to the broker's offload location; readers are not affected.
 
     Exits with 1 if the offload fails.
@@ -169,8 +168,8 @@ def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster, a
             moving.append(each)
         else:
             text = f"{each}  nothing to move: the open ledger and --keep stay; see `topics stats --internal`"
-            emit({"topic": each, "status": "NOTHING_TO_MOVE"}, as_json=as_json, text=text)
-    _print_status(moving, topics.offload_status, status, wait, as_json)
+            emit({"topic": each, "status": "NOTHING_TO_MOVE"}, text)
+    _print_status(moving, topics.offload_status, status, wait)
 
 
 def _first_kept(ledgers: Sequence[LedgerInfo], keep: int) -> int:
@@ -185,7 +184,7 @@ def _first_kept(ledgers: Sequence[LedgerInfo], keep: int) -> int:
     return kept
 
 
-def _print_status(names: Sequence[str], query: Any, status: bool, wait: bool, as_json: bool) -> None:
+def _print_status(names: Sequence[str], query: Any, status: bool, wait: bool) -> None:
     """Print the status of an operation on each topic; with ``wait``, after its end."""
     failed = False
     for each in names:
@@ -195,48 +194,42 @@ def _print_status(names: Sequence[str], query: Any, status: bool, wait: bool, as
             found = query(each)
         failed |= found.status == "ERROR"
         error = f": {found.last_error}" if found.last_error else ""
-        emit(
-            {"topic": each, **found.raw},
-            as_json=as_json,
-            text=f"{each}  {_STATUS_WORDS.get(found.status, found.status)}{error}",
-        )
+        emit({"topic": each, **found.raw}, f"{each}  {_STATUS_WORDS.get(found.status, found.status)}{error}")
     if failed and not status:
         raise SystemExit(1)
 
 
 @operation(command, "unload", "topic")
-def unload(topic: str, cluster: Cluster, as_json: bool) -> None:
+def unload(topic: str, cluster: Cluster) -> None:
     """Disconnect all clients from TOPIC: they reconnect, and unacknowledged messages are redelivered."""
     name = TopicName.parse(topic)
     cluster.admin().topics.unload(name)
-    emit({"topic": str(name), "unloaded": True}, as_json=as_json, text=f"unloaded {name}")
+    emit({"topic": str(name), "unloaded": True}, f"unloaded {name}")
 
 
 @operation(command, "terminate", "topic")
 @yes_option
-def terminate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
+def terminate(topic: str, cluster: Cluster) -> None:
     """Refuse new messages for TOPIC forever; consumers can still read to its end."""
     name = TopicName.parse(topic)
-    confirm(f"Refuse new messages for {name} forever?", yes=yes)
+    confirm(f"Refuse new messages for {name} forever?")
     for each, last in cluster.admin().topics.terminate(name).items():
-        emit(
-            {"topic": each, "last": id_text(last)}, as_json=as_json, text=f"{each} ends with {id_text(last)}"
-        )
+        emit({"topic": each, "last": id_text(last)}, f"{each} ends with {id_text(last)}")
 
 
 @operation(command, "truncate", "topic")
 @yes_option
-def truncate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
+def truncate(topic: str, cluster: Cluster) -> None:
     """Delete all messages of TOPIC, acknowledged or not."""
     name = TopicName.parse(topic)
-    confirm(f"Delete all messages of {name}?", yes=yes)
+    confirm(f"Delete all messages of {name}?")
     cluster.admin().topics.truncate(name)
-    emit({"topic": str(name), "truncated": True}, as_json=as_json, text=f"truncated {name}")
+    emit({"topic": str(name), "truncated": True}, f"truncated {name}")
 
 
 @operation(command, "properties", "topic")
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...", callback=pairs)
-def properties(topic: str, changes: dict[str, str], cluster: Cluster, as_json: bool) -> None:
+def properties(topic: str, changes: dict[str, str], cluster: Cluster) -> None:
     """Show or set properties of TOPIC; NAME= removes a property."""
     topics = cluster.admin().topics
     for name, value in changes.items():
@@ -245,7 +238,7 @@ def properties(topic: str, changes: dict[str, str], cluster: Cluster, as_json: b
         else:
             topics.remove_property(topic, name)
     rows = [{"name": name, "value": value} for name, value in sorted(topics.properties(topic).items())]
-    print_rows(rows, (TableColumn("name", "name"), TableColumn("value", "value")), as_json=as_json)
+    print_rows(rows, (TableColumn("name", "name"), TableColumn("value", "value")))
 
 
 add_permission_commands(command, "topics", click.argument("resource", metavar="TOPIC"))

@@ -7,20 +7,14 @@ import click
 from geminga.cli.common import LazyGroup
 
 COMMANDS = {
-    "advise": (
-        "geminga.cli.tune_advise",
-        "Advise settings for a topic's traffic, with reasons and warnings.",
-    ),
-    "capacity": (
-        "geminga.cli.tune_capacity",
-        "Find the highest rate that a broker keeps within the latency budget, before and after.",
-    ),
-    "fleet": ("geminga.cli.tune_fleet", "Advise settings for all topics of a cluster, with the savings."),
-    "prove": ("geminga.cli.tune_prove", "Measure on a broker what the advised settings save."),
+    "advise": "Advise settings for a topic's traffic, with reasons and warnings.",
+    "capacity": "Find the highest rate that a broker keeps within the latency budget, before and after.",
+    "fleet": "Advise settings for all topics of a cluster, with the savings.",
+    "prove": "Measure on a broker what the advised settings save.",
 }
-"""Name of each sub-command: its module (which holds a ``command``) and its line in the help."""
+"""Help line of each sub-command."""
 
 
-@click.group("tune", cls=LazyGroup, sections={"Commands": COMMANDS})
+@click.group("tune", cls=LazyGroup, sections={"Commands": COMMANDS}, modules="geminga.cli.tune_")
 def command() -> None:
     """Advise, measure and compare producer settings."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Duration, json_option
+from geminga.cli.common import Duration, json_option, wants_json
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import (
     OutputFile,
@@ -27,6 +27,10 @@ from geminga.tuning.observe import TopicObservation, observe
 from geminga.tuning.sample import Sample, standard_sample
 from geminga.tuning.stock import STOCK, stock
 
+_OBSERVED = (
+    "topic", "service_url", "seconds", "batch_fill", "compression_ratio", "producers", "entries_per_second",
+    "entries_per_second_by_partition", "notes",
+)  # fmt: skip
 CODECS = {codec.name.upper(): codec for codec in CompressionType}
 
 
@@ -71,7 +75,6 @@ def command(
     stock_name: str,
     kinds: tuple[str, ...],
     apply_path: Path | None,
-    as_json: bool,
 ) -> None:
     """Advise producer settings for a topic, with reasons, effects and warnings.
 
@@ -104,7 +107,7 @@ def command(
     )
     if apply_path is not None:
         apply_path.write_text(render.toml(found))
-    click.echo(json.dumps(as_dict(found)) if as_json else render.text(found, kinds))
+    click.echo(json.dumps(as_dict(found)) if wants_json() else render.text(found, kinds))
 
 
 def _refuse_numbers(traffic: dict[str, Any]) -> None:
@@ -167,15 +170,7 @@ def as_dict(advice: Advice) -> dict[str, Any]:
         "observed": None
         if seen is None
         else {
-            "topic": seen.topic,
-            "service_url": seen.service_url,
-            "seconds": seen.seconds,
-            "batch_fill": seen.batch_fill,
+            **{name: getattr(seen, name) for name in _OBSERVED},
             "compression": seen.compression.name,
-            "compression_ratio": seen.compression_ratio,
-            "producers": seen.producers,
-            "entries_per_second": seen.entries_per_second,
-            "entries_per_second_by_partition": seen.entries_per_second_by_partition,
-            "notes": seen.notes,
         },
     }

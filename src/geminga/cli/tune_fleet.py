@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from geminga.cli.common import Duration, json_option
+from geminga.cli.common import Duration, json_option, wants_json
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
@@ -57,7 +57,6 @@ def command(
     compression: str,
     stock: str,
     output: Path,
-    as_json: bool,
 ) -> None:
     """Advise producer settings for all topics of a cluster, with the savings.
 
@@ -88,4 +87,6 @@ def command(
     text = report(result, found)
     (output / "fleet.md").write_text(text)
     (output / "fleet.json").write_text(json.dumps(asdict(found), indent=1))
-    click.echo(json.dumps(asdict(found)) if as_json else text + f"\nSettings of all topics are in {output}.")
+    click.echo(
+        json.dumps(asdict(found)) if wants_json() else text + f"\nSettings of all topics are in {output}."
+    )

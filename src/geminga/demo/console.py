@@ -57,9 +57,7 @@ class Console:
             return most[title]
 
         if not self._rich.is_terminal:
-            lines = _Lines(self, titles, total)
-            yield lambda title, done, note: lines.update(title, highest(title, done), note)
-            lines.tell()
+            yield from self._lines(titles, total, highest)
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -75,6 +73,27 @@ class Console:
             yield lambda title, done, note: bar.update(
                 tasks[title], completed=highest(title, done), note=note
             )
+
+    def _lines(
+        self, titles: Sequence[str], total: int, highest: Callable[[str, int], int]
+    ) -> Iterator[Update]:
+        """Print a progress line from time to time, and at the end if it has changed."""
+        parts, last, told = dict.fromkeys(titles, "0%"), "", time.monotonic()
+
+        def tell() -> None:
+            nonlocal last, told
+            line, told = ", ".join(f"{title} {part}" for title, part in parts.items()), time.monotonic()
+            if line != last:
+                self.step(f"{line} of {total:,}")
+                last = line
+
+        def update(title: str, done: int, note: str) -> None:
+            parts[title] = f"{highest(title, done) / max(1, total):.0%}{f' ({note})' if note else ''}"
+            if time.monotonic() - told >= LINE_SECONDS:
+                tell()
+
+        yield update
+        tell()
 
     def summary(self, summary: dict[str, Any]) -> None:
         """Print the result: proof, rates, and statistics of the flights."""
@@ -133,29 +152,3 @@ class Console:
             f"the rollup: {rollup['windows']:,} windows in the lake, {rollup['messages']:,} messages in its "
             f"topic, {'the same ones' if rollup['is_equal'] else 'and they DIFFER'}"
         )
-
-
-class _Lines:
-    """Progress without a terminal: occasional lines."""
-
-    def __init__(self, console: Console, titles: Sequence[str], total: int) -> None:
-        self._console, self._total = console, total
-        self._done = dict.fromkeys(titles, (0, ""))
-        self._told = time.monotonic()
-        self._last = ""
-
-    def update(self, title: str, done: int, note: str) -> None:
-        self._done[title] = (done, note)
-        if time.monotonic() - self._told >= LINE_SECONDS:
-            self.tell()
-
-    def tell(self) -> None:
-        self._told = time.monotonic()
-        parts = (
-            f"{title} {done / max(1, self._total):.0%}{f' ({note})' if note else ''}"
-            for title, (done, note) in self._done.items()
-        )
-        line = ", ".join(parts)
-        if line != self._last:
-            self._console.step(f"{line} of {self._total:,}")
-            self._last = line

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
+
+from pyarrow import fs
 
 import geminga
 from geminga.demo.flights import Checksum
 from geminga.demo.pipeline import Lake
+from geminga.spark.offset_log import last_batch
 from geminga.spark.pipelines import lake as tables
 
 READ_SECONDS_MAX = 30
@@ -84,8 +86,7 @@ def account(
 def micro_batches(checkpoint: str) -> tuple[int, int]:
     """Return the last planned and the last committed micro-batch of a checkpoint; -1 before the first."""
     planned, committed = (
-        max((int(each.name) for each in Path(checkpoint, log).glob("*") if each.name.isdigit()), default=-1)
-        for log in ("offsets", "commits")
+        last_batch(fs.LocalFileSystem(), f"{checkpoint}/{log}") for log in ("offsets", "commits")
     )
     return planned, committed
 

@@ -1,9 +1,8 @@
 """Size of a micro-batch: its limits, shared fairly by the partitions that have a backlog.
 
 The rows and bytes of an entry are known only after reading it. So the first entries of each share are read
-(`EntrySample`) and counted exactly; tasks get them with their ranges, so no entry is fetched twice. The rest
-of a larger share is estimated by the average cost of those entries. An entry is never split, and a
-micro-batch takes at least one.
+(`EntrySample`) and counted exactly. The rest of a larger share is estimated by the average cost of those
+entries. An entry is never split, and a micro-batch takes at least one.
 
 No I/O here: `admit` takes two functions, one that reads entries and one that steps ahead.
 """
@@ -14,10 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from geminga.spark.offsets import Offset, Partition, entries_between
-from geminga.wire.metadata import RawEntry
 
 PEEK_BYTES_MAX = 256 * 1024
-"""Maximum stored bytes read in advance from one partition; they travel with a task."""
+"""Maximum stored bytes read in advance from one partition."""
 PEEK_BYTES_TOTAL_MAX = 4 * 1024 * 1024
 """Maximum stored bytes read in advance from all partitions of a micro-batch."""
 WAVES_MAX = 8
@@ -115,9 +113,8 @@ class EntryCostEstimate:
 
 @dataclass(slots=True)
 class MeasuredEntry:
-    """An entry that was read in advance."""
+    """An entry that was read in advance: the offset after it, and its cost."""
 
-    entry: RawEntry
     place: Offset
     cost: EntryCost
 
@@ -161,11 +158,6 @@ class PartitionBudget:
         if self.ends_seen and self.taken == len(self.seen):
             self.at = self.end
         return spent
-
-    @property
-    def head(self) -> list[RawEntry]:
-        """Return the entries of `seen` that were taken: they begin the partition's range."""
-        return [seen.entry for seen in self.seen[: self.taken]]
 
 
 @dataclass(frozen=True, slots=True)

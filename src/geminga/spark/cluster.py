@@ -6,13 +6,12 @@ connection options, and recreated after a fork.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from geminga.errors import InvalidConfiguration, PulsarException, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
@@ -20,7 +19,7 @@ from geminga.schema_info import SchemaInfo
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.spark.option_values import matches
 from geminga.spark.options import ConnectionOptions
-from geminga.spark.watch import PulsarCursors, PulsarPartitions
+from geminga.spark.watch import PulsarCursors, PulsarPartitions, all_at_once
 from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:
@@ -100,10 +99,7 @@ class Cluster:
 
     def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
         """Return the partitions of each topic, or `TopicNotFound`."""
-        return self.client.runtime.call(self._partitions(topics))
-
-    async def _partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
-        return list(await asyncio.gather(*(self._of_topic(topic) for topic in topics)))
+        return all_at_once(self.client, self._of_topic, topics)
 
     async def _of_topic(self, topic: str) -> list[Partition] | TopicNotFound:
         name = TopicName.parse(topic)
@@ -147,12 +143,10 @@ class Cluster:
 
     def newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
         """Return the newest schema of each partition's topic with its version; None if it has no schema."""
-        return self.client.runtime.call(self._newest_schemas(partitions))
-
-    async def _newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
         schemas = self.client.context.schemas
-        asked = (schemas.newest_with_version(partition_topic(each)) for each in partitions)
-        return list(await asyncio.gather(*asked))
+        return all_at_once(
+            self.client, lambda each: schemas.newest_with_version(partition_topic(each)), partitions
+        )
 
     def schema(self, partition: Partition, version: bytes) -> SchemaInfo | None:
         """Return a version of its topic's schema; None when there is no such version."""
@@ -194,16 +188,11 @@ def open_client(options: ConnectionOptions) -> Client:
 
     return Client(
         options.service_url,
-        authentication=_authentication(options),
         operation_timeout_seconds=options.operation_timeout_ms / 1000,
         connection_timeout_ms=options.connection_timeout_ms,
         keep_alive_interval_seconds=options.keep_alive_interval_seconds,
         listener_name=options.listener_name,
-        tls_trust_certs_file_path=options.tls_trust_certs_file_path,
-        tls_allow_insecure_connection=options.tls_allow_insecure_connection,
-        tls_validate_hostname=options.tls_validate_hostname,
-        tls_certificate_file_path=options.tls_certificate_file_path,
-        tls_private_key_file_path=options.tls_key_file_path,
+        **_access(options),
     )
 
 
@@ -211,15 +200,19 @@ def open_admin(options: ConnectionOptions, admin_url: str) -> Admin:
     """Return a new admin client. Raises `InvalidConfiguration` naming the faulty option."""
     from geminga.client.admin.sync import Admin
 
-    return Admin(
-        admin_url,
-        _authentication(options),
-        tls_trust_certs_file_path=options.tls_trust_certs_file_path,
-        tls_allow_insecure_connection=options.tls_allow_insecure_connection,
-        tls_validate_hostname=options.tls_validate_hostname,
-        tls_certificate_file_path=options.tls_certificate_file_path,
-        tls_private_key_file_path=options.tls_key_file_path,
-    )
+    return Admin(admin_url, **_access(options))
+
+
+def _access(options: ConnectionOptions) -> dict[str, Any]:
+    """Return the arguments of clients and admins for credentials and TLS."""
+    return {
+        "authentication": _authentication(options),
+        "tls_trust_certs_file_path": options.tls_trust_certs_file_path,
+        "tls_allow_insecure_connection": options.tls_allow_insecure_connection,
+        "tls_validate_hostname": options.tls_validate_hostname,
+        "tls_certificate_file_path": options.tls_certificate_file_path,
+        "tls_private_key_file_path": options.tls_key_file_path,
+    }
 
 
 def _authentication(options: ConnectionOptions) -> Authentication | None:

@@ -8,8 +8,7 @@ uncompacted: any replacement is among them. A stream gets the replacements in it
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 from geminga.ids import MessageId
@@ -19,12 +18,11 @@ from geminga.spark.range_entries import RangeEntries
 from geminga.spark.ranges import Range, behind_message
 from geminga.wire.metadata import RawEntry
 
-_IDLE_SECONDS = (0.05, 1.0)
-"""Idle seconds after which a reader checks for more entries: the first time, and later."""
-
 
 class CompactedEntries(RangeEntries):
     """Entries of one range of a compacted topic, where missing entries are no loss."""
+
+    idle_seconds = (0.05, 1.0)
 
     def open(self, start: MessageId, stop: Offset) -> EntrySource:
         return self._open_broker(start, stop)
@@ -35,35 +33,19 @@ class CompactedEntries(RangeEntries):
     def _check_missing(self, place: Offset, entry: RawEntry) -> None:
         """Accept gaps: compaction removes single entries."""
 
-    def _arriving(self, after: Offset) -> Iterator[RawEntry]:
-        poll_seconds = self.options.poll_timeout_ms / 1000
-        deadline = time.monotonic() + poll_seconds
-        self._place = after.next_place
-        idle, later = _IDLE_SECONDS
-        while True:
-            entries = self._take(min(idle, poll_seconds))
-            if entries:
-                yield from entries
-                deadline = time.monotonic() + poll_seconds
-                continue
-            last = behind_message(
-                self._ask("asking for the newest message of", lambda source: source.last_message_id())
-            )
-            if last <= self._read_through:
-                self._check_end(last)
-                return
-            if time.monotonic() > deadline:
-                self._give_up()
-                return
-            idle = later
+    def _is_at_end(self) -> bool:
+        last = behind_message(
+            self._ask("asking for the newest message of", lambda source: source.last_message_id())
+        )
+        if last > self._read_through:
+            return False
+        self._check_end(last)
+        return True
 
     def _check_end(self, last: Offset) -> None:
         """Check that the topic still reaches the range's end, which itself may be compacted away. If the
         topic's own ledgers are all gone, compaction has seen all of them."""
-        newest = self.retry_policy.call(
-            f"asking for the newest message of {self.topic}",
-            self.newest,
-        )
+        newest = self.retry_policy.call(f"asking for the newest message of {self.topic}", self.newest)
         if newest == EARLIEST < last:
             return
         if newest < self.part.end:
@@ -74,11 +56,8 @@ class CompactedEntries(RangeEntries):
 
     def newest(self) -> Offset:
         """Return the offset after the newest message that the partition itself holds."""
-        watch = self.cluster.watch(name=self.options.subscription_prefix)
-        try:
+        with closing(self.cluster.watch(name=self.options.subscription_prefix)) as watch:
             return behind_message(watch.newest([self.part.partition])[self.part.partition])
-        finally:
-            watch.close()
 
     def published_meanwhile(self) -> Range | None:
         """Return the range after this one, up to the newest message, uncompacted; None if it is empty."""

@@ -28,16 +28,8 @@ SKIPPED = "skipped"
 MALFORMED, DEAD_LETTERS, UNDECRYPTABLE, LOST = "malformed", "deadLetters", "undecryptable", "lostIntervals"
 """Messages without a row; those of them kept as dead letters; entries that no key decrypts; intervals in
 which messages may have been lost."""
-PLANS_KEPT = 3
-"""Number of plans whose reports are kept apart; later reports for older plans are ignored."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountsAddress:
-    """Topic and plan number to which the tasks of one plan send their counts."""
-
-    topic: str
-    plan: int
+REPORTS_KEPT = 10_000
+"""Number of reports that are kept apart, to count several attempts at one task once."""
 
 
 @dataclass(slots=True)
@@ -49,16 +41,15 @@ class SkipCounters:
     def add(self, reason: str, count: int = 1) -> None:
         self.counts[reason] += count
 
-    def tell(self, cluster: Cluster, to: CountsAddress | None, part: Range) -> None:
-        """Send the counts, if there are any, to the driver, if it collects them. Failures are only logged."""
-        if to is None or not self.counts:
+    def tell(self, cluster: Cluster, topic: str | None, part: Range) -> None:
+        """Send the counts, if there are any, to the driver, if it collects them in ``topic``. Failures are
+        only logged."""
+        if topic is None or not self.counts:
             return
-        report = {
-            "plan": to.plan, "part": f"{part.partition[1]} {part.start}", "topic": part.partition[0],
-            "counts": self.counts,
-        }  # fmt: skip
+        name, index = part.partition
+        report = {"topic": name, "part": f"{index} {part.start}", "counts": self.counts}
         try:
-            cluster.post(to.topic, json.dumps(report).encode())
+            cluster.post(topic, json.dumps(report).encode())
         except PulsarException as error:
             logger.warning(
                 "cannot send the counts %s of %s to the driver: %s", dict(self.counts), part, error
@@ -81,37 +72,23 @@ class SkipCountCollector:
     def __init__(self, cluster: Cluster, a_topic: str) -> None:
         """``a_topic``: a topic that the query reads; the counts go through its namespace."""
         namespace = TopicName.parse(a_topic).namespace_name
-        self.topic = f"non-persistent://{namespace}/__geminga-counts-{uuid.uuid4().hex}"
+        self.topic: str | None = f"non-persistent://{namespace}/__geminga-counts-{uuid.uuid4().hex}"
+        """Topic to which tasks send their counts; None if they are not collected."""
         self._mailbox: PulsarMailbox | None = None
         try:
             self._mailbox = cluster.mailbox(self.topic)
         except PulsarException as error:
+            self.topic = None
             logger.warning("counts of left-out messages are in the tasks' log only: %s", error)
-        self._plan = 0
-        self._what: object = None
-        self._known: dict[int, dict[tuple[str, str], dict[str, int]]] = {}
+        self._reports: dict[tuple[str, str], dict[str, int]] = {}
         self._done: dict[str, Counter[str]] = {}
-
-    def plan(self, what: object) -> CountsAddress | None:
-        """Return the address for the tasks now planned for ``what``, which may be planned again."""
-        if self._mailbox is None:
-            return None
-        if what == self._what:
-            return CountsAddress(self.topic, self._plan)
-        self._what = what
-        self._plan += 1
-        for old in [plan for plan in self._known if plan <= self._plan - PLANS_KEPT]:
-            for (topic, _), counts in self._known.pop(old).items():
-                self._done.setdefault(topic, Counter()).update(counts)
-        return CountsAddress(self.topic, self._plan)
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Return the counts since the query was started, by topic and reason."""
         self._collect()
         found = {topic: Counter(counts) for topic, counts in self._done.items()}
-        for reports in self._known.values():
-            for (topic, _), counts in reports.items():
-                found.setdefault(topic, Counter()).update(counts)
+        for (topic, _), counts in self._reports.items():
+            found.setdefault(topic, Counter()).update(counts)
         return {topic: dict(sorted(counts.items())) for topic, counts in sorted(found.items())}
 
     def _collect(self) -> None:
@@ -126,15 +103,14 @@ class SkipCountCollector:
         for message in messages:
             try:
                 report: dict[str, Any] = json.loads(message)
-                plan, place = int(report["plan"]), (str(report["topic"]), str(report["part"]))
-                counts = {str(reason): int(count) for reason, count in report["counts"].items()}
+                place = str(report["topic"]), str(report["part"])
+                self._reports[place] = {str(reason): int(n) for reason, n in report["counts"].items()}
             except (ValueError, TypeError, KeyError, AttributeError):
                 logger.warning("ignoring a message of %s that is no report", self.topic)
-                continue
-            if self._plan - PLANS_KEPT < plan <= self._plan:
-                self._known.setdefault(plan, {})[place] = counts
+        for place in list(self._reports)[:-REPORTS_KEPT]:
+            self._done.setdefault(place[0], Counter()).update(self._reports.pop(place))
 
     def close(self) -> None:
-        mailbox, self._mailbox = self._mailbox, None
+        mailbox, self._mailbox, self.topic = self._mailbox, None, None
         if mailbox is not None:
             mailbox.close()

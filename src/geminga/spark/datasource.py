@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -26,8 +27,9 @@ from geminga.filesystems import resolve
 from geminga.schema_info import SchemaInfo
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import BatchLimits
-from geminga.spark.counting import SKIPPED, CountsAddress, SkipCountCollector, SkipCounters, may_skip
+from geminga.spark.counting import SKIPPED, SkipCountCollector, SkipCounters, may_skip
 from geminga.spark.data_loss import DataLossError
+from geminga.spark.dead_letters import DeadLetters
 from geminga.spark.filters import Test, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
 from geminga.spark.offset_log import newest_offsets
@@ -55,14 +57,8 @@ from geminga.spark.releases import (
     SupportsTriggerAvailableNow,
     need_planning_by_start,
 )
-from geminga.spark.retry_policy import RetryPolicy
-from geminga.spark.schema import ArrowBatchConverter, message_columns, without_collations
-from geminga.spark.tables import read_schema
+from geminga.spark.schema import ArrowBatchConverter, message_columns, source_schema, without_collations
 from geminga.spark.tasks import query_of_task
-
-if TYPE_CHECKING:
-    from geminga.spark.dead_letters import DeadLetters
-    from geminga.spark.payloads.rows import PayloadPlan
 
 logger = logging.getLogger("geminga.spark")
 
@@ -72,13 +68,11 @@ class PulsarRanges(InputPartition):
     """The ranges that one task reads, one after the other."""
 
     parts: tuple[Range, ...]
-    report: CountsAddress | None = None
-    """Address for the counts of messages that the task leaves out."""
+    report: str | None = None
+    """Topic for the counts of messages that the task leaves out."""
 
 
-def _tasks(
-    ranges: Sequence[Range], min_partitions: int, report: CountsAddress | None = None
-) -> list[PulsarRanges]:
+def _tasks(ranges: Sequence[Range], min_partitions: int, report: str | None = None) -> list[PulsarRanges]:
     """Return the ranges as sent to the tasks."""
     return [PulsarRanges(tuple(task), report) for task in combined(ranges, max(TASKS_MIN, min_partitions))]
 
@@ -129,86 +123,91 @@ class PulsarDataSource(DataSource):
         return stream_writer(write_options(self.options), without_collations(schema))
 
 
-def _plan(options: ReadOptions, schema: StructType) -> PayloadPlan | None:
-    """Return the query's plan for payloads; None for bytes. Checks a schema that the user gave."""
+_OPTION = "option."
+"""Prefix under which Spark's catalog stores the ``OPTIONS`` of ``CREATE TABLE``."""
+
+
+def read_schema(options: Mapping[str, str]) -> StructType:
+    """Return the columns for the options, or the default ones of a table of Spark's catalog that is being
+    created. Spark does not pass a table's options to queries of a Python data source: so a table has columns
+    only, and each query names its options.
+
+    Raises `InvalidConfiguration` for options that do not fit, and for a table with options.
+    """
+    if "provider" in {name.lower() for name in options}:
+        refused = sorted(name[len(_OPTION) :] for name in options if name.lower().startswith(_OPTION))
+        if refused:
+            raise InvalidConfiguration(
+                f"a table of Spark's catalog can have no options ({', '.join(refused)}): Spark does not "
+                "pass them to queries. Use CREATE TEMPORARY VIEW ... USING pulsar OPTIONS (...); or create "
+                "the table without OPTIONS and name them at each use, as in SELECT ... FROM t WITH "
+                "('service.url' = '...', topic = '...') and INSERT INTO t WITH (...)"
+            )
+        return source_schema(None)
+    found = read_options(options)
+    if found.value_schema == "BYTES":
+        return source_schema(found.columns)
+    from geminga.spark.payloads.registry import payload_columns
+
+    return payload_columns(found, clusters.connect(found.connection))
+
+
+def _checked(options: ReadOptions, schema: StructType) -> dict[str, SchemaInfo]:
+    """Check a query's columns, and that its dead letter location can be opened. Return the topics' newest
+    schemas if payloads are read by schema."""
+    if options.dead_letter_path is not None:
+        resolve(options.dead_letter_path)
     if options.value_schema == "BYTES":
         message_columns(schema)
-        return None
-    from geminga.spark.payloads.registry import payload_plan
+        return {}
+    from geminga.spark.payloads.registry import newest_schemas
 
-    return payload_plan(options, clusters.connect(options.connection), schema)
+    return newest_schemas(options, clusters.connect(options.connection), schema)
 
 
 def _read(
-    options: ReadOptions,
-    schema: StructType,
-    plan: PayloadPlan | None,
-    part: InputPartition,
-    query: str,
+    options: ReadOptions, schema: StructType, newest: dict[str, SchemaInfo], part: InputPartition, query: str
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(part, PulsarRanges):
         return  # Spark makes up an empty partition when there is nothing to read
     for each in part.parts:
         cluster = clusters.connect(options.connection)
         skip_counters = SkipCounters()
-        with _letters(options, each, query) as letters:
-            converter: BatchConverter = (
-                ArrowBatchConverter(schema)
-                if plan is None
-                else _payload_shaper(cluster, options, schema, plan, each.partition, letters, skip_counters)
-            )
+        kept = DeadLetters(options, each, query) if options.has_dead_letters else contextlib.nullcontext()
+        with kept as letters:
+            converter: BatchConverter
+            if options.value_schema == "BYTES":
+                converter = ArrowBatchConverter(schema)
+            else:
+                from geminga.spark.payloads.rows import PayloadBatchConverter
+
+                topic = each.partition[0]
+                lookup = functools.partial(_schema_version, cluster, options, each.partition)
+                converter = PayloadBatchConverter(
+                    schema, options, topic, newest.get(topic), lookup, letters, skip_counters
+                )
             yield from read_range(cluster, options, each, converter, skip_counters)
         skip_counters.tell(cluster, part.report, each)
 
 
-def _letters(
-    options: ReadOptions, part: Range, query: str
-) -> contextlib.AbstractContextManager[DeadLetters | None]:
-    if not options.has_dead_letters:
-        return contextlib.nullcontext()
-    from geminga.spark.dead_letters import DeadLetters
-
-    return DeadLetters(options, part, query)
-
-
-def _check_dead_letters(options: ReadOptions) -> None:
-    """Check at planning time that the dead letter location can be opened."""
-    if options.dead_letter_path is not None:
-        resolve(options.dead_letter_path)
-
-
-def _payload_shaper(
-    cluster: clusters.Cluster,
-    options: ReadOptions,
-    schema: StructType,
-    plan: PayloadPlan,
-    partition: Partition,
-    letters: DeadLetters | None,
-    skip_counters: SkipCounters,
-) -> BatchConverter:
-    from geminga.spark.payloads.rows import PayloadBatchConverter
-
-    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
-
-    def lookup(version: bytes) -> SchemaInfo | None:
-        return retry_policy.call(
-            f"asking for a schema version of {partition[0]}", lambda: cluster.schema(partition, version)
-        )
-
-    return PayloadBatchConverter(schema, plan, partition[0], lookup, letters, skip_counters)
+def _schema_version(
+    cluster: clusters.Cluster, options: ReadOptions, partition: Partition, version: bytes
+) -> SchemaInfo | None:
+    return options.connection.retry_policy.call(
+        f"asking for a schema version of {partition[0]}", lambda: cluster.schema(partition, version)
+    )
 
 
 class PulsarReader(DataSourceReader):
     """A batch query: from ``startingOffsets`` to ``endingOffsets``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.plan = _plan(options, schema)
+        self.newest = _checked(options, schema)
         if options.starting_offsets == "latest":
             raise InvalidConfiguration("startingOffsets=latest gives a batch query nothing to read")
         self.options = options
         self.schema = schema
         self.tests: list[Test] = []
-        _check_dead_letters(options)
         # Tasks get this object in its present state: all attempts at this query have one name.
         self.query = f"batch-{uuid.uuid4().hex}"
 
@@ -225,7 +224,7 @@ class PulsarReader(DataSourceReader):
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, self.plan, partition, self.query)
+        return _read(self.options, self.schema, self.newest, partition, self.query)
 
 
 class FilteringReader(PulsarReader):
@@ -265,8 +264,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     clock = staticmethod(time.monotonic)
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.plan = _plan(options, schema)
-        _check_dead_letters(options)
+        self.newest = _checked(options, schema)
         self.options = options
         self.schema = schema
         self.limits = BatchLimits(
@@ -504,18 +502,13 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 is_new=is_new,
             )
         ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
-        report = self._report_to(ranges, (start, end))
+        if self._collector is None and ranges and may_skip(self.options):
+            self._collector = SkipCountCollector(self.planner.cluster, ranges[0].partition[0])
+        report = None if self._collector is None else self._collector.topic
         return _tasks(ranges, self.options.min_partitions, report)
 
-    def _report_to(self, ranges: Sequence[Range], what: object) -> CountsAddress | None:
-        if not ranges or not may_skip(self.options):
-            return None
-        if self._collector is None:
-            self._collector = SkipCountCollector(self.planner.cluster, ranges[0].partition[0])
-        return self._collector.plan(what)
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.schema, self.plan, partition, self._query())
+        return _read(self.options, self.schema, self.newest, partition, self._query())
 
     def _query(self) -> str:
         """Return, in a task, the query's id, which is valid as long as its checkpoint."""

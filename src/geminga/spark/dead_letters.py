@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import re
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,7 +32,7 @@ from geminga.filesystems import resolve, write_whole
 from geminga.spark.cluster import client_for
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions, WriteOptions
-from geminga.spark.producers import kept
+from geminga.spark.producers import named
 from geminga.spark.ranges import Range
 from geminga.spark.staging import folder_name
 
@@ -43,29 +44,29 @@ PART_BYTES_MAX = 16 * 1024 * 1024
 PROPERTY_ERROR = "DEAD_LETTER_ERROR"
 """Property with the error; the other properties are those of consumers' dead letters."""
 
-MESSAGE_COLUMNS = [
-    "value", "key", "key_bytes", "properties", "topic", "partition", "ledger_id", "entry_id", "batch_index",
-    "message_id", "publish_time", "event_time", "producer_name", "schema_version",
-]  # fmt: skip
-"""Columns read of a message that becomes a dead letter."""
-
 _US = pa.timestamp("us", tz="UTC")
+_OF_MESSAGES: dict[str, tuple[str, pa.DataType]] = {
+    "value": ("value", pa.binary()),
+    "__key": ("key_bytes", pa.binary()),
+    "__messageProperties": ("properties", pa.map_(pa.string(), pa.string())),
+    "__topic": ("topic", pa.string()),
+    "__partition": ("partition", pa.int32()),
+    "__ledgerId": ("ledger_id", pa.int64()),
+    "__entryId": ("entry_id", pa.int64()),
+    "__batchIndex": ("batch_index", pa.int32()),
+    "__messageId": ("message_id", pa.binary()),
+    "__publishTime": ("publish_time", _US),
+    "__eventTime": ("event_time", _US),
+    "__producerName": ("producer_name", pa.string()),
+}
+"""Columns of the files that are the source's, with the message columns that they are made of."""
+MESSAGE_COLUMNS = [*(column for column, _ in _OF_MESSAGES.values()), "key", "schema_version"]
+"""Columns read of a message that becomes a dead letter."""
 LETTERS = pa.schema(
     [
-        pa.field("value", pa.binary()),
-        pa.field("__key", pa.binary()),
-        pa.field("__messageProperties", pa.map_(pa.string(), pa.string())),
-        pa.field("__topic", pa.string()),
-        pa.field("__partition", pa.int32()),
-        pa.field("__ledgerId", pa.int64()),
-        pa.field("__entryId", pa.int64()),
-        pa.field("__batchIndex", pa.int32()),
-        pa.field("__messageId", pa.binary()),
-        pa.field("__publishTime", _US),
-        pa.field("__eventTime", _US),
-        pa.field("__producerName", pa.string()),
-        pa.field("schemaVersion", pa.int64()),  # null: its producer named none
-        pa.field("error", pa.string()),
+        *((name, kind) for name, (_, kind) in _OF_MESSAGES.items()),
+        ("schemaVersion", pa.int64()),  # null: its producer named none
+        ("error", pa.string()),
     ]
 )
 """Columns of the files: those of the source, the schema version, and the error."""
@@ -135,24 +136,9 @@ def _with_errors(messages: pa.RecordBatch, errors: Sequence[str]) -> pa.RecordBa
     found = dict(zip(MESSAGE_COLUMNS, messages.columns, strict=True))
     numbers = [int.from_bytes(raw, "big") if raw else -1 for raw in found["schema_version"].to_pylist()]
     versions = [number if 0 <= number <= _INT64_MAX else None for number in numbers]
-    columns = [
-        found["value"],
-        found["key_bytes"],
-        found["properties"].cast(LETTERS.field("__messageProperties").type),
-        found["topic"].cast(pa.string()),
-        found["partition"],
-        found["ledger_id"],
-        found["entry_id"],
-        found["batch_index"],
-        found["message_id"],
-        found["publish_time"].cast(_US, safe=False),
-        found["event_time"].cast(_US, safe=False),
-        found["producer_name"].cast(pa.string()),
-        pa.array(versions, pa.int64()),
-        pa.array(errors, pa.string()),
-        found["key"],
-        found["event_time"].cast(pa.int64()),
-    ]
+    columns = [found[column].cast(kind, safe=False) for column, kind in _OF_MESSAGES.values()]
+    columns += [pa.array(versions, pa.int64()), pa.array(errors, pa.string())]
+    columns += [found["key"], found["event_time"].cast(pa.int64())]
     return pa.RecordBatch.from_arrays(columns, schema=_KEPT)
 
 
@@ -187,23 +173,13 @@ class _Covered:
         numbers = [int(each) for each in match.groups()]
         return _Covered(Offset(*numbers[:3]), Offset(*numbers[3:]))
 
-    def mask(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return the mask of the rows in this range."""
-        names = ("__ledgerId", "__entryId", "__batchIndex")
-        ledger, entry, index = (rows.column(name).to_numpy().astype(np.int64) for name in names)
-        index = np.where(index < 0, WHOLE_ENTRY, index)
-
-        def is_behind(place: Offset) -> Any:
-            same_ledger = ledger == place.ledger
-            same_entry = same_ledger & (entry == place.entry)
-            return (
-                (ledger > place.ledger)
-                | (same_ledger & (entry > place.entry))
-                | (same_entry & (index > place.batch_index))
-            )
-
-        found: np.ndarray[Any, np.dtype[np.bool_]] = is_behind(self.start) & ~is_behind(self.end)
-        return found
+    def without(self, rows: pa.Table) -> pa.Table:
+        """Return the rows outside this range; they are sorted by position."""
+        begin, behind = (
+            bisect_right(range(rows.num_rows), place, key=lambda number: _place(rows, number))
+            for place in (self.start, self.end)
+        )
+        return pa.concat_tables([rows.slice(0, begin), rows.slice(behind)])
 
 
 class _Files:
@@ -218,7 +194,7 @@ class _Files:
         wanted = _Covered(start, end)
         for known in self._known():
             if known.start < wanted.end and wanted.start < known.end:
-                rows = rows.filter(pa.array(~known.mask(rows)))
+                rows = known.without(rows)
         if rows.num_rows:
             self._write(rows.select(LETTERS.names), f"{self.prefix}_{wanted.text}.parquet")
 
@@ -269,10 +245,8 @@ class _Topic:
         for first, behind in itertools.pairwise(cuts):
             # Sequence ids grow within a ledger only.
             name = f"{self.name}-{ledgers[first]}"
-            with kept.borrowed(self.options, target, name) as producer:
+            with named(self.options, target, name) as producer:
                 _publish(producer, rows.slice(first, behind - first))
-            # Wait if another attempt at this work, in another process, holds the name.
-            kept.drop(self.options, target, name)
 
     def _partition(self) -> str:
         """Return the target partition, which is the same at every attempt."""

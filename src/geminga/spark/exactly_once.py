@@ -25,7 +25,7 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -51,11 +51,9 @@ from geminga.spark.cluster import client_for, connect
 from geminga.spark.deduplication import command_for, ensure_deduplication
 from geminga.spark.frames import OutgoingFrame, by_topic
 from geminga.spark.options import COMPRESSIONS, WriteOptions
-from geminga.spark.prefetch import taken_ahead
-from geminga.spark.producers import kept, public_keys
+from geminga.spark.producers import kept, named, public_keys
 from geminga.spark.published import TopicTails, later
 from geminga.spark.releases import DataSourceStreamArrowWriter
-from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, job_folder, planned, remove_abandoned_jobs
 from geminga.spark.tasks import query_of_task
 
@@ -81,15 +79,13 @@ GROUP_BYTES = 4 * 1024 * 1024
 
 @dataclass
 class StagedCommit(WriterCommitMessage):
-    """The staged file of one task attempt; empty for a task without rows. ``query``: the id of its query.
-
-    ``partitions``: number of partitions of each topic of its rows, as seen by the task.
-    """
+    """The staged file of one task attempt; empty for a task without rows. ``query``: the id of its query;
+    ``topics``: those of its rows."""
 
     name: str = ""
     rows: int = 0
     query: str = ""
-    partitions: dict[str, int] = field(default_factory=dict)
+    topics: tuple[str, ...] = ()
 
 
 def location_of(options: WriteOptions) -> str:
@@ -159,24 +155,22 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             staging.discard(names)
             return
         name = staging.sink_name(self.options.sink_name, _sink_of(self.options, query))
-        partitions = _partitions(found)
-        publication = _Publication(
-            self.options, staging, name, batchId,
-            info=self.info, partitions=partitions, is_repeated=decided is not None,
-        )  # fmt: skip
-        if decided is None:
-            # From now on the decision counts as begun, and duplicates as this micro-batch's own.
-            publication.check_unused(partitions)
-            staging.keep_name(name)
-            decided = replace(
-                mine,
-                since=publication.places(staging.places(batchId - 1)),
-                decided_ms=int(time.time() * 1000),
-            )
-            staging.decide(batchId, decided)
-        elif decided.files != mine.files:
-            staging.discard([each for each in names if each not in decided.files])
-        places = publication.publish(decided)
+        topics = sorted({topic for message in found for topic in message.topics})
+        with contextlib.ExitStack() as opened:
+            publication = _Publication(
+                self.options, staging, name, batchId,
+                info=self.info, topics=topics, is_repeated=decided is not None, opened=opened,
+            )  # fmt: skip
+            if decided is None:
+                # From now on the decision counts as begun, and duplicates as this micro-batch's own.
+                publication.check_unused()
+                staging.keep_name(name)
+                since = publication.places(staging.places(batchId - 1))
+                decided = replace(mine, since=since, decided_ms=int(time.time() * 1000))
+                staging.decide(batchId, decided)
+            elif decided.files != mine.files:
+                staging.discard([each for each in names if each not in decided.files])
+            places = publication.publish(decided)
         staging.finish(batchId, places)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -244,15 +238,6 @@ def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[StagedCommit
     return [message for message in messages if isinstance(message, StagedCommit)]
 
 
-def _partitions(messages: Iterable[StagedCommit]) -> dict[str, int]:
-    """Return the number of partitions of each topic: the largest that a task saw, since it never shrinks."""
-    found: dict[str, int] = {}
-    for message in messages:
-        for topic, count in message.partitions.items():
-            found[topic] = max(count, found.get(topic, 0))
-    return found
-
-
 def _stage(
     options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch], query: str, sink: str
 ) -> StagedCommit:
@@ -260,10 +245,11 @@ def _stage(
     commit = StagedCommit(query=query)
     frame = OutgoingFrame(options, schema)
     encoder = _Encoder(options, client_for(options.connection), frame.info, sink)
-    staged = encoder.encoded(frame.tables(taken_ahead(batches)), commit)
+    staged = encoder.encoded(frame.tables(batches), commit)
     first = next(staged, None)
     if first is not None:
         commit.name = staging_of(options, query).stage(itertools.chain([first], staged))
+        commit.topics = tuple(encoder.partitions)
     return commit
 
 
@@ -294,7 +280,6 @@ class _Encoder:
     def encoded(self, found: Iterator[pa.Table], commit: StagedCommit) -> Iterator[pa.RecordBatch]:
         from geminga.wire.columnar import by_delivery
 
-        commit.partitions = self.partitions
         for table in found:
             commit.rows += table.num_rows
             for topic, part in by_topic(table, self.options.topic):
@@ -368,9 +353,8 @@ class _Encoder:
 
     def _registered(self, topic: str, info: SchemaInfo) -> bytes:
         schemas = self.client.context.schemas
-        retry_policy = RetryPolicy(self.options.connection.operation_timeout_ms / 1000)
         (name, *_) = self.client.get_topic_partitions(topic)
-        return retry_policy.call(
+        return self.options.connection.retry_policy.call(
             f"registering the schema of {topic}",
             lambda: self.client.runtime.call(schemas.register(name, info)),
         )
@@ -402,20 +386,20 @@ def _row_too_big(topic: str, row: EncodedBatch, operation: SendOperation, size_m
     )
 
 
+@dataclass
 class _Target:
     """One topic of a publication: its producer, and the sequence ids assigned so far."""
 
-    def __init__(self, topic: str, producer: Producer[Any], published: Callable[[int], int]) -> None:
-        self.topic = topic
-        self.producer = producer
-        self.published = published
-        """Highest sequence id already in a partition, when the broker does not remember it."""
-        self.is_new = producer.last_sequence_id() < 0
-        """The broker has no rows of this sink, or has forgotten the sink."""
-        self.rows: dict[int, int] = {}
-        self.group: list[ReadyBatch] = []
-        self.size = 0
-        self.results: list[Future[TableResult]] = []
+    topic: str
+    producer: Producer[Any]
+    published: Callable[[int], int]
+    """Highest sequence id already in a partition, when the broker does not remember it."""
+    is_new: bool
+    """The broker has no rows of this sink, or has forgotten the sink."""
+    rows: dict[int, int] = field(default_factory=dict)
+    group: list[ReadyBatch] = field(default_factory=list)
+    size: int = 0
+    results: list[Future[TableResult]] = field(default_factory=list)
 
     def add(self, batch: dict[str, Any], base: int) -> None:
         from geminga.client.columnar_producer import ReadyBatch
@@ -425,23 +409,9 @@ class _Target:
         self.rows[partition] = self.rows.get(partition, 0) + count
         if first + count - 1 <= self.published(partition):
             return
-        self.group.append(
-            ReadyBatch(
-                partition=partition,
-                body=batch["body"],
-                count=count,
-                sequence_id=first,
-                highest_sequence_id=first + count - 1,
-                uncompressed_size=batch["uncompressed_size"],
-                compression=batch["compression"],
-                partition_key=batch["partition_key"],
-                ordering_key=batch["ordering_key"],
-                partition_key_b64=batch["partition_key_b64"],
-                deliver_at_ms=batch["deliver_at_ms"],
-                schema_version=batch["schema_version"],
-                sealed=batch["sealed"],
-            )
-        )
+        fields = {name: batch[name] for name in STAGED_SCHEMA.names if name not in ("topic", "checksum")}
+        last = first + count - 1
+        self.group.append(ReadyBatch(**fields, sequence_id=first, highest_sequence_id=last))
         self.size += len(batch["body"])
         if self.size >= GROUP_BYTES:
             self.submit()
@@ -470,37 +440,39 @@ class _Target:
         return found
 
 
+@dataclass
 class _Publication:
     """Publishing half of one commit: all topics in one pass over the staged files."""
 
-    def __init__(
-        self,
-        options: WriteOptions,
-        staging: Staging,
-        name: str,
-        epoch: int,
-        *,
-        info: SchemaInfo | None,
-        partitions: Mapping[str, int],
-        is_repeated: bool = False,
-    ) -> None:
-        """``epoch``: number of the micro-batch."""
-        self.options = options
-        self.info = info
-        self.partitions = partitions
-        self.staging = staging
-        self.name = name
-        self.epoch = epoch
-        self.base = self.epoch << EPOCH_BITS
-        self.is_repeated = is_repeated
-        self._partition_names: dict[str, list[str]] = {}
+    options: WriteOptions
+    staging: Staging
+    name: str
+    epoch: int
+    """Number of the micro-batch."""
+    info: SchemaInfo | None
+    topics: Sequence[str]
+    is_repeated: bool
+    opened: contextlib.ExitStack
+    """Closes the producers."""
+    _producers: dict[str, Producer[Any]] = field(default_factory=dict)
+    _partition_names: dict[str, list[str]] = field(default_factory=dict)
 
-    def check_unused(self, topics: Iterable[str]) -> None:
+    @property
+    def base(self) -> int:
+        """The first sequence id of the micro-batch."""
+        return self.epoch << EPOCH_BITS
+
+    def _producer(self, topic: str) -> Producer[Any]:
+        """Return the topic's producer, which has the sink's name."""
+        if topic not in self._producers:
+            made = named(self.options, topic, self.name, self.info)
+            self._producers[topic] = self.opened.enter_context(made)
+        return self._producers[topic]
+
+    def check_unused(self) -> None:
         """Raise if another producer used the sink's name: the broker would drop new rows as duplicates."""
-        for topic in topics:
-            count = self.partitions.get(topic, 0)
-            with kept.borrowed(self.options, topic, self.name, self.info, partitions=count) as producer:
-                last_sequence_id = producer.last_sequence_id()
+        for topic in self.topics:
+            last_sequence_id = self._producer(topic).last_sequence_id()
             ensure_deduplication(self.options, topic)
             self._check_before(topic, last_sequence_id)
             if last_sequence_id >= self.base:
@@ -509,13 +481,13 @@ class _Publication:
     def places(self, known: Mapping[str, str]) -> dict[str, str]:
         """Return offsets after which all rows published now will be: the known ones, and the newest messages
         of the other partitions."""
-        wanted = [name for topic in self.partitions for name in self._names(topic)]
+        wanted = [name for topic in self.topics for name in self._names(topic)]
         new = [name for name in wanted if name not in known]
         return {**known, **(self._tails().places(new) if new else {})}
 
     def _tails(self) -> TopicTails:
         connection = self.options.connection
-        return TopicTails(connect(connection), self.name, RetryPolicy(connection.operation_timeout_ms / 1000))
+        return TopicTails(connect(connection), self.name, connection.retry_policy)
 
     def _names(self, topic: str) -> list[str]:
         """Return the full names of the topic's partitions."""
@@ -556,31 +528,27 @@ class _Publication:
         targets: dict[str, _Target] = {}
         since = decided.since
         places = dict(since)
-        with contextlib.ExitStack() as borrowed:
-            for name in decided.files:
-                for batch in self.staging.staged(name):
-                    topic = batch["topic"]
-                    target = targets.get(topic)
-                    if target is None:
-                        count = self.partitions.get(topic, 0)
-                        if self.is_repeated:
-                            # A reused producer knows what it has published, not what the broker remembers.
-                            kept.drop(self.options, topic, self.name, self.info)
-                        producer = borrowed.enter_context(
-                            kept.borrowed(self.options, topic, self.name, self.info, partitions=count)
-                        )
-                        self._check_before(topic, producer.last_sequence_id())
-                        published = self._published(topic, producer, decided)
-                        target = targets[topic] = _Target(topic, producer, published)
-                    target.add(batch, self.base)
-            for target in targets.values():
-                target.submit()
-            for target in targets.values():
-                self._check_duplicates(target.topic, *self._settled(target))
-                if since:
-                    at = self._names(target.topic)
-                    newest = {at[partition]: last for partition, last in target.newest().items()}
-                    places = later(places, newest)
+        for name in decided.files:
+            for batch in self.staging.staged(name):
+                topic = batch["topic"]
+                target = targets.get(topic)
+                if target is None:
+                    producer = self._producer(topic)
+                    last_sequence_id = producer.last_sequence_id()
+                    self._check_before(topic, last_sequence_id)
+                    published = self._published(topic, producer, decided)
+                    target = _Target(topic, producer, published, is_new=last_sequence_id < 0)
+                    targets[topic] = target
+                target.add(batch, self.base)
+        for target in targets.values():
+            target.submit()
+        for target in targets.values():
+            self._check_duplicates(target.topic, *self._settled(target))
+            if since:
+                at = self._names(target.topic)
+                newest = {at[partition]: last for partition, last in target.newest().items()}
+                places = later(places, newest)
+        self.opened.close()
         for target in targets.values():
             if target.is_new and target.results:
                 self._check_after(target.topic)
@@ -623,8 +591,7 @@ class _Publication:
 
     def _check_after(self, topic: str) -> None:
         """Check that the broker now remembers this producer's sequence ids: deduplication is on."""
-        kept.drop(self.options, topic, self.name, self.info)
-        with kept.borrowed(self.options, topic, self.name, self.info) as producer:
+        with named(self.options, topic, self.name, self.info) as producer:
             if producer.last_sequence_id() >= 0:
                 return
         raise NotAllowedError(

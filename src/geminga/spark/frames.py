@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,6 @@ from geminga.ids import TopicName
 from geminga.schema_info import SchemaInfo
 from geminga.spark.cluster import client_for
 from geminga.spark.options import WriteOptions
-from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import FrameLayout, to_messages, written_columns
 
 if TYPE_CHECKING:
@@ -58,10 +58,11 @@ class OutgoingFrame:
         return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
 
     def tables(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Yield message tables of a useful size; Spark's own batches may be small."""
+        """Yield message tables of a useful size; Spark's own batches may be small. A thread receives the next
+        batch meanwhile."""
         pending: list[pa.Table] = []
         rows = size = 0
-        for batch in batches:
+        for batch in taken_ahead(batches):
             if not batch.num_rows:
                 continue
             pending.append(self.messages(batch))
@@ -74,6 +75,19 @@ class OutgoingFrame:
             yield pa.concat_tables(pending)
 
 
+def taken_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches in order, while a thread computes the next one. Raises the iterator's errors.
+
+    Between the JVM and a Python worker a batch goes through a socket that holds a fraction of it: while
+    Python works on one batch, the JVM can't send the next one, and is idle.
+    """
+    with ThreadPoolExecutor(1, "geminga ahead") as thread:
+        following = thread.submit(next, batches, None)
+        while (batch := following.result()) is not None:
+            following = thread.submit(next, batches, None)
+            yield batch
+
+
 def _schema_of(options: WriteOptions, payload: StructType) -> SchemaInfo:
     if options.value_schema != "TOPIC":
         from geminga.spark.payloads.writing import frame_schema
@@ -81,8 +95,9 @@ def _schema_of(options: WriteOptions, payload: StructType) -> SchemaInfo:
         return frame_schema(payload, options.value_schema, options.record_name, options.record_namespace)
     client, topic = client_for(options.connection), options.topic
     assert topic is not None
-    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
-    info = retry_policy.call(f"asking for the schema of {topic}", lambda: client.get_schema_info(topic))
+    info = options.connection.retry_policy.call(
+        f"asking for the schema of {topic}", lambda: client.get_schema_info(topic)
+    )
     if info is None:
         raise IncompatibleSchema(
             f"{topic} has no schema, which valueSchema=TOPIC requires: valueSchema=JSON or AVRO registers one"

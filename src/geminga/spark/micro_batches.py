@@ -18,7 +18,6 @@ from geminga.spark.lag import ClosedLedgers, OffsetSpan, behind, by_topic
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition
 from geminga.spark.queries import PartitionQueries
 from geminga.spark.search import stepped_ahead
-from geminga.wire.metadata import RawEntry
 
 LOOK_AGAIN_SECONDS = 60.0
 """Maximum age of the known entry sizes; reading entries for a limit renews them."""
@@ -39,9 +38,6 @@ class MicroBatches:
         self.queries = queries
         self.gauge = EntryCostEstimate()
         self.ledgers = ClosedLedgers()
-        self.heads: dict[Partition, tuple[Offset, list[RawEntry]]] = {}
-        """The first entries of the last micro-batch, as far as they were read for a limit, by partition, with
-        the offset before them."""
         self.is_batch = is_batch
         self._clock = clock
         self._looked = float("-inf")
@@ -54,24 +50,15 @@ class MicroBatches:
 
     def limited(self, start: Offsets, latest: Offsets, limits: BatchLimits) -> Offsets:
         """Return the end of a micro-batch: fair shares of the limits over the partitions with a backlog."""
-        self.heads.clear()
         if limits.needs_entries:
             self._looked = self._clock()
         end = {p: max(start.get(p, EARLIEST), latest[p]) for p in latest}
-        behind = self._in_turn(
-            [
-                p
-                for p in sorted(end)
-                if end[p] > start.get(p, EARLIEST) and not self.is_compacted(start.get(p, EARLIEST))
-            ]
-        )
-        if not limits or not behind:
+        waiting = behind(start, end)
+        turn = self._in_turn([p for p, (begin, _) in waiting.items() if not self.is_compacted(begin)])
+        if not limits or not turn:
             return end
-        intakes = [PartitionBudget(p, start.get(p, EARLIEST), end[p]) for p in behind]
+        intakes = [PartitionBudget(p, *waiting[p]) for p in turn]
         admit(intakes, limits, self.gauge, self.queries.sampled, self._step)
-        for intake in intakes:
-            if intake.head:
-                self.heads[intake.partition] = (intake.start, intake.head)
         served = [intake.partition for intake in intakes if intake.at > intake.start]
         if served and len(served) < len(intakes):
             self._turn = served[-1]
@@ -93,7 +80,7 @@ class MicroBatches:
         found = self.queries.run({p: self.ledgers.span(p, *places) for p, places in waiting.items()})
         return {**dict.fromkeys(latest, OffsetSpan(0)), **found}
 
-    def _gauged(self, start: Offsets, latest: Offsets) -> EntryCostEstimate:
+    def gauged(self, start: Offsets, latest: Offsets) -> EntryCostEstimate:
         """Return the entry cost estimate, after sampling some entries if it is too old."""
         waiting = behind(start, latest)
         now = self._clock()
@@ -107,10 +94,10 @@ class MicroBatches:
 
     def rows_between(self, start: Offsets, latest: Offsets) -> float:
         """Return the approximate number of messages between the offsets."""
-        gauge = self._gauged(start, latest)
+        gauge = self.gauged(start, latest)
         costs = ((span, gauge.of(partition)) for partition, span in self.spans(start, latest).items())
         return sum(span.entries * each.rows for span, each in costs if each is not None)
 
     def lag(self, end: Offsets, latest: Offsets) -> dict[str, dict[str, Any]]:
         """Return the lag of ``end``, by topic; see `geminga.spark.lag.by_topic`."""
-        return by_topic(self.spans(end, latest), self._gauged(end, latest))
+        return by_topic(self.spans(end, latest), self.gauged(end, latest))

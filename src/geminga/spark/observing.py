@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -154,39 +154,33 @@ class MetricsListener(StreamingQueryListener):
         """Return all metrics in Prometheus' text format."""
         with self._lock:
             kept = list(self._progress.values())
+        found: dict[str, list[str]] = {}
+        for progress in kept:
+            for name, labels, value in _samples(progress):
+                found.setdefault(name, []).append(f"{name}{_labels(progress, **labels)} {value}")
         lines: list[str] = []
-        for field, (name, about) in _QUERY_GAUGES.items():
-            samples = [(_labels(each), each[field]) for each in kept if each.get(field) is not None]
-            lines += _family(name, about, samples)
-        for field, (name, about) in _TOPIC_GAUGES.items():
-            samples = [
-                (_labels(each, topic=topic), one[field])
-                for each in kept
-                for topic, one in query_lag(each).items()
-                if one.get(field) is not None
-            ]
-            lines += _family(name, about, samples)
-        skipped = [
-            (_labels(each, topic=topic, reason=reason), count)
-            for each in kept
-            for topic, counts in query_skipped(each).items()
-            for reason, count in counts.items()
-        ]
-        lines += _family(*_SKIPPED, skipped, "counter")
-        counted = [
-            (_labels(each, metrics=name, field=field), value)
-            for each in kept
-            for name, found in (each.get("observedMetrics") or {}).items()
-            for field, value in found.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        ]
-        lines += _family(*_OBSERVED, counted)
+        for name, about, kind, _ in FAMILIES:
+            if name in found:
+                lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *found[name]]
         return "\n".join([*lines, ""])
 
 
-def _family(name: str, about: str, samples: Sequence[tuple[str, float]], kind: str = "gauge") -> list[str]:
-    head = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"] if samples else []
-    return head + [f"{name}{labels} {value}" for labels, value in samples]
+def _samples(progress: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yield name, labels besides the query's, and value of each metric."""
+    for field, (name, _) in _QUERY_GAUGES.items():
+        if progress.get(field) is not None:
+            yield name, {}, progress[field]
+    for topic, lag in query_lag(progress).items():
+        for field, (name, _) in _TOPIC_GAUGES.items():
+            if lag.get(field) is not None:
+                yield name, {"topic": topic}, lag[field]
+    for topic, counts in query_skipped(progress).items():
+        for reason, count in counts.items():
+            yield _SKIPPED[0], {"topic": topic, "reason": reason}, count
+    for metrics, observed in (progress.get("observedMetrics") or {}).items():
+        for field, value in observed.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                yield _OBSERVED[0], {"metrics": metrics, "field": field}, value
 
 
 def _labels(progress: Mapping[str, Any], **more: str) -> str:

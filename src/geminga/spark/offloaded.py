@@ -14,6 +14,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +28,8 @@ from geminga.spark.cluster import EntrySource, closed_quietly
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.wire.checksum import crc32c
 from geminga.wire.metadata import RawEntry
+
+T = TypeVar("T")
 
 logger = logging.getLogger("geminga.spark")
 
@@ -57,8 +60,7 @@ class Manifests:
     def confirmed(self, asked: Sequence[tuple[Partition, OffloadedLedger, RawEntry | None]]) -> list[bool]:
         """Return whether each ledger is the broker's, by comparing its last entry with the broker's (None:
         the broker lacks it). Storage of another cluster, or of a deleted store, has the same ledger ids."""
-        with ThreadPoolExecutor(min(CHECKED_AT_ONCE, len(asked) or 1)) as threads:
-            return list(threads.map(lambda each: self._is_confirmed(*each), asked))
+        return _in_parallel(lambda each: self._is_confirmed(*each), asked)
 
     def _is_confirmed(self, partition: Partition, ledger: OffloadedLedger, entry: RawEntry | None) -> bool:
         topic, last = partition_topic(partition), ledger.entries - 1
@@ -82,8 +84,7 @@ class Manifests:
     def undamaged(self, asked: Sequence[tuple[Partition, OffloadedLedger]]) -> list[bool]:
         """Return whether the file of each ledger exists with the size and footer that were written. Parquet
         has no checksum for footers: a flipped bit there would silently drop rows."""
-        with ThreadPoolExecutor(min(CHECKED_AT_ONCE, len(asked) or 1)) as threads:
-            return list(threads.map(lambda each: self._is_undamaged(*each), asked))
+        return _in_parallel(lambda each: self._is_undamaged(*each), asked)
 
     def _is_undamaged(self, partition: Partition, ledger: OffloadedLedger) -> bool:
         if ledger.tail is None:
@@ -116,6 +117,11 @@ class Manifests:
                 f"to {found.topic}"
             )
         return found.ledgers
+
+
+def _in_parallel(check: Callable[[T], bool], asked: Sequence[T]) -> list[bool]:
+    with ThreadPoolExecutor(min(CHECKED_AT_ONCE, len(asked) or 1)) as threads:
+        return list(threads.map(check, asked))
 
 
 class OffloadedSource:
@@ -170,9 +176,6 @@ class OffloadedSource:
         at = first - self._first
         entries = self._entries[at : at + max_entries]
         self._next = MessageId(self._index, ledger.ledger, first + len(entries))
-        return self._raw(ledger, first, entries)
-
-    def _raw(self, ledger: OffloadedLedger, first: int, entries: Sequence[bytes]) -> list[RawEntry]:
         return [
             RawEntry(self._topic, self._index, ledger.ledger, first + number, entry)
             for number, entry in enumerate(entries)
@@ -225,13 +228,10 @@ class OffloadedSource:
     def _load(self, ledger: OffloadedLedger, entry_id: int) -> None:
         file = self._opened(ledger)
         group = file.group_of(entry_id)
-        self._entries, self._first = self._joined(file, group), file.first_of(group)
-
-    def _joined(self, file: LedgerFile, group: int) -> list[bytes]:
         found = file.entries(group)
         if found.bad:
             raise CorruptPayload(f"{len(found.bad)} entries fail their checksums")
-        return found.entries
+        self._entries, self._first = found.entries, file.first_of(group)
 
     def _close_file(self) -> None:
         opened, self._file = self._file, None

@@ -27,11 +27,11 @@ def newest_offsets(checkpoint: str, topics: Collection[str]) -> dict[str, Any] |
     option = f"option checkpointLocation={checkpoint}"
     try:
         files, root = resolve(checkpoint)
-        found = files.get_file_info(fs.FileSelector(f"{root.rstrip('/')}/offsets", allow_not_found=True))
-        numbers = [int(info.base_name) for info in found if info.base_name.isdecimal()]
-        if not numbers:
+        log = f"{root.rstrip('/')}/offsets"
+        number = last_batch(files, log)
+        if number < 0:
             return None
-        with files.open_input_stream(f"{root.rstrip('/')}/offsets/{max(numbers)}") as stream:
+        with files.open_input_stream(f"{log}/{number}") as stream:
             version, *lines = stream.read().decode().splitlines()
     except (OSError, ValueError) as error:
         raise InvalidConfiguration(f"{option}: its offsets cannot be read: {error}") from error
@@ -60,3 +60,9 @@ def _of_pulsar(line: str) -> dict[str, Any] | None:
 
 def _offsets(value: dict[str, Any]) -> Any:
     return Checkpoint.from_json(value).offsets
+
+
+def last_batch(system: fs.FileSystem, log: str) -> int:
+    """Return the last micro-batch that ``log``, a checkpoint's offsets or commits, names; -1 without one."""
+    found = system.get_file_info(fs.FileSelector(log, allow_not_found=True))
+    return max((int(info.base_name) for info in found if info.base_name.isdigit()), default=-1)

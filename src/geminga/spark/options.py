@@ -8,6 +8,7 @@ over in lower case; they are matched without regard to case.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from geminga.spark import offsets
 from geminga.spark import option_values as values
 from geminga.spark.option_names import NO_EFFECT, REFUSED
 from geminga.spark.option_values import Times, matches
+from geminga.spark.retry_policy import RetryPolicy
 
 logger = logging.getLogger("geminga.spark")
 
@@ -47,223 +49,188 @@ class Option:
     aliases: tuple[str, ...] = ()
 
 
+def _option(
+    use: str, parse: Callable[[str, str], Any], name: str, *aliases: str, text: str, field: str = ""
+) -> Option:
+    """Return an option; ``field`` defaults to the name, as Python writes names."""
+    field = field or re.sub(r"\.|(?=[A-Z])", "_", name).lower()
+    return Option(name=name, field=field, use=use, parse=parse, text=text, aliases=aliases)
+
+
 COMPRESSIONS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 HASHINGS = ("JavaStringHash", "Murmur3_32Hash", "BoostHash")
 
 _TABLE = (
-    Option(name="service.url", field="service_url", use=BOTH, parse=values.text,
-           aliases=("pulsar.client.serviceUrl",),
-           text="``pulsar://host:port`` or ``pulsar+ssl://host:port`` of the cluster, several hosts "
-                "separated by commas. Required."),
-    Option(name="admin.url", field="admin_url", use=BOTH, parse=values.text,
-           text="``http://host:port`` of the admin REST API; an exactly-once stream turns deduplication on "
-                "through it. Default: the address that the broker of `service.url` confirms."),
-    Option(name="auth.token", field="token", use=BOTH, parse=values.secret,
-           text="JSON web token to authenticate with, or its source: ``file:///path`` or ``env:NAME``."),
-    Option(name="auth.plugin", field="auth_plugin", use=BOTH, parse=values.plugin,
-           aliases=("pulsar.client.authPluginClassName",),
-           text="``token`` (default), ``tls``, ``basic`` or ``oauth2``, or the name of the Java class."),
-    Option(name="auth.params", field="auth_params", use=BOTH, parse=values.secret,
-           aliases=("pulsar.client.authParams",),
-           text="Parameters of the plug-in: ``token:<JWT>``, ``tlsCertFile:/path,tlsKeyFile:/path``, or "
-                "JSON."),
-    Option(name="tls.trustCertsFilePath", field="tls_trust_certs_file_path", use=BOTH, parse=values.text,
-           aliases=("pulsar.client.tlsTrustCertsFilePath",),
-           text="PEM file of trusted certificates, present on every machine; default: the system's."),
-    Option(name="tls.certificateFilePath", field="tls_certificate_file_path", use=BOTH, parse=values.text,
-           aliases=("pulsar.client.tlsCertificateFilePath",),
-           text="PEM file of the client certificate; requires ``tls.keyFilePath``."),
-    Option(name="tls.keyFilePath", field="tls_key_file_path", use=BOTH, parse=values.text,
-           aliases=("pulsar.client.tlsKeyFilePath",), text="PEM file of its private key."),
-    Option(name="tls.allowInsecureConnection", field="tls_allow_insecure_connection", use=BOTH,
-           parse=values.flag, aliases=("pulsar.client.tlsAllowInsecureConnection",),
-           text="Trust any certificate: for tests only. Default false."),
-    Option(name="tls.validateHostname", field="tls_validate_hostname", use=BOTH, parse=values.flag,
-           aliases=("pulsar.client.tlsHostnameVerificationEnable",),
-           text="Check the host name in the certificate. Default true."),
-    Option(name="operationTimeoutMs", field="operation_timeout_ms", use=BOTH, parse=values.number(1),
-           aliases=("pulsar.client.operationTimeoutMs",),
-           text="Time-out of lookups, opening and closing, and of waiting for an unreachable broker; a "
-                "query that starts waits for a third of it. Default 30000."),
-    Option(name="connectionTimeoutMs", field="connection_timeout_ms", use=BOTH, parse=values.number(1),
-           aliases=("pulsar.client.connectionTimeoutMs",),
-           text="Time-out of connecting to a broker. Default 10000."),
-    Option(name="keepAliveIntervalSeconds", field="keep_alive_interval_seconds", use=BOTH,
-           parse=values.number(1), aliases=("pulsar.client.keepAliveIntervalSeconds",),
-           text="Interval of keep-alive probes on a silent connection. Default 30."),
-    Option(name="listenerName", field="listener_name", use=BOTH, parse=values.text,
-           aliases=("pulsar.client.listenerName",),
-           text="Name of the brokers' advertised listener to connect to."),
-    Option(name="topic", field="topics", use=BOTH, parse=values.topic,
-           aliases=("path", "pulsar.producer.topicName"), text="The topic to read or write."),
-    Option(name="topics", field="topics", use=READ, parse=values.topics, aliases=("subscribe",),
-           text="Topics to read, separated by commas."),
-    Option(name="topicsPattern", field="topics_pattern", use=READ, parse=values.pattern,
-           aliases=("subscribePattern",),
-           text="Regular expression for the local names of the topics of one namespace."),
-    Option(name="assign", field="topics", use=READ, parse=values.assigned,
-           text='Single partitions to read, as JSON: ``{"topic": [0, 2]}``; -1 is a topic without '
-                "partitions."),
-    Option(name="columns", field="columns", use=READ, parse=values.names,
-           text="Columns to deliver, separated by commas. Spark does no column pruning for Python data "
-                "sources: leaving out unused columns saves time."),
-    Option(name="valueSchema", field="value_schema", use=BOTH,
-           parse=values.choice("BYTES", "TOPIC", "JSON", "AVRO"),
-           text="Payload format. ``BYTES`` (default): the column ``value``. Reading, ``TOPIC`` (or "
-                "``AVRO``): the columns of the topics' registered schemas; each message is decoded with the "
-                "version it was written with. ``JSON``: as ``TOPIC``, and messages without a schema are read "
-                "as JSON. Writing, ``JSON`` and ``AVRO``: the frame's columns are the payload, and their "
-                "schema is registered on the topic. ``TOPIC``: they are encoded with the newest schema."),
-    Option(name="mode", field="payload_mode", use=READ,
-           parse=values.choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"),
-           text="Handling of messages whose payload can't be decoded: ``FAILFAST`` (default) fails the "
-                "query, ``PERMISSIVE`` delivers nulls with the payload in ``columnNameOfCorruptRecord``, "
-                "``DROPMALFORMED`` leaves the message out, with a warning."),
-    Option(name="deadLetterPath", field="dead_letter_path", use=READ, parse=values.text,
-           text="Folder, shared by all machines, for messages whose payload can't be decoded: bytes, ids and "
-                "errors, as Parquet. ``mode`` then defaults to ``DROPMALFORMED``."),
-    Option(name="deadLetterTopic", field="dead_letter_topic", use=READ, parse=values.one_topic,
-           text="Topic for messages whose payload can't be decoded, with the properties ``REAL_TOPIC``, "
-                "``ORIGIN_MESSAGE_ID`` and ``DEAD_LETTER_ERROR``."),
-    Option(name="columnNameOfCorruptRecord", field="corrupt_column", use=READ, parse=values.text,
-           text="Column (binary or string) for payloads that can't be decoded. Default ``_corrupt_record``."),
-    Option(name="mergeSchema", field="merge_schema", use=READ, parse=values.flag,
-           text="Deliver the columns of all versions of the topics' schemas, not only of the newest. Default "
-                "false."),
-    Option(name="schemaEvolutionMode", field="schema_evolution", use=READ,
-           parse=values.choice("none", "failOnNewColumns"),
-           text="Handling of fields added to the topic's schema after the query started: ``none`` (default) "
-                "leaves them out, with a warning; ``failOnNewColumns`` fails the query, which reads them "
-                "when it is restarted."),
-    Option(name="startingOffsets", field="starting_offsets", use=READ, parse=values.places,
-           text="``earliest`` (default of batch queries), ``latest`` (default of streams) or JSON with the "
-                "first message of each partition; ``\"*\": \"earliest\"`` or ``\"latest\"`` applies to all "
-                "other partitions. A restarted stream resumes from its checkpoint."),
-    Option(name="endingOffsets", field="ending_offsets", use=READ, parse=values.named_places,
-           text="``latest`` (default) or JSON with the last message of each partition. Batch queries only."),
-    Option(name="firstOffsets", field="first_offsets", use=READ, parse=values.firsts,
-           text="JSON with the expected first message of partitions read from ``earliest``; if it is gone, "
-                "messages were lost. Batch queries only; snapshots set this option."),
-    Option(name="startingTime", field="starting_time_ms", use=READ, parse=values.moment,
-           aliases=("startingTimestamp",),
-           text="Start at the first message published at or after this time, in milliseconds since 1970, not "
-                "in the future."),
-    Option(name="endingTime", field="ending_time_ms", use=READ, parse=values.moment,
-           aliases=("endingTimestamp",),
-           text="End before the first message published at or after this time. Batch queries only."),
-    Option(name="startingOffsetsByTimestamp", field="starting_times", use=READ, parse=values.times,
-           text="``startingTime`` by partition, as JSON: ``{\"topic\": {\"0\": 1700000000000}}``; other "
-                "partitions start at the default."),
-    Option(name="endingOffsetsByTimestamp", field="ending_times", use=READ, parse=values.times,
-           text="``endingTime`` by partition, as JSON."),
-    Option(name="startingOffsetsByTimestampStrategy", field="future_is_latest", use=READ,
-           parse=lambda name, value: values.choice("error", "latest")(name, value) == "latest",
-           text="Meaning of a starting time in the future: ``error`` (default) or ``latest``."),
-    Option(name="failOnDataLoss", field="fail_on_data_loss", use=READ, parse=values.flag,
-           text="Fail if retention may have removed unread messages or a topic was deleted. Default true."),
-    Option(name="minPartitions", field="min_partitions", use=READ, parse=values.number(1),
-           text="Minimum number of tasks; partitions are split to reach it, if they have enough entries. A "
-                "stream that splits a partition does not keep its order."),
-    Option(name="maxEntriesPerSplit", field="max_entries_per_split", use=READ, parse=values.number(1),
-           text="Maximum entries (batches) per task; larger ranges are split. Default of batch queries: "
-                "10000; streams split only if this or ``maxBytesPerSplit`` is set."),
-    Option(name="maxBytesPerSplit", field="max_bytes_per_split", use=READ, parse=values.size,
-           text="Approximate stored bytes per task, estimated from sampled entries. Default of batch "
-                "queries: 64m; streams split only if this or ``maxEntriesPerSplit`` is set."),
-    Option(name="maxRowsPerTrigger", field="max_rows_per_trigger", use=READ, parse=values.number(1),
-           aliases=("maxOffsetsPerTrigger", "maxMessagesPerTrigger"),
-           text="Maximum messages per micro-batch; a producer's batch is never split."),
-    Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", use=READ, parse=values.size,
-           text="Maximum stored bytes per micro-batch, e.g. ``64m``."),
-    Option(name="maxEntriesPerTrigger", field="max_entries_per_trigger", use=READ, parse=values.number(1),
-           text="Maximum entries (batches) per micro-batch: the cheapest limit, since no entry has to be "
-                "read while planning."),
-    Option(name="minRowsPerTrigger", field="min_rows_per_trigger", use=READ, parse=values.number(1),
-           aliases=("minOffsetsPerTrigger", "minMessagesPerTrigger"),
-           text="Minimum messages per micro-batch (approximate): wait for them up to ``maxTriggerDelay``."),
-    Option(name="maxTriggerDelay", field="max_trigger_delay_ms", use=READ, parse=values.duration_ms,
-           text="Longest wait for ``minRowsPerTrigger``, e.g. ``30s``. Default 15m."),
-    Option(name="pollTimeoutMs", field="poll_timeout_ms", use=READ, parse=values.number(1),
-           aliases=("kafkaConsumer.pollTimeoutMs",),
-           text="Longest wait of a task for the next message of its range. Default 120000."),
-    Option(name="offloadLocation", field="offload_location", use=READ, parse=values.text,
-           text="Offload storage of the broker (its ``--offload-location``), as an address that tasks can "
-                "reach: they read offloaded ledgers from its files. Credentials come from the environment."),
-    Option(name="receiverQueueSize", field="receiver_queue_size", use=READ, parse=values.number(1),
-           aliases=("pulsar.reader.receiverQueueSize",),
-           text="Messages that a task prefetches from the broker. Default 20000."),
-    Option(name="subscriptionPrefix", field="subscription_prefix", use=READ, parse=values.text,
-           aliases=("subscriptionNamePrefix", "pulsar.reader.subscriptionRolePrefix", "groupIdPrefix"),
-           text="Prefix of the names of the temporary reader subscriptions and of the durable subscription. "
-                "Default ``spark``."),
-    Option(name="predefinedSubscription", field="subscription", use=READ, parse=values.text,
-           text="Streams: a durable subscription used by this query alone; its cursor follows Spark's "
-                "committed offsets. Without a starting option a new query starts at the cursor."),
-    Option(name="durableSubscription", field="durable_subscription", use=READ, parse=values.flag,
-           text="Streams: create a durable subscription for this query, named after ``subscriptionPrefix``; "
-                "the checkpoint stores the name. Default false."),
-    Option(name="readCompacted", field="read_compacted", use=READ, parse=values.flag,
-           aliases=("pulsar.reader.readCompacted",),
-           text="Read the compacted topics, then the messages published after compaction. A stream reads the "
-                "compacted messages in its first micro-batch. Default false."),
-    Option(name="waitingForNonExistedTopic", field="wait_for_topics", use=READ, parse=values.flag,
-           text="Treat a missing topic as empty. Default false: the query fails."),
-    Option(name="crypto.privateKeyPath", field="crypto_private_key_path", use=READ, parse=values.text,
-           text="PEM file, present on every machine, of the private key that decrypts messages. Without it "
-                "encrypted messages fail the query."),
-    Option(name="cryptoFailureAction", field="crypto_failure_action", use=READ,
-           parse=values.choice("FAIL", "DISCARD"), aliases=("pulsar.reader.cryptoFailureAction",),
-           text="Handling of messages that can't be decrypted: ``FAIL`` (default) fails the query, "
-                "``DISCARD`` leaves them out, with a warning."),
-    Option(name="compression", field="compression", use=WRITE, parse=values.choice(*COMPRESSIONS),
-           aliases=("pulsar.producer.compressionType",),
-           text="Codec: ``NONE`` (default), ``LZ4``, ``ZLIB``, ``ZSTD`` or ``SNAPPY``."),
-    Option(name="compressionLevel", field="compression_level", use=WRITE, parse=values.number(0),
-           text="Level of ``ZSTD`` (1 to 19) or ``ZLIB`` (1 to 9). Default 0: level 3 or 6."),
-    Option(name="hashingScheme", field="hashing", use=WRITE, parse=values.choice(*HASHINGS),
-           aliases=("pulsar.producer.hashingScheme",),
-           text="Hash that maps keys to partitions: ``JavaStringHash`` (default, as the Scala connector), "
-                "``Murmur3_32Hash``, or ``BoostHash`` (as ``pulsar-client``)."),
-    Option(name="batchingMaxMessages", field="batching_max_messages", use=WRITE, parse=values.number(1),
-           aliases=("pulsar.producer.batchingMaxMessages",),
-           text="Maximum messages per batch. Default 1000."),
-    Option(name="batchingMaxBytes", field="batching_max_bytes", use=WRITE, parse=values.size,
-           aliases=("pulsar.producer.batchingMaxBytes",),
-           text="Maximum payload bytes per batch. Default 131072."),
-    Option(name="batchingEnabled", field="batching_enabled", use=WRITE, parse=values.flag,
-           aliases=("pulsar.producer.batchingEnabled",),
-           text="Send messages in batches; false sends each message as its own entry. Default true."),
-    Option(name="settingsFile", field="settings_file", use=WRITE, parse=values.text,
-           text="Settings file written by ``geminga tune advise --apply``, read on the driver: defaults for "
-                "compression, hashing, batch limits and send time-out."),
-    Option(name="sendTimeoutMs", field="send_timeout_ms", use=WRITE, parse=values.number(1),
-           aliases=("pulsar.producer.sendTimeoutMs",),
-           text="Time-out of a send receipt; after it the task fails. Default 30000."),
-    Option(name="crypto.publicKeyPath", field="crypto_public_key_path", use=WRITE, parse=values.text,
-           text="PEM file of the public key that encrypts messages; requires ``encryptionKeys``."),
-    Option(name="encryptionKeys", field="encryption_keys", use=WRITE, parse=values.names,
-           aliases=("pulsar.producer.encryptionKeys",),
-           text="Names of the public key, separated by commas, stored in the messages' metadata."),
-    Option(name="recordName", field="record_name", use=WRITE, parse=values.text,
-           text="Record name of the registered schema. Default ``topLevelRecord``, as in ``to_avro``."),
-    Option(name="recordNamespace", field="record_namespace", use=WRITE, parse=values.text,
-           text="Record namespace of the registered schema. Default: none."),
-    Option(name="exactlyOnce", field="exactly_once", use=WRITE, parse=values.flag,
-           text="Stage the rows and publish them in the commit. Streams use sequence ids, so that the "
-                "broker's deduplication drops repeated rows; batch queries publish when all tasks have "
-                "succeeded. Default false."),
-    Option(name="sinkName", field="sink_name", use=WRITE, parse=values.text,
-           aliases=("pulsar.producer.producerName",),
-           text="Producer name of the exactly-once sink. Default: derived from the query's id."),
-    Option(name="batchId", field="batch_id", use=WRITE, parse=values.number(0, 1 << 31),
-           text="Number of a batch write that may be repeated, from `foreachBatch`: with `exactlyOnce` and "
-                "`sinkName` its rows are published once, as with Delta Lake's `txnAppId` and `txnVersion`."),
-    Option(name="stagingLocation", field="staging_location", use=WRITE, parse=values.text,
-           text="Folder, shared by all machines, for the exactly-once sink's staged rows. Default: below the "
-                "checkpoint; required for batch queries."),
-    Option(name="checkpointLocation", field="checkpoint_location", use=BOTH, parse=values.text,
-           text="Spark's checkpoint folder. The exactly-once sink stages rows below it; below PySpark 4.2 a "
-                "stream with a limit of a micro-batch reads its start there."),
+    _option(BOTH, values.text, "service.url", "pulsar.client.serviceUrl",
+            text="``pulsar://host:port`` or ``pulsar+ssl://host:port`` of the cluster, several hosts "
+            "separated by commas. Required."),
+    _option(BOTH, values.text, "admin.url",
+            text="``http://host:port`` of the admin REST API; an exactly-once stream turns deduplication on "
+            "through it. Default: the address that the broker of `service.url` confirms."),
+    _option(BOTH, values.secret, "auth.token", field="token",
+            text="JSON web token to authenticate with, or its source: ``file:///path`` or ``env:NAME``."),
+    _option(BOTH, values.plugin, "auth.plugin", "pulsar.client.authPluginClassName",
+            text="``token`` (default), ``tls``, ``basic`` or ``oauth2``, or the name of the Java class."),
+    _option(BOTH, values.secret, "auth.params", "pulsar.client.authParams", text="Parameters of the "
+            "plug-in: ``token:<JWT>``, ``tlsCertFile:/path,tlsKeyFile:/path``, or JSON."),
+    _option(BOTH, values.text, "tls.trustCertsFilePath", "pulsar.client.tlsTrustCertsFilePath",
+            text="PEM file of trusted certificates, present on every machine; default: the system's."),
+    _option(BOTH, values.text, "tls.certificateFilePath", "pulsar.client.tlsCertificateFilePath",
+            text="PEM file of the client certificate; requires ``tls.keyFilePath``."),
+    _option(BOTH, values.text, "tls.keyFilePath", "pulsar.client.tlsKeyFilePath",
+            text="PEM file of its private key."),
+    _option(BOTH, values.flag, "tls.allowInsecureConnection", "pulsar.client.tlsAllowInsecureConnection",
+            text="Trust any certificate: for tests only. Default false."),
+    _option(BOTH, values.flag, "tls.validateHostname", "pulsar.client.tlsHostnameVerificationEnable",
+            text="Check the host name in the certificate. Default true."),
+    _option(BOTH, values.number(1), "operationTimeoutMs", "pulsar.client.operationTimeoutMs",
+            text="Time-out of lookups, opening and closing, and of waiting for an unreachable broker; a "
+            "query that starts waits for a third of it. Default 30000."),
+    _option(BOTH, values.number(1), "connectionTimeoutMs", "pulsar.client.connectionTimeoutMs",
+            text="Time-out of connecting to a broker. Default 10000."),
+    _option(BOTH, values.number(1), "keepAliveIntervalSeconds", "pulsar.client.keepAliveIntervalSeconds",
+            text="Interval of keep-alive probes on a silent connection. Default 30."),
+    _option(BOTH, values.text, "listenerName", "pulsar.client.listenerName",
+            text="Name of the brokers' advertised listener to connect to."),
+    _option(BOTH, values.topic, "topic", "path", "pulsar.producer.topicName", field="topics",
+            text="The topic to read or write."),
+    _option(READ, values.topics, "topics", "subscribe", text="Topics to read, separated by commas."),
+    _option(READ, values.pattern, "topicsPattern", "subscribePattern",
+            text="Regular expression for the local names of the topics of one namespace."),
+    _option(READ, values.assigned, "assign", field="topics", text='Single partitions to read, as JSON: '
+            '``{"topic": [0, 2]}``; -1 is a topic without partitions.'),
+    _option(READ, values.names, "columns", text="Columns to deliver, separated by commas. Spark does no "
+            "column pruning for Python data sources: leaving out unused columns saves time."),
+    _option(BOTH, values.choice("BYTES", "TOPIC", "JSON", "AVRO"), "valueSchema",
+            text="Payload format. ``BYTES`` (default): the column ``value``. Reading, ``TOPIC`` (or "
+            "``AVRO``): the columns of the topics' registered schemas; each message is decoded with the "
+            "version it was written with. ``JSON``: as ``TOPIC``, and messages without a schema are read as "
+            "JSON. Writing, ``JSON`` and ``AVRO``: the frame's columns are the payload, and their schema is "
+            "registered on the topic. ``TOPIC``: they are encoded with the newest schema."),
+    _option(READ, values.choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"), "mode", field="payload_mode",
+            text="Handling of messages whose payload can't be decoded: ``FAILFAST`` (default) fails the "
+            "query, ``PERMISSIVE`` delivers nulls with the payload in ``columnNameOfCorruptRecord``, "
+            "``DROPMALFORMED`` leaves the message out, with a warning."),
+    _option(READ, values.text, "deadLetterPath",
+            text="Folder, shared by all machines, for messages whose payload can't be decoded: bytes, ids "
+            "and errors, as Parquet. ``mode`` then defaults to ``DROPMALFORMED``."),
+    _option(READ, values.one_topic, "deadLetterTopic", text="Topic for messages whose payload can't be "
+            "decoded, with the properties ``REAL_TOPIC``, ``ORIGIN_MESSAGE_ID`` and ``DEAD_LETTER_ERROR``."),
+    _option(READ, values.text, "columnNameOfCorruptRecord", field="corrupt_column", text="Column (binary or "
+            "string) for payloads that can't be decoded. Default ``_corrupt_record``."),
+    _option(READ, values.flag, "mergeSchema", text="Deliver the columns of all versions of the topics' "
+            "schemas, not only of the newest. Default false."),
+    _option(READ, values.choice("none", "failOnNewColumns"), "schemaEvolutionMode",
+            field="schema_evolution", text="Handling of fields added to the topic's schema after the query "
+            "started: ``none`` (default) leaves them out, with a warning; ``failOnNewColumns`` fails the "
+            "query, which reads them when it is restarted."),
+    _option(READ, values.places, "startingOffsets",
+            text='``earliest`` (default of batch queries), ``latest`` (default of streams) or JSON with the '
+            'first message of each partition; ``"*": "earliest"`` or ``"latest"`` applies to all other '
+            'partitions. A restarted stream resumes from its checkpoint.'),
+    _option(READ, values.named_places, "endingOffsets", text="``latest`` (default) or JSON with the last "
+            "message of each partition. Batch queries only."),
+    _option(READ, values.firsts, "firstOffsets",
+            text="JSON with the expected first message of partitions read from ``earliest``; if it is gone, "
+            "messages were lost. Batch queries only; snapshots set this option."),
+    _option(READ, values.moment, "startingTime", "startingTimestamp", field="starting_time_ms",
+            text="Start at the first message published at or after this time, in milliseconds since 1970, "
+            "not in the future."),
+    _option(READ, values.moment, "endingTime", "endingTimestamp", field="ending_time_ms",
+            text="End before the first message published at or after this time. Batch queries only."),
+    _option(READ, values.times, "startingOffsetsByTimestamp", field="starting_times",
+            text='``startingTime`` by partition, as JSON: ``{"topic": {"0": 1700000000000}}``; other '
+            'partitions start at the default.'),
+    _option(READ, values.times, "endingOffsetsByTimestamp", field="ending_times",
+            text="``endingTime`` by partition, as JSON."),
+    _option(READ, lambda name, value: values.choice("error", "latest")(name, value) == "latest",
+            "startingOffsetsByTimestampStrategy", field="future_is_latest",
+            text="Meaning of a starting time in the future: ``error`` (default) or ``latest``."),
+    _option(READ, values.flag, "failOnDataLoss",
+            text="Fail if retention may have removed unread messages or a topic was deleted. Default true."),
+    _option(READ, values.number(1), "minPartitions",
+            text="Minimum number of tasks; partitions are split to reach it, if they have enough entries. A "
+            "stream that splits a partition does not keep its order."),
+    _option(READ, values.number(1), "maxEntriesPerSplit",
+            text="Maximum entries (batches) per task; larger ranges are split. Default of batch queries: "
+            "10000; streams split only if this or ``maxBytesPerSplit`` is set."),
+    _option(READ, values.size, "maxBytesPerSplit",
+            text="Approximate stored bytes per task, estimated from sampled entries. Default of batch "
+            "queries: 64m; streams split only if this or ``maxEntriesPerSplit`` is set."),
+    _option(READ, values.number(1), "maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxMessagesPerTrigger",
+            text="Maximum messages per micro-batch; a producer's batch is never split."),
+    _option(READ, values.size, "maxBytesPerTrigger",
+            text="Maximum stored bytes per micro-batch, e.g. ``64m``."),
+    _option(READ, values.number(1), "maxEntriesPerTrigger", text="Maximum entries (batches) per "
+            "micro-batch: the cheapest limit, since no entry has to be read while planning."),
+    _option(READ, values.number(1), "minRowsPerTrigger", "minOffsetsPerTrigger", "minMessagesPerTrigger",
+            text="Minimum messages per micro-batch (approximate): wait for them up to ``maxTriggerDelay``."),
+    _option(READ, values.duration_ms, "maxTriggerDelay", field="max_trigger_delay_ms",
+            text="Longest wait for ``minRowsPerTrigger``, e.g. ``30s``. Default 15m."),
+    _option(READ, values.number(1), "pollTimeoutMs", "kafkaConsumer.pollTimeoutMs",
+            text="Longest wait of a task for the next message of its range. Default 120000."),
+    _option(READ, values.text, "offloadLocation",
+            text="Offload storage of the broker (its ``--offload-location``), as an address that tasks can "
+            "reach: they read offloaded ledgers from its files. Credentials come from the environment."),
+    _option(READ, values.number(1), "receiverQueueSize", "pulsar.reader.receiverQueueSize",
+            text="Messages that a task prefetches from the broker. Default 20000."),
+    _option(READ, values.text, "subscriptionPrefix", "subscriptionNamePrefix",
+            "pulsar.reader.subscriptionRolePrefix", "groupIdPrefix", text="Prefix of the names of the "
+            "temporary reader subscriptions and of the durable subscription. Default ``spark``."),
+    _option(READ, values.text, "predefinedSubscription", field="subscription",
+            text="Streams: a durable subscription used by this query alone; its cursor follows Spark's "
+            "committed offsets. Without a starting option a new query starts at the cursor."),
+    _option(READ, values.flag, "durableSubscription", text="Streams: create a durable subscription for this "
+            "query, named after ``subscriptionPrefix``; the checkpoint stores the name. Default false."),
+    _option(READ, values.flag, "readCompacted", "pulsar.reader.readCompacted",
+            text="Read the compacted topics, then the messages published after compaction. A stream reads "
+            "the compacted messages in its first micro-batch. Default false."),
+    _option(READ, values.flag, "waitingForNonExistedTopic", field="wait_for_topics",
+            text="Treat a missing topic as empty. Default false: the query fails."),
+    _option(READ, values.text, "crypto.privateKeyPath", text="PEM file, present on every machine, of the "
+            "private key that decrypts messages. Without it encrypted messages fail the query."),
+    _option(READ, values.choice("FAIL", "DISCARD"), "cryptoFailureAction",
+            "pulsar.reader.cryptoFailureAction", text="Handling of messages that can't be decrypted: "
+            "``FAIL`` (default) fails the query, ``DISCARD`` leaves them out, with a warning."),
+    _option(WRITE, values.choice(*COMPRESSIONS), "compression", "pulsar.producer.compressionType",
+            text="Codec: ``NONE`` (default), ``LZ4``, ``ZLIB``, ``ZSTD`` or ``SNAPPY``."),
+    _option(WRITE, values.number(0), "compressionLevel",
+            text="Level of ``ZSTD`` (1 to 19) or ``ZLIB`` (1 to 9). Default 0: level 3 or 6."),
+    _option(WRITE, values.choice(*HASHINGS), "hashingScheme", "pulsar.producer.hashingScheme",
+            field="hashing", text="Hash that maps keys to partitions: ``JavaStringHash`` (default, as the "
+            "Scala connector), ``Murmur3_32Hash``, or ``BoostHash`` (as ``pulsar-client``)."),
+    _option(WRITE, values.number(1), "batchingMaxMessages", "pulsar.producer.batchingMaxMessages",
+            text="Maximum messages per batch. Default 1000."),
+    _option(WRITE, values.size, "batchingMaxBytes", "pulsar.producer.batchingMaxBytes",
+            text="Maximum payload bytes per batch. Default 131072."),
+    _option(WRITE, values.flag, "batchingEnabled", "pulsar.producer.batchingEnabled",
+            text="Send messages in batches; false sends each message as its own entry. Default true."),
+    _option(WRITE, values.text, "settingsFile",
+            text="Settings file written by ``geminga tune advise --apply``, read on the driver: defaults "
+            "for compression, hashing, batch limits and send time-out."),
+    _option(WRITE, values.number(1), "sendTimeoutMs", "pulsar.producer.sendTimeoutMs",
+            text="Time-out of a send receipt; after it the task fails. Default 30000."),
+    _option(WRITE, values.text, "crypto.publicKeyPath",
+            text="PEM file of the public key that encrypts messages; requires ``encryptionKeys``."),
+    _option(WRITE, values.names, "encryptionKeys", "pulsar.producer.encryptionKeys",
+            text="Names of the public key, separated by commas, stored in the messages' metadata."),
+    _option(WRITE, values.text, "recordName",
+            text="Record name of the registered schema. Default ``topLevelRecord``, as in ``to_avro``."),
+    _option(WRITE, values.text, "recordNamespace",
+            text="Record namespace of the registered schema. Default: none."),
+    _option(WRITE, values.flag, "exactlyOnce", text="Stage the rows and publish them in the commit. Streams "
+            "use sequence ids, so that the broker's deduplication drops repeated rows; batch queries "
+            "publish when all tasks have succeeded. Default false."),
+    _option(WRITE, values.text, "sinkName", "pulsar.producer.producerName",
+            text="Producer name of the exactly-once sink. Default: derived from the query's id."),
+    _option(WRITE, values.number(0, 1 << 31), "batchId",
+            text="Number of a batch write that may be repeated, from `foreachBatch`: with `exactlyOnce` and "
+            "`sinkName` its rows are published once, as with Delta Lake's `txnAppId` and `txnVersion`."),
+    _option(WRITE, values.text, "stagingLocation", text="Folder, shared by all machines, for the "
+            "exactly-once sink's staged rows. Default: below the checkpoint; required for batch queries."),
+    _option(BOTH, values.text, "checkpointLocation",
+            text="Spark's checkpoint folder. The exactly-once sink stages rows below it; below PySpark 4.2 "
+            "a stream with a limit of a micro-batch reads its start there."),
 )  # fmt: skip
 
 OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
@@ -292,6 +259,11 @@ class ConnectionOptions:
     tls_allow_insecure_connection: bool = False
     tls_validate_hostname: bool = True
     operation_timeout_ms: int = round(_CLIENT.operation_timeout_seconds * 1000)
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """Retries of requests, for the operation time-out."""
+        return RetryPolicy(self.operation_timeout_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

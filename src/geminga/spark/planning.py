@@ -35,7 +35,7 @@ class Planner:
     ) -> None:
         self.cluster = cluster
         self.options = options
-        self.retry_policy = retry_policy or RetryPolicy(options.connection.operation_timeout_ms / 1000)
+        self.retry_policy = retry_policy or options.connection.retry_policy
         watch = cluster.watch(
             name=options.subscription_prefix, from_first=is_batch, compacted=options.read_compacted
         )

@@ -1,14 +1,13 @@
 """Producers that a Python worker keeps open between tasks and micro-batches.
 
-Spark reuses its workers, and opening a producer takes longer than publishing a small micro-batch. A producer
-that stays unused is closed after `IDLE_SECONDS`: its name is then free for another worker.
+Spark reuses its workers, and opening a producer of many partitions takes longer than publishing a small
+micro-batch. A producer that stays unused is closed after `IDLE_SECONDS`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from geminga.errors import IncompatibleSchema, ProducerBusy, PulsarException
 from geminga.schema.schema import BytesSchema, Schema, SchemaInfo, SchemaType
 from geminga.spark.cluster import client_for
 from geminga.spark.options import COMPRESSIONS, WriteOptions
-from geminga.spark.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from geminga.client.crypto import CryptoKeyReader
@@ -31,48 +29,33 @@ IDLE_SECONDS = 10.0
 """Idle time after which a producer is closed."""
 PRODUCERS_MAX = 256
 """Maximum idle producers of one process; the least recently used one is closed first."""
+NAME_SECONDS = 20.0
+"""Maximum wait for a producer name that another process uses."""
 
-Key = tuple[object, ...]
-
-
-@dataclass(slots=True)
-class _Idle:
-    producer: Producer[Any]
-    since: float
+Key = tuple[WriteOptions, str, SchemaInfo | None]
+"""Options, topic and schema of the payloads."""
 
 
 @dataclass(slots=True)
 class KeptProducers:
     """Idle producers of this process, each lent to one user at a time."""
 
-    idle_seconds: float = IDLE_SECONDS
-    _idle: dict[Key, list[_Idle]] = field(default_factory=dict)
+    _idle: list[tuple[float, Key, Producer[Any]]] = field(default_factory=list)
+    """The time since when each is idle, the oldest first."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sweeper: threading.Timer | None = None
-    _pid: int = field(default_factory=os.getpid)
 
     @contextlib.contextmanager
     def borrowed(
-        self,
-        options: WriteOptions,
-        topic: str,
-        name: str | None = None,
-        info: SchemaInfo | None = None,
-        *,
-        partitions: int = 0,
+        self, options: WriteOptions, topic: str, info: SchemaInfo | None = None
     ) -> Iterator[Producer[Any]]:
-        """Lend a producer for the options; ``name`` fixes its name, for deduplication, ``info`` is its
-        payloads' schema. Raises `IncompatibleSchema` naming the topic that rejects it. The producer knows at
-        least ``partitions`` partitions of the topic: a kept one that knows fewer is reopened.
+        """Lend a producer for the options; ``info`` is its payloads' schema. Raises `IncompatibleSchema`
+        naming the topic that rejects it.
 
         It is kept for the next borrower, unless its work ends with an error.
         """
-        key = _key(options, topic, name, info)
-        producer = self._take(key)
-        if producer is not None and len(producer.statistics().partitions) < partitions:
-            _close(producer)
-            producer = None
-        producer = producer or _opened(options, topic, name, info)
+        key = options, topic, info
+        producer = self._take(key) or _opened(options, topic, None, info)
         try:
             yield producer
         except BaseException:
@@ -80,92 +63,59 @@ class KeptProducers:
             raise
         self._keep(key, producer)
 
-    def drop(
-        self,
-        options: WriteOptions,
-        topic: str,
-        name: str | None = None,
-        info: SchemaInfo | None = None,
-    ) -> None:
-        """Close the idle producers for these options."""
-        producer = self._take(_key(options, topic, name, info))
-        if producer is not None:
-            _close(producer)
-
     def _take(self, key: Key) -> Producer[Any] | None:
         with self._lock:
-            self._forget_after_fork()
-            kept = self._idle.get(key)
-            if not kept:
-                return None
-            found = kept.pop().producer
-            if not kept:
-                del self._idle[key]
-            return found
+            for number in reversed(range(len(self._idle))):
+                if self._idle[number][1] == key:
+                    return self._idle.pop(number)[2]
+            return None
 
     def _keep(self, key: Key, producer: Producer[Any]) -> None:
         with self._lock:
-            self._forget_after_fork()
-            self._idle.setdefault(key, []).append(_Idle(producer, time.monotonic()))
-            surplus = self._expired(time.monotonic())
+            self._idle.append((time.monotonic(), key, producer))
+            surplus = self._expired()
             self._arm()
         for each in surplus:
             _close(each)
 
-    def _forget_after_fork(self) -> None:
-        if self._pid != os.getpid():
-            self._pid, self._idle, self._sweeper = os.getpid(), {}, None
-
-    def _expired(self, now: float) -> list[Producer[Any]]:
+    def _expired(self) -> list[Producer[Any]]:
         """Remove producers that were idle for too long or exceed the limit. Call with the lock held."""
-        everything = sorted(
-            ((each.since, key, each) for key, kept in self._idle.items() for each in kept),
-            key=lambda item: item[0],
-        )
-        count = len(everything)
-        gone: list[Producer[Any]] = []
-        for number, (since, key, each) in enumerate(everything):
-            if now - since < self.idle_seconds and count - number <= PRODUCERS_MAX:
-                break
-            self._idle[key].remove(each)
-            if not self._idle[key]:
-                del self._idle[key]
-            gone.append(each.producer)
-        return gone
+        oldest = time.monotonic() - IDLE_SECONDS
+        expired = sum(since <= oldest for since, *_ in self._idle)
+        count = max(expired, len(self._idle) - PRODUCERS_MAX)
+        gone, self._idle = self._idle[:count], self._idle[count:]
+        return [producer for *_, producer in gone]
 
     def _arm(self) -> None:
         if self._sweeper is None and self._idle:
-            self._sweeper = threading.Timer(self.idle_seconds / 2, self._sweep)
+            self._sweeper = threading.Timer(IDLE_SECONDS / 2, self._sweep)
             self._sweeper.daemon = True
             self._sweeper.start()
 
     def _sweep(self) -> None:
         with self._lock:
             self._sweeper = None
-            gone = self._expired(time.monotonic())
+            gone = self._expired()
             self._arm()
         for producer in gone:
             _close(producer)
-
-    def close(self) -> None:
-        """Close all idle producers."""
-        with self._lock:
-            idle, self._idle = self._idle, {}
-        for kept in idle.values():
-            for each in kept:
-                _close(each.producer)
 
 
 kept = KeptProducers()
 """Idle producers of this process."""
 
 
-def _key(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo | None) -> Key:
-    return (
-        options.connection, topic, name, info, options.compression, options.compression_level,
-        options.hashing, options.messages_in_a_batch, options.batching_max_bytes, options.send_timeout_ms,
-        options.encryption_keys, options.crypto_public_key_path,
-    )  # fmt: skip
+@contextlib.contextmanager
+def named(
+    options: WriteOptions, topic: str, name: str, info: SchemaInfo | None = None
+) -> Iterator[Producer[Any]]:
+    """Open a producer with this name, for deduplication; it is closed at the end. Raises as
+    `KeptProducers.borrowed`, and `ProducerBusy` if the name stays in use."""
+    producer = _opened(options, topic, name, info)
+    try:
+        yield producer
+    finally:
+        _close(producer)
 
 
 class _Registered(Schema):
@@ -191,10 +141,10 @@ def public_keys(options: WriteOptions) -> CryptoKeyReader | None:
 
 
 def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo | None) -> Producer[Any]:
-    """Open a producer; while its name is in use, wait as long as another worker may keep it idle."""
+    """Open a producer; wait if its name is in use, perhaps by a process that has ended."""
     from geminga.client.enums import CompressionType, HashingScheme
 
-    deadline = time.monotonic() + 2 * IDLE_SECONDS
+    deadline = time.monotonic() + NAME_SECONDS
 
     def attempt() -> Producer[Any]:
         while True:
@@ -222,9 +172,7 @@ def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInf
                 logger.info("waiting for the producer name %s: %s", name, error)
                 time.sleep(0.2)
 
-    return RetryPolicy(options.connection.operation_timeout_ms / 1000).call(
-        f"opening a producer of {topic}", attempt
-    )
+    return options.connection.retry_policy.call(f"opening a producer of {topic}", attempt)
 
 
 def _close(producer: Producer[Any]) -> None:

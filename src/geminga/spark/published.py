@@ -10,6 +10,8 @@ that was recent, the published part is then unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 
 from geminga.errors import Timeout
 from geminga.ids import MessageId, TopicName
@@ -24,24 +26,21 @@ _QUEUE_MESSAGES = 20_000
 _WAIT_SECONDS = 30.0
 
 
+@dataclass
 class TopicTails:
     """The newest messages of the partitions, by full name, that one sink publishes to."""
 
-    def __init__(self, cluster: Cluster, sink: str, retry_policy: RetryPolicy) -> None:
-        self.cluster = cluster
-        self.sink = sink
-        self.retry_policy = retry_policy
+    cluster: Cluster
+    sink: str
+    retry_policy: RetryPolicy
 
     def places(self, names: Iterable[str]) -> dict[str, str]:
         """Return the positions of the newest messages, as text."""
         partitions = [_partition(name) for name in names]
-        watch = self.cluster.watch(name=self.sink)
-        try:
+        with closing(self.cluster.watch(name=self.sink)) as watch:
             newest = self.retry_policy.call(
                 "asking for the newest messages", lambda: watch.newest(partitions)
             )
-        finally:
-            watch.close()
         return {partition_topic(each): str(behind_message(found)) for each, found in newest.items()}
 
     def through(self, name: str, since: str, ids: range, *, is_old: bool = False) -> int | None:
@@ -57,8 +56,7 @@ class TopicTails:
         return None if found == -1 and place == EARLIEST and is_old else found
 
     def _through(self, partition: Partition, place: Offset, ids: range) -> int | None:
-        watch = self.cluster.watch(name=self.sink)
-        try:
+        with closing(self.cluster.watch(name=self.sink)) as watch:
             newest = behind_message(watch.newest([partition])[partition])
             if newest == place:
                 return -1
@@ -66,8 +64,6 @@ class TopicTails:
                 (there,) = watch.first([(partition, MessageId(-1, place.ledger, place.entry))])
                 if there is None or (there.ledger_id, there.entry_id) != place[:2]:
                     return None
-        finally:
-            watch.close()
         return self._highest(partition, place, newest, ids)
 
     def _highest(self, partition: Partition, place: Offset, newest: Offset, ids: range) -> int:

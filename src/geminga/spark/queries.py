@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from geminga.ids import MessageId
@@ -23,16 +24,14 @@ T = TypeVar("T")
 logger = logging.getLogger("geminga.spark")
 
 
+@dataclass
 class PartitionQueries:
     """Requests of one query about its partitions."""
 
-    def __init__(
-        self, cluster: Cluster, options: ReadOptions, retry_policy: RetryPolicy, watch: PulsarPartitions
-    ) -> None:
-        self.cluster = cluster
-        self.options = options
-        self.retry_policy = retry_policy
-        self.watch = watch
+    cluster: Cluster
+    options: ReadOptions
+    retry_policy: RetryPolicy
+    watch: PulsarPartitions
 
     def partitions(self, *, missing_is_empty: bool = False) -> list[Partition]:
         options = self.options

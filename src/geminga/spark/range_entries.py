@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TypeVar
 
 from geminga.errors import PulsarException, Timeout
@@ -24,11 +25,13 @@ logger = logging.getLogger("geminga.spark")
 
 READ_ENTRIES = 1000
 """Maximum entries per read."""
-_IDLE_SECONDS = 1.0
 
 
 class RangeEntries:
     """Entries of one range, in order; iterate once."""
+
+    idle_seconds = (1.0, 1.0)
+    """Seconds without an entry after which the end is checked: the first time, and later."""
 
     def __init__(
         self,
@@ -95,19 +98,15 @@ class RangeEntries:
             closed_quietly(source)
 
     def __iter__(self) -> Iterator[RawEntry]:
-        """Yield the range's entries: first the planner's, then those of the broker or of files."""
-        after, end = self.part.start, self.part.end
-        for entry in self.part.head:
-            self._check_follows(after, entry)
-            yield entry
-            after = Offset.after_entry(entry.ledger_id, entry.entry_id)
-        if after >= end:
+        """Yield the range's entries, from the broker or from files."""
+        start, end = self.part.start, self.part.end
+        if start >= end:
             return
         previous: Offset | None = None
-        for found in self._arriving(after):
+        for found in self._arriving(start):
             if previous is None:
-                previous = after
-                self._check_follows(after, found)
+                previous = start
+                self._check_follows(start, found)
             elif found.ledger_id != previous.ledger or found.entry_id != previous.entry + 1:
                 self._check_follows(previous, found)
             place = (found.ledger_id, found.entry_id)
@@ -125,14 +124,26 @@ class RangeEntries:
         poll_seconds = self.options.poll_timeout_ms / 1000
         deadline = time.monotonic() + poll_seconds
         self._place = after.next_place
+        idle, later = self.idle_seconds
         while True:
-            entries = self._take(min(_IDLE_SECONDS, poll_seconds))
+            entries = self._take(min(idle, poll_seconds))
             if entries:
                 yield from entries
                 deadline = time.monotonic() + poll_seconds
-            elif self._ends_early() or time.monotonic() > deadline:
+                continue
+            if self._is_at_end():
+                return
+            if time.monotonic() > deadline:
                 self._give_up()
                 return
+            idle = later
+
+    def _is_at_end(self) -> bool:
+        """Return whether no further entry can arrive, after nothing arrived for a while."""
+        if self._ends_early() is None:
+            return False
+        self._give_up()
+        return True
 
     def _take(self, idle_seconds: float) -> list[RawEntry]:
         """Return the available entries; wait ``idle_seconds`` for the first one."""
@@ -228,8 +239,5 @@ class RangeEntries:
 
     def first_entries(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
         """Return the first entry at or after each position, by queries of this task, which are rare."""
-        watch = self.cluster.watch(name=self.options.subscription_prefix)
-        try:
+        with closing(self.cluster.watch(name=self.options.subscription_prefix)) as watch:
             return self.retry_policy.call(f"looking for entries of {self.topic}", lambda: watch.first(places))
-        finally:
-            watch.close()

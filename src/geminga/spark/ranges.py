@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from geminga.ids import MessageId
 from geminga.offload.manifest import OffloadedLedger
 from geminga.spark.offsets import EARLIEST, Offset, Partition, entries_between, partition_topic
-from geminga.wire.metadata import RawEntry
 
 ENTRIES_MIN = 16
 """Minimum entries of a task, if its range has them."""
@@ -25,8 +24,6 @@ class Range:
     partition: Partition
     start: Offset
     end: Offset
-    head: tuple[RawEntry, ...] = ()
-    """The first entries of the range, if the planner has read them."""
     beginning: Offset | None = None
     """For a partition read from its first message on: the offset before that message."""
     offloaded: tuple[OffloadedLedger, ...] = ()

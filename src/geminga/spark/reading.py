@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -14,8 +14,7 @@ from geminga.errors import CryptoError, PulsarException, Timeout
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, closed_quietly
 from geminga.spark.compacted import CompactedEntries
-from geminga.spark.counting import SkipCounters
-from geminga.spark.decrypting import Opener, opener
+from geminga.spark.counting import UNDECRYPTABLE, SkipCounters
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, partition_topic
 from geminga.spark.options import ReadOptions
 from geminga.spark.range_entries import READ_ENTRIES, RangeEntries
@@ -80,7 +79,7 @@ class RangeReader:
         self.part = part
         self.converter = converter
         self.topic = partition_topic(part.partition)
-        self.retry_policy = retry_policy or RetryPolicy(options.connection.operation_timeout_ms / 1000)
+        self.retry_policy = retry_policy or options.connection.retry_policy
         self.chunks: ChunkCarry = ChunkCarry(limit=OPEN_CHUNKED_MAX)
         self._open_entries: Opener = opener(options, skip_counters)
         # Ends inside a batch are cut by row; no other range needs the extra columns.
@@ -222,6 +221,54 @@ class RangeReader:
                     decode_entries(self._open_entries([entry]), [], chunks=carry)
         finally:
             closed_quietly(source)
+
+
+Opener = Callable[[Sequence[RawEntry]], list[RawEntry]]
+
+
+def opener(options: ReadOptions, skip_counters: SkipCounters) -> Opener:
+    """Return the function that decrypts a range's entries. By the options, entries that can't be decrypted
+    fail or are left out. Raises `CryptoError` naming the entry, and if ``cryptography`` is missing."""
+    key = options.crypto_private_key_path
+    discards = options.crypto_failure_action == "DISCARD"
+    if key is None and not discards:
+        return list  # decoding rejects encrypted entries
+
+    from geminga.client.crypto import CryptoKeyReader, decryptor
+    from geminga.consumer.opening import plain_metadata
+    from geminga.wire.columnar import encrypted_entries
+    from geminga.wire.metadata import build_entry, parse_entry
+
+    decrypt = None if key is None else decryptor(CryptoKeyReader("", key))
+
+    def opened(entry: RawEntry) -> RawEntry:
+        parsed = parse_entry(entry.entry)
+        if decrypt is None:
+            raise CryptoError("the entry is encrypted, and the option crypto.privateKeyPath is not set")
+        payload = decrypt(parsed.metadata, parsed.payload)
+        metadata = plain_metadata(parsed.metadata)
+        if parsed.metadata.num_chunks_from_msg > 1:  # each chunk is encrypted by itself
+            metadata.num_chunks_from_msg = parsed.metadata.num_chunks_from_msg
+            metadata.total_chunk_msg_size = parsed.metadata.total_chunk_msg_size
+            metadata.chunk_id = parsed.metadata.chunk_id
+        return entry._replace(entry=build_entry(metadata.SerializeToString(), payload))
+
+    def open_all(entries: Sequence[RawEntry]) -> list[RawEntry]:
+        found: list[RawEntry | None] = list(entries)
+        for number in encrypted_entries(entries):
+            entry = entries[number]
+            place = f"{entry.topic}:{entry.ledger_id}:{entry.entry_id}"
+            try:
+                found[number] = opened(entry)
+            except CryptoError as error:
+                if not discards:
+                    raise CryptoError(f"{place}: {error}") from None
+                skip_counters.add(UNDECRYPTABLE)
+                logger.warning("leaving out %s: %s", place, error)
+                found[number] = None
+        return [entry for entry in found if entry is not None]
+
+    return open_all
 
 
 def read_range(

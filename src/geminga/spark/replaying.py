@@ -145,12 +145,12 @@ class ReplayTimes:
         from geminga.spark.pipelines import lake
 
         self.options = options
-        system, _ = resolve(options.path)
+        self.system, _ = resolve(options.path)
         self.files: list[ReplayFile] = []
         nulls = 0
         paths = lake.files(options.path)
         for path in paths:
-            micros, without = self._times(system, path, options)
+            micros, without = self._times(path)
             nulls += without
             if len(micros):
                 self.files.append(ReplayFile(path, int(micros.min()), int(micros.max())))
@@ -164,14 +164,14 @@ class ReplayTimes:
         self.width = max(1, -(-(self.last - self.first + 1) // BUCKETS_MAX))
         counts: NDArray[np.int64] = np.zeros((self.last - self.first) // self.width + 1, np.int64)
         for file in self.files:
-            micros, _ = self._times(system, file.path, options)
+            micros, _ = self._times(file.path)
             counts += np.bincount((micros - self.first) // self.width, minlength=len(counts))
         self._until: NDArray[np.int64] = np.cumsum(counts)
         """Rows up to the end of each bucket."""
 
-    @staticmethod
-    def _times(system: Any, path: str, options: ReplayOptions) -> tuple[NDArray[np.int64], int]:
+    def _times(self, path: str) -> tuple[NDArray[np.int64], int]:
         """Return the selected times of one file, and the number of rows without a time."""
+        system, options = self.system, self.options
         schema = parquet.read_schema(path, filesystem=system)
         if options.time not in schema.names:
             check_choice("time", options.time, tuple(schema.names))
@@ -196,9 +196,8 @@ class ReplayTimes:
 
     def exactly_until(self, moment: int) -> int:
         """Return the number of rows up to ``moment`` itself; rereads the table's times."""
-        system, _ = resolve(self.options.path)
         return sum(
-            int(np.count_nonzero(self._times(system, file.path, self.options)[0] <= moment))
+            int(np.count_nonzero(self._times(file.path)[0] <= moment))
             for file in self.files
             if file.first <= moment
         )
@@ -337,12 +336,8 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [ReplaySlice(max(begin, self.times.first - 1), through, tuple(paths))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, ReplaySlice) or not partition.paths:
-            return
-        yield from read_slice(self.options, self.schema, partition)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the offsets in Spark's checkpoint are the whole state."""
+        if isinstance(partition, ReplaySlice) and partition.paths:
+            yield from read_slice(self.options, self.schema, partition)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": None, "_began": None, "_is_checked": False}

@@ -63,7 +63,7 @@ COLUMNS: dict[str, SourceColumn] = {
 DEFAULT_COLUMNS = tuple(COLUMNS)[:7]
 
 
-def _known(name: str) -> str:
+def column_name(name: str) -> str:
     """Return the column's own spelling; Spark's names are case-insensitive by default."""
     for known in COLUMNS:
         if known.lower() == name.lower():
@@ -113,7 +113,7 @@ def message_columns(schema: StructType) -> list[str]:
     """Return the message columns for ``schema``; check a schema that the user gave."""
     found = []
     for field in schema.fields:
-        column = COLUMNS[_known(field.name)]
+        column = COLUMNS[column_name(field.name)]
         allowed = (column.kind, *column.also)
         if field.dataType not in allowed:
             kinds = " or ".join(kind.simpleString() for kind in allowed)

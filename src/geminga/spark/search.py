@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from geminga.ids import MessageId
-from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Partition, entries_between
+from geminga.spark.offsets import EARLIEST, Offset, Partition, entries_between
 from geminga.wire.metadata import RawEntry
 
 T = TypeVar("T")
@@ -72,6 +72,18 @@ def _exists(ledger: int, entry: int) -> Search[bool]:
     return found is not None and (found.ledger_id, found.entry_id) == (ledger, entry)
 
 
+def _last(known: int, holds: Callable[[int], Search[bool]]) -> Search[int]:
+    """Return the last number from ``known`` on for which ``holds`` is true, if it is true up to that one."""
+    step, grows = 1, True
+    while step:
+        if (yield from holds(known + step)):
+            known += step
+        else:
+            grows = False
+        step = step * 2 if grows else step // 2
+    return known
+
+
 def before_first(start: Offset) -> Search[Offset | None]:
     """Return ``start``; for `EARLIEST` the offset within a ledger right before the first entry."""
     if start.ledger >= 0:
@@ -106,21 +118,15 @@ def before_time(newest: Offset, time_ms: int) -> Search[Offset]:
             low = found
         else:
             high = middle
-    ledger, entry, step = low.ledger_id, low.entry_id, 1
-    last = newest.entry if ledger == newest.ledger else None
-    grows = True
-    while step:
-        place = entry + step
-        early = False
-        if last is None or place <= last:
-            found = yield from _one(at(ledger, place))
-            early = found is not None and found.ledger_id == ledger and is_early(found)
-        if early:
-            entry = place
-        else:
-            grows = False
-        step = step * 2 if grows else step // 2
-    return Offset.after_entry(ledger, entry)
+    ledger = low.ledger_id
+
+    def is_early_at(entry: int) -> Search[bool]:
+        if ledger == newest.ledger and entry > newest.entry:
+            return False
+        found = yield from _one(at(ledger, entry))
+        return found is not None and found.ledger_id == ledger and is_early(found)
+
+    return Offset.after_entry(ledger, (yield from _last(low.entry_id, is_early_at)))
 
 
 # --- ledgers -------------------------------------------------------------------------------------
@@ -172,64 +178,40 @@ def ledgers_after(ledger: int, last: int) -> Search[dict[int, int]]:
 
 def last_entry(ledger: int, known: int) -> Search[int]:
     """Return the last entry of a closed ledger that has the entry ``known`` (or -1: perhaps none)."""
-    step, grows = 1, True
-    while step:
-        if (yield from _exists(ledger, known + step)):
-            known += step
-        else:
-            grows = False
-        step = step * 2 if grows else step // 2
-    return known
+    return (yield from _last(known, lambda entry: _exists(ledger, entry)))
 
 
 # --- pieces --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionPiece:
-    """Part of a partition: after ``start``, up to and including ``end``. ``entries`` None: unknown."""
-
-    start: Offset
-    end: Offset
-    entries: int | None
+Piece = tuple[Offset, Offset]
+"""Part of a partition: after the first offset, up to and including the second."""
 
 
-def pieces(
-    start: Offset, end: Offset, size: int | None, *, exact: bool = False
-) -> Search[list[PartitionPiece]]:
+def pieces(start: Offset, end: Offset, size: int | None) -> Search[list[Piece]]:
     """Split ``start`` to ``end`` at the ends of ledgers, and ledgers into pieces of at most ``size`` entries.
-
-    ``size`` None: no split. ``exact``: also determine the number of entries of closed ledgers.
-    """
+    ``size`` None: no split."""
     begin = yield from before_first(start)
     if begin is None or begin >= end:
         return []
     if size is None:
-        return [PartitionPiece(begin, end, entries_between(begin, end))]
-    found: list[PartitionPiece] = []
+        return [(begin, end)]
+    found: list[Piece] = []
     following = yield from ledgers_after(begin.ledger, end.ledger)
     for ledger, first in following.items():
         boundary = Offset.after_entry(ledger, first - 1)
         if begin < boundary < end:
-            found += yield from _closed(begin, boundary, size, exact)
+            found += yield from _closed(begin, boundary, size)
             begin = boundary
     found += _cut(begin, end, size)
     return found
 
 
-def _closed(start: Offset, boundary: Offset, size: int, exact: bool) -> Search[list[PartitionPiece]]:
+def _closed(start: Offset, boundary: Offset, size: int) -> Search[list[Piece]]:
     """Return the pieces of the rest of a ledger before ``boundary``, where the next one begins."""
-    if exact:
-        last = yield from last_entry(start.ledger, start.entry)
-        if last <= start.entry and start.batch_index == WHOLE_ENTRY:
-            return []
-        *whole, tail = _cut(start, Offset.after_entry(start.ledger, last), size)
-        return [*whole, PartitionPiece(tail.start, boundary, tail.entries)]
     count = yield from _cuts(start, size)
-    cuts = [Offset.after_entry(start.ledger, start.entry + number * size) for number in range(1, count + 1)]
-    bounds = [start, *cuts]
-    whole = [PartitionPiece(a, b, entries_between(a, b)) for a, b in zip(bounds, cuts, strict=False)]
-    return [*whole, PartitionPiece(bounds[-1], boundary, None)]
+    cuts = (Offset.after_entry(start.ledger, start.entry + number * size) for number in range(1, count + 1))
+    return list(itertools.pairwise([start, *cuts, boundary]))
 
 
 def _cuts(start: Offset, size: int) -> Search[int]:
@@ -251,15 +233,14 @@ def _cuts(start: Offset, size: int) -> Search[int]:
     return low
 
 
-def _cut(start: Offset, end: Offset, size: int) -> list[PartitionPiece]:
+def _cut(start: Offset, end: Offset, size: int) -> list[Piece]:
     """Return even pieces of at most ``size`` entries; one piece if the number of entries is unknown."""
     entries = entries_between(start, end)
     if entries is None or entries <= size:
-        return [PartitionPiece(start, end, entries)]
+        return [(start, end)]
     size = -(-entries // -(-entries // size))
     places = [Offset.after_entry(start.ledger, entry) for entry in range(start.entry + size, end.entry, size)]
-    bounds = [start, *places, end]
-    return [PartitionPiece(a, b, entries_between(a, b)) for a, b in itertools.pairwise(bounds)]
+    return list(itertools.pairwise([start, *places, end]))
 
 
 # --- ahead ---------------------------------------------------------------------------------------

@@ -19,30 +19,31 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import BinaryType
 
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import hadoop_location
 from geminga.ids import MessageId
+from geminga.offload.file import schema as file_schema
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.storage import folder_of
 from geminga.spark import cluster as clusters
 from geminga.spark import lag
 from geminga.spark.offloaded import Manifests
-from geminga.spark.offsets import EARLIEST, OTHERS, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
+from geminga.spark.offsets import (
+    EARLIEST,
+    OTHERS,
+    WHOLE_ENTRY,
+    Offset,
+    Offsets,
+    Partition,
+    partition_topic,
+    to_json,
+)
 from geminga.spark.options import ReadOptions, read_options, without
 from geminga.spark.planning import Planner
-from geminga.spark.schema import source_schema
-from geminga.spark.search import PartitionPiece
+from geminga.spark.schema import COLUMNS, source_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -54,26 +55,6 @@ GAPS_MAX = 4
 If there are more, the shortest runs of ledgers between them are read that way, too."""
 MILLISECONDS_MAX = (1 << 63) // 1000 - 1
 """Maximum milliseconds that fit into 64 bits as microseconds: Spark's reader fails for larger times."""
-
-_FILE_COLUMNS = StructType(
-    [
-        StructField("value", BinaryType()),
-        StructField("key", StringType()),
-        StructField("ordering_key", BinaryType()),
-        StructField("properties", MapType(StringType(), StringType())),
-        StructField("event_time", TimestampType()),
-        StructField("publish_time", TimestampType()),
-        StructField("sequence_id", LongType()),
-        StructField("producer_name", StringType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("ledger_id", LongType()),
-        StructField("entry_id", LongType()),
-        StructField("batch_index", IntegerType()),
-        StructField("batch_size", IntegerType()),
-    ]
-)
-"""Columns of an offloaded ledger's file, from which Spark's columns are computed."""
 
 _READING: Mapping[str, str] = {
     # Off by default. Without it a flipped bit is a wrong row, with it an error.
@@ -185,7 +166,7 @@ def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -
         )
         return found
     if wanted:
-        pieces = {p: [PartitionPiece(begins[p], place, None)] for p, (_, place) in wanted.items()}
+        pieces = {p: [(begins[p], place)] for p, (_, place) in wanted.items()}
         whole = {
             p: [each for each in offloaded[0] if _is_whole(each, begins[p], wanted[p][1])]
             for p, offloaded in planner.tasks.offloaded(pieces).items()
@@ -270,40 +251,31 @@ def _scan(
     firsts: Mapping[Partition, Offset],
 ) -> DataFrame:
     """Return ``format("pulsar")`` over these pieces of partitions."""
-    first: dict[str, dict[str, str]] = {}
     assigned: dict[str, list[int]] = {}
-    starting: dict[str, dict[str, str]] = {}
-    ending: dict[str, dict[str, str]] = {}
-    for (topic, index), (before, behind) in sorted(gaps.items()):
+    for topic, index in sorted(gaps):
         assigned.setdefault(topic, []).append(index)
-        starting.setdefault(topic, {})[str(index)] = _next(before)
-        ending.setdefault(topic, {})[str(index)] = str(behind)
-        if before == EARLIEST and (topic, index) in firsts:
-            first.setdefault(topic, {})[str(index)] = _next(firsts[topic, index])
+    at_first = [p for p, (before, _) in gaps.items() if before == EARLIEST and p in firsts]
     places = {
         "assign": json.dumps(assigned),
-        "startingOffsets": json.dumps(starting),
-        "endingOffsets": json.dumps(ending),
-        "firstOffsets": json.dumps(first),
+        "startingOffsets": json.dumps(to_json({p: _next(before) for p, (before, _) in gaps.items()})),
+        "endingOffsets": json.dumps(to_json({p: behind for p, (_, behind) in gaps.items()})),
+        "firstOffsets": json.dumps(to_json({p: _next(firsts[p]) for p in at_first})),
     }
     return spark.read.format("pulsar").options(**options, **places).load()
 
 
-def _next(place: Offset) -> str:
+def _next(place: Offset) -> Offset:
     """Return the position of the next message, for ``startingOffsets``."""
     if place == EARLIEST:
-        return "earliest"
+        return place
     if place.batch_index == WHOLE_ENTRY:
-        return f"{place.ledger}:{place.entry + 1}"
-    return f"{place.ledger}:{place.entry}:{place.batch_index + 1}"
+        return Offset(place.ledger, place.entry + 1)
+    return place._replace(batch_index=place.batch_index + 1)
 
 
 def _following(end: Offsets) -> str:
-    named: dict[str, dict[str, str]] = {}
-    for (topic, index), place in sorted(end.items()):
-        named.setdefault(topic, {})[str(index)] = _next(place)
     # Partitions added from now on, and new topics of a pattern, are read from their first message on.
-    return json.dumps({OTHERS[0]: "earliest", **named})
+    return json.dumps({OTHERS[0]: "earliest", **to_json({p: _next(place) for p, place in end.items()})})
 
 
 def _native(
@@ -313,7 +285,7 @@ def _native(
     location = files_location or options.offload_location
     assert location is not None
     root = hadoop_location(location).rstrip("/")
-    reader = spark.read.schema(_FILE_COLUMNS).options(**_READING)
+    reader = spark.read.schema(from_arrow_schema(file_schema())).options(**_READING)
     try:
         rows = reader.parquet(*(f"{root}/{file}" for file in cut.files))
         rows.schema  # noqa: B018 - Spark Connect looks at a frame no sooner
@@ -335,13 +307,6 @@ def _first_line(error: Exception) -> str:
 
 # --- columns ----------------------------------------------------------------------------------------
 
-_IN_FILES = {
-    "value": "value", "__key": "key", "__topic": "topic", "__publishTime": "publish_time",
-    "__eventTime": "event_time", "__messageProperties": "properties", "__orderingKey": "ordering_key",
-    "__sequenceId": "sequence_id", "__producerName": "producer_name", "__partition": "partition",
-    "__ledgerId": "ledger_id", "__entryId": "entry_id", "__batchIndex": "batch_index",
-}  # fmt: skip
-
 
 def _column(name: str) -> Column:
     if name == "__messageId":
@@ -349,7 +314,9 @@ def _column(name: str) -> Column:
             F.col(each) for each in ("partition", "ledger_id", "entry_id", "batch_index", "batch_size")
         )
         return F.udf(_message_id, BinaryType())(*numbers)
-    return F.lit(0) if name == "__redeliveryCount" else F.col(_IN_FILES[name])
+    if name == "__redeliveryCount":
+        return F.lit(0)
+    return F.col("key" if name == "__key" else COLUMNS[name].message_column)
 
 
 def _message_id(partition: int, ledger: int, entry: int, index: int, size: int) -> bytes:

@@ -7,17 +7,14 @@ from collections.abc import Callable, Mapping
 from geminga.ids import MessageId
 from geminga.offload.manifest import OffloadedLedger
 from geminga.spark.cursor import QueryCursor
+from geminga.spark.lag import behind
 from geminga.spark.micro_batches import MicroBatches
 from geminga.spark.offloaded import Manifests
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, entries_between
 from geminga.spark.queries import PartitionQueries
 from geminga.spark.ranges import ENTRIES_MIN, Range
-from geminga.spark.search import PartitionPiece, at, pieces
+from geminga.spark.search import Piece, pieces
 
-SAMPLES = 3
-"""Entries of a large range that are sampled to estimate its average entry."""
-SAMPLED_MAX = 8
-"""Maximum partitions that are sampled."""
 ENTRIES_PER_SPLIT = 10_000
 """Default of ``maxEntriesPerSplit`` in queries that are split."""
 BYTES_PER_SPLIT = 64 * 1024 * 1024
@@ -58,11 +55,11 @@ class TaskPlanner:
         if not self.is_batch:
             # A stream's end before its start is in a recreated topic: all of it is read.
             start = {p: place for p, place in start.items() if place <= end.get(p, place)}
-        behind = {p: (start.get(p, EARLIEST), end[p]) for p in sorted(end) if end[p] > start.get(p, EARLIEST)}
-        compacted = [p for p, (begin, _) in behind.items() if self.micro_batches.is_compacted(begin)]
+        unread = behind(start, end)
+        compacted = [p for p, (begin, _) in unread.items() if self.micro_batches.is_compacted(begin)]
         wanted = {
-            p: (self._known_start(p, first.get(p, begin) if begin == EARLIEST else begin), place)
-            for p, (begin, place) in behind.items()
+            p: (first.get(p, begin) if begin == EARLIEST else begin, place)
+            for p, (begin, place) in unread.items()
             if p not in compacted
         }
         begins = self.queries.begins({p: begin for p, (begin, _) in wanted.items()})
@@ -75,97 +72,61 @@ class TaskPlanner:
         nexts = self._nexts_kept(cut)
         offloaded = self.offloaded(cut)
         whole = [
-            Range(p, *behind[p], beginning=EARLIEST, compacted=True, goes_on=self.is_batch) for p in compacted
+            Range(p, *unread[p], beginning=EARLIEST, compacted=True, goes_on=self.is_batch) for p in compacted
         ]
         return whole + [
-            part
-            for p, found in cut.items()
-            for part in self._of_partition(
-                p, start.get(p, EARLIEST), found, nexts.get(p), offloaded.get(p, {})
+            Range(
+                p,
+                begin,
+                place,
+                beginning=found[0][0] if unread[p][0] == EARLIEST else None,
+                offloaded=offloaded.get(p, {}).get(number, ()),
+                next_kept=nexts.get(p) if number == 0 else None,
             )
+            for p, found in cut.items()
+            for number, (begin, place) in enumerate(found)
         ]
 
     def _sizes(self, wanted: Mapping[Partition, tuple[Offset, Offset]]) -> dict[Partition, int | None]:
-        """Return the maximum entries per task for each partition; None: no limit.
-
-        The size of an entry is known only after reading it. A few entries of large ranges are read, at
-        positions derived from the range's ends: planning a range again splits it in the same way.
-        """
+        """Return the maximum entries per task for each partition; None: no limit. The size of an entry is
+        known only after reading it: an entry of a few large ranges is read."""
         if not self.splits:
             return dict.fromkeys(wanted)
+        large = {p: places for p, places in wanted.items() if _is_large(*places)}
+        gauge = self.micro_batches.gauged(
+            {p: begin for p, (begin, _) in large.items()}, {p: end for p, (_, end) in large.items()}
+        )
         most = self.entries_per_split
-        large = {p: places for p in sorted(wanted) if (places := _samples(*wanted[p]))}
-        asked = [(p, place) for p in list(large)[:SAMPLED_MAX] for place in large[p]]
-        lengths: dict[Partition, list[int]] = {}
-        for (partition, _), entry in zip(
-            asked, self.queries.first_entries(asked) if asked else [], strict=True
-        ):
-            if entry is not None:
-                lengths.setdefault(partition, []).append(len(entry.entry))
-        everywhere = [length for found in lengths.values() for length in found]
         sizes: dict[Partition, int | None] = dict.fromkeys(wanted, most)
         for partition in large:
-            seen = lengths.get(partition, everywhere)
-            if seen:
-                fitting = self.bytes_per_split * len(seen) // max(1, sum(seen))
+            each = gauge.of(partition)
+            if each is not None:
+                fitting = int(self.bytes_per_split / max(1, each.bytes))
                 sizes[partition] = min(most, max(ENTRIES_MIN, fitting))
         return sizes
-
-    def _known_start(self, partition: Partition, start: Offset) -> Offset:
-        """Return the offset before the first sampled entry, if the start is only `EARLIEST`."""
-        known, head = self.micro_batches.heads.get(partition, (None, []))
-        if start == known == EARLIEST and head:
-            return Offset.after_entry(head[0].ledger_id, head[0].entry_id - 1)
-        return start
 
     def _smaller(
         self,
         wanted: Mapping[Partition, tuple[Offset, Offset]],
-        cut: dict[Partition, list[PartitionPiece]],
+        cut: dict[Partition, list[Piece]],
         sizes: Mapping[Partition, int | None],
-    ) -> dict[Partition, list[PartitionPiece]]:
+    ) -> dict[Partition, list[Piece]]:
         """Return enough tasks for ``minPartitions``, if possible; none larger than ``sizes``."""
-        most = {p: sizes[p] or self.entries_per_split for p in cut}
-        exact = self.queries.run({p: pieces(*wanted[p], most[p], exact=True) for p in cut})
-        entries = sum(piece.entries or 0 for found in exact.values() for piece in found)
+        ends = {p: end for p, (_, end) in wanted.items()}
+        spans = self.micro_batches.spans({p: begin for p, (begin, _) in wanted.items()}, ends)
+        entries = round(sum(span.entries for span in spans.values()))
         size = max(1, -(-entries // self.options.min_partitions))
-        return self.queries.run({p: pieces(*wanted[p], min(most[p], size), exact=True) for p in cut})
+        most = {p: min(sizes[p] or self.entries_per_split, size) for p in cut}
+        return self.queries.run({p: pieces(*wanted[p], most[p]) for p in cut})
 
-    def _of_partition(
-        self,
-        partition: Partition,
-        start: Offset,
-        found: list[PartitionPiece],
-        next_kept: tuple[int, int] | None,
-        offloaded: Mapping[int, tuple[OffloadedLedger, ...]],
-    ) -> list[Range]:
-        begin, entries = self.micro_batches.heads.get(partition, (None, []))
-        head = entries if begin == start else []
-        parts = []
-        for number, piece in enumerate(found):
-            mine = tuple(e for e in head if piece.start < Offset(e.ledger_id, e.entry_id) <= piece.end)
-            begins = number == 0
-            parts.append(
-                Range(
-                    partition,
-                    piece.start,
-                    piece.end,
-                    head=mine if begins else (),
-                    beginning=found[0].start if start == EARLIEST else None,
-                    offloaded=offloaded.get(number, ()),
-                    next_kept=next_kept if begins else None,
-                )
-            )
-        return parts
-
-    def _nexts_kept(self, cut: Mapping[Partition, list[PartitionPiece]]) -> dict[Partition, tuple[int, int]]:
+    def _nexts_kept(self, cut: Mapping[Partition, list[Piece]]) -> dict[Partition, tuple[int, int]]:
         """Return `Range.next_kept` by partition. Only the subscription shows that a trimmed ledger was read
         to its end. It is queried after the next entry: if its cursor is moved meanwhile, for example by a
         time to live, the messages between are a loss."""
         cursor = self.cursor()
         if cursor is None:
             return {}
-        starts = {p: found[0].start for p, found in cut.items() if found and _goes_on(found[0])}
+        starts = {p: found[0][0] for p, found in cut.items() if found and _goes_on(*found[0])}
         asked = [(p, start.next_place) for p, start in starts.items() if p in cursor.kept]
         if not asked:
             return {}
@@ -183,7 +144,7 @@ class TaskPlanner:
         return {partition: place for partition, place in nexts.items() if partition in keeps}
 
     def offloaded(
-        self, cut: Mapping[Partition, list[PartitionPiece]]
+        self, cut: Mapping[Partition, list[Piece]]
     ) -> dict[Partition, dict[int, tuple[OffloadedLedger, ...]]]:
         """Return the ledgers to read as files, by partition and index of its piece. Once a query, each
         partition's offloaded ledgers are verified to be the broker's."""
@@ -194,9 +155,9 @@ class TaskPlanner:
             self._manifests = Manifests(location)
         manifests = self._manifests
 
-        def of_piece(partition: Partition, piece: PartitionPiece) -> tuple[OffloadedLedger, ...]:
+        def of_piece(partition: Partition, piece: Piece) -> tuple[OffloadedLedger, ...]:
             return self.queries.retry_policy.call(
-                "reading what is offloaded", lambda: manifests.within(partition, piece.start, piece.end)
+                "reading what is offloaded", lambda: manifests.within(partition, *piece)
             )
 
         found: dict[Partition, dict[int, tuple[OffloadedLedger, ...]]] = {}
@@ -219,18 +180,12 @@ class TaskPlanner:
         return found
 
 
-def _samples(begin: Offset, end: Offset) -> list[MessageId]:
-    """Return sample positions for the entries between; none if the range is too small to split."""
+def _is_large(begin: Offset, end: Offset) -> bool:
+    """Return whether a range may be split: it has some entries, or ledgers of unknown size."""
     entries = entries_between(begin, end)
-    if entries is None:  # ledgers of unknown size
-        return [begin.next_place, at(end.ledger, end.entry // 2)]
-    if entries < 2 * ENTRIES_MIN:
-        return []
-    step = entries // SAMPLES
-    return [at(begin.ledger, begin.entry + 1 + step // 2 + step * number) for number in range(SAMPLES)]
+    return entries is None or entries >= 2 * ENTRIES_MIN
 
 
-def _goes_on(piece: PartitionPiece) -> bool:
-    """Return whether the piece may begin after the last entry of a ledger."""
-    start = piece.start
-    return start.entry >= 0 and start.batch_index == WHOLE_ENTRY and piece.end.ledger > start.ledger
+def _goes_on(start: Offset, end: Offset) -> bool:
+    """Return whether a piece may begin after the last entry of a ledger."""
+    return start.entry >= 0 and start.batch_index == WHOLE_ENTRY and end.ledger > start.ledger

@@ -134,7 +134,7 @@ class PulsarPartitions:
                         continue
                     (rows,) = message_counts([entry])
                     one = EntryCost(1, rows, len(entry.entry))
-                    seen.append(MeasuredEntry(entry, at, one))
+                    seen.append(MeasuredEntry(at, one))
                     cost += one
                     if at == peek.end or not peek.wants_more(cost):
                         return seen, at == peek.end

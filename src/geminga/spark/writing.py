@@ -24,11 +24,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidConfiguration
-from geminga.schema_info import SchemaInfo
 from geminga.spark import releases
 from geminga.spark.frames import OutgoingFrame, by_topic
 from geminga.spark.options import WriteOptions
-from geminga.spark.prefetch import taken_ahead
 from geminga.spark.producers import kept
 
 if TYPE_CHECKING:
@@ -45,49 +43,25 @@ class PulsarCommit(WriterCommitMessage):
     rows: int = 0
 
 
-class _Publication:
-    """Publishing of one task: a producer for each topic, results collected at the end."""
-
-    def __init__(
-        self, options: WriteOptions, info: SchemaInfo | None, borrowed: contextlib.ExitStack
-    ) -> None:
-        self.options = options
-        self.info = info
-        self.borrowed = borrowed
-        self.producers: dict[str, Producer[Any]] = {}
-        self.results: deque[Future[TableResult]] = deque()
-        self.commit = PulsarCommit()
-
-    def publish(self, table: pa.Table) -> None:
-        for topic, part in by_topic(table, self.options.topic):
-            producer = self.producers.get(topic)
-            if producer is None:
-                producer = self.borrowed.enter_context(kept.borrowed(self.options, topic, info=self.info))
-                self.producers[topic] = producer
-            self.results.append(producer.submit_table(part))
-        self._collect(wait=False)
-
-    def finish(self) -> PulsarCommit:
-        self._collect(wait=True)
-        return self.commit
-
-    def _collect(self, *, wait: bool) -> None:
-        while self.results and (wait or self.results[0].done()):
-            self.commit.rows += self.results.popleft().result().rows
-
-
 def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> PulsarCommit:
     """Publish a task's rows; return when all have their receipts."""
-    frame = OutgoingFrame(options, schema)
+    frame, done = OutgoingFrame(options, schema), PulsarCommit()
+    producers: dict[str, Producer[Any]] = {}
+    results: deque[Future[TableResult]] = deque()
     with contextlib.ExitStack() as borrowed:
-        publication = _Publication(options, frame.info, borrowed)
-        for table in frame.tables(taken_ahead(batches)):
-            publication.publish(table)
-        return publication.finish()
+        for table in frame.tables(batches):
+            for topic, part in by_topic(table, options.topic):
+                if topic not in producers:
+                    producers[topic] = borrowed.enter_context(kept.borrowed(options, topic, info=frame.info))
+                results.append(producers[topic].submit_table(part))
+            while results and results[0].done():
+                done.rows += results.popleft().result().rows
+        done.rows += sum(result.result().rows for result in results)
+    return done
 
 
-class PulsarWriter(DataSourceArrowWriter):
-    """A batch write, at least once."""
+class _TaskWriter:
+    """The part of a write that tasks do, at least once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         OutgoingFrame(options, schema)
@@ -96,22 +70,18 @@ class PulsarWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return publish(self.options, self.schema, iterator)
+
+
+class PulsarWriter(_TaskWriter, DataSourceArrowWriter):
+    """A batch write, at least once."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         done = [message for message in messages if isinstance(message, PulsarCommit)]
         logger.info("published %d rows from %d tasks", sum(commit.rows for commit in done), len(done))
 
 
-class PulsarStreamWriter(releases.DataSourceStreamArrowWriter):
+class PulsarStreamWriter(_TaskWriter, releases.DataSourceStreamArrowWriter):
     """A streaming write, at least once."""
-
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        OutgoingFrame(options, schema)
-        self.options = options
-        self.schema = schema
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return publish(self.options, self.schema, iterator)
 
 
 def batch_writer(options: WriteOptions, schema: StructType) -> DataSourceWriter:

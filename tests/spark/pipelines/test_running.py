@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -25,11 +26,7 @@ from geminga.spark.pipelines.checkpoints import check_checkpoints, remove_unfini
 from geminga.spark.pipelines.connection import handed_over
 from geminga.spark.pipelines.project import configuration, create, places
 from geminga.spark.pipelines.running import (
-    Event,
-    FlowChanged,
-    FlowProgress,
     Outcome,
-    Repeated,
     _SparkOutput,
     alone,
     run,
@@ -57,8 +54,8 @@ def publish(client: Any, first: int) -> None:
     producer.close()
 
 
-def successful(folder: Path, events: list[Event] | None = None) -> Outcome:
-    outcome = run(folder, (lambda event: None) if events is None else events.append)
+def successful(folder: Path, lines: list[str] | None = None) -> Outcome:
+    outcome = run(folder, (lambda line: None) if lines is None else lines.append)
     assert outcome.exit_code == 0, "\n".join([outcome.error, *outcome.output[-60:]])
     return outcome
 
@@ -140,7 +137,7 @@ def test_an_interrupted_run_ends_after_all_processes_of_spark(tmp_path, monkeypa
     monkeypatch.setattr(running, "reach", lambda values, cluster: None)
     create(tmp_path / "mine", "ingest")
 
-    def interrupt(event: Event) -> None:
+    def interrupt(line: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -208,9 +205,9 @@ def test_temporary_files_of_first_offsets_are_deleted_and_no_others(tmp_path):
     assert len(list(planned.iterdir())) == 2
 
 
-def test_output_of_spark_becomes_events():
-    events: list[Event] = []
-    heard = _SparkOutput(events.append)
+def test_output_of_spark_becomes_lines_about_its_progress():
+    told: list[str] = []
+    heard = _SparkOutput(told.append)
     lag = {"persistent://public/default/t": {"entries": 1, "messages": 7, "bytes": 70}}
     progress = {
         "id": "1",
@@ -232,10 +229,10 @@ def test_output_of_spark_becomes_events():
     ]
     for line in lines:
         heard.line(line)
-    assert events == [
-        FlowChanged("rows", "RUNNING"),
-        FlowProgress("rows", 3, 12, 40.0, 7),
-        FlowChanged("rows", "FAILED"),
+    assert told == [
+        "rows: running",
+        "rows: micro-batch 3: 12 rows, 40 a second, 7 messages behind",
+        "rows: failed",
     ]
     assert (heard.rows, heard.lag, heard.error(1)) == ({"rows": 12}, {"rows": 7}, "it broke")
     assert len(heard.output) == 3
@@ -327,10 +324,10 @@ def test_a_run_that_fails_by_a_race_of_spark_is_repeated(tmp_path, monkeypatch):
 
     monkeypatch.setattr(running, "command", lambda arguments: [str(tmp_path / "spark-pipelines")])
     monkeypatch.setattr(running, "reach", lambda values, given: None)
-    events: list[Event] = []
+    lines: list[str] = []
     failing(2, "Illegal size 5 of collection, expected 6")
-    assert run(project, events.append).exit_code == 0
-    assert [type(event) for event in events] == [Repeated, Repeated]
+    assert run(project, lines.append).exit_code == 0
+    assert [line.startswith("again: ") for line in lines] == [True, True]
     failing(9, "Illegal size 5 of collection, expected 6")
     outcome = run(project)
     assert outcome.exit_code == 1
@@ -350,10 +347,10 @@ def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path)
         publish(client, 0)
         schema = "id BIGINT, name STRING, user STRUCT<id: BIGINT>"
         create(project, "ingest", {"service_url": broker.service_url, "schema": schema})
-        events: list[Event] = []
-        first = successful(project, events)
-        assert FlowChanged("events", "COMPLETED") in events
-        assert any(isinstance(event, FlowProgress) and event.rows for event in events)
+        lines: list[str] = []
+        first = successful(project, lines)
+        assert "events: completed" in lines
+        assert any(re.match("events: micro-batch 0: [1-9]", line) for line in lines)
         assert not list((project / "checkpoints").rglob("state")), "ids of messages need not be remembered"
         assert first.before == {}
         assert first.rows_read == {"events": ROWS, "events_dead_letters": ROWS}

@@ -57,7 +57,7 @@ def test_the_seam_is_looked_up_once_and_stored(broker, tmp_path):
     arguments = {"table": table, "service_url": broker.service_url, "topic": "seamed"}
     seam = pinned_seam(file, **arguments)
     # The third partition, which the table does not know, is read from its first message.
-    assert json.loads(seam.starting_offsets) == {TOPIC: {"0": "7:3:12", "1": "9:0", "2": "earliest"}}
+    assert json.loads(seam.starting_offsets) == {TOPIC: {"0": "7:3:12", "1": "9:0", "2": "-1:-1"}}
     assert seam.places == [(part(0), (7, 3, 12)), (part(1), (9, 0, WHOLE_ENTRY))]
     assert from_json(seam.starting_offsets) == seam.offsets
     lay(tmp_path / "t", [(part(0), 8, 0, 0)], "1")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Mask = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
 
 
 def bitmap(valid: Mask) -> pa.Buffer:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from geminga.spark.payloads.arrays import (
+    Int64s,
+    Mask,
     binary_parts,
     booleans,
     gathered,
@@ -23,12 +26,6 @@ from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import number_of, spark_type
 from geminga.spark.releases import arrow_type
 from geminga.spark.schema import as_text
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Int64s = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 
 @dataclass(slots=True)

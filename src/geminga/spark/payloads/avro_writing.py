@@ -6,22 +6,18 @@ out, row by row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from geminga.errors import InvalidMessage
-from geminga.spark.payloads.arrays import binary_parts
+from geminga.spark.payloads.arrays import Int64s, binary_parts
 from geminga.spark.payloads.avro import WalkTable
 from geminga.spark.payloads.json_writing import check_symbols
 from geminga.spark.payloads.nodes import SchemaNode
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Int64s = NDArray[np.int64]
 
 _WORST_NUMBER = 11
 """Maximum bytes of a number; of an array, its size and its end."""

@@ -14,9 +14,7 @@ from geminga.errors import IncompatibleSchema
 from geminga.schema.key_value import KeyValueEncodingType, encoding_of, parts_of
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.nodes import (
-    DEPTH_MAX,
     NO_DEFAULT,
-    NODES_MAX,
     Definition,
     SchemaField,
     SchemaNode,
@@ -40,9 +38,9 @@ def definition_of(info: SchemaInfo) -> Definition:
 
 def _of(info: SchemaInfo) -> Definition:
     if info.type == SchemaType.AVRO:
-        return Definition("avro", _Avro().node(json.loads(info.data), "", 0), info)
+        return Definition("avro", _Avro().node(json.loads(info.data), ""), info)
     if info.type == SchemaType.JSON:
-        return Definition("json", _Avro().node(json.loads(info.data), "", 0), info)
+        return Definition("json", _Avro().node(json.loads(info.data), ""), info)
     if info.type == SchemaType.PROTOBUF_NATIVE:
         return Definition("protobuf", node_of(info), info)
     if info.type == SchemaType.KEY_VALUE:
@@ -96,28 +94,24 @@ class _Avro:
     def __init__(self) -> None:
         self.known: dict[str, SchemaNode | None] = {}
         """Named types; None while one is being parsed."""
-        self.count = 0
 
-    def node(self, schema: Any, namespace: str, depth: int) -> SchemaNode:
-        self.count += 1
-        if depth > DEPTH_MAX or self.count > NODES_MAX:
-            raise ValueError(f"it is deeper than {DEPTH_MAX} or has more than {NODES_MAX} types")
+    def node(self, schema: Any, namespace: str) -> SchemaNode:
         if isinstance(schema, str):
             return self._named(schema, namespace)
         if isinstance(schema, list):
-            branches = tuple(self.node(branch, namespace, depth + 1) for branch in schema)
+            branches = tuple(self.node(branch, namespace) for branch in schema)
             if not branches:
                 raise ValueError("a union has no branches")
             return SchemaNode("union", branches=branches)
         kind = schema["type"]
         if isinstance(kind, list | dict):
-            return self.node(kind, namespace, depth + 1)
+            return self.node(kind, namespace)
         if kind == "array":
-            return SchemaNode("array", branches=(self.node(schema["items"], namespace, depth + 1),))
+            return SchemaNode("array", branches=(self.node(schema["items"], namespace),))
         if kind == "map":
-            return SchemaNode("map", branches=(self.node(schema["values"], namespace, depth + 1),))
+            return SchemaNode("map", branches=(self.node(schema["values"], namespace),))
         if kind in ("record", "error", "enum", "fixed"):
-            return self._defined(kind, schema, namespace, depth)
+            return self._defined(kind, schema, namespace)
         if kind in _PRIMITIVES:
             return _logical(SchemaNode(kind), schema)
         return self._named(kind, namespace)
@@ -133,7 +127,7 @@ class _Avro:
                 return found
         raise ValueError(f"{name!r} is not defined")
 
-    def _defined(self, kind: str, schema: dict[str, Any], namespace: str, depth: int) -> SchemaNode:
+    def _defined(self, kind: str, schema: dict[str, Any], namespace: str) -> SchemaNode:
         name = schema["name"]
         namespace = schema.get("namespace", namespace) or ""
         full = name if "." in name or not namespace else f"{namespace}.{name}"
@@ -147,7 +141,7 @@ class _Avro:
             node = _logical(SchemaNode("fixed", size=size), schema)
         else:
             self.known[full] = None
-            fields = tuple(self._field(field, namespace, depth) for field in schema["fields"])
+            fields = tuple(self._field(field, namespace) for field in schema["fields"])
             names = [field.name for field in fields]
             if len(set(names)) < len(names):
                 raise ValueError(f"{full} has a field twice")
@@ -155,8 +149,8 @@ class _Avro:
         self.known[full] = node
         return node
 
-    def _field(self, schema: dict[str, Any], namespace: str, depth: int) -> SchemaField:
-        node = self.node(schema["type"], namespace, depth + 1)
+    def _field(self, schema: dict[str, Any], namespace: str) -> SchemaField:
+        node = self.node(schema["type"], namespace)
         # pulsar-client writes "default": null beside types without null, where it has no meaning.
         default = schema.get("default", NO_DEFAULT)
         return SchemaField(str(schema["name"]), node, default, tuple(map(str, schema.get("aliases") or ())))

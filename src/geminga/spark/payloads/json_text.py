@@ -20,24 +20,19 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geminga.spark.payloads.arrays import booleans, validity
+from geminga.spark.payloads.arrays import Mask, booleans, validity
 from geminga.spark.payloads.fitting import fit, pruned
 from geminga.spark.payloads.json_columns import UNITS_US, converted, parsed_type
 from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import members_of, number_of, spark_type
 from geminga.spark.releases import arrow_type
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Mask = NDArray[np.bool_]
 
 _WHOLE = {"int8": 1 << 7, "int16": 1 << 15, "int": 1 << 31, "long": 1 << 63}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from geminga.errors import CorruptPayload
 from geminga.schema.key_value import split_pair
+from geminga.spark.payloads.arrays import Mask
 from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import spark_type
 from geminga.spark.releases import arrow_type
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Mask = NDArray[np.bool_]
 
 _LAYOUTS = {
     "boolean": ">?", "int8": ">b", "int16": ">h", "int": ">i", "long": ">q", "float": ">f", "double": ">d",

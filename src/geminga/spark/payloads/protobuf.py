@@ -7,7 +7,7 @@ names, or their numbers as text where they have none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +15,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from geminga.schema_info import SchemaInfo
+from geminga.spark.payloads.arrays import Mask
 from geminga.spark.payloads.fitting import pruned
 from geminga.spark.payloads.nodes import DEPTH_MAX, SchemaField, SchemaNode
 from geminga.spark.payloads.types import spark_type
 from geminga.spark.releases import arrow_type
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Mask = NDArray[np.bool_]
 
 _KINDS: dict[int, SchemaNode] = {
     FieldDescriptor.CPPTYPE_INT32: SchemaNode("int"),

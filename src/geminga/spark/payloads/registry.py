@@ -14,9 +14,8 @@ from geminga.spark.cluster import Cluster, discover
 from geminga.spark.offsets import Partition
 from geminga.spark.options import ReadOptions
 from geminga.spark.payloads.definitions import definition_of
-from geminga.spark.payloads.rows import PERMISSIVE, PayloadPlan, is_message_column
+from geminga.spark.payloads.rows import PERMISSIVE, is_message_column
 from geminga.spark.payloads.types import check_readable, columns_of, merged
-from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import COLUMNS, DEFAULT_COLUMNS, chosen, message_columns, same_name
 
 VERSIONS_MAX = 1000
@@ -36,7 +35,7 @@ class Registered:
 
 def registered(options: ReadOptions, cluster: Cluster) -> Registered:
     """Request the newest schema of each topic."""
-    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
+    retry_policy = options.connection.retry_policy
     cluster.reach((*options.topics, str(options.topics_pattern))[0])
     found = retry_policy.call(
         "looking up the topics",
@@ -112,7 +111,7 @@ def _older(
     options: ReadOptions, cluster: Cluster, known: Registered, topic: str
 ) -> list[tuple[int, SchemaInfo]]:
     """Return the versions before the newest, newest first, without the deleted ones."""
-    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
+    retry_policy = options.connection.retry_policy
     partition = known.partitions[topic]
     found = []
     last = known.counts[topic] - 1
@@ -124,8 +123,8 @@ def _older(
     return found
 
 
-def payload_plan(options: ReadOptions, cluster: Cluster, schema: StructType) -> PayloadPlan:
-    """Return the plan that tasks need to deliver ``schema``.
+def newest_schemas(options: ReadOptions, cluster: Cluster, schema: StructType) -> dict[str, SchemaInfo]:
+    """Return the newest schema of each topic that has one, for tasks that deliver ``schema``.
 
     Raises `IncompatibleSchema` or `InvalidConfiguration` for columns that no version of the topics' schemas
     has, or has as another type.
@@ -155,13 +154,7 @@ def payload_plan(options: ReadOptions, cluster: Cluster, schema: StructType) -> 
         names.update(columns.names)
     if not is_json and known.newest:
         _check_known(options, cluster, known, wanted, names)
-    return PayloadPlan(
-        mode=options.payload_mode,
-        corrupt_column=options.corrupt_column,
-        newest=known.newest,
-        unversioned_json=is_json,
-        fail_on_new_columns=options.schema_evolution == "failOnNewColumns",
-    )
+    return known.newest
 
 
 def _check_known(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,22 +15,22 @@ from pyspark.sql.types import StructType
 from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.counting import DEAD_LETTERS, MALFORMED, SkipCounters
-from geminga.spark.payloads.arrays import booleans, numbers
+from geminga.spark.dead_letters import MESSAGE_COLUMNS, DeadLetters
+from geminga.spark.options import ReadOptions
+from geminga.spark.payloads.arrays import Mask, booleans, numbers
+from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
+from geminga.spark.payloads.json_text import JsonReader
 from geminga.spark.payloads.nodes import Definition, SchemaNode
+from geminga.spark.payloads.plain import PlainReader, split_pairs
+from geminga.spark.payloads.protobuf import ProtobufReader
 from geminga.spark.payloads.types import check_readable, columns_of, spark_type
+from geminga.spark.payloads.writing import node_of_type
 from geminga.spark.reading import Again
 from geminga.spark.releases import arrow_schema
-from geminga.spark.schema import COLUMNS, as_type
+from geminga.spark.schema import COLUMNS, as_type, column_name
 from geminga.spark.tasks import session_zone
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from geminga.spark.dead_letters import DeadLetters
-
-    Mask = NDArray[np.bool_]
 
 logger = logging.getLogger("geminga.spark")
 
@@ -43,28 +42,13 @@ ANY_JSON = SchemaInfo(type=int(SchemaType.JSON), name="any")
 """Stands for the schema of JSON messages without one: they are read by the requested columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadPlan:
-    """Payload settings of a query, sent to the tasks. ``newest``: schemas at its start, by topic."""
-
-    mode: str = FAILFAST
-    corrupt_column: str = "_corrupt_record"
-    newest: dict[str, SchemaInfo] = field(default_factory=dict)
-    unversioned_json: bool = False
-    """Whether messages without a schema version are JSON."""
-    fail_on_new_columns: bool = False
-
-
 def is_message_column(name: str) -> bool:
     """Return whether a column of a query over payloads is one of the message's own; ``value`` is not."""
     return name.startswith("__") and name.lower() in {known.lower() for known in COLUMNS}
 
 
-class PayloadReader(Protocol):
-    """Reads the payloads of one format."""
-
-    def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """Return the values, null where a payload is null or damaged, and the mask of the damaged."""
+PayloadReader = AvroReader | JsonReader | ProtobufReader | PlainReader
+"""Reads the payloads of one format."""
 
 
 def payload_reader(
@@ -72,19 +56,11 @@ def payload_reader(
 ) -> PayloadReader:
     """Return the reader of a definition's format; ``wanted`` and ``reader`` are for the whole value."""
     if definition.format == "avro":
-        from geminga.spark.payloads.avro import AvroReader
-
         return AvroReader(definition.root, wanted, reader)
     if definition.format == "json":
-        from geminga.spark.payloads.json_text import JsonReader
-
         return JsonReader(definition.root, wanted, reader, zone)
     if definition.format == "protobuf":
-        from geminga.spark.payloads.protobuf import ProtobufReader
-
         return ProtobufReader(definition.info, definition.root, wanted, reader)
-    from geminga.spark.payloads.plain import PlainReader
-
     return PlainReader(definition.root)
 
 
@@ -118,8 +94,6 @@ class VersionReader:
         return fit(found, self.wanted, self.reader), damaged
 
     def _pairs(self, payloads: pa.Array, keys: pa.Array | None) -> tuple[pa.Array, Mask]:
-        from geminga.spark.payloads.plain import split_pairs
-
         if self.definition.separated:
             if keys is None:
                 raise IncompatibleSchema("it is a key-value pair, and the topic's newest schema is not")
@@ -151,8 +125,6 @@ def version_reader(
     """Return a cached reader. Raises `IncompatibleSchema`."""
     reader = None if newest is None else definition_of(newest).root
     if writer == ANY_JSON:
-        from geminga.spark.payloads.writing import node_of_type
-
         node = node_of_type(wanted.spark)
         return VersionReader(Definition("json", node, writer), wanted.arrow, reader, zone)
     definition = definition_of(writer)
@@ -181,31 +153,34 @@ class PayloadBatchConverter:
     def __init__(
         self,
         schema: StructType,
-        plan: PayloadPlan,
+        options: ReadOptions,
         topic: str,
+        newest: SchemaInfo | None,
         lookup: Lookup,
-        letters: DeadLetters | None = None,
-        skip_counters: SkipCounters | None = None,
+        letters: DeadLetters | None,
+        skip_counters: SkipCounters,
     ) -> None:
-        self.plan = plan
+        """``newest``: the topic's schema when the query began."""
+        self.options = options
+        self.mode = options.payload_mode
         self.topic = topic
+        self.newest = newest
         self.lookup = lookup
         self.letters = letters
-        self.skip_counters = skip_counters or SkipCounters()
+        self.skip_counters = skip_counters
         self.zone = session_zone()
         self.schema: pa.Schema = arrow_schema(schema)
         asked = {field.name: field for field in schema.fields}
         self.of_message = {
-            name: COLUMNS[_spelled(name)].message_column for name in asked if is_message_column(name)
+            name: COLUMNS[column_name(name)].message_column for name in asked if is_message_column(name)
         }
         self.of_payload = [
-            name for name in asked if name not in self.of_message and name != plan.corrupt_column
+            name for name in asked if name not in self.of_message and name != options.corrupt_column
         ]
         self.wanted = Columns(
             StructType([asked[name] for name in self.of_payload]),
             pa.struct([self.schema.field(name).with_nullable(True) for name in self.of_payload]),
         )
-        self.newest = plan.newest.get(topic)
         needed = ["value", "schema_version", "ledger_id", "entry_id", "batch_index"]
         if self.newest is not None and self.newest.type == SchemaType.KEY_VALUE:
             needed.append("key_bytes")
@@ -219,12 +194,10 @@ class PayloadBatchConverter:
         rows, damaged, reasons = self._read(found)
         if damaged.any():
             self._tell(found, damaged, reasons)
-            if self.plan.mode == DROPMALFORMED:
+            if self.mode == DROPMALFORMED:
                 self.skip_counters.add(MALFORMED, int(damaged.sum()))
             if self.letters is not None:
                 assert again is not None
-                from geminga.spark.dead_letters import MESSAGE_COLUMNS
-
                 errors = [self._reason(found, int(row), reasons) for row in np.flatnonzero(damaged)]
                 self.skip_counters.add(DEAD_LETTERS, len(errors))
                 self.letters.add(again(MESSAGE_COLUMNS).filter(booleans(damaged)), errors)
@@ -247,7 +220,7 @@ class PayloadBatchConverter:
                 )
             arrays.append(array)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        if self.plan.mode == DROPMALFORMED and damaged.any():
+        if self.mode == DROPMALFORMED and damaged.any():
             batch = batch.filter(booleans(~damaged))
         return batch
 
@@ -306,7 +279,7 @@ class PayloadBatchConverter:
 
     def _unversioned(self) -> SchemaInfo:
         """Return the schema for messages without a version: only self-describing formats, never a guess."""
-        if self.plan.unversioned_json:
+        if self.options.value_schema == "JSON":
             return ANY_JSON
         if self.newest is not None and self.newest.type in (SchemaType.JSON, SchemaType.STRING):
             return self.newest
@@ -324,7 +297,7 @@ class PayloadBatchConverter:
             f"{self.topic}: schema version {number_of_version(version)} has {', '.join(new)}, which the "
             "topic did not have when this query began"
         )
-        if self.plan.fail_on_new_columns:
+        if self.options.schema_evolution == "failOnNewColumns":
             raise CorruptPayload(f"{what}: start the query again to read it (schemaEvolutionMode)")
         logger.warning("%s: not read until the query is started again", what)
 
@@ -345,18 +318,14 @@ class PayloadBatchConverter:
         place = ":".join(str(found[name][first]) for name in ("ledger_id", "entry_id", "batch_index"))
         reason = self._reason(found, first, reasons)
         what = f"{self.topic}: the message {place} can't be read: {reason}"
-        if self.plan.mode == FAILFAST:
+        if self.mode == FAILFAST:
             raise CorruptPayload(
                 f"{what}. The option mode=PERMISSIVE keeps such messages in the column "
-                f"{self.plan.corrupt_column!r}, DROPMALFORMED leaves them out, deadLetterPath and "
+                f"{self.options.corrupt_column!r}, DROPMALFORMED leaves them out, deadLetterPath and "
                 "deadLetterTopic keep them elsewhere"
             )
-        verb = "left out" if self.plan.mode == DROPMALFORMED else "delivered without values"
+        verb = "left out" if self.mode == DROPMALFORMED else "delivered without values"
         logger.warning("%s (%d of %d messages are %s)", what, damaged.sum(), len(damaged), verb)
-
-
-def _spelled(name: str) -> str:
-    return next(known for known in COLUMNS if known.lower() == name.lower())
 
 
 def number_of_version(version: bytes) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -30,16 +29,17 @@ from pyspark.sql.types import (
 )
 
 from geminga.errors import IncompatibleSchema, InvalidMessage
+from geminga.schema.generic import schema_of
 from geminga.schema_info import SchemaInfo, SchemaType
+from geminga.spark.payloads.avro_writing import AvroWriter
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
+from geminga.spark.payloads.json_writing import json_texts
 from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, SchemaField, SchemaNode
+from geminga.spark.payloads.protobuf_writing import ProtobufWriter
 from geminga.spark.payloads.types import check_readable, columns_of
 from geminga.spark.releases import arrow_type
 from geminga.spark.schema import same_name
-
-if TYPE_CHECKING:
-    from geminga.spark.payloads.protobuf_writing import ProtobufWriter
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -143,14 +143,6 @@ def frame_schema(schema: StructType, value_schema: str, name: str, namespace: st
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A field of the payload and the index of its column in the frame; -1 if the frame lacks it."""
-
-    field: SchemaField
-    column: int
-
-
 class PayloadWriter:
     """Encodes rows of a frame as payloads of one schema; ``schema``: the frame's payload columns.
 
@@ -163,22 +155,22 @@ class PayloadWriter:
         _check_writable(self.definition)
         self._protobuf: ProtobufWriter | None = None
         if self.definition.format == "protobuf":
-            from geminga.spark.payloads.protobuf_writing import ProtobufWriter
-
             self._protobuf = ProtobufWriter(info.data)
         root = self.definition.root.inner
         self.fields = root.fields if root.kind == "record" else (SchemaField("value", self.definition.root),)
         columns = columns_of(self.definition)
         check_readable(schema, columns, "")
-        self.sources = []
+        self.sources: list[tuple[SchemaField, int]] = []
+        """Fields with the indices of their columns in the frame, as far as it has them."""
         for field in self.fields:
             source = same_name(schema.names, field.name)
             if source is None and self._is_needed(field):
                 raise IncompatibleSchema(
                     f"the topic's schema requires the field {field.name!r}, and the frame has no such column"
                 )
-            self.sources.append(_Source(field, -1 if source is None else schema.names.index(source)))
-        used = {source.column for source in self.sources}
+            if source is not None:
+                self.sources.append((field, schema.names.index(source)))
+        used = {column for _, column in self.sources}
         unused = [name for number, name in enumerate(schema.names) if number not in used]
         if unused:
             raise IncompatibleSchema(
@@ -195,23 +187,18 @@ class PayloadWriter:
     def write(self, columns: list[pa.Array], count: int) -> pa.Array:
         """Return the payloads of ``count`` rows, given the frame's payload columns. Raises `InvalidMessage`
         naming a field whose value the schema doesn't take."""
-        given = [source for source in self.sources if source.column >= 0]
-        arrays = [columns[source.column] for source in given]
+        arrays = [columns[column] for _, column in self.sources]
         if arrays:
-            frame = pa.StructArray.from_arrays(arrays, names=[source.field.name for source in given])
+            frame = pa.StructArray.from_arrays(arrays, names=[field.name for field, _ in self.sources])
         else:
             frame = pa.Array.from_buffers(pa.struct([]), count, [None], 0)
         whole = fit(frame, self.wanted, SchemaNode("record", fields=self.fields))
         if not self.definition.is_record:
             return _plain(self.definition, whole.field(0))
         if self.definition.format == "json":
-            from geminga.spark.payloads.json_writing import json_texts
-
             return json_texts(whole, self.definition.root).cast(pa.binary())
         if self._protobuf is not None:
             return self._protobuf.write(whole)
-        from geminga.spark.payloads.avro_writing import AvroWriter
-
         return AvroWriter(self.definition.root).write(whole)
 
 
@@ -231,8 +218,6 @@ def _check_writable(definition: Definition) -> None:
 
 def _plain(definition: Definition, values: pa.Array) -> pa.Array:
     """Return payloads of a primitive schema; null for null."""
-    from geminga.schema.generic import schema_of
-
     codec = schema_of(definition.info)
     if definition.root.kind in ("bytes", "string"):
         return values.cast(pa.binary())

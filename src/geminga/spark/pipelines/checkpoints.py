@@ -13,6 +13,7 @@ from pyarrow import fs
 
 from geminga.errors import UsageError
 from geminga.filesystems import resolve
+from geminga.spark.offset_log import last_batch
 from geminga.spark.pipelines import lake
 from geminga.spark.pipelines.project import places
 
@@ -87,9 +88,3 @@ def newest_checkpoint(system: fs.FileSystem, flow: str) -> str | None:
     """Return the newest checkpoint of a flow, whose folder is ``flow``: a full refresh begins another one."""
     versions = [info for info in folders(system, flow) if info.base_name.isdigit()]
     return max(versions, key=lambda info: int(info.base_name)).path if versions else None
-
-
-def last_batch(system: fs.FileSystem, log: str) -> int:
-    """Return the last micro-batch that ``log``, a checkpoint's offsets or commits, names; -1 without one."""
-    found = system.get_file_info(fs.FileSelector(log, allow_not_found=True))
-    return max((int(info.base_name) for info in found if info.base_name.isdigit()), default=-1)

@@ -39,6 +39,8 @@ SMALL = 0.75
 """Files smaller than this fraction of the target are merged."""
 KEEP_SECONDS = 24 * 3600.0
 """Seconds for which unlisted files are kept, for readers and writers that still use them."""
+DAY = "__day"
+"""Column of the templates' tables with each row's day: a file holds one."""
 _LIST = re.compile(r"(\d+)(\.compact)?\Z")
 _VERSION = "v1"
 _ROWS_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -181,13 +183,13 @@ def size(table: str) -> TableSize:
 # --- fewer files ----------------------------------------------------------------------------------------
 
 
-def compact(table: str, *, target_bytes: int = TARGET_BYTES, by: str = "__day") -> TableCompaction:
+def compact(table: str, *, target_bytes: int = TARGET_BYTES) -> TableCompaction:
     """Merge small files into files of at most about ``target_bytes``.
 
-    ``by``: a column with one value per file, if the table has it; only files with the same value are merged.
-    No pipeline should run on the table meanwhile: no rows would be lost, but the compaction might be undone.
-    The old files stay until `clean`. Raises `UsageError` for a table whose lists are not each complete, and
-    for file systems that can't replace a file atomically.
+    Of a table with the column `DAY`, only files of the same day are merged. No pipeline should run on the
+    table meanwhile: no rows would be lost, but the compaction might be undone. The old files stay until
+    `clean`. Raises `UsageError` for a table whose lists are not each complete, and for file systems that
+    can't replace a file atomically.
     """
     system, root = resolve(table)
     listed = listing(table)
@@ -201,7 +203,7 @@ def compact(table: str, *, target_bytes: int = TARGET_BYTES, by: str = "__day") 
         )
     if not (isinstance(system, fs.LocalFileSystem) or puts_whole_files(system)):
         raise UsageError(f"{table}: on {system.type_name} a list can't be replaced atomically")
-    groups = _groups(system, listed.entries, target_bytes, by)
+    groups = _groups(system, listed.entries, target_bytes)
     before = sum(int(entry.line["size"]) for entry in listed.entries)
     replaced: dict[str, ListedFile | None] = {}
     for group in groups:
@@ -216,9 +218,7 @@ def compact(table: str, *, target_bytes: int = TARGET_BYTES, by: str = "__day") 
     )
 
 
-def _groups(
-    system: fs.FileSystem, entries: Sequence[ListedFile], target: int, by: str
-) -> list[list[ListedFile]]:
+def _groups(system: fs.FileSystem, entries: Sequence[ListedFile], target: int) -> list[list[ListedFile]]:
     """Return the groups of small files to merge, in the order in which they were written."""
     open_groups: dict[object, tuple[list[ListedFile], int]] = {}
     closed: list[list[ListedFile]] = []
@@ -231,7 +231,7 @@ def _groups(
         if not metadata.num_rows:  # Spark sometimes writes one, to store a schema
             empty.append(entry)
             continue
-        key = _one_value(metadata, by)
+        key = _day(metadata)
         group, total = open_groups.get(key, ([], 0))
         if total + length > target:
             closed.append(group)
@@ -243,9 +243,9 @@ def _groups(
     return [group for group in groups if len(group) > 1]
 
 
-def _one_value(metadata: parquet.FileMetaData, by: str) -> object:
-    """Return a column's value if the file's statistics show a single one; None otherwise."""
-    index = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == by), None)
+def _day(metadata: parquet.FileMetaData) -> object:
+    """Return the day of a file's rows if its statistics show a single one; None otherwise."""
+    index = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == DAY), None)
     if index is None:
         return None
     found: set[object] = set()

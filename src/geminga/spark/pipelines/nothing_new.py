@@ -9,7 +9,7 @@ from pathlib import Path
 
 from geminga.errors import PulsarException
 from geminga.filesystems import resolve
-from geminga.spark.pipelines.checkpoints import folders, last_batch, newest_checkpoint
+from geminga.spark.pipelines.checkpoints import folders, newest_checkpoint
 from geminga.spark.pipelines.connection import connection
 from geminga.spark.pipelines.project import (
     SETTINGS_FILE,
@@ -81,7 +81,7 @@ def _is_at_end(folder: Path, table: str, options: dict[str, str]) -> bool:
     from pyspark.sql.types import StructType
 
     from geminga.spark.datasource import PulsarStreamReader
-    from geminga.spark.offset_log import newest_offsets
+    from geminga.spark.offset_log import last_batch, newest_offsets
     from geminga.spark.options import read_options
     from geminga.spark.releases import ReadAllAvailable
 

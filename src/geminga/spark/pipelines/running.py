@@ -1,8 +1,8 @@
 """Running a project with ``spark-pipelines``, with a short summary of the result.
 
 All work is Spark's own: this module starts the command with the project's settings and this interpreter,
-turns its output into events, and counts the lake's rows before and after. Before the start it checks for a
-loss that Spark would cause silently (`check_checkpoints`), and for a run without work (`without_news`).
+summarizes its output, and counts the lake's rows before and after. Before the start it checks for a loss that
+Spark would cause silently (`check_checkpoints`), and for a run without work (`without_news`).
 """
 
 from __future__ import annotations
@@ -46,34 +46,8 @@ OUTPUT_KEPT_LINES = 400
 LOCK_FILE = ".lock"
 
 
-@dataclass(frozen=True, slots=True)
-class FlowChanged:
-    """A table's flow has entered another state: QUEUED, STARTING, RUNNING, COMPLETED, FAILED …"""
-
-    flow: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class FlowProgress:
-    """A flow has finished a micro-batch."""
-
-    flow: str
-    batch: int
-    rows: int
-    rows_per_second: float
-    lag_messages: int | None
-    """Unread messages of its topics; None if unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """Spark failed with a transient error and is restarted."""
-
-    reason: str
-
-
-Event = FlowChanged | FlowProgress | Repeated
+Tell = Callable[[str], None]
+"""Called with lines about a run's progress: ``FLOW: STATE``, or ``FLOW: micro-batch N: ...``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +127,7 @@ def alone(folder: Path) -> Iterator[int]:
 
 def run(
     folder: Path,
-    told: Callable[[Event], None] = lambda event: None,
+    tell: Tell = lambda line: None,
     *,
     full_refresh: Collection[str] = (),
     arguments: tuple[str, ...] = (),
@@ -184,12 +158,12 @@ def run(
         (folder / FINISHED_FILE).unlink(missing_ok=True)
         if full_refresh:
             arguments = ("--full-refresh", ",".join(full_refresh), *arguments)
-        heard = _SparkOutput(told)
+        heard = _SparkOutput(tell)
         exit_code = _spark(folder, arguments, lock, heard, cluster)
         for _ in range(RACES_MAX):
             if not (exit_code and heard.race):
                 break
-            told(Repeated(f"flows of Spark stood in each other's way: {heard.race}"))
+            tell(f"again: flows of Spark stood in each other's way: {heard.race}")
             heard.begin_again()
             exit_code = _spark(folder, arguments, lock, heard, cluster)
         error = heard.error(exit_code) if exit_code else ""
@@ -218,8 +192,8 @@ def _spark(folder: Path, arguments: tuple[str, ...], lock: int, heard: _SparkOut
 class _SparkOutput:
     """Parser of Spark's output."""
 
-    def __init__(self, told: Callable[[Event], None]) -> None:
-        self.told = told
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
         self.output: list[str] = []
         self.rows: dict[str, int] = {}
         self.lag: dict[str, int] = {}
@@ -251,7 +225,7 @@ class _SparkOutput:
             self.race = race[0]
         flow = _FLOW.search(line)
         if flow:
-            self.told(FlowChanged(flow[1], flow[2]))
+            self.tell(f"{flow[1]}: {flow[2].lower()}")
         failed = _ERROR.match(line)
         if failed:
             self._error, self._error_continues = failed[1].strip(), True
@@ -274,11 +248,9 @@ class _SparkOutput:
         self.rows[flow] = self.rows.get(flow, 0) + rows
         if lag is not None:
             self.lag[flow] = lag
-        self.told(
-            FlowProgress(
-                flow, int(progress["batchId"]), rows, float(progress.get("processedRowsPerSecond") or 0), lag
-            )
-        )
+        rate = f"{rows:,} rows, {float(progress.get('processedRowsPerSecond') or 0):,.0f} a second"
+        left = "" if lag is None else f", {lag:,} messages behind"
+        self.tell(f"{flow}: micro-batch {int(progress['batchId'])}: {rate}{left}")
 
     def error(self, exit_code: int) -> str:
         if self._error:

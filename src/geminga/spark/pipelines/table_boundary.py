@@ -43,7 +43,7 @@ class TableBoundary:
     @property
     def starting_offsets(self) -> str:
         """Return ``startingOffsets``: the boundary message itself, or the first of the partition."""
-        return json.dumps(_to_text(self.offsets))
+        return json.dumps(to_json(self.offsets))
 
     @property
     def places(self) -> list[tuple[str, tuple[int, int, int]]]:
@@ -53,15 +53,6 @@ class TableBoundary:
             for partition, place in sorted(self.offsets.items())
             if place != EARLIEST
         ]
-
-
-def _to_text(offsets: Offsets) -> dict[str, dict[str, str]]:
-    found = to_json(offsets)
-    for topic, partitions in found.items():
-        for index in partitions:
-            if offsets[topic, int(index)] == EARLIEST:
-                partitions[index] = "earliest"
-    return found
 
 
 def pinned_seam(file: str, *, table: str, service_url: str, topic: str) -> TableBoundary:
@@ -90,7 +81,7 @@ def pinned_seam(file: str, *, table: str, service_url: str, topic: str) -> Table
     if not places:
         raise InvalidConfiguration(f"{table} has no row of {name}: was it made of this topic?")
     seam = TableBoundary({**_partitions(service_url, topic), **places})
-    content = {"table": table, "topic": name, "offsets": _to_text(seam.offsets)}
+    content = {"table": table, "topic": name, "offsets": to_json(seam.offsets)}
     write_whole(*resolve(path.as_posix()), json.dumps(content, indent=2).encode())
     return seam
 
