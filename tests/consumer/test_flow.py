@@ -30,6 +30,19 @@ def test_large_messages_shrink_the_window():
     assert control.take_grant() == 0
 
 
+def test_queue_size_zero_asks_for_one_at_a_time():
+    control = flow(0)
+    assert control.take_grant() == 0
+    control.want_one()
+    assert control.take_grant() == 1
+    control.want_one()
+    assert control.take_grant() == 0, "one is on its way already"
+    assert control.arrived(1, 1) == []
+    assert control.take_grant() == 0
+    control.want_one()
+    assert control.take_grant() == 1
+
+
 def test_queue_size_zero_asks_again_for_a_dropped_message():
     control = flow(0)
     control.want_one()
