@@ -87,22 +87,6 @@ def test_all_callbacks_run_though_a_logging_handler_raises(pulsar_client, pulsar
 
 
 @pytest.mark.parametrize("batching", [True, False])
-@pytest.mark.parametrize("callback", [5, 1 << 70, -1, "text"])
-def test_all_callbacks_run_though_one_is_refused_as_not_callable(
-    pulsar_client, pulsar_topic, batching, callback
-):
-    producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batching)
-    outcomes = Outcomes(lambda: None)
-    for n in range(10):
-        if n == 4:
-            with pytest.raises(TypeError, match="callback must be callable or None"):
-                producer.send_async(b"never sent", callback)
-        producer.send_async(b"%d" % n, outcomes)
-    outcomes.check()
-    producer.flush()
-
-
-@pytest.mark.parametrize("batching", [True, False])
 def test_all_callbacks_run_though_one_takes_other_arguments(pulsar_client, pulsar_topic, batching, caplog):
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batching)
     outcomes = Outcomes(lambda: None)

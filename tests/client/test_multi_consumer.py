@@ -235,13 +235,6 @@ def test_a_new_topic_is_acknowledged_while_another_one_attaches(pulsar_broker, p
     consumer.close()
 
 
-def test_topics_that_come_and_go_are_not_remembered(pulsar_client):
-    consumer = pulsar_client.subscribe(re.compile("no-topic-is-like-this.*"), "s")
-    held = vars(group_of(consumer))
-    assert [name for name, value in held.items() if isinstance(value, (set, list, dict))] == ["handles"]
-    consumer.close()
-
-
 @pytest.mark.parametrize("how", ["rows", "cumulative", "table"])
 def test_messages_that_another_subscription_received_say_what_they_are_and_no_more(
     pulsar_broker, pulsar_client, pulsar_topic, how

@@ -45,14 +45,6 @@ def send_error(code, text="refused"):
     return answer
 
 
-def test_a_creation_without_an_answer_is_closed_at_the_broker(broker):
-    broker.answers[Type.PRODUCER] = lambda peer, frame: None
-    with geminga.Client(broker.url, operation_timeout_seconds=1) as client:
-        with pytest.raises(errors.Timeout):
-            client.create_producer("t")
-        eventually(lambda: broker.count(Type.CLOSE_PRODUCER) >= 1 or broker.count(Type.PRODUCER) == 1)
-
-
 @pytest.mark.parametrize("cancels", [1, 3])
 @pytest.mark.parametrize("partitions", [0, 3])
 async def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripted, partitions, cancels):
@@ -83,20 +75,6 @@ async def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripte
         await eventually_async(lambda: broker.count(Type.CLOSE_PRODUCER) >= max(1, partitions))
     await client.close()
     await broker.stop()
-
-
-def test_a_retriable_refusal_is_tried_again(broker, client):
-    refused = []
-
-    def once(peer, frame):
-        if not refused:
-            refused.append(True)
-            broker.refuse(peer, frame.command.producer.request_id, 6, "moving")
-        else:
-            broker.on_producer(peer, frame)
-
-    broker.answers[Type.PRODUCER] = once
-    client.create_producer("t").send(b"x")
 
 
 def test_a_storage_error_creates_the_producer_again_and_resends(broker, client):
