@@ -84,13 +84,6 @@ def test_recorded_batches_decode(batches):
             assert message.properties == properties
 
 
-def test_recorded_batches_are_read_as_protobuf_reads_them(batches):
-    for _, data, count in batches:
-        expected = by_protobuf(data, count)
-        assert [content(message) for message in decode_batch(data, count)] == expected
-        assert [content(message) for message in decode_batch(memoryview(data), count)] == expected
-
-
 def test_recorded_batches_encode_to_the_same_bytes(batches):
     same = 0
     for record, data, count in batches:
@@ -184,14 +177,6 @@ def test_a_plain_message_has_defaults_for_absent_fields():
         "ordering_key": None, "properties": {}, "event_time": 0, "null_value": False, "compacted_out": False,
         "null_partition_key": False,
     }  # fmt: skip
-
-
-def test_remembered_prefixes_are_bounded(monkeypatch):
-    monkeypatch.setattr(batch, "PREFIXES_MAX", 10)
-    prefixes = batch._Prefixes()
-    for size in range(100):
-        assert prefixes[size << 4 | 1] == b"\x00\x00\x00\x04\x18" + bytes((size,)) + b"\x40"
-    assert len(prefixes) <= 10
 
 
 # --- lies -------------------------------------------------------------------------------------------

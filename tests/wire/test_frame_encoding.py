@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.wire import frame_encoding, frames
+from geminga.wire import frames
 from geminga.wire.frames import FrameDecoder, MessageFrame, ReceiptFrame, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -146,14 +146,6 @@ def test_encode_flow(consumer_id, permits):
     expected = pb.BaseCommand(type=pb.BaseCommand.FLOW)
     expected.flow.consumer_id, expected.flow.messagePermits = consumer_id, permits
     assert frames.encode_flow(consumer_id, permits) == whole_frame(expected)
-
-
-def test_remembered_ids_are_bounded(monkeypatch):
-    monkeypatch.setattr(frame_encoding, "REMEMBERED_IDS_MAX", 10)
-    remembered = frame_encoding._Tagged(b"\x08", b"\x10")
-    for number in range(100):
-        assert remembered[number] == b"\x08" + bytes((number,)) + b"\x10"
-    assert len(remembered) <= 10
 
 
 @given(
