@@ -109,8 +109,8 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
         "authentication": ["token"], "operation_timeout_seconds": [0, "30"], "io_threads": [0],
         "message_listener_threads": [0], "connection_timeout_ms": [0], "listener_name": [1],
         "service_url": [7], "tls_allow_insecure_connection": ["yes"], "logger": ["stdout"],
-        "max_backoff_interval_ms": [1], "connections_per_broker": [0, True], "concurrent_lookup_requests": [0],
-        "memory_limit_bytes": [-1], "stats_interval_in_seconds": [-1],
+        "max_backoff_interval_ms": [1], "connections_per_broker": [0, True],
+        "concurrent_lookup_requests": [0], "memory_limit_bytes": [-1], "stats_interval_in_seconds": [-1],
     },
     "create_producer": {
         "topic": [7], "producer_name": [0, 7], "schema": ["json"], "send_timeout_millis": [-1, 10**30],
