@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from insides import inner_consumer
-from waiting import eventually
 
 import geminga
 import geminga.asyncio
@@ -232,13 +230,3 @@ def test_an_io_thread_survives_exceptions_of_its_callbacks(kind, caplog):
             assert runtime.call(answer(), SECONDS) == "still here"
     runtime.close()
     assert not runtime.thread.is_alive()
-
-
-def test_waiting_calls_fail_when_the_io_thread_ends(pulsar_broker, pulsar_topic):
-    client = geminga.Client(pulsar_broker.service_url)
-    consumer = client.subscribe(pulsar_topic, "s")
-    receiving, ended = receiver(consumer)
-    eventually(lambda: len(inner_consumer(consumer).receive_waiters))
-    client.runtime.close()
-    receiving.join(SECONDS)
-    assert len(ended) == 1

@@ -98,18 +98,6 @@ async def test_a_busy_subscription_while_reconnecting_is_not_final():
         assert consumer.is_connected()
 
 
-async def test_closed_by_the_broker():
-    async with scripted() as (broker, client):
-        consumer = await client.subscribe(TOPIC, "s")
-        await broker.until(Type.FLOW)
-        close = command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=UNSOLICITED)
-        broker.peers[-1].send(close)
-        await broker.until(Type.SUBSCRIBE, 2)
-        await broker.until(Type.FLOW, 2)
-        assert consumer.is_connected()
-        assert len(broker.peers) == 1, "the connection itself is fine"
-
-
 async def test_seek_waits_for_the_answer_before_it_subscribes_again():
     async with scripted() as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
@@ -181,16 +169,6 @@ async def test_seek_names_the_reason_why_the_consumer_is_not_reconnected():
         broker.peers[-1].drop()
         await broker.until(Type.SUBSCRIBE, 2)
         with pytest.raises(NotConnected, match="said so"):
-            await consumer.seek(MessageId.earliest)
-
-
-async def test_seek_without_a_broker():
-    async with scripted(operation_timeout_seconds=1) as (broker, client):
-        consumer = await client.subscribe(TOPIC, "s")
-        broker.answers[Type.SUBSCRIBE] = lambda p, f: None
-        broker.peers[-1].drop()
-        await eventually_async(lambda: not consumer.is_connected())
-        with pytest.raises(NotConnected):
             await consumer.seek(MessageId.earliest)
 
 

@@ -10,8 +10,6 @@ from waiting import eventually_async, loop_turns
 
 from geminga.client.context import ClientContext, ServiceUnreachable, all_or_none
 from geminga.client.settings import ClientSettings
-from geminga.connection.addresses import Address
-from geminga.connection.lookup import BrokerLocation
 from geminga.errors import (
     AlreadyClosed,
     AuthorizationError,
@@ -57,15 +55,6 @@ def fail_lookup(broker, code, text="no", times=1):
             broker.answer_lookup(peer, frame)
 
     broker.answers[Type.LOOKUP] = answer
-
-
-async def test_lookup():
-    async with connected() as (broker, context):
-        assert await context.lookup(TOPIC) == BrokerLocation(Address("127.0.0.1", broker.port))
-        assert len(broker.peers) == 1
-        # The broker that answered the lookup owns the topic: its connection is reused.
-        await context.connection_to(TOPIC)
-        assert len(broker.peers) == 1
 
 
 async def test_a_proxied_lookup_opens_a_second_connection():
@@ -223,14 +212,6 @@ async def test_a_broker_that_comes_up_late(caplog):
         await broker.start()
         await asyncio.gather(*asked)
     assert caplog.text.count("for a broker") == 1
-
-
-async def test_partitions():
-    async with connected() as (broker, context):
-        broker.partitions[TOPIC] = 3
-        assert await context.partitions("t") == 3
-        assert await context.partition_topics("t") == [f"{TOPIC}-partition-{i}" for i in range(3)]
-        assert await context.partition_topics("other") == ["persistent://public/default/other"]
 
 
 async def test_close_closes_what_was_opened():

@@ -106,18 +106,6 @@ def close_producer(broker, handle, **fields):
     broker.peers[-1].send(command)
 
 
-async def test_start_attaches_the_handle_to_its_broker():
-    async with driven() as (_broker, context, handle, driver):
-        await driver.start()
-        assert driver.attached
-        assert handle.attached == 1
-        assert not [task for task in asyncio.all_tasks() if handle.topic in task.get_name()]
-        await driver.close()
-        assert driver.state is DriverState.CLOSED
-        assert context.pool.connections[0].handles_count == 0
-        assert handle.detached == []
-
-
 async def test_transient_refusals_are_retried_while_starting():
     async with driven() as (broker, context, handle, driver):
         refuse_producers(broker, pb.ServiceNotReady, pb.MetadataError, pb.UnknownError)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from insides import group_of, queue_of
-from published import receive
+from published import backlog, receive
 from waiting import eventually, never
 
 import geminga
@@ -26,11 +26,6 @@ EARLIEST = InitialPosition.Earliest
 
 def partition(broker: Any, topic: str, count: int) -> None:
     admin(broker.admin_url, "PUT", topic.replace("://", "/") + "/partitions", count)
-
-
-def backlog(broker: Any, topic: str) -> int:
-    stats = admin(broker.admin_url, "GET", f"{topic.replace('://', '/')}/stats")
-    return sum(int(each["msgBacklog"]) for each in stats["subscriptions"].values())
 
 
 def publish(client: Any, topic: str, count: int) -> list[bytes]:
