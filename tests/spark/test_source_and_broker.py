@@ -6,6 +6,7 @@ import base64
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ from geminga.testing.certificates import Authority
 from geminga.testing.inside import inside
 
 SCHEMA = StructType().add("value", BinaryType())
+KEYS = Path(__file__).parent.parent / "vectors/keys"
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -169,24 +171,8 @@ def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path):
     stream.stop()
 
 
-@pytest.fixture(scope="module")
-def key_files(tmp_path_factory):
-    """A public and a private key."""
-    rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
-    from cryptography.hazmat.primitives import serialization as form
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    folder = tmp_path_factory.mktemp("keys")
-    public, private = folder / "public.pem", folder / "private.pem"
-    public.write_bytes(
-        key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
-    )
-    private.write_bytes(key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()))
-    return public, private
-
-
-def test_encrypted_topics_are_written_and_read(pulsar_broker, pulsar_client, pulsar_topic, key_files):
-    public, private = map(str, key_files)
+def test_encrypted_topics_are_written_and_read(pulsar_broker, pulsar_client, pulsar_topic):
+    public, private = str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem")
     url = pulsar_broker.service_url
     given = {
         "encryptionKeys": "k",
