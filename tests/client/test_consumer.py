@@ -369,6 +369,8 @@ def test_a_listener_that_starts_paused(pulsar_broker, pulsar_client, pulsar_topi
     assert not heard
     consumer.resume_message_listener()
     eventually(lambda: heard == [b"0", b"1"])
+    with pytest.raises(InvalidConfiguration, match="takes the messages"):
+        consumer.receive(10)
     with pytest.raises(InvalidConfiguration, match="start_paused"):
         pulsar_client.subscribe(pulsar_topic, "t", start_paused=True)
     with pytest.raises(InvalidConfiguration, match="no message_listener"):
