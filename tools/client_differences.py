@@ -148,7 +148,7 @@ BEHAVIOUR = (
     Behaviour(
         "Ctrl+C while `receive` waits", "`Interrupted`", "`Interrupted`, which is a `KeyboardInterrupt`",
         "both `except` clauses work",
-        f"{_DETAILS}::test_a_signal_ends_receive",
+        "tests/client/test_interrupts.py::test_ctrl_c_ends_receive_and_read_next",
     ),
     Behaviour(
         "the classes of errors", "all directly below `PulsarException`",
@@ -165,12 +165,13 @@ BEHAVIOUR = (
     Behaviour(
         "a custom router that returns no valid partition", "`UnknownError`",
         "`InvalidMessage` with the returned value and the range",
-        "the error names the cause", f"{_DETAILS}::test_a_router_that_names_no_partition",
+        "the error names the cause",
+        "tests/producer/test_routing.py::test_a_router_that_names_no_partition_raises_invalid_message",
     ),
     Behaviour(
         "a callback of `send_async` that raises", "logged, and `flush` then hangs",
         "logged, and the producer keeps working", "one faulty callback must not stop a process",
-        f"{_DETAILS}::test_a_callback_that_raises",
+        "tests/client/test_callbacks.py::test_all_callbacks_run_though_one_raises",
     ),
     Behaviour(
         "log lines", "on standard output by default",
@@ -264,7 +265,8 @@ BEHAVIOUR = (
     ),
     Behaviour(
         "the client used in a forked child", "hangs", "`ForkedProcessError`: create a client in the child",
-        "threads do not survive a fork", "tests/client/test_runtime.py::test_calls_in_a_forked_child_raise",
+        "threads do not survive a fork",
+        "tests/client/test_forks.py::test_a_forked_child_gets_a_clear_error_or_its_own_client",
     ),
 )  # fmt: skip
 

@@ -3,12 +3,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 from scripted_broker import ScriptedBroker
-from waiting import eventually_async
 
 import geminga
 import geminga.asyncio
 from geminga.errors import AlreadyClosed
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
 @asynccontextmanager
@@ -30,14 +28,6 @@ async def test_close_is_final_and_repeatable():
         await client.close()
         with pytest.raises(AlreadyClosed):
             await client.create_producer("t")
-
-
-async def test_shutdown():
-    async with connected() as (_broker, client):
-        await client.create_producer("t")
-        client.shutdown()
-        with pytest.raises(AlreadyClosed):
-            await client.get_topic_partitions("t")
 
 
 def test_the_error_of_a_handle_of_an_ended_loop_names_the_reason(pulsar_broker):
@@ -64,14 +54,3 @@ def test_the_error_of_a_handle_of_an_ended_loop_names_the_reason(pulsar_broker):
 def test_an_unused_client_is_shut_down_without_a_loop():
     client = geminga.asyncio.Client("pulsar://localhost")
     client.shutdown()
-
-
-async def test_cancelling_a_creation():
-    async with connected() as (broker, client):
-        broker.answers[pb.BaseCommand.PRODUCER] = lambda peer, frame: None
-        creating = asyncio.ensure_future(client.create_producer("t"))
-        await eventually_async(lambda: broker.count(pb.BaseCommand.PRODUCER))
-        creating.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await creating
-        assert all(connection.handles_count == 0 for connection in client.context.pool.connections)

@@ -1,6 +1,7 @@
 import inspect
 import logging
 import re
+from typing import Any
 
 import pytest
 
@@ -81,59 +82,78 @@ def refused_or_accepted(make, base, name, value):
     return None
 
 
-@pytest.mark.parametrize(
-    ("method", "base"),
-    [
-        ("Client", {"service_url": "pulsar://localhost"}),
-        ("create_producer", {"topic": "arguments"}),
-        ("subscribe", {"topic": "arguments", "subscription_name": "s"}),
-        ("create_reader", {"topic": "arguments", "start_message_id": geminga.MessageId.earliest}),
-    ],
-)
+BASE = {
+    "Client": {"service_url": "pulsar://localhost"},
+    "create_producer": {"topic": "arguments"},
+    "subscribe": {"topic": "arguments", "subscription_name": "s"},
+    "create_reader": {"topic": "arguments", "start_message_id": geminga.MessageId.earliest},
+}
+
+
+@pytest.mark.parametrize("method", BASE)
 @pytest.mark.filterwarnings("ignore:.* has no effect:UserWarning")
-def test_every_wrong_value_is_refused_by_the_argument_s_name(client, method, base, monkeypatch):
+def test_every_wrong_value_is_refused_by_the_argument_s_name(client, method, monkeypatch):
     monkeypatch.setattr(logging.getLogger("geminga"), "disabled", True)
     make = geminga.Client if method == "Client" else getattr(client, method)
     faults = [
         fault
         for name in inspect.signature(make).parameters
         for value in WRONG_VALUES
-        if (fault := refused_or_accepted(make, base, name, value))
+        if (fault := refused_or_accepted(make, BASE[method], name, value))
     ]
     assert faults == []
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [
-        {"interceptors": "x"},
-        {"interceptors": [Thing()]},
-        {"encryption_keys": "key"},
-        {"producer_name": 0},
-        {"send_timeout_millis": 10**30},
-    ],
-)
-def test_wrong_producer_arguments_are_refused_by_name(client, argument):
-    with pytest.raises(InvalidConfiguration, match=next(iter(argument))):
-        client.create_producer("arguments", **argument)
+REFUSED: dict[str, dict[str, list[Any]]] = {
+    "Client": {
+        "authentication": ["token"], "operation_timeout_seconds": [0, "30"], "io_threads": [0],
+        "message_listener_threads": [0], "connection_timeout_ms": [0], "listener_name": [1],
+        "service_url": [7], "tls_allow_insecure_connection": ["yes"], "logger": ["stdout"],
+        "max_backoff_interval_ms": [1], "connections_per_broker": [0, True],
+        "concurrent_lookup_requests": [0], "memory_limit_bytes": [-1], "stats_interval_in_seconds": [-1],
+    },
+    "create_producer": {
+        "topic": [7], "producer_name": [0, 7], "schema": ["json"], "send_timeout_millis": [-1, 10**30],
+        "compression_type": [1.5], "batching_enabled": [1, None], "batching_max_publish_delay_ms": ["10"],
+        "message_routing_mode": ["RoundRobin"], "properties": [["a"]], "access_mode": [9.5],
+        "chunking_enabled": ["yes"], "latency_budget_ms": [1, "50"], "interceptors": ["x", [Thing()]],
+        "encryption_keys": ["key"],
+    },
+    "subscribe": {
+        "subscription_name": [""], "consumer_type": [1], "receiver_queue_size": [-1], "message_listener": [7],
+        "initial_position": [0], "properties": [{"a": 1}], "key_shared_policy": [1],
+        "negative_ack_redelivery_backoff": [5], "replicate_subscription_state_enabled": ["yes"],
+        "broker_consumer_stats_cache_time_ms": ["x"], "unacked_messages_timeout_ms": [[], 999],
+        "priority_level": [1 << 31], "consumer_name": [0], "subscription_properties": [{"a": 1}],
+    },
+    "create_reader": {"start_message_id": ["earliest"]},
+}  # fmt: skip
+"""Values that must be refused, by method and argument."""
 
 
 @pytest.mark.parametrize(
-    "argument",
+    ("method", "name", "value"),
     [
-        {"negative_ack_redelivery_backoff": 5},
-        {"replicate_subscription_state_enabled": "yes"},
-        {"broker_consumer_stats_cache_time_ms": "x"},
-        {"unacked_messages_timeout_ms": []},
-        {"unacked_messages_timeout_ms": 999},
-        {"priority_level": 1 << 31},
-        {"consumer_name": 0},
-        {"subscription_properties": {"a": 1}},
+        (method, name, value)
+        for method, names in REFUSED.items()
+        for name, values in names.items()
+        for value in values
     ],
 )
-def test_wrong_consumer_arguments_are_refused_by_name(client, argument):
-    with pytest.raises(InvalidConfiguration, match=next(iter(argument))):
-        client.subscribe("arguments", "s", **argument)
+def test_a_wrong_argument_is_refused_by_its_name(client, method, name, value):
+    make = geminga.Client if method == "Client" else getattr(client, method)
+    with pytest.raises(ValueError, match=name):
+        make(**{**BASE[method], name: value})
+
+
+def test_arguments_that_contradict_each_other_are_refused(client):
+    for options, name in (
+        ({"chunking_enabled": True, "batching_enabled": True}, "chunking_enabled"),
+        ({"latency_budget_ms": 1, "batching_enabled": True}, "latency_budget_ms"),
+        ({"batching_max_messages": 500, "latency_budget_ms": 50}, "batching_max_messages"),
+    ):
+        with pytest.raises(InvalidConfiguration, match=name):
+            client.create_producer("arguments", **options)
 
 
 def test_calls_with_the_same_plain_arguments_share_their_settings(monkeypatch):

@@ -1,21 +1,10 @@
 import pytest
 
 import geminga
-from geminga.connection.authentication import Credentials, token_credentials
+from geminga.connection.authentication import Credentials
 from geminga.errors import InvalidConfiguration, OperationNotSupported
 
 CANARY = "canary-77aa"
-
-
-def test_token():
-    assert geminga.AuthenticationToken(CANARY).provider.credentials() == token_credentials(CANARY)
-    assert geminga.AuthenticationToken(lambda: CANARY).provider.blocking
-
-
-def test_basic():
-    assert geminga.AuthenticationBasic("u", "p").provider.credentials().data == b"u:p"
-    text = '{"username": "u", "password": "p"}'
-    assert geminga.AuthenticationBasic(auth_params_string=text).provider.credentials().method == "basic"
 
 
 def test_tls_names_its_files():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +19,6 @@ import pytest
 import geminga
 import geminga.asyncio
 from geminga.client import consumer_handle
-from geminga.client.admin import admin
 
 KEYS = 20
 
@@ -174,24 +172,3 @@ def test_asyncio_sends_in_batches_by_default(pulsar_broker, pulsar_topic):
 
     assert asyncio.run(publish()) == [0, 1, 2, 3, 4]
     assert set(asyncio.run(publish(batching_enabled=False))) == {-1}
-
-
-def test_entries_are_messages(pulsar_client, pulsar_broker, pulsar_topic):
-    ids: list[Any] = []
-    with pulsar_client.create_producer(pulsar_topic) as producer:
-        for _ in range(20):
-            producer.send_async(b"x", lambda result, message_id: ids.append(message_id))
-        producer.flush()
-    assert len({(message_id.ledger_id(), message_id.entry_id()) for message_id in ids}) == 20
-    path = pulsar_topic.replace("://", "/")
-    stats = admin(pulsar_broker.admin_url, "GET", f"{path}/internalStats")
-    assert stats["numberOfEntries"] == 20
-
-
-def test_a_synchronous_send_waits_for_no_delay(pulsar_client, pulsar_topic):
-    producer = pulsar_client.create_producer(
-        pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
-    )
-    started = time.monotonic()
-    producer.send(b"x", partition_key="k")
-    assert time.monotonic() - started < 30

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from insides import inner_consumer
-from waiting import eventually
 
 import geminga
 import geminga.asyncio
@@ -84,22 +82,6 @@ def test_all_callbacks_run_though_a_logging_handler_raises(pulsar_client, pulsar
         outcomes.check()
     finally:
         logging.getLogger("geminga.producer").removeHandler(handler)
-
-
-@pytest.mark.parametrize("batching", [True, False])
-@pytest.mark.parametrize("callback", [5, 1 << 70, -1, "text"])
-def test_all_callbacks_run_though_one_is_refused_as_not_callable(
-    pulsar_client, pulsar_topic, batching, callback
-):
-    producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batching)
-    outcomes = Outcomes(lambda: None)
-    for n in range(10):
-        if n == 4:
-            with pytest.raises(TypeError, match="callback must be callable or None"):
-                producer.send_async(b"never sent", callback)
-        producer.send_async(b"%d" % n, outcomes)
-    outcomes.check()
-    producer.flush()
 
 
 @pytest.mark.parametrize("batching", [True, False])
@@ -248,13 +230,3 @@ def test_an_io_thread_survives_exceptions_of_its_callbacks(kind, caplog):
             assert runtime.call(answer(), SECONDS) == "still here"
     runtime.close()
     assert not runtime.thread.is_alive()
-
-
-def test_waiting_calls_fail_when_the_io_thread_ends(pulsar_broker, pulsar_topic):
-    client = geminga.Client(pulsar_broker.service_url)
-    consumer = client.subscribe(pulsar_topic, "s")
-    receiving, ended = receiver(consumer)
-    eventually(lambda: len(inner_consumer(consumer).receive_waiters))
-    client.runtime.close()
-    receiving.join(SECONDS)
-    assert len(ended) == 1

@@ -207,18 +207,6 @@ def test_a_consumer_acknowledges_part_of_a_batch_that_another_received(
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_a_table_that_another_consumer_received_is_acknowledged_here(
-    pulsar_broker, pulsar_client, pulsar_topic
-):
-    consumer = pulsar_client.subscribe(pulsar_topic, "s")
-    publish(pulsar_client, pulsar_topic, 10)
-    table, _ = collect(consumer, 10)
-    consumer.close()
-    again = pulsar_client.subscribe(pulsar_topic, "s", receiver_queue_size=0)
-    again.acknowledge_table(table)
-    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-
-
 def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(pulsar_broker, pulsar_client, pulsar_topic):
     """The rows of a table without those that were acknowledged."""
     dead = pulsar_client.subscribe(f"{pulsar_topic}-s-DLQ", "d")
@@ -240,15 +228,6 @@ def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(pulsar_broker, p
     with pytest.raises(Timeout):
         consumer.receive_table(5, timeout_millis=50)
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-
-
-def test_a_table_that_cannot_be_made_costs_no_message(pulsar_client, pulsar_topic):
-    consumer = pulsar_client.subscribe(pulsar_topic, "s")
-    values = publish(pulsar_client, pulsar_topic, 10)
-    with pytest.raises(geminga.PulsarException):
-        consumer.receive_table(columns=["nothing"], timeout_millis=30_000)
-    table, _ = collect(consumer, 10)
-    assert table.column("value").to_pylist() == values
 
 
 @pytest.mark.parametrize("table", [False, True])

@@ -11,6 +11,7 @@ import geminga
 import geminga.asyncio
 from geminga import errors
 from geminga.client import columnar_producer
+from geminga.client.admin import admin
 from geminga.client.columnar_producer import ReadyBatch
 from geminga.client.entry_reader import EntryReader
 from geminga.schema import BytesSchema, KeyValue, KeyValueEncodingType, KeyValueSchema
@@ -129,13 +130,7 @@ def test_tables_can_be_sent_without_waiting(pulsar_client, pulsar_topic):
 
 
 def test_keyed_rows_go_where_keyed_messages_go(pulsar_broker, pulsar_client, pulsar_topic):
-    import urllib.request
-
-    request = urllib.request.Request(
-        f"{pulsar_broker.admin_url}/admin/v2/{pulsar_topic.replace('://', '/')}/partitions", data=b"5",
-        method="PUT", headers={"Content-Type": "application/json"},
-    )  # fmt: skip
-    urllib.request.urlopen(request, timeout=10).close()
+    admin(pulsar_broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/partitions", 5)
     for scheme in geminga.HashingScheme:
         producer = pulsar_client.create_producer(pulsar_topic, hashing_scheme=scheme)
         for number in range(12):

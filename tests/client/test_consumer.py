@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import pickle
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from insides import group_of
 from published import backlog, data, publish, receive
-from waiting import eventually, eventually_async, loop_turns, never
+from waiting import eventually, eventually_async, loop_turns
 
 import geminga
 import geminga.asyncio
@@ -21,7 +20,6 @@ from geminga.client.admin import admin
 from geminga.errors import (
     AlreadyClosed,
     BrokerMetadataError,
-    CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
     OperationNotSupported,
     Timeout,
@@ -88,14 +86,6 @@ def test_a_partly_acknowledged_batch_is_redelivered_as_a_whole(pulsar_client, pu
     assert data(receive(subscribe(), 5)) == values
 
 
-@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-def test_cumulative_is_refused_where_messages_are_shared(pulsar_client, pulsar_topic, subscribe, kind):
-    consumer = subscribe(consumer_type=kind)
-    publish(pulsar_client, pulsar_topic, 1)
-    with pytest.raises(CumulativeAcknowledgementNotAllowedError, match=kind.name):
-        consumer.acknowledge_cumulative(consumer.receive(30_000))
-
-
 @pytest.mark.parametrize("batched", [True, False])
 def test_receipts(pulsar_broker, pulsar_client, pulsar_topic, subscribe, batched):
     consumer = subscribe(ack_receipt_enabled=True)
@@ -110,13 +100,6 @@ def test_receipts(pulsar_broker, pulsar_client, pulsar_topic, subscribe, batched
     assert backlog(pulsar_broker, pulsar_topic) == 0
 
 
-def test_acknowledging_a_text_is_refused(subscribe):
-    consumer = subscribe()
-    for call in (consumer.acknowledge, consumer.acknowledge_cumulative, consumer.negative_acknowledge):
-        with pytest.raises(OperationNotSupported, match="str"):
-            call("a message")
-
-
 def test_timeouts(subscribe):
     consumer = subscribe()
     start = time.monotonic()
@@ -127,40 +110,6 @@ def test_timeouts(subscribe):
         consumer.receive(0)
     with pytest.raises(InvalidConfiguration, match="timeout_millis"):
         consumer.receive(0.5)
-
-
-def test_a_message_wakes_the_receiver(pulsar_client, pulsar_topic, subscribe):
-    consumer = subscribe()
-    received: list[bytes] = []
-    threads = [
-        threading.Thread(target=lambda: received.append(consumer.receive(30_000).data())) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    publish(pulsar_client, pulsar_topic, 3)
-    for thread in threads:
-        thread.join(60)
-    assert sorted(received) == [b"0", b"1", b"2"]
-
-
-def test_many_receivers_share_a_consumer(pulsar_client, pulsar_topic, subscribe):
-    consumer = subscribe(receiver_queue_size=20)
-    received: list[bytes] = []
-
-    def work() -> None:
-        while len(received) < 2000:
-            with contextlib.suppress(Timeout):
-                message = consumer.receive(100)
-                received.append(message.data())
-                consumer.acknowledge(message)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    values = publish(pulsar_client, pulsar_topic, 2000, max_pending_messages=5000)
-    for thread in threads:
-        thread.join(60)
-    assert sorted(received) == sorted(values)
 
 
 @pytest.mark.parametrize("queue_size", [0, 1, 3])
@@ -186,9 +135,6 @@ def test_iteration_ends_with_the_consumer(pulsar_client, pulsar_topic, subscribe
         if len(seen) == 3:
             threading.Timer(0.1, consumer.close).start()
     assert seen == [b"0", b"1", b"2"]
-
-
-# --- subscription types -------------------------------------------------------------------------------
 
 
 # --- positions -----------------------------------------------------------------------------------------
@@ -242,35 +188,6 @@ def test_chunked_messages(pulsar_broker, pulsar_client, pulsar_topic, subscribe)
     assert inclusive.receive(30_000).data() == payload
 
 
-# --- listeners ------------------------------------------------------------------------------------------
-
-
-def test_listener(pulsar_client, pulsar_topic, subscribe):
-    seen: list[bytes] = []
-
-    def listen(consumer: Any, message: Any) -> None:
-        seen.append(message.data())
-        consumer.acknowledge(message)
-        if message.data() == b"1":
-            raise ValueError("a listener's own problem")
-
-    consumer = subscribe(message_listener=listen)
-    publish(pulsar_client, pulsar_topic, 5)
-    eventually(lambda: len(seen) == 5)
-    assert seen == [b"0", b"1", b"2", b"3", b"4"]
-    with pytest.raises(InvalidConfiguration, match="message_listener"):
-        consumer.receive(10)
-    consumer.pause_message_listener()
-    publish(pulsar_client, pulsar_topic, 3, start=5)
-    never(lambda: len(seen) != 5, 0.2)
-    consumer.resume_message_listener()
-    eventually(lambda: len(seen) == 8)
-    consumer.close()
-    plain = subscribe("plain")
-    with pytest.raises(InvalidConfiguration, match="no message_listener"):
-        plain.pause_message_listener()
-
-
 # --- the end ----------------------------------------------------------------------------------------------
 
 
@@ -305,40 +222,6 @@ def test_calls_of_a_closed_consumer_raise(pulsar_client, pulsar_topic, subscribe
         with pytest.raises(AlreadyClosed):
             call()
     assert list(consumer) == []
-
-
-def test_closing_wakes_a_waiting_receiver(subscribe):
-    consumer = subscribe()
-    threading.Timer(0.1, consumer.close).start()
-    with pytest.raises(AlreadyClosed):
-        consumer.receive()
-
-
-def test_a_position_that_no_command_can_carry_leaves_the_consumer_as_it_was(
-    pulsar_client, pulsar_topic, subscribe
-):
-    consumer = subscribe(initial_position=EARLIEST)
-    publish(pulsar_client, pulsar_topic, 2)
-    for value in (10**30, -1, "x", None, 1.5, True):
-        with pytest.raises(InvalidConfiguration, match="messageid"):
-            consumer.seek(value)
-    consumer.seek(MessageId.earliest)
-    assert data(receive(consumer, 2)) == [b"0", b"1"]
-
-
-def test_waiting_longer_than_clocks_reach_is_refused(subscribe):
-    consumer = subscribe()
-    for call in (consumer.receive, lambda limit: consumer.receive_table(timeout_millis=limit)):
-        with pytest.raises(InvalidConfiguration, match="timeout_millis"):
-            call(10**30)
-
-
-def test_closing_the_client_wakes_a_waiting_receiver(pulsar_broker, pulsar_topic):
-    client = pulsar_broker.client()
-    consumer = client.subscribe(pulsar_topic, "s")
-    threading.Timer(0.1, client.close).start()
-    with pytest.raises(AlreadyClosed):
-        consumer.receive()
 
 
 def test_a_consumer_returns_its_topic_subscription_and_name(pulsar_topic, subscribe):
@@ -486,8 +369,12 @@ def test_a_listener_that_starts_paused(pulsar_broker, pulsar_client, pulsar_topi
     assert not heard
     consumer.resume_message_listener()
     eventually(lambda: heard == [b"0", b"1"])
+    with pytest.raises(InvalidConfiguration, match="takes the messages"):
+        consumer.receive(10)
     with pytest.raises(InvalidConfiguration, match="start_paused"):
         pulsar_client.subscribe(pulsar_topic, "t", start_paused=True)
+    with pytest.raises(InvalidConfiguration, match="no message_listener"):
+        pulsar_client.subscribe(pulsar_topic, "t").pause_message_listener()
 
 
 # --- statistics ----------------------------------------------------------------------------------

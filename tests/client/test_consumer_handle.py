@@ -19,7 +19,6 @@ from geminga.errors import (
     AlreadyClosed,
     AuthenticationError,
     AuthorizationError,
-    ConsumerBusy,
     NotConnected,
     Timeout,
     TopicNotFound,
@@ -54,51 +53,12 @@ async def scripted(**options: Any) -> AsyncIterator[tuple[ScriptedBroker, geming
         await broker.stop()
 
 
-async def test_a_retriable_refusal_is_tried_again():
-    async with scripted() as (broker, client):
-        fine = broker.answers[Type.SUBSCRIBE]
-
-        def refuse_once(peer: Peer, frame: Frame) -> None:
-            broker.answers[Type.SUBSCRIBE] = fine
-            broker.refuse(peer, frame.command.subscribe.request_id, pb.ServiceNotReady)
-
-        broker.answers[Type.SUBSCRIBE] = refuse_once
-        consumer = await client.subscribe(TOPIC, "s")
-        assert broker.count(Type.SUBSCRIBE) == 2
-        assert consumer.is_connected()
-
-
-@pytest.mark.parametrize(
-    ("code", "error"), [(pb.ConsumerBusy, ConsumerBusy), (pb.AuthorizationError, AuthorizationError)]
-)
-async def test_a_final_refusal_is_raised(code, error):
-    async with scripted() as (broker, client):
-        broker.answers[Type.SUBSCRIBE] = lambda p, f: broker.refuse(p, f.command.subscribe.request_id, code)
-        with pytest.raises(error, match="said so"):
-            await client.subscribe(TOPIC, "s")
-        assert broker.count(Type.SUBSCRIBE) == 1
-
-
 async def test_a_subscribe_without_an_answer_is_closed_at_the_broker():
     async with scripted(operation_timeout_seconds=1) as (broker, client):
         del broker.answers[Type.SUBSCRIBE]
         with pytest.raises(Timeout):
             await client.subscribe(TOPIC, "s")
         await broker.until(Type.CLOSE_CONSUMER)
-
-
-async def test_unacknowledged_messages_are_redelivered_after_a_lost_connection():
-    async with scripted() as (broker, client):
-        consumer = await client.subscribe(TOPIC, "s")
-        await broker.until(Type.FLOW)
-        broker.peers[-1].message(0, entry(b"a", b"b"))
-        first = await consumer.receive()
-        broker.peers[-1].drop()
-        await broker.until(Type.SUBSCRIBE, 2)
-        await broker.until(Type.FLOW, 2)
-        broker.peers[-1].message(0, entry(b"a", b"b"))
-        assert [(await consumer.receive()).data() for _ in range(2)] == [b"a", b"b"]
-        assert first.data() == b"a"
 
 
 async def test_a_refusal_while_reconnecting_is_final_for_some_errors(caplog):
@@ -136,18 +96,6 @@ async def test_a_busy_subscription_while_reconnecting_is_not_final():
         broker.answers[Type.SUBSCRIBE] = fine
         await broker.until(Type.FLOW, 2)
         assert consumer.is_connected()
-
-
-async def test_closed_by_the_broker():
-    async with scripted() as (broker, client):
-        consumer = await client.subscribe(TOPIC, "s")
-        await broker.until(Type.FLOW)
-        close = command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=UNSOLICITED)
-        broker.peers[-1].send(close)
-        await broker.until(Type.SUBSCRIBE, 2)
-        await broker.until(Type.FLOW, 2)
-        assert consumer.is_connected()
-        assert len(broker.peers) == 1, "the connection itself is fine"
 
 
 async def test_seek_waits_for_the_answer_before_it_subscribes_again():
@@ -224,16 +172,6 @@ async def test_seek_names_the_reason_why_the_consumer_is_not_reconnected():
             await consumer.seek(MessageId.earliest)
 
 
-async def test_seek_without_a_broker():
-    async with scripted(operation_timeout_seconds=1) as (broker, client):
-        consumer = await client.subscribe(TOPIC, "s")
-        broker.answers[Type.SUBSCRIBE] = lambda p, f: None
-        broker.peers[-1].drop()
-        await eventually_async(lambda: not consumer.is_connected())
-        with pytest.raises(NotConnected):
-            await consumer.seek(MessageId.earliest)
-
-
 async def test_an_error_in_the_last_moment_of_the_wait_for_a_connection_is_raised():
     async with scripted(operation_timeout_seconds=1) as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")
@@ -291,20 +229,6 @@ async def test_receipts_survive_a_reconnect():
         broker.answers[Type.ACK] = receipt
         broker.peers[-1].drop()
         await task
-
-
-async def test_a_corrupt_entry_is_reported_and_skipped(caplog):
-    with caplog.at_level(logging.WARNING, "geminga"):
-        async with scripted() as (broker, client):
-            consumer = await client.subscribe(TOPIC, "s")
-            await broker.until(Type.FLOW)
-            damaged = bytearray(entry(b"damaged"))
-            damaged[-1] ^= 1
-            broker.peers[-1].message(0, bytes(damaged))
-            broker.peers[-1].message(1, entry(b"fine"))
-            assert (await consumer.receive()).data() == b"fine"
-            await broker.until(Type.ACK)
-    assert "acknowledged as unreadable" in caplog.text
 
 
 async def test_a_silent_broker_does_not_hold_up_closing(monkeypatch):

@@ -10,8 +10,6 @@ from waiting import eventually_async, loop_turns
 
 from geminga.client.context import ClientContext, ServiceUnreachable, all_or_none
 from geminga.client.settings import ClientSettings
-from geminga.connection.addresses import Address
-from geminga.connection.lookup import BrokerLocation
 from geminga.errors import (
     AlreadyClosed,
     AuthorizationError,
@@ -57,15 +55,6 @@ def fail_lookup(broker, code, text="no", times=1):
             broker.answer_lookup(peer, frame)
 
     broker.answers[Type.LOOKUP] = answer
-
-
-async def test_lookup():
-    async with connected() as (broker, context):
-        assert await context.lookup(TOPIC) == BrokerLocation(Address("127.0.0.1", broker.port))
-        assert len(broker.peers) == 1
-        # The broker that answered the lookup owns the topic: its connection is reused.
-        await context.connection_to(TOPIC)
-        assert len(broker.peers) == 1
 
 
 async def test_a_proxied_lookup_opens_a_second_connection():
@@ -178,26 +167,6 @@ async def test_a_silent_broker_ends_at_the_time_out():
         assert context.now() - started < 30.0
 
 
-async def test_a_connection_lost_meanwhile_is_retried():
-    async with connected() as (broker, context):
-        original = broker.answers[Type.LOOKUP]
-
-        def drop_once(peer, frame):
-            broker.answers[Type.LOOKUP] = original
-            peer.drop()
-
-        broker.answers[Type.LOOKUP] = drop_once
-        await context.lookup(TOPIC)
-        assert len(broker.peers) == 2
-
-
-async def test_hosts_are_tried_in_turn():
-    async with connected(url="pulsar://127.0.0.1:1,127.0.0.1:{port},127.0.0.1:2") as (broker, context):
-        for _ in range(5):
-            await context.partitions(TOPIC)
-        assert len(broker.peers) == 1
-
-
 async def test_an_unreachable_service_url_is_waited_for_and_logged(caplog):
     async with connected(url="pulsar://127.0.0.1:1,127.0.0.1:2", operation_timeout_seconds=1.0) as (
         _broker,
@@ -245,43 +214,6 @@ async def test_a_broker_that_comes_up_late(caplog):
     assert caplog.text.count("for a broker") == 1
 
 
-async def test_partitions():
-    async with connected() as (broker, context):
-        broker.partitions[TOPIC] = 3
-        assert await context.partitions("t") == 3
-        assert await context.partition_topics("t") == [f"{TOPIC}-partition-{i}" for i in range(3)]
-        assert await context.partition_topics("other") == ["persistent://public/default/other"]
-
-
-async def test_request_on_topic():
-    async with connected() as (_broker, context):
-
-        def make(request_id):
-            command = pb.BaseCommand(type=Type.PRODUCER)
-            command.producer.topic = TOPIC
-            command.producer.producer_id = context.new_producer_id()
-            command.producer.request_id = request_id
-            return command
-
-        answer = await context.request_on_topic(TOPIC, make)
-        assert answer.producer_success.producer_name == "scripted-0"
-
-
-async def test_topics_of_a_namespace():
-    async with connected() as (broker, context):
-
-        def answer(peer, frame):
-            body = frame.command.getTopicsOfNamespace
-            result = pb.BaseCommand(type=Type.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-            result.getTopicsOfNamespaceResponse.request_id = body.request_id
-            result.getTopicsOfNamespaceResponse.topics.append(f"persistent://{body.namespace}/a")
-            peer.send(result)
-
-        broker.answers[Type.GET_TOPICS_OF_NAMESPACE] = answer
-        found = await context.topics_of_namespace("public/default", pb.CommandGetTopicsOfNamespace.PERSISTENT)
-        assert list(found.topics) == ["persistent://public/default/a"]
-
-
 async def test_close_closes_what_was_opened():
     class Handle:
         closed = 0
@@ -312,13 +244,6 @@ async def test_close_closes_what_was_opened():
             await context.partitions(TOPIC)
         with pytest.raises(AlreadyClosed):
             await context.opened(opening, kept)
-
-
-async def test_ids_and_clocks():
-    async with connected() as (_broker, context):
-        assert [context.new_producer_id() for _ in range(3)] == [0, 1, 2]
-        assert context.new_consumer_id() == 0
-        assert context.now_ms() > 1_700_000_000_000
 
 
 async def test_a_time_out_while_connecting_names_the_host_that_failed():

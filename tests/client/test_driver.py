@@ -10,7 +10,6 @@ from geminga.client.context import ClientContext
 from geminga.client.driver import HOPS_MAX, DriverState, HandleDriver
 from geminga.client.settings import ClientSettings
 from geminga.errors import (
-    ConnectError,
     ProducerBusy,
     ProducerFenced,
     PulsarException,
@@ -107,18 +106,6 @@ def close_producer(broker, handle, **fields):
     broker.peers[-1].send(command)
 
 
-async def test_start_attaches_the_handle_to_its_broker():
-    async with driven() as (_broker, context, handle, driver):
-        await driver.start()
-        assert driver.attached
-        assert handle.attached == 1
-        assert not [task for task in asyncio.all_tasks() if handle.topic in task.get_name()]
-        await driver.close()
-        assert driver.state is DriverState.CLOSED
-        assert context.pool.connections[0].handles_count == 0
-        assert handle.detached == []
-
-
 async def test_transient_refusals_are_retried_while_starting():
     async with driven() as (broker, context, handle, driver):
         refuse_producers(broker, pb.ServiceNotReady, pb.MetadataError, pb.UnknownError)
@@ -142,29 +129,6 @@ async def test_start_ends_at_its_time_out():
         refuse_producers(broker, *[pb.ServiceNotReady] * 10_000)
         with pytest.raises((Timeout, ServiceUnitNotReady)):
             await driver.start(timeout=0.05)
-
-
-async def test_a_lost_connection_is_replaced():
-    async with driven() as (broker, _context, handle, driver):
-        await driver.start()
-        broker.peers[0].drop()
-        await handle.until(lambda: handle.attached == 2)
-        (error,) = handle.detached
-        assert isinstance(error, ConnectError)
-        await loop_turns()
-        assert driver.attached
-        assert len(broker.peers) == 2
-
-
-async def test_a_broker_that_comes_back_later_is_found():
-    async with driven(backoff_max_seconds=0.02) as (broker, _context, handle, driver):
-        await driver.start()
-        await broker.stop()
-        await handle.until(lambda: handle.detached)
-        await never_async(lambda: driver.attached, 0.05)
-        await broker.start()
-        await handle.until(lambda: handle.attached == 2)
-        assert handle.failed == []
 
 
 async def test_a_lookup_that_is_never_answered_is_repeated_while_reconnecting(monkeypatch):
@@ -323,26 +287,6 @@ async def test_a_close_between_answer_and_attach_leads_to_a_reconnect():
         await driver.start()
         await handle.until(lambda: handle.attached == 2)
         assert handle.detached == [None]
-
-
-async def test_close_while_reconnecting():
-    async with driven(backoff_initial_seconds=30.0) as (broker, _context, handle, driver):
-        await driver.start()
-        await broker.stop()
-        await handle.until(lambda: handle.detached)
-        await driver.close()
-        assert driver.state is DriverState.CLOSED
-
-
-async def test_cancelling_start_leaves_nothing_behind():
-    async with driven() as (broker, context, _handle, driver):
-        broker.answers[Type.PRODUCER] = lambda peer, frame: None
-        starting = asyncio.ensure_future(driver.start())
-        await eventually_async(lambda: broker.count(Type.PRODUCER))
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        assert context.pool.connections[0].handles_count == 0
 
 
 async def test_cancelling_start_at_any_step_leaves_no_handle():

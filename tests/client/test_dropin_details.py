@@ -8,11 +8,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import importlib
-import re
-import signal
-import sys
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -161,27 +156,6 @@ def test_a_negative_timeout_receives_only_queued_messages(p, client, pulsar_topi
     assert again.message_id() == message.message_id()
 
 
-def test_a_signal_ends_receive(p, client, pulsar_topic):
-    consumer = client.subscribe(pulsar_topic, "s")
-    main = threading.get_ident()
-
-    def receives(frame: Any) -> bool:
-        return frame is not None and (frame.f_code.co_name == "receive" or receives(frame.f_back))
-
-    def interrupt() -> None:
-        eventually(lambda: receives(sys._current_frames()[main]))
-        time.sleep(0.1)  # it is in the library's function; soon it waits
-        signal.raise_signal(signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(p.Interrupted) as raised:
-        consumer.receive()
-    assert isinstance(raised.value, p.PulsarException)
-    assert isinstance(raised.value, KeyboardInterrupt) is ours(p)
-    thread.join(60)
-
-
 def test_a_consumer_of_no_topics(p, client):
     consumer = client.subscribe([], "s")
     with pytest.raises(p.Timeout):
@@ -268,13 +242,6 @@ def test_a_star_import_leaves_pythons_names_alone(p):
     run_python(program)
 
 
-def test_an_id_from_a_receipt_does_not_name_its_topic(p, client, pulsar_topic):
-    message_id = client.create_producer(pulsar_topic).send(b"x")
-    consumer = client.subscribe([pulsar_topic, f"{pulsar_topic}-2"], "s")
-    with pytest.raises(p.OperationNotSupported):
-        consumer.acknowledge(message_id)
-
-
 def test_an_id_from_a_receipt_acknowledges(p, client, pulsar_topic):
     consumer = client.subscribe(pulsar_topic, "s")
     message_id = client.create_producer(pulsar_topic).send(b"x")
@@ -290,11 +257,6 @@ async def test_several_topics_are_no_pattern(p, pulsar_broker, pulsar_topic):
     with pytest.raises(ValueError, match="is_pattern_topic"):
         await client.subscribe([pulsar_topic], "s", is_pattern_topic=True)
     await client.close()
-
-
-def test_a_batch_takes_only_ids(p):
-    with pytest.raises(TypeError):
-        p.MessageBatch().with_message_id("1:2")
 
 
 def test_wrap_keeps_service_urls_and_message_ids(p):
@@ -315,25 +277,6 @@ def test_avro_gets_plain_values(p):
 
     codec = p.schema.schema_avro.AvroSchema(Example)
     assert codec.encode_dict({"x": [Kind.a], "y": {"z": 1}}) == {"x": ["a"], "y": {"z": 1}}
-
-
-def test_an_http_service_url(p, pulsar_broker, pulsar_topic):
-    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
-    client = connect(p, pulsar_broker.admin_url)
-    producer = client.create_producer(pulsar_topic)
-    pattern = re.compile(pulsar_topic.replace("test", "t.st"))
-    earliest = p.InitialPosition.Earliest
-    consumers = [
-        client.subscribe(pattern, "a", initial_position=earliest),
-        client.subscribe(pulsar_topic, "b"),
-    ]
-    producer.send(b"x")
-    for consumer in consumers:
-        assert consumer.receive(TIMEOUT_MILLIS).data() == b"x"
-    assert len(client.get_topic_partitions(pulsar_topic)) == 2
-    with pytest.raises(p.ConnectError):
-        client.create_producer("persistent://no-such-tenant/ns/t")
-    client.close()
 
 
 # --- not the same ------------------------------------------------------------------------------------
@@ -372,26 +315,6 @@ def test_the_text_of_errors(p, pulsar_broker, client, pulsar_topic):
     said = str(caught.value)
     assert said.startswith("Pulsar error: ConsumerBusy") or (ours(p) and "consumer" in said.lower())
     assert hasattr(caught.value, "error") is ours(p)
-
-
-def test_a_router_that_names_no_partition(p, pulsar_broker, client, pulsar_topic):
-    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
-    producer = client.create_producer(pulsar_topic, message_router=lambda message, count: 7)
-    with pytest.raises(p.InvalidMessage if ours(p) else p.UnknownError):
-        producer.send(b"x")
-
-
-def test_a_callback_that_raises(caplog, pulsar_client, pulsar_topic):
-    """With pulsar-client the same program hangs in `flush`, 12 times of 12: no test to run for all time."""
-    producer = pulsar_client.create_producer(pulsar_topic)
-
-    def callback(result: Any, message_id: Any) -> None:
-        raise RuntimeError("a bad callback")
-
-    producer.send_async(b"one", callback)
-    producer.flush()
-    producer.send(b"two")
-    assert "a bad callback" in caplog.text
 
 
 def test_geminga_prints_nothing_and_pulsar_client_does(p, pulsar_broker, pulsar_topic):

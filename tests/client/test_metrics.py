@@ -1,7 +1,6 @@
 """Metrics of clients, seen through OpenTelemetry's in-memory reader."""
 
 import gc
-import itertools
 import os
 import re
 import subprocess
@@ -10,7 +9,6 @@ import time
 import weakref
 
 import pytest
-from insides import group_of
 from interpreter import run_python
 
 import geminga
@@ -25,9 +23,6 @@ from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Su
 from waiting import eventually
 
 from geminga.client import metrics
-from geminga.producer.partitioned import PartitionedProducer
-from geminga.producer.pending_limits import ByteBudget
-from geminga.producer.settings import ProducerSettings
 
 NAMESPACE = {"pulsar.tenant": "public", "pulsar.namespace": "public/default"}
 
@@ -207,12 +202,6 @@ def test_messages_that_were_taken_back_were_not_received(client, seen, pulsar_to
     assert seen.value("pulsar.client.consumer.receive_queue.count") == 0
 
 
-def test_acknowledgements_that_come_too_late(client, seen, pulsar_topic):
-    (handle,) = group_of(client.subscribe(pulsar_topic, "s")).handles.values()
-    handle.consumer.counted.timed_out += 1  # the shortest time-out is ten seconds
-    assert seen.value("pulsar.client.consumer.message.ack.timeout") == 1
-
-
 def test_connections_and_lookups(seen, pulsar_broker, pulsar_topic):
     with geminga.Client(pulsar_broker.service_url, metrics=seen.provider) as client:
         client.create_producer(pulsar_topic)
@@ -293,18 +282,6 @@ def test_a_histogram_that_raises_harms_no_message(pulsar_broker, pulsar_topic, c
         assert producer.statistics().acknowledged_messages == 3
     told = [record for record in caplog.records if "could not be recorded" in record.message]
     assert len(told) == len(metrics.HISTOGRAMS)
-
-
-def test_ten_thousand_partitions(seen, pulsar_broker):
-    with geminga.Client(pulsar_broker.service_url, metrics=seen.provider, metrics_by_topic=True) as client:
-        partitions = PartitionedProducer(
-            topic="persistent://public/default/t", partitions=10_000, settings=ProducerSettings(),
-            memory=ByteBudget(0), new_producer_id=itertools.count().__next__, random=lambda: 0.5,
-        ).partitions  # fmt: skip
-        for partition in partitions:
-            client.context.metrics.add_producer(partition)
-        opened = instruments_of(seen.provider)._read()["pulsar.client.producer.opened"]
-    assert len(opened) == sum(opened.values()) == 10_000
 
 
 def test_closed_producers_are_released_without_a_metric_reader(pulsar_broker, pulsar_topic, monkeypatch):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -45,19 +43,6 @@ def test_models_are_received_as_sent(pulsar_client, pulsar_topic, kind, value):
     assert pulsar_client.get_schema_info(pulsar_topic).schema_type().name in ("JSON", "AVRO")
 
 
-def test_asyncio_and_views(pulsar_broker, pulsar_topic):
-    async def main() -> Any:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(pulsar_topic, schema=Reading)
-            await producer.send(Reading("Oslo", 1.0), partition_key="o")
-            reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest, schema=Reading)
-            return (await reader.read_next(30_000)).value()
-
-    assert asyncio.run(main()) == Reading("Oslo", 1.0)
-    with geminga.Client(pulsar_broker.service_url) as client:
-        assert client.create_table_view(pulsar_topic, schema=Reading).get("o") == Reading("Oslo", 1.0)
-
-
 def test_a_field_with_a_default_may_be_added(pulsar_client, pulsar_topic):
     @dataclass
     class Later:
@@ -88,9 +73,3 @@ def test_a_field_without_a_default_may_not(pulsar_client, pulsar_topic):
     pulsar_client.create_producer(pulsar_topic, schema=schema.AvroSchema(globals()["Reading"]))
     with pytest.raises(IncompatibleSchema):
         pulsar_client.create_producer(pulsar_topic, schema=schema.AvroSchema(Reading))
-
-
-def test_an_argument_that_is_not_a_schema_is_refused(pulsar_client):
-    for wrong in (int, "Reading", schema.JsonSchema, Reading("x")):
-        with pytest.raises(ValueError, match="schema"):
-            pulsar_client.create_producer("t", schema=wrong)

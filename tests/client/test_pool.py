@@ -70,22 +70,6 @@ async def test_several_connections_per_broker():
         assert len(connections) == 3
 
 
-async def test_a_lost_connection_is_replaced():
-    async with pooled() as (broker, pool, address):
-        first = await pool.get(address)
-        broker.peers[0].drop()
-        await eventually_async(lambda: first.closed)
-        second = await pool.get(address)
-        assert second is not first
-
-
-async def test_requests_and_answers():
-    async with pooled() as (_broker, pool, address):
-        connection = await pool.get(address)
-        answer = await connection.request(producer_command, 5.0)
-        assert answer.producer_success.producer_name == "scripted-0"
-
-
 async def test_a_request_times_out():
     async with pooled() as (broker, pool, address):
         broker.answers[Type.PRODUCER] = lambda peer, frame: None
@@ -136,22 +120,6 @@ async def test_frames_reach_their_handle_until_it_is_closed():
         assert handle.detached == [(None, Address("next", 6650))]
 
 
-async def test_writes_of_one_turn_leave_together():
-    async with pooled() as (broker, pool, address):
-        connection = await pool.get(address)
-        pings = 0
-
-        def count(peer, frame):
-            nonlocal pings
-            pings += 1
-
-        broker.answers[Type.PING] = count
-        ping = bytes.fromhex("00000009000000050812920100")
-        connection.write(ping)
-        connection.write_many([ping, ping])
-        await eventually_async(lambda: pings >= 3)
-
-
 async def test_what_is_written_after_the_connection_is_lost_is_dropped():
     """uvloop's transport raises then, until it has said that it is lost."""
 
@@ -187,15 +155,6 @@ async def test_back_pressure():
         broker.peers[0].transport.resume_reading()
         await asyncio.wait_for(connection.drain(), 60)
         assert connection.writable
-
-
-async def test_a_broker_that_breaks_the_protocol_loses_its_connection():
-    async with pooled() as (broker, pool, address):
-        connection = await pool.get(address)
-        broker.peers[0].transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
-        await eventually_async(lambda: connection.closed)
-        with pytest.raises(ConnectError):
-            await connection.drain()
 
 
 async def test_bad_bytes_right_behind_a_good_frame_end_the_connection_at_once():

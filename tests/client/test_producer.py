@@ -34,15 +34,8 @@ def read(client, topic, count, **settings):
     return messages
 
 
-def partitioned(broker, topic, count):
-    import urllib.request
-
-    name = topic.replace("://", "/")
-    request = urllib.request.Request(
-        f"{broker.admin_url}/admin/v2/{name}/partitions", data=str(count).encode(), method="PUT",
-        headers={"Content-Type": "application/json"},
-    )  # fmt: skip
-    urllib.request.urlopen(request, timeout=10).close()
+def partitioned(broker, topic, count, method="PUT"):
+    admin(broker.admin_url, method, f"{topic_path(TopicName.parse(topic))}/partitions", count)
 
 
 def test_a_producer_with_a_latency_budget_fills_batches_and_loses_nothing(client, pulsar_broker, topic):
@@ -59,17 +52,6 @@ def test_a_producer_with_a_latency_budget_fills_batches_and_loses_nothing(client
     assert outcomes == {Result.Ok: 3000}
     assert statistics.batch_fill > 20
     assert {m.data() for m in read(client, topic, 3001)} == {b"%d" % n for n in range(3001)}
-
-
-def test_an_async_producer_takes_a_latency_budget(pulsar_broker, topic):
-    async def main():
-        async with (
-            geminga.asyncio.Client(pulsar_broker.service_url) as client,
-            await client.create_producer(topic, latency_budget_ms=50) as producer,
-        ):
-            return await asyncio.gather(*(producer.send(b"%d" % n) for n in range(100)))
-
-    assert len(set(asyncio.run(main()))) == 100
 
 
 def test_a_generated_name(client, topic):
@@ -103,24 +85,6 @@ def _stored(broker, topic):
     return admin(broker.admin_url, "GET", f"{topic_path(TopicName.parse(topic))}/stats")["bytesInCounter"]
 
 
-def test_wrong_arguments_are_raised_and_harm_nothing(client, topic):
-    producer = client.create_producer(topic)
-    with pytest.raises(TypeError):
-        producer.send("text")
-    with pytest.raises(errors.InvalidMessage, match="sequence_id=-4"):
-        producer.send(b"", sequence_id=-4)
-    with pytest.raises(errors.InvalidMessage, match="properties"):
-        producer.send_async(b"", lambda r, m: None, properties={"a": 1})
-    with pytest.raises(TypeError, match="callback"):
-        producer.send_async(b"", "callback", {})
-    with pytest.raises(errors.MessageTooBig, match="max_message_size"):
-        producer.send(bytes(6 * 1024 * 1024))
-    got = []
-    producer.send_async(bytes(6 * 1024 * 1024), lambda r, m: got.append(r))
-    assert got == [Result.MessageTooBig]
-    producer.send(b"fine")
-
-
 def test_chunks_are_never_batched(client, topic):
     producer = client.create_producer(topic, chunking_enabled=True, chunk_max_message_size=10_000)
     first, second = [], []
@@ -135,25 +99,6 @@ def test_chunks_are_never_batched(client, topic):
 
 
 # --- partitions -------------------------------------------------------------------------------------
-
-
-def test_partitions_share_the_work_and_keys_stay(pulsar_broker, client, topic):
-    partitioned(pulsar_broker, topic, 4)
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=10)
-    ids = []
-    for _ in range(200):
-        producer.send_async(b"x", lambda r, m: ids.append(m))
-    for number in range(40):
-        producer.send_async(b"k", lambda r, m: ids.append(m), partition_key=str(number % 2))
-    producer.flush()
-    assert set(Counter(m.partition for m in ids)) == {0, 1, 2, 3}
-    messages = read(client, topic, 240)
-    homes = {}
-    for message in messages:
-        if message.partition_key():
-            homes.setdefault(message.partition_key(), set()).add(message.message_id().partition)
-    assert all(len(home) == 1 for home in homes.values())
-    assert len(producer.statistics().partitions) == 4
 
 
 def test_lazy_partitions_start_with_their_first_message(pulsar_broker, client, topic):
@@ -177,13 +122,7 @@ def test_added_partitions_are_found(pulsar_broker, client, topic):
     producer = client.create_producer(
         topic, partitions_refresh_seconds=0.05, batching_enabled=False, interceptors=[Watcher()]
     )
-    import urllib.request
-
-    request = urllib.request.Request(
-        f"{pulsar_broker.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions",
-        data=b"3", method="POST", headers={"Content-Type": "application/json"},
-    )  # fmt: skip
-    urllib.request.urlopen(request, timeout=10).close()
+    partitioned(pulsar_broker, topic, 3, "POST")
     used, deadline = set(), time.monotonic() + 60
     while (used != {0, 1, 2} or not seen) and time.monotonic() < deadline:
         used.add(int(producer.send(b"x").partition))
@@ -279,12 +218,7 @@ def test_messages_with_keys_go_in_runs_where_nothing_is_batched(
     pulsar_broker, pulsar_client, pulsar_topic, partitions
 ):
     if partitions:
-        admin(
-            pulsar_broker.admin_url,
-            "PUT",
-            f"{topic_path(TopicName.parse(pulsar_topic))}/partitions",
-            partitions,
-        )
+        partitioned(pulsar_broker, pulsar_topic, partitions)
     producer = pulsar_client.create_producer(pulsar_topic, block_if_queue_full=True)
     consumer = pulsar_client.subscribe(pulsar_topic, "s", geminga.ConsumerType.KeyShared)
     state, runs = publisher_of(producer).state, []

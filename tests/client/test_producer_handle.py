@@ -45,14 +45,6 @@ def send_error(code, text="refused"):
     return answer
 
 
-def test_a_creation_without_an_answer_is_closed_at_the_broker(broker):
-    broker.answers[Type.PRODUCER] = lambda peer, frame: None
-    with geminga.Client(broker.url, operation_timeout_seconds=1) as client:
-        with pytest.raises(errors.Timeout):
-            client.create_producer("t")
-        eventually(lambda: broker.count(Type.CLOSE_PRODUCER) >= 1 or broker.count(Type.PRODUCER) == 1)
-
-
 @pytest.mark.parametrize("cancels", [1, 3])
 @pytest.mark.parametrize("partitions", [0, 3])
 async def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripted, partitions, cancels):
@@ -83,20 +75,6 @@ async def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripte
         await eventually_async(lambda: broker.count(Type.CLOSE_PRODUCER) >= max(1, partitions))
     await client.close()
     await broker.stop()
-
-
-def test_a_retriable_refusal_is_tried_again(broker, client):
-    refused = []
-
-    def once(peer, frame):
-        if not refused:
-            refused.append(True)
-            broker.refuse(peer, frame.command.producer.request_id, 6, "moving")
-        else:
-            broker.on_producer(peer, frame)
-
-    broker.answers[Type.PRODUCER] = once
-    client.create_producer("t").send(b"x")
 
 
 def test_a_storage_error_creates_the_producer_again_and_resends(broker, client):
@@ -132,20 +110,6 @@ def test_a_producer_that_the_broker_closes_comes_back(broker, client):
         ("mine", True, 0),
         ("mine", True, 1),
     ]
-
-
-def test_a_generated_name_is_kept(broker, client):
-    commands = record(broker)
-    client.create_producer("t")
-
-    async def drop():
-        for peer in broker.peers:
-            peer.drop()
-
-    broker.run(drop(), 60)
-    eventually(lambda: len(commands) == 2)
-    assert not commands[0].HasField("producer_name")
-    assert (commands[1].producer_name, commands[1].user_provided_producer_name) == ("scripted-0", False)
 
 
 def test_fenced_on_reconnect_fails_what_is_pending_and_ends(broker, client):
@@ -201,44 +165,3 @@ def test_waiting_for_exclusive_access_outlasts_the_operation_timeout(broker):
         broker.run(ready(), 60)
         thread.join(60)
         made[0].send(b"x")
-
-
-def test_one_stuck_partition_does_not_hold_up_unkeyed_messages(broker, client):
-    broker.partitions["persistent://public/default/p"] = 8
-    stuck, topics = [], {}
-
-    def on_producer(peer, frame):
-        topics[frame.command.producer.producer_id] = frame.command.producer.topic
-        broker.on_producer(peer, frame)
-
-    def on_send(peer, frame):
-        if topics[frame.producer_id].endswith("-3"):
-            stuck.append((peer, frame))
-        else:
-            broker.on_send(peer, frame)
-
-    broker.answers[Type.PRODUCER] = on_producer
-    broker.answers[Type.SEND] = on_send
-    producer = client.create_producer(
-        "p", block_if_queue_full=True, batching_enabled=True, batching_max_messages=100, blocked_after_ms=100
-    )
-    got = []
-    for _ in range(50_000):
-        producer.send_async(b"x", lambda r, m: got.append(r))
-    eventually(lambda: len(got) >= 49_000)
-    statistics = producer.statistics()
-    assert statistics.pending_messages <= 1000
-    held = statistics.partitions[3]
-    assert held.stepped_over > 0
-    assert held.stepped_over_permits + held.stepped_over_age == held.stepped_over
-    assert all(p.stepped_over == 0 or p is held for p in statistics.partitions if p.stepped_over_permits > 50)
-
-    async def release():
-        for peer, frame in stuck:
-            broker.on_send(peer, frame)
-        stuck.clear()
-        broker.answers[Type.SEND] = broker.on_send
-
-    broker.run(release(), 60)
-    producer.flush()
-    assert got == [geminga.Result.Ok] * 50_000

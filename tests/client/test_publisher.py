@@ -330,16 +330,16 @@ def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, k
         assert got == [Result.Ok] * 3
 
 
-async def test_twenty_thousand_waiting_sends_are_served_in_order(broker):
+async def test_thousands_of_waiting_sends_are_served_in_order(broker):
     async with geminga.asyncio.Client(broker.url) as client:
         producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=100)
-        tasks = [asyncio.ensure_future(producer.send(b"%d" % number)) for number in range(20_000)]
-        for task in tasks[5000:10_000]:
-            await loop_turns() if task is tasks[5000] else None
+        tasks = [asyncio.ensure_future(producer.send(b"%d" % number)) for number in range(4_000)]
+        for task in tasks[1000:2000]:
+            await loop_turns() if task is tasks[1000] else None
             task.cancel()
         ids = await asyncio.gather(*tasks, return_exceptions=True)
         ids = [each for each in ids if not isinstance(each, asyncio.CancelledError)]
-        assert len(ids) >= 15_000
+        assert len(ids) >= 3_000
         assert ids == sorted(ids)
 
 

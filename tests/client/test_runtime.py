@@ -1,7 +1,6 @@
 import asyncio
 import concurrent.futures
 import gc
-import os
 import selectors
 import signal
 import sys
@@ -10,11 +9,10 @@ import time
 import warnings
 
 import pytest
-from interpreter import run_python
 from waiting import loop_turns
 
 from geminga.client.runtime import LoopThread, _Loop
-from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
+from geminga.errors import AlreadyClosed, Timeout, UsageError
 from geminga.event_loops import new_event_loop
 
 
@@ -35,12 +33,6 @@ async def failing(error):
 
 async def for_ever():
     await asyncio.Event().wait()
-
-
-def test_call_returns_and_raises(runtime):
-    assert runtime.call(value(7)) == 7
-    with pytest.raises(ZeroDivisionError):
-        runtime.call(failing(ZeroDivisionError()))
 
 
 def test_a_time_out_cancels_the_coroutine(runtime):
@@ -83,48 +75,11 @@ def test_a_blocking_call_from_the_loop_is_refused(runtime):
         runtime.call(call())
 
 
-def test_post_runs_the_function_on_the_loop(runtime):
-    done = threading.Event()
-    runtime.post(done.set)
-    assert done.wait(60)
-
-
 def test_uvloop_is_used_when_installed():
     uvloop = pytest.importorskip("uvloop")
     loop = new_event_loop()
     assert isinstance(loop, uvloop.Loop)
     loop.close()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_calls_in_a_forked_child_raise(runtime):
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with pytest.raises(ForkedProcessError):
-                runtime.call(value(1))
-            with pytest.raises(ForkedProcessError):
-                runtime.post(print)
-            runtime.close()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
-    assert runtime.call(value(2)) == 2
-
-
-def test_the_interpreter_ends_with_an_open_runtime():
-    program = (
-        "from geminga.client.runtime import LoopThread\n"
-        "import asyncio\n"
-        "r = LoopThread()\n"
-        "r.post(lambda: r.loop.create_task(asyncio.sleep(1000)))\n"
-        "print('end')\n"
-    )
-    done = run_python(program)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
 def test_a_signal_handler_may_call_in_the_middle_of_a_call(runtime):
@@ -168,23 +123,6 @@ def test_a_result_without_a_waiter_is_discarded(runtime):
         runtime.call(stubborn(), 0.01, discard=discard)
     assert given.wait(60)
     assert discarded == ["late"]
-
-
-def test_a_dropped_runtime_warns_runs_its_farewell_and_ends():
-    runtime = LoopThread("test-io")
-    thread, left = runtime.thread, []
-
-    async def farewell():
-        left.append(True)
-
-    runtime.at_end("<the client>", farewell)
-    holders = [runtime]
-    del runtime
-    with pytest.warns(ResourceWarning, match="<the client> was not closed"):
-        holders.clear()
-    thread.join(60)
-    assert not thread.is_alive()
-    assert left == [True]
 
 
 def test_dropping_a_closed_runtime_warns_of_nothing(recwarn):
@@ -294,19 +232,3 @@ def test_a_call_that_outlives_its_cancellation_fails_at_the_end(runtime):
     runtime.close()
     waiting.join(60)
     assert len(told) == 1
-
-
-def test_the_farewell_of_a_dropped_runtime_runs_before_the_interpreter_exits():
-    """A runtime without references still runs its farewell, which sends pending messages."""
-    program = (
-        "from geminga.client.runtime import LoopThread\n"
-        "import asyncio\n"
-        "async def farewell():\n"
-        "    await asyncio.sleep(0.2)\n"
-        "    print('sent', flush=True)\n"
-        "r = LoopThread()\n"
-        "r.at_end('the client', farewell)\n"
-        "del r\n"
-    )
-    done = run_python(program, options=("-W", "ignore"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "sent\n", "")

@@ -187,18 +187,6 @@ def test_tables_carry_the_producers_version(client, topic):
     assert {m.int_schema_version() for m in messages} == {0}
 
 
-def test_table_views_read_every_version(client, topic):
-    producer = client.create_producer(topic, schema=OLD)
-    newer = producer.with_schema(NEW)
-    producer.send(Old(x=1), partition_key="a")
-    newer.send(New(x=2, y="two"), partition_key="b")
-    with client.create_table_view(topic, schema=schema.AvroSchema(New)) as view:
-        found = {}
-        view.for_each(lambda key, value: found.update({key: (value.x, value.y)}))
-        assert found == {"a": (1, "none"), "b": (2, "two")}
-        assert view.get("a").y == "none"
-
-
 @pytest.mark.parametrize(
     ("codec", "value"),
     [(NEW, New(x=1, y="y")), (KINDS[-1][0], KINDS[-1][1]), (KINDS[-2][0], KINDS[-2][1])],

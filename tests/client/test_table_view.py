@@ -339,3 +339,8 @@ def test_the_last_published_value_of_a_key_in_several_partitions_counts(
     producers[0].send(None, partition_key="removed")
     with pulsar_client.create_table_view(pulsar_topic) as view:
         assert {key: view.get(key) for key in view} == {f"k{each}": b"new" for each in range(3)}
+
+
+def test_a_topic_that_stores_nothing_has_no_view(pulsar_client):
+    with pytest.raises(geminga.OperationNotSupported, match="persistent topic"):
+        pulsar_client.create_table_view("non-persistent://public/default/t")

@@ -35,7 +35,6 @@ from geminga.schema import (
     LocalDateSchema,
     ProtobufNativeSchema,
     Record,
-    Schema,
     String,
     StringSchema,
 )
@@ -137,34 +136,6 @@ def test_without_a_schema_values_are_bytes(client: geminga.Client, pulsar_topic:
     assert_type(consumer.receive(20_000).value(), bytes)
     assert_type(client.create_reader(pulsar_topic, geminga.MessageId.earliest), geminga.Reader[bytes])
     assert_type(client.create_table_view(pulsar_topic), geminga.TableView[bytes])
-
-
-def round_trip(client: geminga.Client, topic: str, schema: Schema[Any], value: object) -> Any:
-    consumer = client.subscribe(topic, "s", schema=schema)
-    client.create_producer(topic, schema=schema).send(value)
-    message = consumer.receive(20_000)
-    assert_type(message.value(), Any)
-    return message.value()
-
-
-SCHEMAS: list[tuple[Schema[Any], object]] = [
-    (BytesSchema(), b"a"),
-    (StringSchema(), "a"),
-    (JsonSchema(Point), Point(1, 2)),
-    (JsonSchema(Line), Line(text="a")),
-    (AvroSchema(Order), Order(number=1)),
-    (AvroSchema(Old), Old(name="a")),
-    (ProtobufNativeSchema(Timestamp), Timestamp(seconds=1)),
-    (Int64Schema(), 7),
-    (KeyValueSchema(StringSchema(), Int64Schema()), KeyValue("a", 1)),
-]
-
-
-@pytest.mark.parametrize(("schema", "value"), SCHEMAS, ids=[str(schema) for schema, _ in SCHEMAS])
-def test_each_schema_at_work(
-    client: geminga.Client, pulsar_topic: str, schema: Schema[Any], value: object
-) -> None:
-    assert round_trip(client, pulsar_topic, schema, value) == value
 
 
 def types_of_schemas(client: geminga.Client) -> None:

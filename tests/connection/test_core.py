@@ -148,16 +148,6 @@ def test_every_state_handles_every_input(state, kind):
         assert connection.state is target
 
 
-def test_the_table_names_known_states_and_inputs_only():
-    for (state, kind), target in TRANSITIONS.items():
-        assert isinstance(state, ConnectionState)
-        assert isinstance(kind, ConnectionInput)
-        assert isinstance(target, ConnectionState)
-    # Every state can end, and every state but the start can be reached.
-    assert all((state, ConnectionInput.CLOSE) in TRANSITIONS for state in ConnectionState)
-    assert set(TRANSITIONS.values()) == set(ConnectionState) - {ConnectionState.START}
-
-
 def test_the_handshake_makes_a_connection_ready():
     connection = make(proxy_to_broker="broker-7:6650")
     connection.start(NOW)
@@ -191,13 +181,6 @@ def test_an_absurd_announced_message_size_is_ignored():
     connection.start(NOW)
     connection.receive(connected(max_message_size=2**31 - 1), NOW)
     assert connection.max_message_size == connection_core.ANNOUNCED_MESSAGE_SIZE_MAX
-
-
-def test_bytes_may_arrive_one_by_one():
-    connection = make()
-    connection.start(NOW)
-    events = [event for byte in connected() for event in connection.receive(bytes([byte]), NOW)]
-    assert [type(event) for event in events] == [Connected]
 
 
 @pytest.mark.parametrize(
@@ -297,13 +280,6 @@ def test_an_unknown_or_late_answer_is_dropped():
     assert connection.receive(success(1), NOW + 6) == []
 
 
-def test_an_abandoned_request_is_dropped():
-    connection = ready()
-    connection.request(lookup_command(1), 1, NOW + 5)
-    connection.abort(1)
-    assert connection.receive(success(1), NOW) == []
-
-
 def test_close_returns_the_pending_requests():
     connection = ready()
     connection.request(lookup_command(1), 1, NOW + 5)
@@ -332,15 +308,6 @@ def test_a_wait_for_exclusive_access_outlasts_the_request_deadline():
     assert connection.tick(NOW + 500) == []
     (event,) = connection.receive(producer_success(True), NOW + 501)
     assert event.request_id == 4
-
-
-def test_handle_frames_pass_through_in_order():
-    connection = ready()
-    entry = b"\x00\x00\x00\x00"
-    data = encode_message(9, 1, 2, -1, len(entry)) + entry + encode_send_receipt(7, 1, None, 3, 4)
-    message, receipt = connection.receive(data, NOW)
-    assert message.consumer_id == 9
-    assert receipt.producer_id == 7
 
 
 def test_close_commands_name_the_assigned_broker():

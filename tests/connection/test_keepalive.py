@@ -1,16 +1,6 @@
 from geminga.connection.core import KeepAlive, KeepAliveAction
 
 
-def test_a_silent_peer_gets_a_ping_and_is_closed_after_more_silence():
-    keepalive = KeepAlive(30.0, now=100.0)
-    assert keepalive.next_deadline() == 130.0
-    assert keepalive.tick(129.9) is KeepAliveAction.NOTHING
-    assert keepalive.tick(130.0) is KeepAliveAction.SEND_PING
-    assert keepalive.next_deadline() == 160.0
-    assert keepalive.tick(159.0) is KeepAliveAction.NOTHING
-    assert keepalive.tick(160.0) is KeepAliveAction.PEER_SILENT
-
-
 def test_any_data_postpones_the_ping():
     keepalive = KeepAlive(30.0, now=0.0)
     assert keepalive.tick(30.0) is KeepAliveAction.SEND_PING

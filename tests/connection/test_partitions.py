@@ -1,7 +1,7 @@
 import pytest
 
-from geminga.connection.lookup import PARTITIONS_MAX, partition_count, partition_names
-from geminga.errors import InvalidTopicName, ProtocolError
+from geminga.connection.lookup import PARTITIONS_MAX, partition_count
+from geminga.errors import ProtocolError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -17,13 +17,3 @@ def test_partition_counts_are_checked():
     with pytest.raises(ProtocolError, match="4294967295"):
         partition_count(answer(0xFFFFFFFF))
     assert partition_count(answer(PARTITIONS_MAX)) == PARTITIONS_MAX
-
-
-def test_partitions_are_named_by_their_index():
-    assert partition_names("t", 0) == ["persistent://public/default/t"]
-    assert partition_names("t", 2) == [
-        "persistent://public/default/t-partition-0",
-        "persistent://public/default/t-partition-1",
-    ]
-    with pytest.raises(InvalidTopicName):
-        partition_names("a/b", 1)

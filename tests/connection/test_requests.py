@@ -3,9 +3,9 @@ from functools import reduce
 import pytest
 
 from geminga.connection.authentication import Credentials
-from geminga.connection.core import ClientConnection, RequestAnswered, RequestMustWait, RequestTimedOut
+from geminga.connection.core import ClientConnection, RequestAnswered, RequestTimedOut
 from geminga.connection.requests import ANSWERS, error_of, explained
-from geminga.errors import AuthorizationError, ServiceUnitNotReady, TopicNotFound, UnknownError
+from geminga.errors import AuthorizationError, TopicNotFound, UnknownError
 from geminga.wire.frames import encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -100,25 +100,6 @@ def test_a_failed_lookup_without_a_code_is_an_error():
     assert type(error_of(command)) is UnknownError
     command.partitionMetadataResponse.error = pb.TopicNotFound
     assert type(error_of(command)) is TopicNotFound
-
-
-def test_errors_are_retriable_or_not():
-    command = filled(pb.BaseCommand.ERROR)
-    command.error.error = pb.ServiceNotReady
-    error = error_of(command)
-    assert isinstance(error, ServiceUnitNotReady)
-    assert error.retriable
-
-
-def test_the_answer_to_a_waiting_exclusive_producer_is_not_final(connection):
-    command = complete(pb.BaseCommand.PRODUCER_SUCCESS)
-    command.producer_success.producer_name = "p"
-    connection.request(QUESTION, 77, 10.0)
-    command.producer_success.producer_ready = False
-    assert connection.receive(encode_command(command), 1.0) == [RequestMustWait(77)]
-    assert connection.tick(11.0) == []  # waiting has no time limit
-    command.producer_success.producer_ready = True
-    assert connection.receive(encode_command(command), 12.0) == [RequestAnswered(77, command)]
 
 
 def test_requests_time_out_at_their_deadlines(connection):

@@ -7,12 +7,6 @@ from typing import Any
 from geminga.consumer.unacked_entries import AckTimeout
 
 
-def test_a_timeout_of_zero_tracks_no_entry():
-    timeout = AckTimeout(0.0, 1.0)
-    timeout.taken((1, 1), 0.0)
-    assert timeout.next_deadline() == float("inf")
-
-
 def test_expires_between_one_timeout_and_one_tick_more():
     timeout = AckTimeout(10.0, 1.0)
     timeout.taken((1, 1), 0.25)
@@ -24,15 +18,6 @@ def test_expires_between_one_timeout_and_one_tick_more():
     assert len(timeout) == 0
 
 
-def test_settled_entries_do_not_expire():
-    timeout = AckTimeout(10.0, 1.0)
-    for number in range(5):
-        timeout.taken((1, number), float(number))
-    timeout.settled((1, 0))
-    timeout.settled_through((1, 2))
-    assert timeout.take_expired(100.0) == [(1, 3), (1, 4)]
-
-
 def test_taking_another_message_of_the_entry_restarts_its_timeout():
     timeout = AckTimeout(10.0, 1.0)
     timeout.taken((1, 1), 0.0)
@@ -40,13 +25,6 @@ def test_taking_another_message_of_the_entry_restarts_its_timeout():
     timeout.taken((1, 1), 5.0)
     assert timeout.take_expired(12.0) == [(1, 2)]
     assert timeout.take_expired(15.0) == [(1, 1)]
-
-
-def test_clear():
-    timeout = AckTimeout(10.0, 1.0)
-    timeout.taken((1, 1), 0.0)
-    timeout.clear()
-    assert timeout.take_expired(100.0) == []
 
 
 def test_settling_through_a_position_costs_only_the_settled_entries():

@@ -47,43 +47,10 @@ def flushed(
     ]
 
 
-def test_single_messages_are_grouped_until_the_deadline():
-    tracker = AckTracker(1, grouping_seconds=0.1)
-    for number in range(3):
-        tracker.acknowledge_messages(messages(entry_of(tracker, number)), now=1.0 + number * 0.01)
-    assert tracker.next_deadline() == 1.1
-    assert not tracker.due(1.09)
-    assert tracker.due(1.1)
-    assert flushed(tracker) == [("individual", [(1, 0, []), (1, 1, []), (1, 2, [])])]
-    assert tracker.next_deadline() == float("inf")
-    assert flushed(tracker) == []
-
-
 def test_a_full_group_is_due_at_once():
     tracker = AckTracker(1, grouping_max=10)
     tracker.acknowledge_entries([entry_of(tracker, number) for number in range(10)], now=0.0)
     assert tracker.due(0.0)
-
-
-def test_a_batch_is_acknowledged_with_its_last_message():
-    tracker = AckTracker(1)
-    batch = messages(entry_of(tracker, 5, 3))
-    assert tracker.acknowledge_messages([batch[2], batch[0]], 0.0) == []
-    assert tracker.next_deadline() == float("inf")
-    assert tracker.acknowledge_messages([batch[0]], 0.0) == [], "once is enough"
-    assert tracker.acknowledge_messages([batch[1]], 0.0) == [(1, 5)]
-    assert flushed(tracker) == [("individual", [(1, 5, [])])]
-
-
-def test_batch_index_acknowledgement_sends_the_remaining_messages():
-    tracker = AckTracker(1, batch_index=True)
-    batch = messages(entry_of(tracker, 5, 5))
-    tracker.acknowledge_messages([batch[1]], 0.0)
-    assert flushed(tracker) == [("individual", [(1, 5, [29])])]
-    tracker.acknowledge_messages([batch[3]], 0.0)
-    assert flushed(tracker) == [("individual", [(1, 5, [21])])]
-    tracker.acknowledge_messages([batch[0], batch[2], batch[4]], 0.0)
-    assert flushed(tracker) == [("individual", [(1, 5, [])])]
 
 
 def test_acknowledging_by_id_completes_batches():
@@ -129,16 +96,6 @@ def test_chunked_messages_are_acknowledged_by_all_their_chunks():
     assert flushed(tracker) == [("individual", [(1, 11, []), (1, 12, [])])]
 
 
-def test_cumulative():
-    tracker = AckTracker(1)
-    tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
-    tracker.acknowledge_through((1, 5), -1, None, 0.0)
-    tracker.acknowledge_through((1, 4), -1, None, 0.0)
-    tracker.acknowledge_entries([entry_of(tracker, 8)], 0.0)
-    assert flushed(tracker) == [("individual", [(1, 8, [])]), ("cumulative", [(1, 5, [])])]
-    assert flushed(tracker) == []
-
-
 @pytest.mark.parametrize("batch_index", [False, True])
 def test_cumulative_inside_a_batch(batch_index):
     tracker = AckTracker(1, batch_index=batch_index)
@@ -148,13 +105,6 @@ def test_cumulative_inside_a_batch(batch_index):
     assert flushed(tracker) == [("cumulative", [expected])]
     tracker.acknowledge_through((1, 0), 3, entry.acks, 0.0)
     assert flushed(tracker) == [("cumulative", [(1, 0, [])])]
-
-
-def test_seventy_messages_as_recorded():
-    tracker = AckTracker(1, batch_index=True)
-    entry = entry_of(tracker, 0, 70)
-    tracker.acknowledge_through((1, 0), 65, entry.acks, 0.0)
-    assert flushed(tracker) == [("cumulative", [(1, 0, [0, 60])])]
 
 
 def test_a_cumulative_acknowledgement_by_id_ends_before_unfinished_batches():
@@ -231,19 +181,6 @@ def test_a_second_acknowledgement_of_a_message_takes_back_no_entry_whose_ack_was
     tracker.acknowledge_id(both[0].message_id(), now=0.0)
     tracker.disconnected(1.0)
     assert flushed(tracker, lambda: next(ids)) == [("individual", [(1, 4, [])])]
-
-
-def test_forget_returns_all_tokens():
-    ids = itertools.count(1)
-    tracker = AckTracker(1, receipts=True)
-    tracker.acknowledge_entries([entry_of(tracker, 2)], 0.0)
-    tracker.add_token("a", 0.0)
-    tracker.flush(lambda: next(ids))
-    tracker.acknowledge_entries([entry_of(tracker, 3)], 0.0)
-    tracker.add_token("b", 0.0)
-    assert tracker.forget() == ["a", "b"]
-    assert not tracker.is_duplicate((1, 3))
-    assert tracker.flush(lambda: 1) == ([], [])
 
 
 def test_many_ids_leave_in_several_commands():

@@ -34,17 +34,6 @@ def add(
     return chunks.add(metadata, b"ab", (1, entry_id), now, NOW_MS)
 
 
-def test_in_order():
-    chunks = assembler()
-    assert add(chunks, chunk("a", 0), 0).payload is None
-    assert add(chunks, chunk("a", 1), 1).payload is None
-    verdict = add(chunks, chunk("a", 2), 2)
-    assert verdict.payload == b"ababab"
-    assert verdict.chunk_ids == [(1, 0), (1, 1), (1, 2)]
-    assert verdict.acknowledge == []
-    assert len(chunks) == 0
-
-
 def test_a_gap_drops_the_message_and_leaves_it_to_redelivery():
     chunks = assembler()
     add(chunks, chunk("a", 0), 0)
@@ -223,12 +212,6 @@ def test_never_finished_messages_expire():
     assert (expired.acknowledge, expired.dropped) == ([(1, 0)], [])
     assert chunks.next_deadline() == 80.0
     assert chunks.size_bytes == 2
-
-
-def test_no_expiry():
-    chunks = assembler(expiry_seconds=0.0)
-    add(chunks, chunk("a", 0), 0)
-    assert chunks.next_deadline() == float("inf")
 
 
 def test_larger_than_announced_or_accepted():

@@ -821,11 +821,6 @@ def test_close_sends_what_is_pending(subscribed, make):
         consumer.core.begin_seek(MessageId.earliest, 1)
 
 
-def test_close_without_a_connection(subscribed):
-    consumer = subscribed(attach=False)
-    assert not consumer.core.begin_close()
-
-
 def test_a_consumer_continues_after_a_rejected_unsubscribe(subscribed, make):
     consumer = subscribed()
     consumer.core.begin_close()
@@ -840,16 +835,6 @@ def test_a_failed_consumer_keeps_its_error(subscribed):
     consumer.core.failed(error)
     assert consumer.core.error is error
     assert consumer.core.state is ConsumerState.FAILED
-
-
-def test_recorded_conversation(subscribed, recorded):
-    """A whole recorded case goes through the core as it arrived."""
-    consumer = subscribed(consumer_type=ConsumerType.Shared, receiver_queue_size=100)
-    frames = [frame for case, frame, _ in recorded if case == "java.nack_shared"]
-    for frame in frames:
-        consumer.core.receive(frame, consumer.now, 0)
-    messages = consumer.take()
-    assert [message.redelivery_count() for message in messages] == [0, 1]
 
 
 def test_a_reader_whose_seek_fails_with_the_connection_resumes_where_it_was(subscribed, make):
@@ -910,17 +895,6 @@ def test_redelivery_takes_what_waits_of_the_entry_out_and_its_permits_back(subsc
     assert data(consumer.take()) == [b"d", b"e", b"f"]
     flow = consumer.core.flow
     assert flow.outstanding + flow._earned == 6, "all are granted or about to be"
-
-
-def test_put_back_matches_messages_by_index_not_by_object(subscribed, make):
-    consumer = subscribed(
-        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
-    )
-    consumer.receive(make.batch([b"a", b"b"]), 1)
-    taken = consumer.take()[0]
-    consumer.core.taken([taken], consumer.now)
-    consumer.core.put_back([Message(*place_of(taken))])
-    assert consumer.core.next_deadline() == float("inf")
 
 
 def test_a_batch_of_before_a_seek_is_not_done_by_its_second_half(subscribed, make):

@@ -31,13 +31,6 @@ def values(opened: Any) -> list[bytes]:
     return [Message(opened.entry, index).data() for index in indexes_of(opened.entry)]
 
 
-@pytest.mark.parametrize("compression", [0, 1, 2, 3, 4])
-def test_batches_of_every_compression(make, compression):
-    opened = opener_of().open(make.frame(make.batch([b"a" * 50, b"b"], compression)), 0.0, 0)
-    assert opened.permits == 2
-    assert values(opened) == [b"a" * 50, b"b"]
-
-
 def test_java_zlib_and_every_other_recorded_compression(recorded):
     kinds = set()
     for case, frame, decoded in recorded:
@@ -125,18 +118,6 @@ def test_markers_are_acknowledged_unseen(make):
         opener.whole = whole
         opened = opener.open(make.frame(make.single(b"", marker_type=20), 4), 0.0, 0)
         assert (opened.entry, opened.acknowledge, opened.permits) == (None, ((7, 4),), 1)
-
-
-def test_permits_of_a_partly_acknowledged_batch(make):
-    opened = opener_of().open(make.frame(make.batch([b"x"] * 5), ack_set=[0b10101]), 0.0, 0)
-    assert opened.permits == 3
-
-
-def test_compacted_batches(make):
-    body = make.body([b"a"]) + make.body([b""], compacted_out=True)
-    metadata = make.metadata(num_messages_in_batch=2).SerializeToString()
-    opened = opener_of().open(make.frame(build_entry(metadata, body)), 0.0, 0)
-    assert opened.compacted_out == [1]
 
 
 def encrypted(make: SimpleNamespace, payload: bytes, **fields: Any) -> bytes:

@@ -1,6 +1,6 @@
 import pytest
 
-from geminga.consumer.seek import ALL_INDEXES, NO_FILTER, is_after, is_end, seek_ack_set, start_filter
+from geminga.consumer.seek import ALL_INDEXES, NO_FILTER, is_after, seek_ack_set, start_filter
 from geminga.ids import MessageId
 
 EMPTY = MessageId(-1, -1, -1)
@@ -57,12 +57,6 @@ def test_chunked_messages():
 )
 def test_a_position_is_compared_with_the_last_id(last, position, inclusive, expected):
     assert is_after(last, position, inclusive=inclusive) is expected
-
-
-def test_earliest_and_latest_are_ends():
-    assert is_end(MessageId.earliest)
-    assert is_end(MessageId.latest)
-    assert not is_end(MessageId(-1, 0, 0))
 
 
 def test_ack_set_keeps_what_comes_from_the_position_on():

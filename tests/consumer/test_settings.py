@@ -14,17 +14,6 @@ from geminga.errors import InvalidConfiguration, InvalidTopicName
 from geminga.ids import MessageId
 
 
-def test_defaults_are_those_of_the_official_client():
-    settings = ConsumerSettings()
-    assert settings.consumer_type is ConsumerType.Exclusive
-    assert settings.receiver_queue_size == 1000
-    assert settings.max_total_receiver_queue_size_across_partitions == 50000
-    assert settings.negative_ack_redelivery_delay_ms == 60000
-    assert settings.ack_grouping_time_ms == 100
-    assert settings.ack_timeout_seconds == 0
-    assert not settings.individual_only
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [

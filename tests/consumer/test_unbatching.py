@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from singles import encode_single_metadata
 
 from geminga.consumer.unbatching import (
-    BATCH_DESERIALIZE_ERROR,
     DECOMPRESSION_ERROR,
     UNCOMPRESSED_SIZE_CORRUPTION,
     InvalidEntry,
@@ -112,14 +111,6 @@ def test_messages_of_one_size_are_found_as_any_others(data, count, size):
     except InvalidEntry:
         found = None
     assert found == one_by_one(bytes(body), count)
-
-
-@pytest.mark.parametrize("cut", [1, 5, 50])
-def test_cut_short(cut):
-    body = batch_body([b"0123456789"] * 5)
-    with pytest.raises(InvalidEntry) as caught:
-        split_batch(body[:-cut], 5)
-    assert caught.value.validation_error == BATCH_DESERIALIZE_ERROR
 
 
 @pytest.mark.parametrize("count", [0, 4, 6, 1 << 40, -1])

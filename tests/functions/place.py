@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import geminga
+from geminga.client.admin import admin
 from geminga.functions import FunctionSettings
 
 BOTH = pytest.mark.parametrize("guarantee", ["ATLEAST_ONCE", "EFFECTIVELY_ONCE"])
@@ -51,10 +51,12 @@ class Place:
     def values(self, count: int, suffix: str = "-out") -> list[str]:
         return [message.data().decode() for message in self.results(count, suffix)]
 
+    def admin(self, method: str, topic: str | None, what: str, body: Any = None) -> Any:
+        """Call the admin API for a topic; ``what`` ends the path."""
+        return admin(self.broker.admin_url, method, f"{str(topic).replace('://', '/')}/{what}", body)
+
     def terminate(self, topic: str | None) -> None:
-        path = str(topic).replace("://", "/")
-        request = urllib.request.Request(f"{self.broker.admin_url}/admin/v2/{path}/terminate", method="POST")
-        urllib.request.urlopen(request).close()
+        self.admin("POST", topic, "terminate")
 
     def backlog(self, subscription: str) -> int:
         """Return the number of messages that a consumer of the function's subscription would still

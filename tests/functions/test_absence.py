@@ -115,9 +115,8 @@ def test_unavailable_state_topics_are_awaited(place, monkeypatch, method):
         place.send("a", "b")
         assert place.values(2) == ["1", "2"]
         assert runner.metrics.user_exceptions == 0
-        path = f"persistent/{settings.tenant}/{settings.namespace}/{settings.name}-state"
-        with urllib.request.urlopen(f"{place.broker.admin_url}/admin/v2/{path}/stats") as answer:
-            names = [each["producerName"] for each in json.load(answer)["publishers"]]
+        topic = f"persistent/{settings.tenant}/{settings.namespace}/{settings.name}-state"
+        names = [each["producerName"] for each in place.admin("GET", topic, "stats")["publishers"]]
     assert names == [f"{settings.full_name}-state-0"]  # none is left of what failed
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import urllib.request
 from typing import Any
 
 import pytest
@@ -47,7 +45,5 @@ def test_a_broker_that_forgot_a_producers_ids_is_handled(place, monkeypatch, cap
 
 
 def _producers(place: Place) -> list[Any]:
-    path = place.topic.replace("://", "/")
-    with urllib.request.urlopen(f"{place.broker.admin_url}/admin/v2/{path}-out/stats") as answer:
-        found: list[Any] = json.load(answer)["publishers"]
+    found: list[Any] = place.admin("GET", place.topic + "-out", "stats")["publishers"]
     return found

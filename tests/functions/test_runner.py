@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import threading
-import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,12 +80,10 @@ def test_a_call_may_return_several_results_or_none(place, guarantee):
 
 def test_at_most_once_acknowledgements_are_stored_before_the_calls(place, monkeypatch):
     monkeypatch.setattr(runner_module, "_ACK_GROUPING_MS", 60_000)
-    path = place.topic.replace("://", "/")
     waiting: list[int] = []
 
     def looks(value: str) -> str:
-        with urllib.request.urlopen(f"{place.broker.admin_url}/admin/v2/{path}/stats") as answer:
-            (subscription,) = json.load(answer)["subscriptions"].values()
+        (subscription,) = place.admin("GET", place.topic, "stats")["subscriptions"].values()
         waiting.append(subscription["msgBacklog"])
         return value
 
@@ -237,22 +234,6 @@ def test_failed_messages_are_retried(place, guarantee):
         assert values == sorted(values)  # nothing goes past what is tried again
 
 
-def test_a_result_that_is_too_big_fails_its_call(place):
-    def grow(value: str) -> bytes:
-        return bytes(6_000_000) if value == "big" else value.encode()
-
-    for guarantee in ("ATLEAST_ONCE", "EFFECTIVELY_ONCE"):
-        settings = place.settings(
-            grow, guarantee=guarantee, max_message_retries=1, subscription=guarantee, name=guarantee.lower(),
-            dead_letter_topic=place.topic + "-dead", output=f"{place.topic}-{guarantee}",
-        )  # fmt: skip
-        with FunctionRunner(settings):
-            place.send("a", "big", "b")
-            assert place.values(2, f"-{guarantee}") == ["a", "b"]
-            assert place.values(1, "-dead") == ["big"]
-        place.topic += "2"
-
-
 def test_an_unavailable_broker_sends_no_message_to_the_dead_letters(place, monkeypatch):
     found, asked = EffectivelyOnce._partition, 0
 
@@ -335,21 +316,6 @@ def test_tables_are_processed(place):
     assert place.backlog(settings.subscription_name) == 0
 
 
-def test_a_failed_table_is_redelivered(place):
-    pytest.importorskip("pyarrow")
-    tries: list[int] = []
-
-    def second(table: Any) -> Any:
-        tries.append(table.num_rows)
-        if len(tries) == 1:
-            raise ValueError("not yet")
-        return table
-
-    with FunctionRunner(place.settings(second, arrow=True)):
-        place.send(*range(10))
-        assert sorted(place.values(10), key=int) == [str(n) for n in range(10)]
-
-
 def test_stopping_acknowledges_only_messages_with_results(place):
     entered, leave = threading.Event(), threading.Event()
 
@@ -410,18 +376,6 @@ def test_stopping_ends_the_retries_of_a_call(place, function):
     assert place.backlog(settings.subscription_name) == 3
 
 
-def test_a_deleted_output_ends_the_function(place):
-    settings = place.settings(relayed.shout, retry_delay_ms=10, max_message_retries=1)
-    runner = FunctionRunner(settings).start()
-    place.send(1)
-    assert place.values(1) == ["1!"]
-    place.terminate(settings.output)
-    place.send(2)
-    with pytest.raises(geminga.TopicTerminated):
-        runner.wait(60)
-    assert place.backlog(settings.subscription_name) == 1  # not among the dead letters
-
-
 def test_a_state_topic_that_cannot_be_read_ends_the_function(place):
     def count(value: str, context: Any) -> str:
         context.incr_counter("n", 1)
@@ -472,13 +426,8 @@ def test_a_function_may_close_its_own_runner(place):
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_partitioned_topics_are_processed_effectively_once(place, partitions):
-    path = place.topic.replace("://", "/")
-    for name in (path, path + "-out"):
-        request = urllib.request.Request(
-            f"{place.broker.admin_url}/admin/v2/{name}/partitions", b"3", method="PUT",
-            headers={"Content-Type": "application/json"},
-        )  # fmt: skip
-        urllib.request.urlopen(request).close()
+    for name in (place.topic, place.topic + "-out"):
+        place.admin("PUT", name, "partitions", 3)
     with FunctionRunner(place.settings(relayed.shout, guarantee="EFFECTIVELY_ONCE")):
         producer = place.client.create_producer(place.topic, batching_enabled=True)
         for n in range(300):
@@ -488,12 +437,7 @@ def test_partitioned_topics_are_processed_effectively_once(place, partitions):
 
 
 def test_moved_partitions_are_processed_effectively_once(place):
-    path = place.topic.replace("://", "/")
-    request = urllib.request.Request(
-        f"{place.broker.admin_url}/admin/v2/{path}/partitions", b"4", method="PUT",
-        headers={"Content-Type": "application/json"},
-    )  # fmt: skip
-    urllib.request.urlopen(request).close()
+    place.admin("PUT", place.topic, "partitions", 4)
     producer = place.client.create_producer(place.topic, batching_enabled=True, block_if_queue_full=True)
     settings = place.settings(relayed.shout, guarantee="EFFECTIVELY_ONCE")
     done = threading.Event()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from waiting import eventually, loop_turns
 
-import geminga
 from geminga.functions import FunctionRunner
 
 pa = pytest.importorskip("pyarrow")
@@ -113,15 +112,3 @@ def test_if_every_call_fails_calls_are_limited_and_all_rows_are_redelivered(plac
         eventually(lambda: runner.metrics.user_exceptions >= min(64, 2 * received - 1))
         works = True
         assert sorted(place.values(500), key=int) == [str(n) for n in range(500)]
-
-
-def test_a_deleted_output_of_tables_ends_the_function(place):
-    settings = place.settings(_raises, arrow=True, retry_delay_ms=10)
-    runner = FunctionRunner(settings).start()
-    place.send(1)
-    assert place.values(1) == ["1"]
-    place.terminate(settings.output)
-    place.send(2)
-    with pytest.raises(geminga.TopicTerminated):
-        runner.wait(60)
-    assert place.backlog(settings.subscription_name) == 1

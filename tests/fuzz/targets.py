@@ -154,13 +154,14 @@ def decode_entry(data: bytes) -> None:
         decode_batch(body, metadata.num_messages_in_batch)
 
 
-def decode_columns(data: bytes) -> pa.RecordBatch:
-    return decode_entries(
+def decode_columns(data: bytes) -> None:
+    table = decode_entries(
         [RawEntry("persistent://public/default/t", -1, 1, 2, data)],
         max_uncompressed_size=1 << 20,
         chunks=ChunkCarry(),
         verify=False,
     )
+    table.validate(full=True)
 
 
 def decode_one_batch(data: bytes) -> None:

@@ -126,19 +126,3 @@ def test_a_signed_stamp_of_an_earlier_version_is_read():
 def test_an_unrelated_field_of_the_same_number_is_not_a_stamp(junk):
     assert stamps_in(junk) == []
     assert stamps_in(metadata().SerializeToString()) == []
-
-
-@pytest.mark.parametrize(
-    "fields", [{}, {"num_messages_in_batch": 5}, {"partition_key": "k", "event_time": 9}]
-)
-def test_a_broker_reads_a_mirrored_entry_as_fast_as_any(fields):
-    from geminga.wire import metadata as module
-
-    after = whole(build_entry(metadata(**fields).SerializeToString(), b"p"))
-    size = metadata_size(after)
-    read = module._read_head(after[10 : 10 + size])
-    full = module._full_head(parse_entry(after).metadata)
-    assert read is not None
-    assert {name: getattr(read, name) for name in module.EntryHead.__slots__} == {
-        name: getattr(full, name) for name in module.EntryHead.__slots__
-    }

@@ -340,22 +340,6 @@ def test_messages_of_target_producers_stay_in_the_backlog(two):
     assert two.source_admin.topics.stats("t").subscriptions["s"].messages_in_backlog == 1
 
 
-def test_subscriptions_mirrored_both_ways_lose_no_message():
-    """Both sides publish, and consume on their own side: unconsumed messages stay in both backlogs."""
-    with geminga.embedded(cluster="left") as one, geminga.embedded(cluster="right") as other:
-        here = one.client().subscribe("t", "s", initial_position=Earliest)
-        other.client().subscribe("t", "s", initial_position=Earliest).close()
-        fill(other.client(), "t", 5, start=100)
-        fill(one.client(), "t", 5)
-        for _ in range(5):
-            here.acknowledge(here.receive(30_000))
-        here.close()
-        with mirror(one, other) as there, mirror(other, one) as back:
-            for running in (there, back):
-                assert running.wait_until_caught_up(60)
-        assert left(one, "t", "s") == left(other, "t", "s") == [b"%d" % n for n in range(100, 105)]
-
-
 def test_the_next_mirror_continues_at_the_last_position(two):
     for part in range(4):
         fill(two.source, "t", 25, start=25 * part, batch=part)
@@ -423,25 +407,6 @@ def test_a_mirror_that_was_killed_before_it_began(two):
     assert properties[PAIR_PROPERTY] == "00" * 8
 
 
-def test_a_source_restored_from_a_backup_is_not_copied(tmp_path):
-    import shutil
-
-    with geminga.embedded() as target:
-        with geminga.embedded(tmp_path / "source") as source:
-            fill(source.client(), "t", 10)
-            mirrored(source, target)
-        shutil.copytree(tmp_path / "source", tmp_path / "backup")
-        with geminga.embedded(tmp_path / "source") as source:
-            fill(source.client(), "t", 10, start=10)
-            mirrored(source, target)
-        with geminga.embedded(tmp_path / "backup") as source:
-            fill(source.client(), "t", 3, start=100)
-            status = mirror(source, target, once=True).run(signals=False)
-            assert "restored from a backup" in status.failed[0]
-            mirrored(source, target, name="anew")
-        assert left(target, "t", "s", initial_position=Earliest)[-3:] == [b"100", b"101", b"102"]
-
-
 def test_one_cluster_by_two_addresses(two):
     fill(two.source, "t", 3)
     broker = two.brokers[0]
@@ -455,23 +420,6 @@ def test_one_cluster_by_two_addresses(two):
 
 
 # --- both ways ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("names", [("standalone", "standalone"), ("left", "right")])
-def test_mirrors_both_ways_copy_each_message_once(names):
-    with geminga.embedded(cluster=names[0]) as one, geminga.embedded(cluster=names[1]) as other:
-        fill(one.client(), "t", 50, batch=7)
-        fill(other.client(), "t", 50, start=50)
-        with mirror(one, other) as there, mirror(other, one) as back:
-            eventually(lambda: there.status().messages >= 50 and back.status().messages >= 50)
-            fill(one.client(), "t", 50, start=100)
-            fill(other.client(), "t", 50, start=150, batch=3)
-            eventually(lambda: there.status().messages >= 100 and back.status().messages >= 100)
-            eventually(lambda: [one.status().partitions[0].skipped for one in (there, back)] == [100, 100])
-            assert there.status().messages == back.status().messages == 100
-        for broker in (one, other):
-            got = left(broker, "t", "s", initial_position=Earliest)
-            assert sorted(got, key=int) == [b"%d" % n for n in range(200)]
 
 
 def test_a_topic_goes_and_comes_back(two):

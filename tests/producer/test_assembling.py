@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
+from geminga.errors import MessageTooBig, ProducerQueueIsFull
 from geminga.producer.message import OutgoingMessage, build_message
 from geminga.producer.settings import BatchingType, CompressionType
 from geminga.wire.batch import decode_batch
@@ -63,13 +63,6 @@ def test_a_batch_closes_on_time_and_when_somebody_waits(bench):
     assert counts(b.written()) == [1]
 
 
-def test_without_batching_everything_goes_alone(bench):
-    b = bench(batching_enabled=False).connect()
-    for _ in range(3):
-        b.add(b"x")
-    assert counts(b.written()) == [1, 1, 1]
-
-
 def test_a_delayed_message_goes_alone_and_after_what_came_before(bench):
     b = bench().connect()
     b.add(b"1")
@@ -79,24 +72,6 @@ def test_a_delayed_message_goes_alone_and_after_what_came_before(bench):
     assert counts(sent) == [2, 1]
     assert sent[1].metadata.deliver_at_time == 9
     assert [s.command.sequence_id for s in sent] == [0, 2]
-
-
-def test_ids_count_up_over_everything(bench):
-    b = bench(batching_max_messages=2).connect()
-    for payload in (b"1", b"2", b"3"):
-        b.add(payload)
-    first, second = b.flushed()
-    assert (first.command.sequence_id, first.command.highest_sequence_id) == (0, 1)
-    assert second.command.sequence_id == 2
-    assert [s.sequence_id for s in decode_batch(first.body, 2)] == [0, 1]
-
-
-def test_explicit_ids_do_not_move_the_counter(bench):
-    b = bench(batching_enabled=False).connect()
-    b.add(b"1")
-    b.add(b"2", OutgoingMessage(b"2", sequence_id=77))
-    b.add(b"3")
-    assert [s.command.sequence_id for s in b.written()] == [0, 77, 1]
 
 
 def test_explicit_ids_share_batches_while_they_grow(bench):
@@ -168,17 +143,6 @@ def test_key_based_limits_count_over_all_keys(bench):
     assert b.permits_used[0] == 3
 
 
-def test_permits_and_bytes_are_those_of_the_messages(bench):
-    b = bench(max_pending_messages=10, batching_max_messages=100).connect()
-    for _ in range(4):
-        b.add(b"x")
-    assert b.permits_used[0] == 4
-    b.flushed()
-    assert b.permits_used[0] == 4
-    b.receipt(0, 3)
-    assert b.permits_used == (0, 0, 0)
-
-
 def test_a_batch_that_uses_the_last_permit_waits_for_nothing(bench):
     b = bench(max_pending_messages=3).connect()
     for _ in range(3):
@@ -188,26 +152,6 @@ def test_a_batch_that_uses_the_last_permit_waits_for_nothing(bench):
         b.add(b"x")
     b.receipt(0, 2)
     b.add(b"x")
-
-
-def test_bytes_beyond_the_limit_are_refused_and_receipts_free_them(bench):
-    b = bench(memory=100).connect()
-    b.add(b"x" * 60)
-    with pytest.raises(MemoryBufferIsFull, match="memory_limit=100"):
-        b.add(b"x" * 41)
-    b.add(b"x" * 40)
-    b.flushed()
-    b.receipt(0, 1)
-    assert b.permits_used == (0, 0, 0)
-
-
-def test_a_refused_message_leaves_no_trace(bench):
-    b = bench(memory=100, batching_enabled=False).connect()
-    b.add(b"x" * 90)
-    before = b.permits_used
-    with pytest.raises(MemoryBufferIsFull):
-        b.add(b"x" * 50)
-    assert b.permits_used == before
 
 
 def test_an_oversize_message_fails_alone(bench):

@@ -1,29 +1,9 @@
 from geminga.producer.batching import Batch, KeyedBatches
-from geminga.producer.message import OutgoingMessage, simple_message
+from geminga.producer.message import OutgoingMessage
 
 
 def message(**fields):
     return OutgoingMessage(b"x", **fields)
-
-
-def test_a_batch_keeps_payloads_tokens_and_rich_messages():
-    batch = Batch(0.0, 1.0)
-    rich = message(partition_key="k")
-    batch.append(b"ab", 1, None)
-    batch.append(b"x", 2, rich)
-    assert (batch.payloads, batch.tokens, batch.size, len(batch)) == ([b"ab", b"x"], [1, 2], 3, 2)
-    assert batch.messages == {1: rich}
-    assert batch.first is None
-
-
-def test_many_messages_are_added_with_their_keys():
-    batch = Batch(0.0, 1.0)
-    keyed = simple_message(b"ab", "k")
-    batch.append_many([b"x", b"ab"], [1, 2], [None, keyed], 3)
-    batch.append_many([b"y"], [3], None, 1)
-    assert (batch.payloads, batch.tokens, batch.size) == ([b"x", b"ab", b"y"], [1, 2, 3], 4)
-    assert batch.messages == {1: keyed}
-    assert batch.first is None
 
 
 def test_explicit_and_automatic_ids_do_not_mix_and_explicit_ones_grow():
@@ -67,21 +47,6 @@ def test_sub_batches_by_ordering_key_then_partition_key():
     assert len(batches) == 6
     assert batches.size == 6
     assert [b.sequence_ids for b in batches.in_order()] == [[1], [0, 2], [3, 4], [5]]
-
-
-def test_sub_batches_go_in_the_order_of_their_highest_ids():
-    batches = KeyedBatches(0.0, 1.0)
-    for number, key in enumerate("abbba"):
-        batches.append(b"", None, message(partition_key=key), number)
-    assert [b.sequence_ids for b in batches.in_order()] == [[1, 2, 3], [0, 4]]
-
-
-def test_ids_of_sub_batches_can_be_moved():
-    batches = KeyedBatches(0.0, 1.0)
-    batches.append(b"", None, message(partition_key="a"), 0)
-    batches.append(b"", None, None, 1)
-    batches.shift(10)
-    assert [b.sequence_ids for b in batches.in_order()] == [[10], [11]]
 
 
 def test_each_sub_batch_has_its_own_schema():

@@ -1,7 +1,7 @@
 import pytest
 
 from geminga.errors import BrokerPersistenceError, MessageTooBig, NotAllowedError, UnsupportedVersionError
-from geminga.producer.chunking import ChunkedMessage, ChunkPart, chunk_count
+from geminga.producer.chunking import ChunkedMessage, ChunkPart
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.partition import SendErrorVerdict
 from geminga.producer.settings import CompressionType
@@ -9,11 +9,6 @@ from geminga.wire.compression import decompress
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 CHUNKED = {"batching_enabled": False, "chunking_enabled": True, "chunk_max_message_size": 500}
-
-
-@pytest.mark.parametrize(("size", "chunks"), [(0, 1), (1, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
-def test_how_many_chunks(size, chunks):
-    assert chunk_count(size, 10) == chunks
 
 
 def test_the_fields_of_a_chunk_are_what_protobuf_reads():
@@ -75,13 +70,6 @@ def test_a_receipt_that_comes_twice_does_not_settle_the_next_chunk(bench):
     assert [t for o in b.settled() for t in o.tokens] == []
     b.receipt(0, entry_id=chunks - 1)
     assert [(t, o.entry_id) for o in b.settled() for t in o.tokens] == [("token", chunks - 1)]
-
-
-def test_a_message_that_fits_is_not_cut(bench):
-    b = bench(**CHUNKED).connect()
-    b.add(b"x" * 100)
-    (sent,) = b.written()
-    assert not sent.metadata.HasField("chunk_id")
 
 
 def test_when_one_chunk_fails_the_message_fails_once_and_the_next_is_sent(bench):

@@ -114,14 +114,6 @@ def test_a_replaced_message_keeps_the_rest():
     assert (changed.payload, changed.partition_key, changed.sequence_id) == (b"b", "k", 4)
 
 
-def test_a_batch_shares_its_schema_version():
-    plain, versioned = OutgoingMessage(b""), OutgoingMessage(b"", schema_version=b"1")
-    assert plain.shares_metadata_with(None)
-    assert not versioned.shares_metadata_with(None)
-    assert not versioned.shares_metadata_with(plain)
-    assert versioned.shares_metadata_with(OutgoingMessage(b"", schema_version=b"1"))
-
-
 def test_a_router_sees_pulsar_clients_methods():
     view = RoutedMessage(build_message(b"v", {"a": "b"}, "k", "o", event_timestamp=5))
     assert view.data() == b"v"

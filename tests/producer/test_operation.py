@@ -9,7 +9,6 @@ from geminga.errors import MessageTooBig
 from geminga.producer.message import OutgoingMessage, simple_message
 from geminga.producer.operation import SendOperation, name_field
 from geminga.wire.batch import decode_batch
-from geminga.wire.checksum import crc32c
 from geminga.wire.compression import decompress
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.metadata import parse_entry
@@ -146,13 +145,6 @@ def test_deletions_of_keys_have_a_size(key, payload, has_size, others):
     assert (metadata.HasField("uncompressed_size"), metadata.uncompressed_size) == (has_size, 0)
 
 
-def test_a_plain_message():
-    send, entry = taken_apart(simple())
-    assert (send.producer_id, send.sequence_id, send.num_messages) == (9, 5, 1)
-    assert bytes(entry.payload) == b"hello"
-    assert entry.metadata == pb.MessageMetadata(producer_name="me", sequence_id=5, publish_time=123)
-
-
 @pytest.mark.parametrize("compression", range(5))
 def test_a_batch_is_compressed_as_a_whole(compression):
     send, entry = taken_apart(simple(count=3, compression=compression))
@@ -227,39 +219,3 @@ def test_a_damaged_copy_is_noticed():
     assert operation.checksum_is_intact()
     operation.body = b"y" + operation.body[1:]
     assert not operation.checksum_is_intact()
-
-
-def test_the_checksum_covers_metadata_and_body():
-    head, body = simple().frame(9, name_field("me"), 1, MAX)
-    start = 8 + int.from_bytes(head[4:8], "big")
-    assert head[start : start + 2] == b"\x0e\x01"
-    assert int.from_bytes(head[start + 2 : start + 6], "big") == crc32c(head[start + 6 :] + bytes(body))
-
-
-def test_automatic_ids_can_be_moved_before_the_first_transmission():
-    operation = simple(count=3, sequence_ids=[5, 6, 7])
-    operation.shift(100)
-    assert (operation.sequence_id, operation.highest_sequence_id) == (105, 107)
-    assert operation.sequence_ids == [105, 106, 107]
-
-
-def test_a_ready_made_batch_keeps_its_body():
-    operation = SendOperation.of_encoded(
-        b"ready", 10, (3, 12), compression=2, uncompressed_size=50,
-        message=OutgoingMessage(b"", partition_key="k"),
-    )  # fmt: skip
-    send, entry = taken_apart(operation)
-    assert (send.num_messages, send.highest_sequence_id) == (10, 12)
-    assert bytes(entry.payload) == b"ready"
-    assert (entry.metadata.compression, entry.metadata.uncompressed_size) == (2, 50)
-    assert entry.metadata.partition_key == "k"
-
-
-def test_an_operation_is_settled_by_a_receipt_or_an_error():
-    operation = simple()
-    assert not operation.settled
-    operation.ledger_id = operation.entry_id = -1
-    assert operation.settled
-    assert operation.duplicate
-    operation.error = ValueError()
-    assert not operation.duplicate

@@ -5,7 +5,7 @@ import pytest
 from geminga import errors
 from geminga.producer.partition import SendErrorVerdict
 from geminga.producer.routing import BlockedReason
-from geminga.producer.settings import BatchingType, ProducerAccessMode, SchemaInfo
+from geminga.producer.settings import ProducerAccessMode, SchemaInfo
 from geminga.producer.states import ProducerState
 from geminga.wire.batch import decode_batch
 
@@ -101,17 +101,6 @@ def test_ids_go_on_behind_the_brokers_last_one_also_for_early_messages(bench):
     assert b.partition.last_sequence_id == 41
     b.receipt(42, 43)
     assert b.partition.last_sequence_id == 43
-
-
-def test_early_key_based_messages_move_too(bench):
-    b = bench(batching_type=BatchingType.KeyBased)
-    b.partition.start()
-    b.add(b"1")
-    b.add(b"2")
-    b.connect(last_sequence_id=9)
-    b.add(b"3")
-    (sent,) = b.flushed()
-    assert [s.sequence_id for s in decode_batch(sent.body, 3)] == [10, 11, 12]
 
 
 def test_explicit_early_ids_do_not_move(bench):
@@ -231,17 +220,6 @@ def test_everything_unreceipted_is_written_again_in_order_with_the_same_bytes(be
     assert [t for o in b.settled() for t in o.tokens] == [b"%d" % n for n in range(8)]
 
 
-def test_duplicates_are_receipted_as_such(bench):
-    b = bench(batching_max_messages=2).connect()
-    b.add(b"1")
-    b.add(b"2")
-    b.written()
-    b.receipt(0, 1, -1, -1)
-    (operation,) = b.settled()
-    assert operation.duplicate
-    assert b.partition.counters.duplicates == 2
-
-
 def test_output_comes_in_portions_and_stops_at_what_another_thread_encodes(bench):
     b = bench(batching_max_messages=2, max_pending_messages=0).connect()
     for _ in range(8):
@@ -297,15 +275,6 @@ def test_a_checksum_error_sends_intact_messages_again_and_fails_damaged_ones(ben
     assert b.partition.counters.checksum_errors == 2
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 4, 6, 7])
-def test_other_errors_reconnect_and_keep_everything(bench, code):
-    b = in_flight(bench)
-    assert b.partition.send_error(code, 0, "x", 0.0) is SendErrorVerdict.DETACH
-    b.partition.disconnected(None)
-    b.connect()
-    assert len(b.written()) == 3
-
-
 @pytest.mark.parametrize(("code", "state"), [(15, ProducerState.TERMINATED), (25, ProducerState.FENCED)])
 def test_terminated_and_fenced_end_the_producer(bench, code, state):
     b = in_flight(bench)
@@ -344,20 +313,6 @@ def test_the_send_timeout_of_the_head_fails_everything(bench):
     assert b.partition.next_deadline() == float("inf")
 
 
-def test_a_late_receipt_after_the_timeout_is_ignored_and_later_ones_are_not(bench):
-    b = bench(send_timeout_seconds=1, batching_max_messages=1).connect()
-    b.add(b"0")
-    b.written()
-    b.partition.tick(1.0)
-    b.now = 2.0
-    b.add(b"1")
-    b.written()
-    b.receipt(0)
-    assert b.partition.counters.late_receipts == 1
-    b.receipt(1)
-    assert [o.error is None for o in b.settled()] == [False, True]
-
-
 def test_the_timeout_names_the_last_error(bench):
     b = bench(send_timeout_seconds=1, batching_max_messages=1).connect()
     b.partition.disconnected(errors.ConnectError("the cable is out"))
@@ -378,14 +333,6 @@ def test_messages_of_a_producer_with_an_expired_token_end_with_that_error(bench)
     (failed,) = b.settled()
     assert isinstance(failed.error, errors.AuthenticationError)
     assert "the token has expired" in str(failed.error)
-
-
-def test_without_a_timeout_nothing_expires(bench):
-    b = bench(send_timeout_seconds=0, batching_max_messages=1).connect()
-    b.add(b"x")
-    assert b.partition.next_deadline() == float("inf")
-    b.partition.tick(1e9)
-    assert b.settled() == []
 
 
 # --- ready-made operations --------------------------------------------------------------------------
@@ -475,12 +422,6 @@ def test_what_is_pending_when_closing_ends_fails(bench):
     assert [type(o.error) for o in b.settled()] == [errors.AlreadyClosed]
     b.partition.close(0.0)
     b.partition.closed(0.0)
-    assert b.partition.state is ProducerState.CLOSED
-
-
-def test_closing_what_never_started_is_at_once(bench):
-    b = bench()
-    b.partition.close(0.0)
     assert b.partition.state is ProducerState.CLOSED
 
 

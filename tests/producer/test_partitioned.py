@@ -36,15 +36,6 @@ def test_partitions_have_their_names_and_fair_shares(topic):
     assert producer.grow(3) == []
 
 
-def test_keys_keep_their_partition_and_others_do_not(topic, connect):
-    producer = topic(8, batching_enabled=False)
-    for partition in producer.partitions:
-        connect(partition)
-    keyed = {producer.choose(OutgoingMessage(b"", partition_key="k"), 0.0).index for _ in range(20)}
-    assert len(keyed) == 1
-    assert {producer.choose(None, 0.0).index for _ in range(20)} == set(range(8))
-
-
 def test_an_open_batch_takes_simple_messages_until_it_is_full(topic, connect):
     producer = topic(0, batching_max_messages=5)
     connect(producer.partitions[0])
@@ -104,15 +95,6 @@ def test_a_custom_router_leaves_batches_open(topic, connect):
     assert [len(partition.batch) for partition in producer.partitions] == [3, 3]
 
 
-def test_lazy_partitions_are_started_by_their_first_message(topic):
-    producer = topic(3)
-    producer.add(b"x", None, None, 0.0, partition=producer.partitions[1])
-    assert producer.unstarted == [producer.partitions[1]]
-    assert producer.partitions[1].state is ProducerState.CONNECTING
-    producer.add(b"x", None, None, 0.0, partition=producer.partitions[1])
-    assert len(producer.unstarted) == 1
-
-
 def test_an_urgent_message_sets_attention_and_its_batch_is_sent(topic, connect):
     producer = topic(0)
     connect(producer.partitions[0])
@@ -124,29 +106,6 @@ def test_an_urgent_message_sets_attention_and_its_batch_is_sent(topic, connect):
     assert producer.ready_set.attention
     producer.tick(0.0)
     assert producer.partitions[0].batch is None
-
-
-def test_one_stuck_partition_does_not_hold_up_the_others(topic, connect):
-    producer = topic(8, batching_max_messages=10, max_pending_messages=50)
-    for partition in producer.partitions:
-        connect(partition)
-    stuck = producer.partitions[3]
-    now, accepted = 0.0, 0
-    for _ in range(4000):
-        now += 0.0001
-        producer.add(b"x", None, None, now)
-        accepted += 1
-        for partition in producer.partitions:
-            if partition is not stuck:
-                for operation in list(partition.pending):
-                    partition.take_output(now, 1)
-                    partition.receipt(operation.sequence_id, 0, 1, 1, now)
-    assert accepted == 4000
-    assert stuck.pending.messages == 50
-    statistics = stuck.statistics()
-    assert statistics.stepped_over_permits > 10
-    others = [p.counters.acknowledged_messages for p in producer.partitions if p is not stuck]
-    assert min(others) > 400
 
 
 def test_a_message_with_a_key_joins_the_open_batch_of_its_partition(topic, connect):

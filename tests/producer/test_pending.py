@@ -22,16 +22,6 @@ def queue(*operations, sent=None):
     return pending
 
 
-def test_a_receipt_for_the_head_settles_it():
-    first, second = operation(0, 4), operation(5)
-    pending = queue(first, second)
-    assert pending.messages == 6
-    assert pending.match_receipt(0, 4, 7, 8) is first
-    assert (first.ledger_id, first.entry_id) == (7, 8)
-    assert pending.head is second
-    assert pending.messages == 1
-
-
 @pytest.mark.parametrize("highest", [0, 4, (1 << 64) - 1, -1])
 def test_what_brokers_put_into_the_highest_id_is_accepted(highest):
     assert queue(operation(0, 4)).match_receipt(0, highest, 1, 1) is not None
@@ -54,20 +44,10 @@ def test_a_smaller_id_is_late_and_ignored():
     assert len(pending) == 1
 
 
-def test_with_nothing_pending_every_receipt_is_late():
-    assert PendingQueue().match_receipt(2, 0, 1, 1) is None
-
-
 def test_a_receipt_for_what_was_not_sent_here_means_that_the_sides_disagree():
     with pytest.raises(ProtocolError, match="nothing is in flight"):
         queue(operation(3), sent=0).match_receipt(3, 0, 1, 1)
     assert queue(operation(3), sent=0).match_receipt(2, 0, 1, 1) is None
-
-
-def test_explicit_ids_need_not_grow():
-    pending = queue(operation(77), operation(1))
-    assert pending.match_receipt(77, 0, 1, 1) is not None
-    assert pending.match_receipt(1, 0, 1, 2) is not None
 
 
 def test_a_failed_operation_is_found_by_its_highest_or_its_first_id_only_in_flight():
@@ -77,17 +57,6 @@ def test_a_failed_operation_is_found_by_its_highest_or_its_first_id_only_in_flig
     assert pending.find_failed(0) is batch
     assert pending.find_failed(2) is None
     assert pending.find_failed(5) is None
-
-
-def test_operations_leave_from_anywhere():
-    first, second, third = operation(0), operation(1), operation(2)
-    pending = queue(first, second, third, sent=2)
-    pending.remove(second)
-    pending.remove(third)
-    assert list(pending) == [first]
-    assert not pending.unsent
-    assert pending.in_flight == 1
-    assert pending.messages == 1
 
 
 def test_replace_unsent_keeps_the_order_of_the_queue():

@@ -3,19 +3,7 @@ import threading
 import pytest
 
 from geminga.errors import InvalidConfiguration, MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
-from geminga.producer.pending_limits import UNLIMITED, ByteBudget, PendingLimits, Permits, partition_share
-
-
-def test_permits_are_taken_whole_or_not_at_all():
-    permits = Permits(10)
-    limits = PendingLimits(permits, Permits(0), ByteBudget())
-    assert limits.take(7, 1)
-    assert not limits.take(4, 1)
-    assert permits.used == 7
-    assert limits.take(3, 1)
-    assert permits.free == 0
-    limits.give(10, 1)
-    assert permits.free == 10
+from geminga.producer.pending_limits import ByteBudget, PendingLimits, Permits, partition_share
 
 
 def test_giving_back_more_than_was_taken_raises():
@@ -35,27 +23,9 @@ def test_a_lowered_limit_leaves_nothing_free():
     assert not limits.take(1, 1)
 
 
-def test_zero_is_without_limit():
-    assert Permits(0).limit == UNLIMITED
-    budget = ByteBudget(0)
-    assert budget.take(1 << 60)
-    budget.give(1 << 60)
-    assert not budget.limited
-
-
 def test_a_negative_limit_is_refused():
     with pytest.raises(InvalidConfiguration, match="memory_limit"):
         ByteBudget(-1)
-
-
-@pytest.mark.parametrize(
-    ("own", "shared", "memory"),
-    [(1, 9, 99), (9, 1, 99), (9, 9, 1)],
-)
-def test_a_message_takes_from_all_three_or_from_none(own, shared, memory):
-    limits = PendingLimits(Permits(own), Permits(shared), ByteBudget(memory))
-    assert not limits.take(2, 10)
-    assert (limits.own.used, limits.shared.used, limits.memory.used) == (0, 0, 0)
 
 
 def test_refusals_carry_the_numbers():

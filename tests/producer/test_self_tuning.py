@@ -15,7 +15,6 @@ from geminga.producer.message import simple_message
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.pending_limits import UNLIMITED, ByteBudget
 from geminga.producer.self_tuning import (
-    DELAY_PARTS_MIN,
     JOINS_MEMORY,
     PartitionTuning,
     SelfTuning,
@@ -309,17 +308,6 @@ def test_lone_messages_are_sent_without_delay_until_others_join():
     assert world.fills[-1] > 100
 
 
-def test_recovers_after_idle():
-    world = World(partitions=60)
-    world.stream(20_000, 3.0)
-    settled = world.tuning.delay_seconds
-    world.until(world.now + 3600.0)
-    world.latencies.clear()
-    world.stream(20_000, 3.0)
-    assert world.tuning.delay_seconds == pytest.approx(settled, rel=0.05)
-    assert world.percentile(0.99) <= BUDGET
-
-
 def test_an_urgent_message_is_sent_without_delay():
     world = World(partitions=4)
     world.producer.add(b"x", world.now, None, world.now, urgent=True)
@@ -360,9 +348,3 @@ def test_settings_that_contradict_a_budget_are_refused(settings, words):
     with pytest.raises(InvalidConfiguration) as caught:
         ProducerSettings(**{"batching_enabled": True, **settings})
     assert words in str(caught.value)
-
-
-def test_the_shortest_delay_is_a_part_of_the_budget():
-    tuning = SelfTuning(BUDGET, UNLIMITED)
-    run(tuning, BUDGET * (1 - DELAY_PARTS_MIN) - 0.0005)
-    assert tuning.delay_seconds >= BUDGET * DELAY_PARTS_MIN

@@ -1,34 +1,10 @@
-import dataclasses
-
 import pytest
 
 from geminga.errors import InvalidConfiguration
 from geminga.producer.settings import (
-    BatchingType,
-    CompressionType,
-    HashingScheme,
     PartitionsRoutingMode,
-    ProducerAccessMode,
     ProducerSettings,
-    SchemaInfo,
 )
-
-
-def test_defaults_are_those_of_pulsar_client():
-    settings = ProducerSettings()
-    assert settings.send_timeout_seconds == 30
-    assert settings.max_pending_messages == 1000
-    assert settings.max_pending_messages_across_partitions == 50_000
-    assert settings.block_if_queue_full is False
-    assert settings.batching_enabled is False
-    assert settings.batching_max_messages == 1000
-    assert settings.batching_max_allowed_size_in_bytes == 131_072
-    assert settings.batching_max_publish_delay_seconds == 0.01
-    assert settings.compression_type is CompressionType.NONE
-    assert settings.hashing_scheme is HashingScheme.BoostHash
-    assert settings.message_routing_mode is PartitionsRoutingMode.RoundRobinDistribution
-    assert settings.access_mode is ProducerAccessMode.Shared
-    assert settings.batching_type is BatchingType.Default
 
 
 @pytest.mark.parametrize(
@@ -87,12 +63,3 @@ def test_a_custom_router_needs_its_mode_and_the_mode_its_router():
         ProducerSettings(message_routing_mode=PartitionsRoutingMode.CustomPartition)
     with pytest.raises(InvalidConfiguration, match="message_routing_mode"):
         ProducerSettings(message_router=lambda message, count: 0)
-
-
-def test_settings_are_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        ProducerSettings().batching_enabled = True  # type: ignore[misc]
-
-
-def test_a_schema_is_taken_as_it_is():
-    assert ProducerSettings(schema=SchemaInfo(type=2, name="n")).schema.type == 2

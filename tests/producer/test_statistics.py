@@ -1,7 +1,7 @@
 import pytest
 
 from geminga.producer.routing import BlockedReason
-from geminga.producer.statistics import LATENCY_BOUNDS_SECONDS, LatencyHistogram, PartitionCounters, summed
+from geminga.producer.statistics import LATENCY_BOUNDS_SECONDS, LatencyHistogram, PartitionCounters
 
 
 def test_percentiles_are_bucket_bounds():
@@ -51,19 +51,3 @@ def test_a_partitions_snapshot(bench):
     )
     assert snapshot.batch_fill == 2
     assert snapshot.latency_p99_seconds >= 0.001
-
-
-def test_sums_over_partitions(bench):
-    parts = []
-    for messages in (1, 3):
-        b = bench().connect()
-        for _ in range(messages):
-            b.add(b"x")
-        b.flushed()
-        parts.append(b.partition.statistics())
-    total = summed("t", tuple(parts))
-    assert total.sent_messages == 4
-    assert total.pending_messages == 4
-    assert total.state == "ready"
-    assert total.partitions == tuple(parts)
-    assert total.batch_fill == 2

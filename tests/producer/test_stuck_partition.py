@@ -209,11 +209,6 @@ def test_unkeyed_publishing_goes_round_a_stuck_partition(run, stuck):
     # The official clients' way stands still as soon as the stuck partition's permits are used up.
     assert stock.published < 0.5 * healthy.published
 
-    print(
-        f"{run}, {stuck}: healthy {healthy.published / seconds:.0f}, ours {ours.published / seconds:.0f} "
-        f"({ours.published / healthy.published:.1%}), stock {stock.published / seconds:.0f} "
-        f"({stock.published / healthy.published:.1%}) messages/s; held {held}"
-    )
     for world in (ours, stock):
         world.finish()
         assert world.failed == 0

@@ -23,17 +23,6 @@ def test_text_is_encoded_as_utf_8():
         codec.encode(b"x")
 
 
-def test_json_schemas_send_their_definition():
-    class Point(schema.Record):
-        x = schema.Integer()
-
-    wire = schema.JsonSchema(Point).wire_schema()
-    assert wire.type == 2
-    assert b'"Point"' in wire.schema_data
-    with pytest.raises(TypeError, match="takes a Point"):
-        schema.JsonSchema(Point).encode({"x": 1})
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32-be"])
 def test_json_is_read_in_every_encoding_that_json_loads_reads(encoding):
     class Town(schema.Record):
@@ -56,17 +45,3 @@ def test_json_is_read_from_text_as_well():
     assert codec.decode('{"name": "Zürich"}').name == "Zürich"
     with pytest.raises(TypeError, match="must be str, bytes or bytearray, not NoneType"):
         codec.decode(None)
-
-
-def test_a_custom_schema_defines_encode_and_decode():
-    class Upper(schema.Schema):
-        def __init__(self):
-            super().__init__(str, schema.SchemaType.BYTES, None, "UPPER")
-
-        def encode(self, obj):
-            return obj.upper().encode()
-
-        def decode(self, data):
-            return data.decode().lower()
-
-    assert Upper().decode(Upper().encode("a")) == "a"

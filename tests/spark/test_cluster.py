@@ -9,7 +9,7 @@ from geminga.client.admin import admin
 from geminga.errors import Timeout, TopicNotFound
 from geminga.ids import MessageId
 from geminga.spark import cluster as clusters
-from geminga.spark.cluster import Cluster, client_for, connect, discover, matching_topics
+from geminga.spark.cluster import Cluster, client_for, connect, matching_topics
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ConnectionOptions
 
@@ -71,16 +71,6 @@ def test_partitions_and_entries_of_a_topic_are_found(connection, pulsar_broker, 
     assert [name[:2] for name in admin(pulsar_broker.admin_url, "GET", path)] == ["n-"]
     source.close()
     assert admin(pulsar_broker.admin_url, "GET", path) == []
-
-
-def test_missing_topics_are_named(connection, pulsar_topic):
-    cluster = connect(connection)
-    with pytest.raises(
-        TopicNotFound, match=f"topic {pulsar_topic} does not exist.*waitingForNonExistedTopic"
-    ):
-        discover(cluster, (pulsar_topic,), None, missing_is_empty=False)
-    assert discover(cluster, (pulsar_topic,), None, missing_is_empty=True) == []
-    assert discover(cluster, (), f"{pulsar_topic}.*", missing_is_empty=False) == []
 
 
 def test_patterns_match_whole_local_names_and_no_system_topics():

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from driven_query import Query, numbers, publish
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from geminga import Client
 from geminga.broker.serving.embedded import embedded
@@ -427,39 +426,6 @@ def test_turning_the_option_on_after_a_loss_reports_the_loss(broker, client, pul
         query.batch()
 
 
-def test_a_removed_subscription_is_recreated_without_loss(broker, client, pulsar_topic):
-    query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
-    publish(client, pulsar_topic, 0, 15)
-    query.batch()
-    query.latest()
-    query.reader.stop()
-    remove(query)
-    publish(client, pulsar_topic, 15, 30)
-    query.restart()
-    assert query.batch() == numbers(15, 30)
-    query.latest()
-    assert query.backlog == 0
-
-
-def test_a_cursor_moved_by_a_time_to_live_is_a_loss(broker, client, pulsar_topic):
-    path = pulsar_topic.replace("://", "/")
-    query = Query(
-        broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest", maxRowsPerTrigger=15
-    )
-    begin(query, client)
-    publish(client, pulsar_topic, 0, 45)
-    assert query.batch() == numbers(0, 15)
-    query.latest()
-    query.reader.stop()
-    (name,) = query.stats()
-    admin(broker.admin_url, "POST", f"{path}/subscription/{name}/skip_all")
-    admin(broker.admin_url, "PUT", f"{path}/unload")
-    admin(broker.admin_url, "POST", f"{path}/trim")
-    query.restart()
-    with pytest.raises(DataLossError, match="by a time to live, a backlog quota or an administrator"):
-        query.latest()
-
-
 def test_messages_after_the_cursor_are_not_trimmed(broker, client, pulsar_topic):
     path = pulsar_topic.replace("://", "/")
     query = Query(
@@ -523,14 +489,6 @@ def test_a_minimum_of_rows_delays_micro_batches(broker, client, pulsar_topic, mo
     publish(client, pulsar_topic, 19, 1)
     query.reader.prepareForTriggerAvailableNow()
     assert query.batch() == numbers(19, 1)
-
-
-def test_without_new_messages_the_offset_is_unchanged(broker, client, pulsar_topic):
-    publish(client, pulsar_topic, 0, 5)
-    query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
-    query.batch()
-    for _ in range(2):
-        assert query.reader.latestOffset(query.log[-1], ReadAllAvailable()) == query.log[-1]
 
 
 def test_offsets_and_cursor_survive_a_restart_of_the_broker(tmp_path):

@@ -214,6 +214,8 @@ def test_malformed_messages_inside_batches_are_stored(broker, client, topic, tmp
         ids(found, [PulsarRanges((part,))])
     assert [row["value"] for row in letters_in(tmp_path)][1:] == values(50)
     assert [row["__batchIndex"] for row in letters_in(tmp_path)][1:] == list(range(50))
+    told = {message.data() for message in letters_of(client, f"{topic}-letters")}
+    assert told == {*values(1), *values(50)}, "each message of a batch has a sequence id of its own"
 
 
 def test_a_query_that_stops_early_stores_only_its_dead_letters(broker, client, topic, tmp_path, monkeypatch):

@@ -124,21 +124,10 @@ def test_a_repeated_commit_publishes_nothing_twice(sink):
 @pytest.mark.parametrize("published", [0, 1, 4, 9])
 def test_a_driver_that_dies_inside_a_commit_loses_and_doubles_nothing(sink, published, monkeypatch):
     sink.commit([sink.task(range(10))], 0)
-    real = Staging.staged
-
-    def dying(self: Staging, name: str) -> Iterator[dict[str, Any]]:
-        yield from itertools.islice(real(self, name), published)
-        raise KeyboardInterrupt
-
-    first = [sink.task(range(10, 60)), sink.task(range(60, 100))]
-    with monkeypatch.context() as patched:
-        patched.setattr(Staging, "staged", dying)
-        with pytest.raises(KeyboardInterrupt):
-            sink.commit(first, 1)
+    interrupted(sink, published, monkeypatch)
     assert len(sink.read()) < 100
     # Spark starts again: the tasks run once more, with their rows in another order.
-    again = [sink.task(range(60, 100)), sink.task(range(10, 60))]
-    sink.commit(again, 1)
+    sink.commit([sink.task(range(60, 100)), sink.task(range(10, 60))], 1)
     assert sink.read() == list(range(100))
     assert sink.staged == []
     sink.commit([sink.task(range(100, 110))], 2)
@@ -248,19 +237,6 @@ def test_partitions_with_lost_sequence_ids_are_named(sink, monkeypatch):
     with pytest.raises(StoreDamaged, match=rf"{forgotten}: cannot determine how much of micro-batch 1"):
         sink.commit([sink.task(range(10, 100))], 1)
     assert sink.read([forgotten]) == []
-
-
-def test_a_driver_that_dies_before_recording_the_end_doubles_nothing(sink, monkeypatch):
-    def dying(self: Staging, number: int, places: object = None) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Staging, "finish", dying)
-        with pytest.raises(KeyboardInterrupt):
-            sink.commit([sink.task(range(30))], 0)
-    assert sink.read() == list(range(30))
-    sink.commit([sink.task(range(30))], 0)
-    assert sink.read() == list(range(30))
 
 
 def test_files_of_failed_attempts_are_deleted(sink):
@@ -633,35 +609,6 @@ def test_rows_are_staged_encrypted(sink, compression):
     )
     assert [reader.read_next(30_000).data() for _ in range(2)] == [b"secret"] * 2
     assert not reader.has_message_available()
-
-
-def test_rows_staged_in_plain_text_are_encrypted_when_published(sink):
-    pytest.importorskip("cryptography")
-    options = {"encryptionKeys": "k1", "crypto.publicKeyPath": str(KEYS / "k1_public.pem")}
-    sink.commit([sink.task(range(3))], 0, **options)
-    reader = sink.client.create_reader(
-        sink.topic,
-        MessageId.earliest,
-        crypto_key_reader=CryptoKeyReader("", str(KEYS / "k1_private_pkcs1.pem")),
-    )
-    for _ in range(3):
-        message = reader.read_next(30_000)
-        assert message.encryption_context() is not None
-
-
-def test_compressed_rows_are_published_to_their_topics(sink):
-    schema = StructType().add("value", StringType()).add("__topic", StringType())
-    options = {
-        "service.url": sink.broker.service_url, "exactlyOnce": "true", "compression": "ZSTD",
-        "stagingLocation": str(sink.folder / "s"),
-    }  # fmt: skip
-    writer = ExactlyOnceWriter(write_options(options), schema)
-    names = [f"{sink.topic}-{number % 2}" for number in range(10)]
-    batch = pa.record_batch({"value": [str(number) for number in range(10)], "__topic": names})
-    writer.commit([writer.write(iter([batch]))], 0)
-    for number in range(2):
-        sink.topic = names[number]
-        assert sink.read() == list(range(number, 10, 2))
 
 
 def test_an_exactly_once_sink_needs_a_folder(sink):

@@ -16,7 +16,6 @@ from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
 from geminga.spark import cluster as clusters
-from geminga.spark import reading
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
 from geminga.spark.offsets import Checkpoint, Offset
@@ -95,51 +94,6 @@ def test_messages_deleted_before_a_partitions_first_turn_are_a_loss(broker, clie
     while query.latest() != query.log[-1]:
         rows += query.batch()
     assert sorted(rows) == sorted([*numbers(1100, 25), *numbers(5, 20)])
-
-
-def test_subscriptions_keep_planned_messages(broker, client, pulsar_topic):
-    publish(client, pulsar_topic, 0, 25)
-    query = Query(
-        broker, pulsar_topic, startingOffsets="earliest", durableSubscription=True, maxRowsPerTrigger=15
-    )
-    planned = query.latest()
-    trim(broker, pulsar_topic)
-    query.restart()
-    assert query.run(planned) == numbers(0, 15)
-
-
-def test_messages_deleted_during_a_task_are_a_loss(broker, client, pulsar_topic, monkeypatch):
-    """It has read one entry of a ledger when that is deleted; a few more are on their way to it."""
-    monkeypatch.setattr(reading, "BATCH_BYTES", 1)
-    publish(client, pulsar_topic, 0, 25)
-    query = Query(broker, pulsar_topic, startingOffsets="earliest", receiverQueueSize=2)
-    end = query.latest()
-    (first, *_) = query.reader.partitions(query.reader.initialOffset(), end)
-    batches = query.reader.read(first)
-    rows = [next(batches).column(0).to_pylist()]
-    trim(broker, pulsar_topic)
-    with pytest.raises(DataLossError, match=r"the entry \d+:\d of .* is gone, the first one left is \d+:0"):
-        rows.extend(batch.column(0).to_pylist() for batch in batches)
-    assert 1 <= len(rows) < 10
-
-
-def test_a_subscription_moved_during_a_task_is_a_loss(broker, client, pulsar_topic):
-    """As a time to live does, and a quota that evicts: what was planned is trimmed before it is read."""
-    publish(client, pulsar_topic, 0, 35)
-    query = Query(
-        broker, pulsar_topic, startingOffsets="earliest", predefinedSubscription="s", maxRowsPerTrigger=10
-    )
-    assert query.batch() == numbers(0, 10)
-    query.options.pop("maxRowsPerTrigger")
-    query.restart()
-    start, end = query.log[-1], query.latest()
-    parts = query.reader.partitions(start, end)
-    assert [part.parts[0].next_kept is not None for part in parts] == [True]
-    query.reader.stop()
-    admin(broker.admin_url, "POST", f"{pulsar_topic.replace('://', '/')}/subscription/s/skip_all")
-    trim(broker, pulsar_topic)
-    with pytest.raises(DataLossError, match="is gone"):
-        query.rows(parts)
 
 
 # --- over lists ----------------------------------------------------------------------------------

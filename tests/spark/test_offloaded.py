@@ -32,7 +32,7 @@ from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 TOPIC = "persistent://public/default/t"
 PARTITION = (TOPIC, -1)
@@ -266,46 +266,6 @@ def test_files_of_another_store_are_not_read(tmp_path, caplog):
 
 
 # --- in Spark ---
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(180)
-@pytest.mark.rotating(1)
-@pytest.mark.parametrize("is_told", [True, False], ids=["as-files", "through-the-broker"])
-def test_a_session_reads_files_and_the_live_tail(spark, tmp_path, is_told):
-    """A batch query, and a stream in limited micro-batches that continues while its input is offloaded."""
-    with embedded(
-        tmp_path / "store", offload_location=str(tmp_path / "tier"), ledger_entries_max=9,
-        offload_deletion_lag_seconds=0,
-    ) as broker:  # fmt: skip
-        publish(broker, 0, 400)
-        offload_all(broker, TOPIC)
-        publish(broker, 400, 60)
-        options = {"service.url": broker.service_url, "maxEntriesPerSplit": "20", "columns": "value"}
-        if is_told:
-            options["offloadLocation"] = str(tmp_path / "tier")
-        batch = spark.read.format("pulsar").options(**options).load(TOPIC)
-        assert [int(row.value) for row in batch.collect()] == list(range(460))
-        stream = (
-            spark.readStream.format("pulsar").options(**options)
-            .options(startingOffsets="earliest", maxRowsPerTrigger="150").load(TOPIC)
-        )  # fmt: skip
-        taken: list[int] = []
-
-        def take(frame: DataFrame, batch: int) -> None:
-            if batch == 1:
-                publish(broker, 460, 40)
-                offload_all(broker, TOPIC)
-            taken.extend(int(row.value) for row in frame.collect())
-
-        def run() -> None:
-            writer = stream.writeStream.foreachBatch(take).trigger(availableNow=True)
-            assert writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(120)
-
-        run()
-        assert sorted(taken) == list(range(460))
-        run()
-        assert sorted(taken) == list(range(500))
 
 
 # --- columns as they are in the file ----------------------------------------------------------------------

@@ -6,7 +6,6 @@ import bisect
 from collections.abc import Generator
 from typing import TypeVar
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_cluster import TOPIC, ScriptedCluster
@@ -15,7 +14,6 @@ from geminga.ids import MessageId
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.search import (
     Answers,
-    before_time,
     last_entry,
     ledgers_after,
     pieces,
@@ -101,15 +99,6 @@ def test_positions_some_entries_ahead_are_bounded(layout, entries, data):
     found = ask(cluster, stepped_ahead(start, newest(cluster), entries))
     taken = [place for place in places if start < Offset.after_entry(*place) <= found]
     assert 1 <= len(taken) <= entries
-
-
-@pytest.mark.parametrize("time_ms", [0, 2999, *range(3000, 3006), *range(6999, 7008), *range(7999, 8007)])
-def test_the_first_entry_after_a_time_is_found(time_ms):
-    cluster = cluster_of({3: 4, 7: 6, 8: 5})
-    start = ask(cluster, before_time(newest(cluster), time_ms))
-    times = {place: 1000 * place[0] + place[1] for place in cluster.topics[ONE]}  # as `publish` numbers them
-    read = [place for place in sorted(times) if Offset(*place) > start]
-    assert read == [place for place in sorted(times) if times[place] >= time_ms]
 
 
 @given(layout=layouts, size=st.integers(1, 9), data=st.data())

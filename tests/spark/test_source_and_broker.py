@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,14 +32,14 @@ from geminga.errors import (
 from geminga.ids import TopicName
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.spark.data_loss import DataLossError
-from geminga.spark.datasource import PulsarDataSource, PulsarRanges, PulsarReader, PulsarStreamReader
-from geminga.spark.offsets import Checkpoint
+from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
 from geminga.spark.writing import PulsarCommit
 from geminga.testing.apache_pulsar import free_ports
 from tests.support.certificates import Authority
 from tests.support.insides import inside
 
 SCHEMA = StructType().add("value", BinaryType())
+KEYS = Path(__file__).parent.parent / "vectors/keys"
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -115,28 +115,6 @@ def test_chunked_messages_are_read_with_any_split(pulsar_broker, pulsar_client, 
     assert read(whole, whole.partitions()) == read(reader, parts)
 
 
-def test_truncation_between_two_runs_is_a_loss(pulsar_broker, pulsar_client, pulsar_topic):
-    publish(pulsar_client, pulsar_topic, 0, 20)
-    url = pulsar_broker.service_url
-    reader = stream_reader(url, pulsar_topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
-    start = reader.initialOffset()
-    first = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert read(reader, reader.partitions(start, first)) == numbers(0, 10)
-    planned = reader.latestOffset(first, reader.getDefaultReadLimit())
-    path = pulsar_topic.replace("://", "/")
-    admin(pulsar_broker.admin_url, "DELETE", f"{path}/truncate")
-    publish(pulsar_client, pulsar_topic, 20, 5)
-    # The micro-batch that was planned before, as a restart would run it.
-    with pytest.raises(DataLossError, match="is gone"):
-        read(reader, reader.partitions(first, planned))
-    tolerant = stream_reader(url, pulsar_topic, failOnDataLoss=False)
-    assert read(tolerant, tolerant.partitions(first, planned)) == []
-    latest = tolerant.latestOffset(planned, ReadAllAvailable())
-    assert read(tolerant, tolerant.partitions(planned, latest)) == numbers(20, 5)
-    for each in (reader, tolerant):
-        each.stop()
-
-
 def test_entries_skipped_by_the_broker_are_a_loss(pulsar_broker, pulsar_client, pulsar_topic):
     """Damaged entries inside a task's range: the broker delivers the entries after them."""
     publish(pulsar_client, pulsar_topic, 0, 50)
@@ -153,46 +131,6 @@ def test_entries_skipped_by_the_broker_are_a_loss(pulsar_broker, pulsar_client, 
         read(reader, reader.partitions())
     tolerant = batch_reader(pulsar_broker.service_url, pulsar_topic, failOnDataLoss=False)
     assert read(tolerant, tolerant.partitions()) == [*numbers(0, 15), *numbers(30, 20)]
-
-
-def test_offsets_survive_a_restart_of_the_broker(tmp_path):
-    topic = "persistent://public/default/kept"
-    offset: dict[str, Any] | None = None
-    for run in range(3):
-        with embedded(tmp_path / "store") as broker, broker.client() as client:
-            publish(client, topic, 100 * run, 50)
-            reader = stream_reader(
-                broker.service_url, topic, startingOffsets="earliest", maxRowsPerTrigger=35
-            )
-            start = offset or reader.initialOffset()
-            seen = []
-            while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
-                assert Checkpoint.from_json(json.loads(json.dumps(end))) == Checkpoint.from_json(end)
-                seen += read(reader, reader.partitions(start, end))
-                start = end
-            assert seen == numbers(100 * run, 50)
-            offset = start
-            whole = batch_reader(broker.service_url, topic)
-            assert len(read(whole, whole.partitions())) == 50 * (run + 1)
-            reader.stop()
-
-
-def test_a_task_survives_a_restart_of_the_broker(tmp_path):
-    topic = "persistent://public/default/restarted"
-    (port,) = free_ports(1)
-    with embedded(tmp_path / "store", port=port) as broker:
-        with broker.client() as client:
-            publish(client, topic, 0, 40_000)
-        reader = batch_reader(broker.service_url, topic, receiverQueueSize=100)
-        (part,) = reader.partitions()
-        assert isinstance(part, PulsarRanges)
-        batches = reader.read(part)
-        first = next(batches)
-        rows = first.column(0).to_pylist()
-    with embedded(tmp_path / "store", port=port):
-        for batch in batches:
-            rows += batch.column(0).to_pylist()
-    assert rows == numbers(0, 40_000)
 
 
 def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path):
@@ -233,24 +171,8 @@ def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path):
     stream.stop()
 
 
-@pytest.fixture(scope="module")
-def key_files(tmp_path_factory):
-    """A public and a private key."""
-    rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
-    from cryptography.hazmat.primitives import serialization as form
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    folder = tmp_path_factory.mktemp("keys")
-    public, private = folder / "public.pem", folder / "private.pem"
-    public.write_bytes(
-        key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
-    )
-    private.write_bytes(key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()))
-    return public, private
-
-
-def test_encrypted_topics_are_written_and_read(pulsar_broker, pulsar_client, pulsar_topic, key_files):
-    public, private = map(str, key_files)
+def test_encrypted_topics_are_written_and_read(pulsar_broker, pulsar_client, pulsar_topic):
+    public, private = str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem")
     url = pulsar_broker.service_url
     given = {
         "encryptionKeys": "k",

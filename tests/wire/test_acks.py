@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.errors import ProtocolError
 from geminga.wire.broker_frames import AckFrame, BrokerFrameDecoder
-from geminga.wire.frames import CommandFrame, FrameDecoder, encode_command
+from geminga.wire.frames import CommandFrame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 NUMBER = st.one_of(st.integers(0, 300), st.integers(0, (1 << 64) - 1))
@@ -56,25 +54,6 @@ def test_other_acks_are_decoded_by_protobuf():
         (frame,) = BrokerFrameDecoder().feed(encode_command(command))
         assert isinstance(frame, CommandFrame)
         assert frame.command == command
-
-
-@given(st.integers(0, 40), st.integers(0, 255))
-def test_a_wrong_byte_is_read_as_protobuf_reads_it(at, byte):
-    data = bytearray(encode_command(ack(200, 70_000, 300, request_id=9, partition=1)))
-    data[8 + at % (len(data) - 8)] = byte
-    found = []
-    for decoder in (FrameDecoder(), BrokerFrameDecoder()):
-        try:
-            commands = [frame.command for frame in decoder.feed(bytes(data))]
-            for command in commands:
-                for place in command.ack.message_id:
-                    place.ClearField("partition"), place.ClearField("batch_index")
-            found.append([command.SerializeToString(deterministic=True) for command in commands])
-        except ProtocolError:
-            found.append(["refused"])  # type: ignore[list-item]
-    if found[0] != found[1]:
-        # Explicit defaults and unknown fields are left to protobuf.
-        pytest.fail(f"{bytes(data).hex()}: {found}")
 
 
 def test_an_ack_frame_returns_its_command():

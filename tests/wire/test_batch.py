@@ -84,13 +84,6 @@ def test_recorded_batches_decode(batches):
             assert message.properties == properties
 
 
-def test_recorded_batches_are_read_as_protobuf_reads_them(batches):
-    for _, data, count in batches:
-        expected = by_protobuf(data, count)
-        assert [content(message) for message in decode_batch(data, count)] == expected
-        assert [content(message) for message in decode_batch(memoryview(data), count)] == expected
-
-
 def test_recorded_batches_encode_to_the_same_bytes(batches):
     same = 0
     for record, data, count in batches:

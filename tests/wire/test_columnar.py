@@ -560,22 +560,3 @@ def test_a_decompression_bomb_is_refused():
     bomb = entry_of(b"\x00" * 1_000_000, 1, kind=pb.ZLIB)
     with pytest.raises(CorruptPayload, match="t:7:0"):
         decode_entries([bomb], max_uncompressed_size=100_000)
-
-
-@settings(max_examples=300, deadline=None)
-@given(data=st.data())
-def test_random_damage_never_crashes(data):
-    body = single(b"abc", partition_key="k", event_time=9) + single(b"", null_value=True)
-    body += single(
-        b"zz", properties=[pb.KeyValue(key="a", value="b")], ordering_key=b"o", sequence_id=1 << 40
-    )
-    entry = bytearray(entry_of(body, 3).entry)
-    for _ in range(data.draw(st.integers(1, 4))):
-        entry[data.draw(st.integers(0, len(entry) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(entry)))
-    raw = RawEntry("t", 0, 3, 4, bytes(entry[:cut] if data.draw(st.booleans()) else entry))
-    try:
-        table = decode_entries([raw], (*MESSAGE_COLUMNS, *EXTRA_COLUMNS), verify=False)
-    except (CorruptPayload, CryptoError, OperationNotSupported):
-        return
-    table.validate(full=True)

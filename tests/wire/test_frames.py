@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from geminga.errors import FrameTooLarge, ProtocolError
 from geminga.wire import frames
-from geminga.wire.frames import CommandFrame, Frame, FrameDecoder, MessageFrame, ReceiptFrame, SendFrame
+from geminga.wire.frames import CommandFrame, Frame, FrameDecoder
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 SEND_FIELDS = (
@@ -70,16 +70,6 @@ def test_recorded_frames_decode(recorded):
         assert decoder.pending_size == 0
 
 
-def test_recorded_hot_frames_are_read_as_protobuf_reads_them(recorded):
-    by_hand = 0
-    for record in recorded:
-        (frame,) = FrameDecoder().feed(record.data)
-        assert content(frame) == by_protobuf(record.data)
-        by_hand += type(frame) in (SendFrame, ReceiptFrame, MessageFrame)
-    hot = sum(record.decoded["command"]["type"] in ("SEND", "SEND_RECEIPT", "MESSAGE") for record in recorded)
-    assert by_hand > 0.9 * hot > 200
-
-
 def test_recorded_commands_serialise_to_the_same_bytes(recorded):
     for record in recorded:
         command = frames.parse_command(record.command_data)
@@ -99,14 +89,7 @@ def test_commands_of_hot_frames_are_equal_but_for_spelled_out_defaults(recorded)
         assert frame.command == command
 
 
-def test_byte_by_byte(stream, stream_content):
-    decoder = FrameDecoder()
-    found = [frame for byte in stream for frame in decoder.feed(bytes((byte,)))]
-    assert [content(frame) for frame in found] == stream_content
-    assert decoder.pending_size == 0
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_split(stream, stream_content, seed):
     chance = random.Random(seed)
     largest = chance.choice((5, 50, 500, 20_000))
@@ -121,7 +104,7 @@ def test_any_split(stream, stream_content, seed):
     assert [content(frame) for frame in found] == stream_content
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_few_frames_at_a_time(stream, stream_content, seed):
     chance = random.Random(seed)
     decoder = FrameDecoder()
@@ -282,14 +265,6 @@ def test_bad_frames(data, error, words):
         decoder.feed(PING)
 
 
-def test_a_bad_frame_is_found_in_any_split():
-    decoder = FrameDecoder()
-    for byte in b"\x7f\x00\x00":
-        assert decoder.feed(bytes((byte,))) == []
-    with pytest.raises(FrameTooLarge):
-        decoder.feed(b"\x00")
-
-
 def test_frames_before_the_bad_one_are_returned():
     decoder = FrameDecoder()
     (frame,) = decoder.feed(PING + bytes(4))
@@ -297,14 +272,6 @@ def test_frames_before_the_bad_one_are_returned():
     assert isinstance(decoder.error, ProtocolError)
     with pytest.raises(ProtocolError, match="announces 0 bytes"):
         decoder.feed(b"")
-
-
-def test_frames_before_the_bad_one_are_returned_from_a_waiting_frame_too():
-    decoder = FrameDecoder()
-    assert decoder.feed(PING[:6]) == []
-    (frame,) = decoder.feed(PING[6:] + b"\xff" * 4)
-    assert frame.type == pb.BaseCommand.PING
-    assert isinstance(decoder.error, FrameTooLarge)
 
 
 def test_the_limit_counts_the_whole_frame_and_can_be_set():

@@ -233,14 +233,6 @@ def test_text_that_is_not_utf_8_is_read_as_java_reads_it():
     assert (head.producer_name, head.partition_key) == ("a�", "�d")
 
 
-def test_repr_of_a_head():
-    head = peek_entry(build_entry(a_metadata().SerializeToString(), b""))
-    assert (
-        repr(head)
-        == "EntryHead(producer_name='p', sequence_id=7, num_messages=1, publish_time=1700000000000)"
-    )
-
-
 def test_raw_entries_pickle():
     raw = RawEntry("topic", 1, 2, 3, b"entry", 4, (5,))
     assert pickle.loads(pickle.dumps(raw)) == raw

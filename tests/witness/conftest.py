@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import urllib.request
 import uuid
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 pulsar = pytest.importorskip("pulsar", reason="needs the official client: pip install pulsar-client")
 
 from geminga.broker.serving.embedded import embedded  # noqa: E402
+from geminga.client.admin import admin as call_admin  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,11 +50,6 @@ def client(broker, connect):
 
 
 @pytest.fixture
-def other_client(broker, connect):
-    return connect(broker.service_url)
-
-
-@pytest.fixture
 def topic():
     return f"persistent://public/default/t-{uuid.uuid4().hex[:12]}"
 
@@ -62,16 +57,4 @@ def topic():
 @pytest.fixture
 def admin(broker):
     """``admin("PUT", "persistent/public/default/t/partitions", 3)`` -> the JSON answer, or None."""
-
-    def call(method: str, path: str, body: Any = None) -> Any:
-        request = urllib.request.Request(
-            f"{broker.admin_url}/admin/v2/{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            raw = answer.read()
-        return json.loads(raw) if raw else None
-
-    return call
+    return partial(call_admin, broker.admin_url)

@@ -1,14 +1,13 @@
 """Corners of the official client's interface against our broker."""
 
-import time
+import queue
 
-import pulsar
+import pytest
 
+import geminga
 from geminga.broker.serving.embedded import embedded
+from geminga.client.admin import admin
 from geminga.testing.apache_pulsar import free_ports
-
-Earliest = pulsar.InitialPosition.Earliest
-Shared = pulsar.ConsumerType.Shared
 
 
 def test_the_largest_messages_are_received(client, topic):
@@ -21,47 +20,6 @@ def test_the_largest_messages_are_received(client, topic):
         message = consumer.receive(timeout_millis=30_000)
         assert message.data() == payload
         consumer.acknowledge(message)
-
-
-def test_a_reader_reads_all_partitions(client, topic, admin):
-    admin("PUT", topic.replace("://", "/") + "/partitions", 3)
-    producer = client.create_producer(topic, batching_enabled=False)
-    for index in range(30):
-        producer.send(str(index).encode(), partition_key=str(index))
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    found = []
-    while reader.has_message_available():
-        found.append(int(reader.read_next(timeout_millis=30_000).data()))
-    assert sorted(found) == list(range(30))
-
-
-def test_added_partitions_have_the_subscriptions(client, topic, admin):
-    path = topic.replace("://", "/")
-    admin("PUT", f"{path}/partitions", 2)
-    consumer = client.subscribe(topic, "s")
-    consumer.close()
-    admin("POST", f"{path}/partitions", 4)
-    assert len(client.get_topic_partitions(topic)) == 4
-    assert admin("GET", f"{path}-partition-3/subscriptions") == ["s"], "new partitions have the subscriptions"
-
-
-def test_the_initial_subscription_of_a_dead_letter_topic_keeps_its_messages(client, topic):
-    dead = f"{topic}-dead"
-    policy = pulsar.ConsumerDeadLetterPolicy(1, dead_letter_topic=dead, initial_subscription_name="keep")
-    consumer = client.subscribe(
-        topic, "s", consumer_type=Shared, negative_ack_redelivery_delay_ms=50, dead_letter_policy=policy
-    )
-    client.create_producer(topic).send(b"bad")
-    for _ in range(2):
-        consumer.negative_acknowledge(consumer.receive(timeout_millis=30_000))
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            kept = client.subscribe(dead, "keep")
-            break
-        except pulsar.PulsarException:
-            assert time.monotonic() < deadline
-    assert kept.receive(timeout_millis=30_000).data() == b"bad"
 
 
 def test_a_consumer_that_stops_reading_does_not_block_others(broker, connect, topic):
@@ -97,18 +55,21 @@ def test_clients_reconnect_after_a_restart_on_the_same_port(connect, topic, tmp_
         client.close()
 
 
-def test_messages_of_many_topics_are_received_at_once(client, topic):
-    producers = [client.create_producer(f"{topic}-{number}") for number in range(150)]
-    for number, producer in enumerate(producers):
-        producer.send_async(str(number).encode(), lambda result, _id: None)
-    for producer in producers:
-        producer.flush()
-    readers = [client.create_reader(f"{topic}-{number}", pulsar.MessageId.earliest) for number in range(150)]
-    found = [reader.read_next(timeout_millis=30_000).data() for reader in readers]
-    assert found == [str(number).encode() for number in range(150)]
-
-
-def test_sequence_ids_continue_from_the_initial_one(client, topic):
-    producer = client.create_producer(topic, producer_name="p", initial_sequence_id=41)
-    producer.send(b"x")
-    assert producer.last_sequence_id() == 42
+@pytest.mark.parametrize("library", ["pulsar", "geminga"])
+def test_a_producer_held_by_a_quota_resumes(connect, topic, library):
+    with embedded(backlog_quota_bytes=20_000) as broker:
+        client = connect(broker.service_url) if library == "pulsar" else geminga.Client(broker.service_url)
+        subscriber = client.subscribe(topic, "s")
+        producer = client.create_producer(topic, batching_enabled=False, send_timeout_millis=30_000)
+        for _ in range(30):
+            producer.send(bytes(1000))
+        admin(broker.admin_url, "GET", "brokers/backlog-quota-check")
+        outcome: queue.Queue[object] = queue.Queue()
+        producer.send_async(b"held", lambda result, message_id: outcome.put(result))
+        with pytest.raises(queue.Empty):
+            outcome.get(timeout=1.5)
+        for _ in range(30):
+            subscriber.acknowledge(subscriber.receive(timeout_millis=30_000))
+        assert str(outcome.get(timeout=20)).endswith("Ok")
+        assert subscriber.receive(timeout_millis=30_000).data() == b"held"
+        client.close()

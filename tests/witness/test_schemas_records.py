@@ -9,7 +9,6 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import pulsar
 import pytest
 from pulsar import schema as theirs
 
@@ -105,13 +104,6 @@ def test_record_definitions_and_payloads_are_the_same(kind, name):
     assert plain(mine.decode(payload)) == plain(value(OURS, name))
 
 
-def test_primitive_and_text_schemas_are_the_same():
-    for name in ("StringSchema", "BytesSchema"):
-        info, other = getattr(ours, name)().schema_info(), getattr(theirs, name)().schema_info()
-        if info is not None:
-            assert (info.name, info.data.decode()) == (other.name(), other.schema())
-
-
 @pytest.fixture
 def here(broker):
     with geminga.Client(broker.service_url, operation_timeout_seconds=10) as mine:
@@ -193,36 +185,6 @@ def test_asyncio_reads_the_writers_version(here, broker, topic):
             return [(m.value().x, m.value().y) for m in (first, second, third)]
 
     assert asyncio.run(main()) == [(1, "none"), (2, "two"), (1, "none")]
-
-
-def test_both_libraries_refuse_incompatible_schemas(client, here, topic):
-    (our_old, _), (their_old, _) = evolved(ours), evolved(theirs)
-
-    class Other(ours.Record):
-        z = ours.String(required=True)
-
-    class TheirOther(theirs.Record):
-        z = theirs.String(required=True)
-
-    here.create_producer(topic, schema=ours.AvroSchema(our_old)).close()
-    for library, create, schema in (
-        (pulsar, client.create_producer, theirs.AvroSchema(TheirOther)),
-        (geminga, here.create_producer, ours.AvroSchema(Other)),
-        (geminga, here.create_producer, ours.StringSchema()),
-        (pulsar, client.create_producer, theirs.JsonSchema(their_old)),
-    ):
-        with pytest.raises(library.IncompatibleSchema):
-            create(topic, schema=schema)
-    for library, subscribe, schema in (
-        (pulsar, client.subscribe, theirs.AvroSchema(TheirOther)),
-        (geminga, here.subscribe, ours.AvroSchema(Other)),
-    ):
-        with pytest.raises(library.IncompatibleSchema):
-            subscribe(topic, "s", schema=schema)
-    producer = here.create_producer(topic, schema=ours.AvroSchema(our_old))
-    with pytest.raises(geminga.IncompatibleSchema):
-        producer.with_schema(ours.AvroSchema(Other))
-    producer.send(our_old(x=1))
 
 
 def test_protobuf_messages_are_read_by_both_libraries(client, here, topic):

@@ -11,11 +11,10 @@ from waiting import eventually
 
 import geminga.spark
 from geminga import Client, MessageId
-from geminga.client.admin import admin
 from geminga.schema import AvroSchema, BytesSchema, ProtobufNativeSchema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 pytestmark = pytest.mark.spark
 
@@ -95,27 +94,6 @@ def test_a_restarted_stream_reads_the_columns_of_a_grown_schema(
     assert rows == {"Oslo": None, "Bergen": 12}
 
 
-@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
-def test_a_written_frame_is_read_back(spark, pulsar_broker, pulsar_topic, kind):
-    frame = spark.sql(
-        "SELECT id, named_struct('x', id / 2, 'words', array('a', null)) AS part,"
-        " map('k', date'2024-02-29') AS days,"
-        " timestamp'2024-02-29 12:00:00.123456' AS at, CAST(id AS DECIMAL(10, 2)) AS price, X'00FF' AS raw,"
-        " CAST(null AS STRING) AS nothing, CAST(id AS STRING) AS __key FROM range(1000)"
-    )
-    given = {"service.url": pulsar_broker.service_url, "valueSchema": kind, "topic": pulsar_topic}
-    frame.write.format("pulsar").options(**given).mode("append").save()
-    found = spark.read.format("pulsar").options(**given).load().drop("__key")
-    columns = [name for name in frame.columns if name != "__key"]
-    assert found.select(columns).schema.simpleString() == frame.select(columns).schema.simpleString()
-    assert sorted(map(str, found.select(columns).collect())) == sorted(
-        map(str, frame.select(columns).collect())
-    )
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW target USING pulsar OPTIONS ({sql_options(given)})")
-    spark.sql("INSERT INTO target (id, part) VALUES (1000, named_struct('x', 0.5D, 'words', array('w')))")
-    assert spark.table("target").where("id = 1000").select("part.words").collect()[0].words == ["w"]
-
-
 def test_progress_reports_malformed_messages(spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
     import geminga.spark
 
@@ -149,68 +127,6 @@ def test_progress_reports_malformed_messages(spark, pulsar_broker, pulsar_client
         path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()
     ]
     assert not [text for text in shown if "canary" in text]
-
-
-def sql_options(given: dict[str, str]) -> str:
-    return ", ".join(f"'{name}' '{value}'" for name, value in given.items())
-
-
-def letters_of(client: Client, topic: str) -> list[bytes]:
-    found = []
-    with client.create_reader(topic, MessageId.earliest) as reader:
-        while reader.has_message_available():
-            found.append(reader.read_next(20_000).data())
-    return found
-
-
-def test_dead_letters_of_repeated_tasks_are_stored_once(
-    spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path
-):
-    """The sink reads each micro-batch twice, and a restarted query reads the last one again."""
-    path = "namespaces/public/default/deduplication"
-    admin(pulsar_broker.admin_url, "POST", path, True)
-
-    def mixed(first: int) -> list[bytes]:
-        bad = [b"bad-%d" % number for number in range(first, first + 10)]
-        publish(
-            pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading(str(first + n)) for n in range(10)]
-        )
-        publish(pulsar_client, pulsar_topic, BytesSchema(), bad)
-        return bad
-
-    given = {
-        "service.url": pulsar_broker.service_url, "valueSchema": "TOPIC", "startingOffsets": "earliest",
-        "deadLetterPath": str(tmp_path / "letters"), "deadLetterTopic": f"{pulsar_topic}-letters",
-        "columns": "station", "maxEntriesPerTrigger": "15",
-    }  # fmt: skip
-    seen: dict[int, list[str]] = {}
-
-    def sink(rows: DataFrame, batch: int) -> None:
-        rows.count()
-        seen[batch] = [row.station for row in rows.collect()]
-
-    def run() -> None:
-        source = spark.readStream.format("pulsar").options(**given).load(pulsar_topic)
-        checkpoint = str(tmp_path / "checkpoint")
-        writer = source.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
-        writer.trigger(availableNow=True).start().awaitTermination()
-
-    try:
-        bad = mixed(0)
-        run()
-        commits = tmp_path / "checkpoint/commits"
-        last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
-        (commits / str(last)).unlink()
-        (commits / f".{last}.crc").unlink(missing_ok=True)
-        bad += mixed(10)
-        run()
-    finally:
-        admin(pulsar_broker.admin_url, "POST", path, False)
-    assert sorted(int(each) for some in seen.values() for each in some) == list(range(20))
-    found = spark.read.parquet(str(tmp_path / "letters"))
-    assert found.select("query").distinct().count() == 1
-    assert sorted(bytes(row.value) for row in found.collect()) == sorted(bad)
-    assert sorted(letters_of(pulsar_client, f"{pulsar_topic}-letters")) == sorted(bad)
 
 
 def test_progress_reports_left_out_messages(spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
@@ -248,15 +164,3 @@ def test_a_frame_written_as_protobuf_is_read_back(spark, pulsar_broker, pulsar_c
     # As any other client has them.
     with pulsar_client.create_reader(pulsar_topic, MessageId.earliest) as reader:
         assert message.FromString(reader.read_next(20_000).data()).file_name.isdigit()
-
-
-def test_a_compacted_topic_is_read_by_its_newest_values(spark, pulsar_broker, pulsar_client, pulsar_topic):
-    with pulsar_client.create_producer(pulsar_topic) as producer:
-        for number in range(60):
-            producer.send(b"%d" % number, partition_key=f"k{number % 6}")
-    path = f"{pulsar_topic.replace('://', '/')}/compaction"
-    admin(pulsar_broker.admin_url, "PUT", path)
-    eventually(lambda: admin(pulsar_broker.admin_url, "GET", path)["status"] == "SUCCESS")
-    reader = spark.read.format("pulsar").option("service.url", pulsar_broker.service_url)
-    found = reader.option("readCompacted", "true").load(pulsar_topic)
-    assert sorted(int(row.value) for row in found.collect()) == list(range(54, 60))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
-import math
 from typing import Any
 
 import pyarrow as pa
@@ -124,16 +123,6 @@ def test_types_that_arrow_cannot_parse_are_read():
     }  # fmt: skip
     assert (second["at"], second["day"], second["price"]) == (moment, day, decimal.Decimal("3.00"))
     assert (third["day"], third["any"]) == (day, {"member0": 5, "member1": None})
-
-
-def test_nan_and_infinity_are_read_as_numbers():
-    found, damaged = JsonReader(node(("x", "double"))).read(
-        payloads(b'{"x":NaN}', {"x": "Infinity"}, {"x": 2})
-    )
-    assert not damaged.any()
-    first, *rest = (row["x"] for row in found.to_pylist())
-    assert math.isnan(first)
-    assert rest == [math.inf, 2.0]
 
 
 @pytest.mark.parametrize("bad", [b"{", b'{"id":"x"}', b'{"name":5}', b'{"name":"\\ud800"}'])
