@@ -598,28 +598,6 @@ def test_advice_for_a_quota_names_another_subscription_that_exceeds_it(make_harn
     assert not advice["effects"]["producersContinue"]
 
 
-def test_a_raised_limit_lets_a_blocked_consumer_continue(make_harness, make_entry):
-    case = Case(make_harness(unacked_messages_per_consumer_max=3), make_entry)
-    peer = case.subscribe()
-    case.publish(5)
-    assert len(peer.messages()) == 3
-    case.run(command_in(case.finding("unacked-limit")["mend"], "geminga topics policy"))
-    assert len(peer.messages()) == 2
-    assert case.stopping() == []
-
-
-def test_acknowledgement_rates_count_messages(case):
-    peer = case.subscribe()
-    case.publish(40)
-    case.harness.advance(1)
-    _, subscription = case.harness.actions.cursors.found(NAME, "s")
-    [consumer] = subscription.consumers
-    consumer.rates_now(case.harness.now)
-    peer.ack(*[(0, entry) for entry in range(40)])
-    case.harness.advance(10)
-    assert consumer.rates_now(case.harness.now)[3] == pytest.approx(40 / 11, abs=0.1)
-
-
 def test_a_quota_that_is_no_longer_exceeded_is_not_reported(make_harness, make_entry):
     """Housekeeping notes an exceeded quota, and only later that it is not any more."""
     case = Case(make_harness(backlog_quota_bytes=2_000), make_entry)

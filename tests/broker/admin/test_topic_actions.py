@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.admin.errors import AdminRefusal, admin_error
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.topic_actions import JoinedCompletion
 from geminga.broker.cooperative import at_once
-from geminga.broker.refusal import Refused
 from geminga.errors import StoreStopped
 from geminga.ids import MessageId, TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -225,42 +224,6 @@ def test_a_reset_without_a_place_is_refused(harness, make_entry):
     refused(404, topics.cursors.reset, NAME, "absent", ignore, timestamp_ms=0)
 
 
-def test_skipping_counts_open_entries(harness, make_entry):
-    topics = fill(harness, make_entry)
-    topics.topics.find(NAME).subscriptions["s"].cursor.acknowledge(1)
-    topics.cursors.skip(NAME, "s", 2, ignore)
-    assert read(harness) == [b"m3", b"m4"]
-    topics.cursors.skip(NAME, "s", 100, ignore)
-    assert read(harness) == []
-
-
-def test_expiring_passes_over_older_messages(harness, make_entry):
-    topics = fill(harness, make_entry)
-    harness.advance(10)
-    topics.cursors.expire(NAME, "s", ignore, seconds=7)
-    harness.restart()
-    assert read(harness) == [b"m3", b"m4"]
-
-
-def test_skipped_messages_are_taken_from_connected_consumers(harness, make_entry):
-    topics = fill(harness, make_entry)
-    shared = harness.peer()
-    shared.subscribe(TOPIC, "sh", kind="Shared", permits=2)
-    assert len(shared.payloads()) == 2
-    topics.cursors.skip_all(NAME, "sh", ignore)
-    shared.command("flow", consumer_id=1, messagePermits=10)
-    assert shared.payloads() == []
-    assert shared.session.consumers[1].unacked_messages == 0
-
-
-def test_properties_of_a_topic_survive_a_restart(harness, topics):
-    topics.create(NAME, ignore)
-    topics.set_properties(NAME, {"a": "1"}, ignore)
-    harness.restart()
-    assert harness.actions.properties(NAME) == {"a": "1"}
-    refused(404, topics.properties, PARTS)
-
-
 def test_joined_reports_once_with_the_first_error():
     said: list[Any] = []
     joined = JoinedCompletion(3, said.append)
@@ -272,11 +235,6 @@ def test_joined_reports_once_with_the_first_error():
     assert said == [first]
     JoinedCompletion(0, said.append)
     assert said == [first, None]
-
-
-def test_error_codes_become_http_statuses():
-    assert admin_error(Refused(pb.TopicNotFound, "x")).status == 404
-    assert admin_error(Refused(pb.UnknownError, "x")).status == 500
 
 
 def test_expiring_to_a_position_never_goes_back(harness, make_entry):
