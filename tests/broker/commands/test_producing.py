@@ -34,14 +34,6 @@ def test_generated_names_are_never_reused(harness):
     assert harness.peer().producer(TOPIC).producer_name not in names
 
 
-def test_the_answer_to_a_new_producer_has_the_fields_that_clients_need(harness):
-    answer = harness.peer().producer(TOPIC)
-    assert answer.last_sequence_id == -1
-    assert answer.HasField("schema_version")
-    assert answer.producer_ready
-    assert not answer.HasField("topic_epoch")
-
-
 def test_a_live_producer_id_gets_its_own_producer_again(harness):
     peer = harness.peer()
     name = peer.producer(TOPIC).producer_name

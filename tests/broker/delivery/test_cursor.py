@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import time
 from collections.abc import Iterable
 from random import Random
@@ -321,19 +320,6 @@ def test_long_acknowledgement_sets_cost_their_length():
     assert words_from_bits(bits) == given
 
 
-def test_an_acknowledgement_set_is_bounded_by_its_batch():
-    given = [-1] * (1 << 17)  # a mebibyte
-    begin = time.thread_time()
-    for offset in range(1000):
-        new_cursor(0, BatchesOf(10)).acknowledge_part(offset, given, 10)
-    assert time.thread_time() - begin < 1
-    cursor = new_cursor(0, BatchesOf(10))
-    assert cursor.acknowledge_part(3, given, 10) == 10
-    assert cursor.acknowledge_part(3, [-2, *given], 10) == 9
-    assert cursor.batches == {3: 0b11_1111_1110}
-    assert len(cursor.take_delta()) < 70
-
-
 def test_an_entry_of_a_single_message_stores_no_ack_set():
     cursor = new_cursor(0, BatchesOf(1))
     assert cursor.acknowledge_part(3, [-1], 1) == 1
@@ -540,11 +526,6 @@ def test_bit_sets_equal_those_of_java():
     assert bits_from_words([0, 60], 70).bit_count() == 4
     assert words_from_bits(1 << 63) == [-(1 << 63)]
     assert bits_from_words([-(1 << 63)], 64) == 1 << 63
-
-
-def test_properties_are_stored_as_json():
-    cursor = new_cursor(0, properties={"ä": "ö"})
-    assert load(StoredValue(cursor.take_snapshot(), [])).properties == json.loads('{"ä": "ö"}')
 
 
 class FarCounts(BatchesOf):

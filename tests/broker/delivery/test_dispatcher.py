@@ -70,6 +70,19 @@ def test_dispatching_waits_for_a_slow_reader(harness, producer, kind):
     assert consumer.entry_ids() == [0, 1, 2]
 
 
+def test_requested_entries_follow_the_batch_size(harness):
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared", permits=1000)
+    consumer = peer.session.consumers[1]
+    assert consumer.entries_wanted == 1000
+    for _ in range(30):
+        consumer.send(0, 0, b"x", 100, 0, ())
+        consumer.permits = 1000
+    assert 10 <= consumer.entries_wanted <= 11
+    consumer.permits = -5
+    assert consumer.entries_wanted == 1
+
+
 # --- taking turns with everybody else ---
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
 def test_a_long_backlog_is_sent_in_pieces(harness, producer, monkeypatch, kind):

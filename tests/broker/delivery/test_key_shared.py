@@ -256,25 +256,6 @@ def test_each_keys_order_holds_while_consumers_join_and_leave(keyed, seed, monke
     assert acked | set(pending["last"]) == set(range(len(keys)))
 
 
-def test_a_leave_moves_the_entries_of_one_consumer_however_many_wait(harness, make_entry, lines_run):
-    lines = []
-    for topic, count in (("few", 10), ("many", 100)):
-        producer = harness.peer()
-        peers = [harness.peer() for _ in range(count)]
-        for index, peer in enumerate(peers):
-            peer.subscribe(topic, kind="Key_Shared", permits=5, consumer_name=f"c{index}")
-        producer.producer(topic)
-        for number in range(10 * count):
-            entry = make_entry(b"x", partition_key=str(number))
-            producer.send(number, entry)
-        lines.append(lines_run(peers.pop().disconnect))
-        for peer in peers:
-            peer.command("flow", consumer_id=1, messagePermits=1000)
-        received = sorted(offset for peer in peers for offset in peer.entry_ids())
-        assert received == list(range(10 * count))
-    assert lines[1] < 3 * lines[0]
-
-
 def test_entries_go_back_to_the_consumer_that_their_slot_is_bound_to(keyed):
     moving = next(key for key, owner in owner_of(KEYS, "alpha", "beta").items() if owner == "beta")
     alpha = keyed.consumer("alpha", permits=1)
