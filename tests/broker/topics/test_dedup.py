@@ -57,14 +57,6 @@ def test_duplicates_are_receipted_as_such(harness, make):
     assert stored(harness) == [b"10", b"11"]
 
 
-def test_producer_names_are_distinguished(harness, make):
-    one, _ = connect(harness, "one")
-    two, _ = connect(harness, "two")
-    one.send(5, make(5, "one"))
-    two.send(5, make(5, "two"))
-    assert len(stored(harness)) == 2
-
-
 def test_a_batch_counts_with_its_highest_sequence_id(harness, make):
     peer, _ = connect(harness)
     batch = make(0, num_messages_in_batch=3, highest_sequence_id=2)
