@@ -476,11 +476,6 @@ def test_a_lost_schema_version_does_not_renumber_the_others(lives):
     assert kept.put(name, schemas[1], auto_update=True) == 3
 
 
-def test_settling_unknown_damage_is_refused(lives):
-    with pytest.raises(Exception, match="no damaged thing is called nothing"):
-        settle(lives.harness.broker, "nothing", lambda error: None)
-
-
 def test_flipped_bits_of_a_brokers_key_records_are_survived():
     """The broker starts, the damage is named, every other topic and subscription works."""
     lives = Lives(ledger_seconds_max=86_400)
