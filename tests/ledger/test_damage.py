@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-import random
 
 import pytest
 
@@ -101,37 +100,6 @@ def check_names_entry(error: EntriesDamaged, ledger_id: int, entry_id: int) -> N
     assert damage.thing in str(error)
 
 
-def flips(disk: SimulatedDisk, step: int) -> list[tuple[str, int, int]]:
-    chance = random.Random(11)
-    return [
-        (path, offset, 1 << chance.randrange(8))
-        for path in LOGS
-        if path in disk.names
-        for offset in range(chance.randrange(step), len(disk.names[path].visible.rstrip(b"\0")), step)
-    ]
-
-
-@pytest.mark.parametrize("catalog", ["kept", "lost"])
-@pytest.mark.parametrize("clean", [True, False])
-def test_a_flipped_bit_loses_only_its_record(settings, catalog, clean, part):
-    """Without the catalog, or behind the checkpoint, each flip is found when opening."""
-    original = make_disk(settings, clean=clean)
-    for path, offset, bit in part(flips(original, 8), 4):
-        disk = original.copy()
-        if catalog == "lost":
-            disk.databases.clear()
-        disk.content(path)[offset] ^= bit
-        store = open_store(disk, settings)
-        found_at_start = bool(store.damage.found)
-        lost = audit(store)
-        if catalog == "lost" or not clean:
-            assert found_at_start, f"a flip in {path} at {offset} is not reported"
-        elif lost:
-            assert store.damage.found
-        check_takes_writes(store)
-        store.close()
-
-
 def check_takes_writes(store: FileStore) -> None:
     """A damaged store continues to work, and never gives an id twice."""
     for owner in ENTRIES:
@@ -147,20 +115,6 @@ def check_takes_writes(store: FileStore) -> None:
         store.keys.put(key, b"anew", nothing)
     store.poll()
     assert all(store.keys.get(key) is not None for key in KEYS)
-
-
-def test_verifying_on_open_finds_damage_before_the_checkpoint(settings):
-    original = make_disk(settings, clean=True)
-    for path, offset, bit in flips(original, 23):
-        disk = original.copy()
-        disk.content(path)[offset] ^= bit
-        store = open_store(disk, dataclasses.replace(settings, verify_on_open=True))
-        assert store.damage.found or offset < FILE_HEADER_BYTES
-        audit(store)
-        store.close()
-        store = open_store(disk, settings)
-        assert store.damage.found or offset < FILE_HEADER_BYTES, "damage is forgotten after a restart"
-        store.close()
 
 
 def test_zeroed_sectors_in_synced_data_are_damage(settings):

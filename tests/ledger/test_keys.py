@@ -82,20 +82,6 @@ def test_a_value_is_the_same_at_every_step_of_a_checkpoint(checkpoints):
     assert keys.get("nothing") is None
 
 
-def test_scan_continues_over_many_pages(checkpoints):
-    keys = checkpoints.keys
-    names = [f"key-{number:05}" for number in range(1600)]
-    for name in names[::2]:
-        keys.put(name, b"saved")
-    checkpoints.freeze()
-    checkpoints.write()
-    checkpoints.thaw()
-    for name in names[1::2]:
-        keys.put(name, b"new")
-    assert [key for key, _ in keys.scan("key-")] == names
-    assert [key for key, _ in keys.scan("key-001")] == names[100:200]
-
-
 @pytest.mark.parametrize("page_keys", [1, 2, 3, 7, 512])
 @pytest.mark.parametrize("seed", range(8))
 def test_scan_finds_keys_of_every_layer(checkpoints, monkeypatch, page_keys, seed):

@@ -167,18 +167,6 @@ def test_a_write_torn_at_any_byte_loses_no_confirmed_write(small_settings):
         torn_bytes += 1 if torn_bytes < 200 else 7
 
 
-def test_any_torn_write_loses_no_confirmed_write(small_settings):
-    history = count_operations(small_settings)
-    chance = random.Random(7)
-    for number, (kind, _) in enumerate(history, 1):
-        if kind != "write":
-            continue
-        disk, auditor = SimulatedDisk(), StoreAuditor()
-        plan = Plan(crash_at=number, torn_bytes=chance.randrange(1, 300))
-        assert run_until_power_loss(disk, small_settings, plan, auditor)
-        check_recovers(disk.crash(Fate("none", "all")), small_settings, auditor)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_repeated_power_loss_during_recovery_loses_nothing(small_settings, seed):
     """I10: at every operation of a recovery the power fails again, until one recovery completes."""
@@ -212,14 +200,6 @@ def test_weaker_sync_loses_only_the_end(small_settings, sync):
         assert store.damage.found == []
         auditor.check_restarted(store)
         store.close()
-
-
-def test_weaker_sync_loses_nothing_when_the_process_dies(small_settings):
-    settings = dataclasses.replace(small_settings, sync="never")
-    for crash_at in range(1, len(count_operations(settings)) + 1, 3):
-        disk, auditor = SimulatedDisk(), StoreAuditor()
-        assert run_until_power_loss(disk, settings, Plan(crash_at=crash_at), auditor)
-        check_recovers(disk.kill(), settings, auditor)
 
 
 @pytest.mark.parametrize("how", ["missing", "garbage", "foreign"])
