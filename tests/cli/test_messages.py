@@ -71,14 +71,6 @@ def test_too_few_messages_end_in_a_timeout(run):
     assert "1 of 2" in str(done.exception)
 
 
-def test_binary_payloads_are_base64_in_json(run, broker):
-    with broker.client() as client, client.create_producer("cli-binary") as producer:
-        producer.send(b"\xff\x00")
-    (row,) = _lines(run("consume", "cli-binary", "-n", "1", "--json"))
-    assert row["value_base64"] == "/wA="
-    assert "value" not in row
-
-
 @pytest.mark.parametrize(
     "words",
     ["topics delete cli-kept", "subscriptions delete cli-kept s", "namespaces delete public/default --force",
@@ -122,17 +114,6 @@ def test_a_property_without_a_value_is_wrong_usage(run):
     done = run("produce", "t", "-m", "x", "-p", "novalue", check=False)
     assert done.exit_code == 2
     assert "NAME=VALUE" in done.stderr
-
-
-def test_skipped_messages_are_not_delivered(run):
-    # Sent one by one: an entry is skipped as a whole.
-    for text in ("one", "two", "three"):
-        run("produce", "cli-skip", "-m", text)
-    run("consume", "cli-skip", "-s", "s", "-n", "1")
-    run("subscriptions", "skip", "--yes", "persistent://public/default/cli-skip", "s", "-n", "1")
-    assert [row["value"] for row in _lines(run("consume", "cli-skip", "-s", "s", "-n", "1", "--json"))] == [
-        "three"
-    ]
 
 
 def test_a_namespace_of_the_wrong_form_is_refused(run):
