@@ -6,7 +6,9 @@ import struct
 
 import pytest
 
-from geminga.broker.memory_backpressure import STALLED_SECONDS
+from geminga.broker.memory_backpressure import HELD_BY_PENDING, STALLED_SECONDS, MemoryBackpressure
+from geminga.broker.scheduler import Scheduler
+from geminga.broker.settings import BrokerSettings
 from geminga.wire.frames import FRAME_PADDING, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -137,3 +139,39 @@ def test_a_peer_that_never_reads_again_is_disconnected(harness):
     peer.answers_pings = False
     harness.advance(61)
     assert peer.is_closed
+
+
+class Waiting:
+    """As much of a peer as the ledger needs."""
+
+    is_read = True
+
+    def __init__(self, pending_bytes: int) -> None:
+        self.pending_bytes = pending_bytes
+        self.held = 0
+
+    def hold(self, why: int) -> None:
+        self.held |= why
+
+    def release(self, why: int) -> None:
+        self.held &= ~why
+
+    def close(self) -> None: ...
+
+
+def test_peers_resume_below_their_own_and_the_common_limit():
+    settings = BrokerSettings(memory=True)
+    each, everybody = settings.pending_bytes_per_peer_max, settings.pending_bytes_max
+    ledger = MemoryBackpressure(Scheduler(0.0, 0), settings)
+    small, large = Waiting(1), Waiting(each)
+    for peer in (small, large):
+        ledger.pause(peer)
+    ledger.pending_bytes = everybody
+    ledger.resume()
+    assert (small.held, large.held) == (HELD_BY_PENDING, HELD_BY_PENDING), "all together have too much"
+    ledger.pending_bytes = everybody // 2
+    ledger.resume()
+    assert (small.held, large.held) == (0, HELD_BY_PENDING), "one has too much itself"
+    small.held, large.pending_bytes = HELD_BY_PENDING, each // 2
+    ledger.resume()
+    assert (small.held, large.held) == (HELD_BY_PENDING, 0), "who goes on is not told again"
