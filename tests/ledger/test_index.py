@@ -46,6 +46,25 @@ def change(ledger_id: int, first: int):  # type: ignore[no-untyped-def]
     return ledger.freeze()
 
 
+def test_entries_are_found_in_every_layer(catalog):
+    index = Index(catalog)
+    ledger = LedgerState(3, "owner", 500, 0)
+    ledger.set_position(500, 7001, 1, 0)
+    ledger.freeze()
+    ledger.set_position(501, 7002, 1, 0)
+    for entry_id, position in ((0, 3064), (99, 3163), (100, 3164), (499, 3563), (500, 7001), (501, 7002)):
+        located = index.locate(ledger, entry_id)
+        assert located is not None
+        assert index.position(3, *located) == position
+    assert index.locate(ledger, 502) is None
+    index.moved_frozen[3] = {7: 111}
+    index.moved[3] = {8: 222}
+    for entry_id, position in ((7, 111), (8, 222), (9, 3073)):
+        located = index.locate(ledger, entry_id)
+        assert located is not None
+        assert index.position(3, *located) == position
+
+
 def test_the_cache_is_bounded_and_forgets_ledgers(catalog, monkeypatch):
     monkeypatch.setattr(index_module, "CHUNKS_MAX", 5)
     index, read, chunk = Index(catalog), list[int](), catalog.chunk
