@@ -117,54 +117,11 @@ def test_deleting_no_ledgers_deletes_none_after_a_restart(small_settings):
     store.close()
 
 
-FATES = [
-    ("none", "none", "last"),
-    ("all", "all", "last"),
-    ("some", "all", "last"),
-    ("some", "none", "some"),
-    ("all", "none", "first"),
-    ("some", "some", "some"),
-]
-
-
-@pytest.mark.parametrize(("data", "names", "databases"), FATES)
-def test_power_loss_at_any_operation_loses_no_confirmed_write(small_settings, data, names, databases, part):
-    for crash_at in part(range(1, len(count_operations(small_settings)) + 1), 3):
-        disk, auditor = SimulatedDisk(), StoreAuditor()
-        assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
-        fate = Fate(data, names, databases, random.Random(crash_at))
-        check_recovers(disk.crash(fate), small_settings, auditor)
-
-
 def test_a_kill_at_any_operation_loses_no_confirmed_write(small_settings, part):
     for crash_at in part(range(1, len(count_operations(small_settings)) + 1), 3):
         disk, auditor = SimulatedDisk(), StoreAuditor()
         assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
         check_recovers(disk.kill(), small_settings, auditor)
-
-
-def test_a_write_torn_at_any_byte_loses_no_confirmed_write(small_settings):
-    history = count_operations(small_settings)
-    writes = [n for n, (kind, path) in enumerate(history, 1) if kind == "write" and "log-" in path]
-    number = writes[len(writes) // 2]
-    torn_bytes = 0
-    while True:
-        disk, auditor = SimulatedDisk(), StoreAuditor()
-        filesystem = FaultyFileSystem(disk, Plan(crash_at=number, torn_bytes=torn_bytes))
-        with pytest.raises(PowerLoss):
-            write_history(
-                auditor,
-                FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False),
-            )
-        size = filesystem.last_write_bytes
-        after = disk.crash(Fate("none", "all"))
-        store = open_store(after, small_settings)
-        assert store.damage.found == []
-        auditor.check_restarted(store)
-        store.close()
-        if torn_bytes >= size:
-            return
-        torn_bytes += 1 if torn_bytes < 200 else 7
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -173,27 +173,6 @@ def test_all_pending_writes_get_the_failure_in_order(small_settings):
     store.close()
 
 
-def test_the_space_of_deleted_ledgers_is_freed(small_settings):
-    disk = SimulatedDisk()
-    store = open_store(disk, small_settings)
-    kept = store.create_ledger("kept")
-    for number in range(100):
-        ledger = store.create_ledger("short-lived")
-        for _ in range(5):
-            store.append(ledger, bytes([number]) * 300, nothing)
-        store.keys.merge("cursor", b"%d" % number)
-        if number % 20 == 0:
-            store.append(kept, b"kept %d" % number, nothing)
-        store.delete_ledgers([ledger])
-        store.poll()
-    store.checkpoint()
-    store.checkpoint()
-    assert store.stats().disk_bytes < 16 * 1024
-    assert sum(len(inode.visible) for path, inode in disk.names.items() if "log-" in path) < 20 * 1024
-    assert store.read(kept, 0, entries_max=9, bytes_max=999) == [b"kept %d" % n for n in range(0, 100, 20)]
-    store.close()
-
-
 def test_idle_ledgers_and_keys_leave_memory(small_settings):
     store = open_store(SimulatedDisk(), small_settings)
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(300)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import random
 import struct
 import subprocess
@@ -405,55 +404,6 @@ def test_a_ledger_deleted_during_its_offload_leaves_no_files():
         check_tier(store, disk)
         assert store.tier.offloaded(TOPIC) == []
         store.close()
-
-
-def test_offloading_works_with_threads_on_disk(tmp_path, monkeypatch):
-    import threading
-
-    ready = threading.Event()
-    local = FileStore.open(tmp_path / "store", wakeup=ready.set)
-    store = TieredStore(local, FolderStorage(RealFileSystem(), str(tmp_path / "tier")), wakeup=ready.set)
-    ledger_id = store.create_ledger(TOPIC)
-    entries = [entry(number) + bytes(number % 5000) for number in range(9000)]
-
-    def wait(reports: Reports, count: int = 1) -> None:
-        while len(reports.found) < count:
-            assert ready.wait(60)
-            ready.clear()
-            store.poll()
-
-    reports = Reports()
-    for each in entries:
-        store.append(ledger_id, each, reports)
-    wait(reports, len(entries))
-    reports = Reports()
-    store.tier.offload(TOPIC, ledger_id, 1, reports, offset=0)
-    wait(reports)
-    assert reports.is_well, reports.found
-    reports = Reports()
-    store.tier.drop_local(TOPIC, ledger_id, reports)
-    wait(reports)
-    assert reports.is_well, reports.found
-    got: list[bytes] = []
-    while len(got) < len(entries):
-        reported = Reports()
-
-        def done(found: list[bytes], error: StoreError | None, reported: Reports = reported) -> None:
-            got.extend(found)
-            reported(error)
-
-        ahead = ReadAhead(500, 1 << 20)
-        assert (
-            store.fetch(ledger_id, len(got), entries_max=500, bytes_max=1 << 20, ahead=ahead, done=done)
-            is None
-        )
-        wait(reported)
-        assert reported.is_well, reported.found
-    assert got == entries
-    assert store.tier.tier_stats.ledgers == 1
-    kept = json.loads((tmp_path / "tier" / folder_of(TOPIC) / "manifest.json").read_text())
-    assert kept["ledgers"][0]["entries"] == len(entries)
-    store.close()
 
 
 def test_a_check_reports_offloaded_ledgers_and_damaged_files():
