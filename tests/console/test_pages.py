@@ -20,6 +20,7 @@ from playwright.sync_api import expect
 from geminga.broker.rules.tokens import make_token
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.support.disk_stores import succeeded
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
@@ -33,10 +34,6 @@ def subscription_url(served: Any, topic: str = TOPIC, subscription: str = "s") -
 
 def topic_url(served: Any, topic: str = TOPIC) -> str:
     return f"{served.url}/#/t/{quote(topic, safe='')}"
-
-
-def done(error: Exception | None) -> None:
-    assert error is None
 
 
 class Story:
@@ -80,7 +77,7 @@ class Story:
     def policy(self, name: str, value: Any) -> None:
         self.do(
             lambda: (
-                self.harness.broker.namespaces.set_topic_policy(NAME, name, value, done),
+                self.harness.broker.namespaces.set_topic_policy(NAME, name, value, succeeded),
                 self.harness.poll(),
             )
         )

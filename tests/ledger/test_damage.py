@@ -7,25 +7,17 @@ import pickle
 
 import pytest
 
-from geminga.errors import StoreDamaged, StoreError
+from geminga.errors import StoreDamaged
 from geminga.ledger.damage import Damage, EntriesDamaged
 from geminga.ledger.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, GROUP_MAGIC, encode_file_header
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from geminga.testing.faulty_filesystem import SimulatedDisk
+from tests.support.disk_stores import FOLDER, open_store, succeeded
 
-FOLDER = "/data/store"
 LOGS = [f"{FOLDER}/log-{number:010d}" for number in (1, 2, 3)]
 ENTRIES = {owner: [f"{owner} {n} ".encode() * 60 for n in range(12)] for owner in ("a", "b")}
 KEYS = {f"key-{n}": (b"value %d" % n, (b"delta",)) for n in range(3)}
-
-
-def nothing(error: StoreError | None) -> None:
-    assert error is None
-
-
-def open_store(disk: SimulatedDisk, settings: StoreSettings) -> FileStore:
-    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
 
 
 @pytest.fixture
@@ -42,11 +34,11 @@ def make_disk(settings: StoreSettings, *, clean: bool) -> SimulatedDisk:
     ledgers = {owner: store.create_ledger(owner) for owner in ENTRIES}
     for number in range(12):
         for owner, ledger in ledgers.items():
-            store.append(ledger, ENTRIES[owner][number], nothing)
+            store.append(ledger, ENTRIES[owner][number], succeeded)
         if number % 4 == 0:
             key = f"key-{number // 4}"
-            store.keys.put(key, KEYS[key][0], nothing)
-            store.keys.merge(key, KEYS[key][1][0], nothing)
+            store.keys.put(key, KEYS[key][0], succeeded)
+            store.keys.merge(key, KEYS[key][1][0], succeeded)
         store.poll()
     if clean:
         store.close()
@@ -104,15 +96,15 @@ def check_takes_writes(store: FileStore) -> None:
     """A damaged store continues to work, and never gives an id twice."""
     for owner in ENTRIES:
         for info in store.ledgers(owner):
-            entry_id = store.append(info.ledger_id, b"after", nothing)
+            entry_id = store.append(info.ledger_id, b"after", succeeded)
             assert entry_id >= 12, "an entry id is given twice"
             store.poll()
             assert store.read(info.ledger_id, entry_id, entries_max=1, bytes_max=99) == [b"after"]
     ledger = store.create_ledger("new")
     assert ledger > 1, "a ledger id is given twice"
-    assert store.append(ledger, b"x", nothing) == 0
+    assert store.append(ledger, b"x", succeeded) == 0
     for key in KEYS:
-        store.keys.put(key, b"anew", nothing)
+        store.keys.put(key, b"anew", succeeded)
     store.poll()
     assert all(store.keys.get(key) is not None for key in KEYS)
 
@@ -184,7 +176,7 @@ def test_the_entries_of_a_missing_file_are_one_damage(settings):
     with open_store(disk, settings) as store:
         ledger = store.create_ledger("a")
         for _ in range(count):
-            store.append(ledger, b"x", nothing)
+            store.append(ledger, b"x", succeeded)
         store.poll()
     disk.remove(LOGS[0])
     store = open_store(disk, settings)
@@ -288,7 +280,7 @@ def test_file_of_another_store_is_reported_and_left_alone(settings):
     with_other_bytes = open_store(other, settings)
     ledger = with_other_bytes.create_ledger("a")
     for number in range(9):
-        with_other_bytes.append(ledger, b"other %d" % number * 99, nothing)
+        with_other_bytes.append(ledger, b"other %d" % number * 99, succeeded)
     with_other_bytes.close()
     foreign = bytes(other.names[LOGS[0]].visible)
     disk.content(LOGS[0])[:] = foreign
@@ -360,7 +352,7 @@ def test_group_magic_inside_entries_is_not_taken_for_a_group(settings):
     content = bytes(disk.names[LOGS[0]].visible) if LOGS[0] in disk.names else b""
     entries = [b"%d" % n + GROUP_MAGIC * 9 + content[:200] + bytes(GROUP_HEADER_BYTES) for n in range(6)]
     for entry in entries:
-        store.append(ledger, entry, nothing)
+        store.append(ledger, entry, succeeded)
         store.poll()
     store.close()
     disk.databases.clear()
@@ -395,16 +387,16 @@ def test_ids_of_damaged_entries_at_the_tail_are_not_reused(settings):
     """Creations and entries in the lost end may have been receipted, acknowledged and remembered."""
     disk = SimulatedDisk()
     store = open_store(disk, settings)
-    store.keys.put("first", b"", nothing)
+    store.keys.put("first", b"", succeeded)
     store.poll()
     start = len(disk.names[LOGS[0]].visible.rstrip(b"\0"))
     store.keys.put("second", b"")
     old = store.create_ledger("old")
     for _ in range(5):
-        store.append(old, b"entry", nothing)
+        store.append(old, b"entry", succeeded)
     store.poll()
     new = store.create_ledger("new")
-    store.append(new, b"entry", nothing)
+    store.append(new, b"entry", succeeded)
     store.poll()
     disk.kill()
     content = disk.content(LOGS[0])

@@ -22,13 +22,8 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
+from tests.support.disk_stores import FOLDER, open_store
 from tests.support.store_auditor import StoreAuditor
-
-FOLDER = "/data/store"
-
-
-def open_store(disk: SimulatedDisk, settings: StoreSettings, plan: Plan | None = None) -> FileStore:
-    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk, plan), threads=False)
 
 
 def work(auditor: StoreAuditor, store: FileStore, rounds: int = 12) -> None:
