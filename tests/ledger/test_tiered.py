@@ -242,7 +242,7 @@ def pages(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("pages")
-@pytest.mark.parametrize("fate", ["none", "all", "some"])
+@pytest.mark.parametrize("fate", ["none", "all", "some", "killed"])
 def test_a_crash_at_any_step_loses_nothing_and_leaves_no_files(fate):
     for number in range(1, operations() + 1):
         disk = SimulatedDisk()
@@ -254,21 +254,8 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_no_files(fate):
         except (PowerLoss, ValueError):
             pass
         chance = random.Random(number)
-        after = disk.crash(Fate(fate, fate, "last", chance))
+        after = disk.kill() if fate == "killed" else disk.crash(Fate(fate, fate, "last", chance))
         check_after(after, kept, gone)
-
-
-@pytest.mark.usefixtures("pages")
-def test_a_process_that_dies_loses_nothing():
-    for number in range(1, operations() + 1):
-        disk = SimulatedDisk()
-        kept: dict[int, list[bytes]] = {}
-        gone: list[int] = []
-        try:
-            scenario(FaultyFileSystem(disk, Plan(crash_at=number)), kept, gone)
-        except (PowerLoss, ValueError):
-            pass
-        check_after(disk.kill(), kept, gone)
 
 
 @pytest.mark.usefixtures("pages")
@@ -355,21 +342,6 @@ def test_later_damage_of_a_file_is_reported_and_not_skipped():
     with pytest.raises(StoreError, match="which is not there") as reported:
         read(store, first)
     assert not isinstance(reported.value, EntriesDamaged | LedgerNotFound)
-    store.close()
-
-
-def test_damage_in_the_log_is_read_from_the_file():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
-    first = min(kept)
-    offload(store, first, drop=False)
-    position = position_of(store, first, 2)
-    store.close()
-    disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
-    store = open_store(FaultyFileSystem(disk))
-    assert read(store, first) == kept[first]
-    assert store.damage.entries_of(first) == []
     store.close()
 
 
@@ -529,7 +501,7 @@ def test_the_only_copy_is_not_given_up_when_it_cannot_be_read():
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known):
+def test_a_file_needed_for_damaged_local_entries_is_read_and_kept(is_known):
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -541,6 +513,7 @@ def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known):
     store = open_store(FaultyFileSystem(disk))
     if is_known:
         assert read(store, first) == kept[first]
+        assert store.damage.entries_of(first) == []
     Away(store, [True])
     reports = Reports()
     store.tier.drop_local(TOPIC, first, reports)
@@ -756,27 +729,10 @@ def test_a_failed_write_to_full_storage_takes_no_space():
     store.close()
 
 
-def test_trimmed_ledgers_free_the_space_of_full_storage():
-    tier = SimulatedDisk()
-    store = open_apart(tier)
-    kept = fill(store, ledgers=3)
-    for each in kept:
-        offload(store, each)
-    tier.others_bytes = tier.capacity_bytes - tier.used_bytes
-    first, second, third = kept
-    store.delete_ledgers([first])
-    settle(store)
-    assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [second, third]
-    check_tier(store, tier)
-    assert not store.tier.catalog.suspects()
-    assert read(store, third) == kept[third]
-    store.close()
-
-
-@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("end", ["closed", "killed", "not at all"])
 @pytest.mark.parametrize("room", [0, 300])
-def test_full_storage_is_claimed_when_a_broker_starts(end, room):
-    """The broker then frees space by itself, instead of waiting for an administrator."""
+def test_trimmed_ledgers_free_the_space_of_full_storage(end, room):
+    """A broker that starts claims it, instead of waiting for an administrator."""
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
     store = open_apart(tier, clock, disk)
     kept = fill(store, ledgers=3)
@@ -785,10 +741,11 @@ def test_full_storage_is_claimed_when_a_broker_starts(end, room):
     tier.others_bytes = tier.capacity_bytes - tier.used_bytes - room
     if end == "closed":
         store.close()
-    else:
+    elif end == "killed":
         disk = disk.kill()
-    store = open_apart(tier, clock, disk)
-    settle(store)
+    if end != "not at all":
+        store = open_apart(tier, clock, disk)
+        settle(store)
     assert store.tier.claim.is_held
     first, second, third = kept
     store.delete_ledgers([first])
