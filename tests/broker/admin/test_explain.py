@@ -367,23 +367,21 @@ def test_a_quota_that_stops_the_producers_is_reported(make_harness, make_entry):
     assert [each["kind"] for each in case.explain()["findings"]] == ["caught-up"]
 
 
-def test_a_fenced_subscription_is_reported(case):
+@pytest.mark.parametrize(
+    ("kind", "state", "command"),
+    [
+        ("fenced", {"fenced": True}, "geminga topics unload"),
+        ("harmed", {"harmed": "its record fails its checksum"}, "geminga subscriptions reset"),
+    ],
+)
+def test_a_fenced_or_damaged_subscription_is_reported(case, kind, state, command):
     case.create()
     case.publish(1)
-    case.harness.broker.topics.find(NAME).subscriptions["s"].fenced = True
-    finding = case.finding("fenced")
+    for name, value in state.items():
+        setattr(case.harness.broker.topics.find(NAME).subscriptions["s"], name, value)
+    finding = case.finding(kind)
     assert finding["stops"]
-    case.run(command_in(finding["mend"], "geminga topics unload"))
-    assert case.stopping() == ["nobody-connected"]
-
-
-def test_a_subscription_lost_to_damage_is_reported(case):
-    case.create()
-    case.publish(1)
-    case.harness.broker.topics.find(NAME).subscriptions["s"].harmed = "its record fails its checksum"
-    finding = case.finding("harmed")
-    assert finding["stops"]
-    case.run(command_in(finding["mend"], "geminga subscriptions reset"))
+    case.run(command_in(finding["mend"], command))
     assert case.stopping() == ["nobody-connected"]
 
 
