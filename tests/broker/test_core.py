@@ -34,27 +34,6 @@ def test_ids_only_grow_over_restarts(harness):
     assert len({ledger for ledger, _ in seen}) == 3
 
 
-def test_many_holes_survive_a_restart(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
-    topic = harness.broker.topics.find(NAME)
-    for _ in range(200_000):
-        topic.ledger.append(b"", 1, now_ms=0, limits=topic.limits, done=lambda error: None)
-    harness.poll()
-    topic.ledger.confirmed = topic.ledger.end
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC, kind="Shared", permits=0)
-    subscription = topic.subscriptions["s"]
-    for offset in range(0, 200_000, 2):
-        subscription.cursor.acknowledge(offset)
-    harness.broker.scheduler.mark_cursor(subscription)
-    harness.restart()
-    cursor = harness.broker.topics.find(NAME).subscriptions["s"].cursor
-    assert (cursor.mark, len(cursor.holes), cursor.backlog(200_000)) == (1, 99_999, 100_000)
-    value = harness.store.keys.get(f"cursor/{TOPIC}\x00s")
-    assert len(value.base) + sum(map(len, value.deltas)) < 700_000
-
-
 def test_a_failed_load_is_retried(harness, monkeypatch):
     peer = harness.peer()
     peer.producer(TOPIC)

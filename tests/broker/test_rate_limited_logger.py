@@ -21,13 +21,6 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("geminga.broker")]
 
 
-def test_few_lines_are_all_logged(harness, caplog):
-    refuse(harness, 3)
-    harness.advance(2 * PERIOD_SECONDS)
-    assert caplog.text.count("connection closed") == 3
-    assert "left out" not in caplog.text
-
-
 def test_the_number_of_suppressed_lines_is_logged(harness, caplog):
     refuse(harness, LINES_MAX + 1000)
     assert len(said(caplog)) == LINES_MAX

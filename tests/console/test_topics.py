@@ -323,9 +323,6 @@ def test_policies_are_in_words_with_where_they_were_set(create, served, page):
     expect(page.locator("dd", has_text="50,000")).to_contain_text("default")
 
 
-# --- history and events ---
-
-
 def test_policies_are_changed_with_their_effect_and_command(create, publish, served, page):
     create("orders", "billing")
     publish("orders", b"x", b"y", publish_time=served.harness.now_ms - 120_000)

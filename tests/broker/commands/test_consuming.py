@@ -123,14 +123,6 @@ def test_the_initial_position_counts_only_once(harness, producer):
     assert entries(peer) == [0]
 
 
-def test_a_rollback_starts_at_messages_of_that_many_seconds_ago(harness, producer, make_entry):
-    for sequence_id, age in enumerate((100, 50, 10)):
-        producer.send(sequence_id, make_entry(publish_time=harness.now_ms - age * 1000))
-    peer = harness.peer()
-    peer.subscribe(TOPIC, start_message_rollback_duration_sec=60)
-    assert entries(peer) == [1, 2]
-
-
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_rollback_waits_for_entries_that_are_slow_to_read(
     harness, producer, make_entry, monkeypatch, durable

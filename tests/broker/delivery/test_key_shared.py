@@ -89,14 +89,6 @@ def owner_of(keys: list[str], *names: str) -> dict[str, str]:
 KEYS = [f"key-{n}" for n in range(40)]
 
 
-def test_keys_go_to_the_consumers_of_the_documented_hash(keyed):
-    peers = {name: keyed.consumer(name) for name in ("alpha", "beta")}
-    keyed.publish(*KEYS)
-    owners = owner_of(KEYS, "alpha", "beta")
-    for name, peer in peers.items():
-        assert entries(peer) == [n for n, key in enumerate(KEYS) if owners[key] == name]
-
-
 def test_a_consumer_without_permits_holds_up_only_its_own_keys(keyed):
     stuck, going = keyed.consumer("alpha", permits=1), keyed.consumer("beta")
     keyed.publish(*KEYS)
