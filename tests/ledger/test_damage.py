@@ -146,17 +146,19 @@ def test_zeroed_or_cut_end_of_synced_data_is_damage(settings):
             store.close()
 
 
-@pytest.mark.parametrize("harmed", ["zeros behind the mark", "the mark"])
-def test_a_zero_filled_tail_or_a_damaged_mark_is_no_damage(settings, harmed):
-    disk = make_disk(settings, clean=False)
-    if harmed == "the mark":
-        disk.content(f"{FOLDER}/synced")[5] ^= 1
-    else:
-        disk.content(max(path for path in LOGS if path in disk.names)).extend(bytes(3000))
-    store = open_store(disk, settings)
-    assert store.damage.found == []
-    assert audit(store) == 0
-    store.close()
+def test_a_zero_filled_tail_or_a_damaged_mark_is_no_damage(settings):
+    original = make_disk(settings, clean=False)
+    mark = f"{FOLDER}/synced"
+    for harmed in ("tail", *range(len(original.content(mark)))):
+        disk = original.copy()
+        if isinstance(harmed, int):
+            disk.content(mark)[harmed] ^= 1
+        else:
+            disk.content(max(path for path in LOGS if path in disk.names)).extend(bytes(3000))
+        store = open_store(disk, settings)
+        assert store.damage.found == [], harmed
+        assert audit(store) == 0
+        store.close()
 
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
