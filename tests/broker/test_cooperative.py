@@ -1,7 +1,5 @@
 """Turns of the loop: long work is done in steps, and everybody has one before anybody has the next."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The whole core: restarts, crashes, the store underneath, and what one call into it does."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

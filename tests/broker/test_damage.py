@@ -1,7 +1,5 @@
 """A flipped bit in the store harms only the record that it hit: the broker starts and serves all others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

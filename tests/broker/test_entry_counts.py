@@ -1,7 +1,5 @@
 """Counts of messages and bytes against plain lists, over restarts, damage and little memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random

@@ -1,7 +1,5 @@
 """Faults of peers are logged, at a limited rate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

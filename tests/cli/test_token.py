@@ -1,7 +1,5 @@
 """``geminga token``: files and options of ``pulsar tokens``."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

@@ -1,7 +1,5 @@
 """Pages of tenants and namespaces, and of functions and mirrors."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 

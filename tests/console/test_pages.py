@@ -1,7 +1,5 @@
 """The console in a real Chromium: what a person sees, finds out and does there."""
 
-from __future__ import annotations
-
 import base64
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The console's topics, their messages and policies, in a real Chromium."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """A backup of a store in use is the store at one moment, under any load."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import itertools

@@ -1,7 +1,5 @@
 """Times of checkpoints, and a checkpoint that finds the disk full."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import sqlite3

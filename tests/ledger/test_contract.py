@@ -1,7 +1,5 @@
 """Contract of every store: one suite, run on all of them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

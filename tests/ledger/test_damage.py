@@ -1,7 +1,5 @@
 """I5: damaged bytes are never served and synced data is never silently cut, wherever the damage is."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 

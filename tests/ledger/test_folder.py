@@ -1,7 +1,5 @@
 """The store's folder: the lock against real second processes, other people's files, modes, versions."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Checking changes nothing and reports everything; repairing does what was reported."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Behaviour of the memory store alone; the rest is in test_contract."""
 
-from __future__ import annotations
-
 from geminga.ledger.memory import MemoryStore
 
 

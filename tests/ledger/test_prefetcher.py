@@ -1,7 +1,5 @@
 """Prefetcher: `done` is called when the requested rows were read, or with an error."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable

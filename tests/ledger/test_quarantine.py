@@ -1,7 +1,5 @@
 """Quarantine: the losses of damage, how long damage is listed, and how it is settled."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Recovery on the simulated disk: the power fails at every operation, and again during recovery."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import random

@@ -1,7 +1,5 @@
 """A full disk: nothing is lost or confirmed too early, and the store resumes by itself."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -3,8 +3,6 @@
 The common behaviour is in test_contract, power losses are in test_recovery.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import random

@@ -1,7 +1,5 @@
 """A store and its copies share a storage location: no store deletes files that another one needs."""
 
-from __future__ import annotations
-
 import errno
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Offloaded ledgers stay readable; a crash at any step loses nothing and leaves no file behind."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import random

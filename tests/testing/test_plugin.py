@@ -1,7 +1,5 @@
 """The pytest fixtures, used the way a project that installs the package uses them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The admin REST interface over HTTP: paths, bodies, status codes and reasons as Pulsar's tools expect."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Causes of a subscription that does not receive: each is found, named, and its advice works."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

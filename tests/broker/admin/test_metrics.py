@@ -1,7 +1,5 @@
 """Prometheus text: format, escaping, sums."""
 
-from __future__ import annotations
-
 import re
 import sys
 import urllib.request

@@ -1,7 +1,5 @@
 """Pages of other web sites are refused, under every host name."""
 
-from __future__ import annotations
-
 import http.client
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Previews: what is announced is what happens, and announcing it changes nothing."""
 
-from __future__ import annotations
-
 import importlib
 import shlex
 from collections.abc import Callable

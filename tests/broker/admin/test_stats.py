@@ -1,7 +1,5 @@
 """Stats have the shape that Pulsar's tools read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Overview of all subscriptions, those in most trouble first, for any number of them."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

@@ -1,7 +1,5 @@
 """Administrators' operations on topics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

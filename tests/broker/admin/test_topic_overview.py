@@ -1,7 +1,5 @@
 """Overview of all topics, with and without subscriptions, partitions as one."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SUBSCRIBE and the other commands of consumers."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Handles that are being created: what may happen before they are open."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.broker.commands.handles import Handles

@@ -1,7 +1,5 @@
 """PRODUCER, SEND, CLOSE_PRODUCER."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

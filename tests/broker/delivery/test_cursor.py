@@ -1,7 +1,5 @@
 """Cursors against a simple set model, in memory and over restarts."""
 
-from __future__ import annotations
-
 import errno
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Rules of all dispatchers: permits, slow readers, turns, and a store that fails to read."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Callable

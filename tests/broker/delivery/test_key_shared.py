@@ -1,7 +1,5 @@
 """Key_Shared: one key, one consumer, one order."""
 
-from __future__ import annotations
-
 import base64
 import random
 from collections import defaultdict

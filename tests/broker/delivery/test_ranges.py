@@ -1,7 +1,5 @@
 """The range set against a plain set of numbers."""
 
-from __future__ import annotations
-
 import time
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Assignment of slots to consumers."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

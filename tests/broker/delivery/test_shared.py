@@ -1,7 +1,5 @@
 """Shared: turns, priorities, redelivery and blocking."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exclusive and Failover: the active consumer, and redelivery."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Schema compatibility: Avro's reading rules under each strategy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

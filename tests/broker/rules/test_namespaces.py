@@ -1,7 +1,5 @@
 """Clusters, tenants, namespaces and policies over a store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

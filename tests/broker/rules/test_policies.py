@@ -1,7 +1,5 @@
 """Policy checks and what is in force when layers are merged."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any

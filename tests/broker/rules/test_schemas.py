@@ -1,7 +1,5 @@
 """Schemas: versions, registration by producers and consumers, and what is kept."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The broker's sockets: start, stop, back-pressure, caps, bad peers, idleness."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """The broker as a process: start line, promises, exit codes, signals, speed of the first answer."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

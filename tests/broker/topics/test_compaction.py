@@ -1,7 +1,5 @@
 """Compaction: what is left of a topic, who gets it, and that nothing is lost on the way."""
 
-from __future__ import annotations
-
 import logging
 from random import Random
 from typing import Any

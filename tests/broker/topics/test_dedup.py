@@ -1,7 +1,5 @@
 """Deduplication: one copy of each (producer, sequence id), after any events in between."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """TTL, retention, and deletion of unused subscriptions and topics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The index of what is due: in order, once, and nothing lost by a crash."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any

@@ -3,8 +3,6 @@
 ``python -m benchmarks.topics`` does it with hundreds of thousands, and measures.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Offloading through a whole broker: by command, threshold and age; consumers, restarts, deletion, REST."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Partitioned topics are created, grown and deleted in slices: clients in between lose nothing."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

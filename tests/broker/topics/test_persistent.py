@@ -1,7 +1,5 @@
 """A topic's own doings that no command shows directly."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

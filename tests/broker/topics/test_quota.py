@@ -1,7 +1,5 @@
 """Backlog quotas: three actions, two limits, the errors for clients, and their end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

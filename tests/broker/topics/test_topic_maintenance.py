@@ -1,7 +1,5 @@
 """Policies that act by time: on topics in use, idle ones, and such that are not in memory, over restarts."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from typing import Any

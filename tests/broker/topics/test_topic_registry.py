@@ -1,7 +1,5 @@
 """Existing topics, and the topics in memory."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable
