@@ -1,7 +1,5 @@
 """A batch's messages by protobuf alone, slowly: what `geminga.broker.batch_rewrite` is held to."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from geminga.errors import CorruptPayload

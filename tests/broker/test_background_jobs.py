@@ -1,7 +1,5 @@
 """Background work runs in slices with pauses, and waits without blocking other work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches as compaction sees them, held to what protobuf alone reads in them."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A flipped bit in the store harms only the record that it hit: the broker starts and serves all others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -474,11 +472,6 @@ def test_a_lost_schema_version_does_not_renumber_the_others(lives):
         kept.get(name, 1)
     assert kept.get(name, 3) is None
     assert kept.put(name, schemas[1], auto_update=True) == 3
-
-
-def test_settling_unknown_damage_is_refused(lives):
-    with pytest.raises(Exception, match="no damaged thing is called nothing"):
-        settle(lives.harness.broker, "nothing", lambda error: None)
 
 
 def test_flipped_bits_of_a_brokers_key_records_are_survived():

@@ -1,7 +1,5 @@
 """A disk with little space: publishing is refused, all else works, and publishing resumes automatically."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Counts of messages and bytes against plain lists, over restarts, damage and little memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -179,19 +177,6 @@ def _small_blocks():
 
 CountsMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=20, deadline=None)
 TestCounts = CountsMachine.TestCase
-
-
-def test_runs_count_like_single_entries():
-    topic = Topic()
-    for count in (1, 3, 200, 256, 700, 840):
-        topic.append(an_entry(2, 300))
-        topic.append_run([an_entry(1, 100 + number % 50) for number in range(count)])
-    total = len(topic.model)
-    for _ in range(2):
-        for start in range(0, total, 97):
-            assert topic.counts.of(start) == topic.model[start]
-            assert topic.counts.between(start, total) == topic.expected(start, total)
-        topic.open()
 
 
 def test_single_messages_are_known_only_for_counts_in_memory():

@@ -4,8 +4,6 @@ Commands are generated from the schema, with edge values in every field, sane ha
 entries and flipped bytes. The core runs without sockets; an exception that leaves it is a failure.
 """
 
-from __future__ import annotations
-
 import random
 import struct
 from typing import Any

@@ -1,7 +1,5 @@
 """Selection of compaction: false batch headers, and keys that do not fit into memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 from random import Random
 from typing import Any

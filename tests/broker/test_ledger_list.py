@@ -1,7 +1,5 @@
 """A topic's list of ledgers, whole and after damage: no offset is ever used twice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

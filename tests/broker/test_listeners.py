@@ -1,7 +1,5 @@
 """Listener names: their notation, and what look-ups answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -21,6 +21,7 @@ from geminga.ledger.api import Buffer
 from geminga.wire.frames import encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import START_MS, Harness, Peer, entry_bytes
+from tests.support.disk_stores import succeeded
 
 MANY = 10_000
 LINE_SECONDS = 7e-8
@@ -153,10 +154,6 @@ class Stepped(Harness):
             assert self.longest * LINE_SECONDS < LONGEST_SECONDS, f"{name}: {self.longest} lines in one step"
 
 
-def done(error: object) -> None:
-    assert error is None
-
-
 def sender(harness: Stepped) -> Silent:
     peer = harness.peer()
     peer.command("producer", topic=TOPIC, producer_id=1, request_id=1)
@@ -193,13 +190,13 @@ def subscriptions(harness: Stepped) -> None:
         maintenance=partial(harness.advance, 61),
         policy=partial(harness.admin, policy, NAME, "message_ttl_in_seconds", 3),
         expiry=partial(harness.advance, 121),
-        end=partial(harness.admin, lambda: actions.topic(NAME).terminate(done)),
+        end=partial(harness.admin, lambda: actions.topic(NAME).terminate(succeeded)),
         disconnect=peer.disconnect,
         unload=partial(harness.admin, actions.unload, NAME),
         load=lambda: harness.peer().command(
             "subscribe", topic=TOPIC, subscription="s0", consumer_id=1, request_id=1, subType=0
         ),
-        delete=partial(harness.admin, actions.delete, NAME, True, done),
+        delete=partial(harness.admin, actions.delete, NAME, True, succeeded),
     )
 
 
@@ -239,7 +236,7 @@ def producers(harness: Stepped) -> None:
         policy=partial(
             harness.admin, policies.set_topic_policy, TopicName.parse("a"), "max_producers_per_topic", 3
         ),
-        end=partial(harness.admin, lambda: harness.actions.topic(TopicName.parse("a")).terminate(done)),
+        end=partial(harness.admin, lambda: harness.actions.topic(TopicName.parse("a")).terminate(succeeded)),
         unload=partial(harness.admin, harness.actions.unload, TopicName.parse("b")),
         maintenance=partial(harness.advance, 61),
         exclusive=holder.disconnect,
@@ -292,8 +289,8 @@ def acknowledged_ids(harness: Stepped) -> None:
         redelivery_by_key=partial(again, consumer_id=ord("k")),
         rest=partial(holder.ack, *ids, consumer_id=ord("s")),
         cumulative=partial(holder.ack, ids[-2], consumer_id=ord("x"), cumulative=True),
-        skip=partial(harness.admin, actions.cursors.skip, NAME, "k", MANY // 2, done),
-        skip_all=partial(harness.admin, actions.cursors.skip_all, NAME, "k", done),
+        skip=partial(harness.admin, actions.cursors.skip, NAME, "k", MANY // 2, succeeded),
+        skip_all=partial(harness.admin, actions.cursors.skip_all, NAME, "k", succeeded),
     )
 
 
@@ -311,8 +308,8 @@ def delayed_messages(harness: Stepped) -> None:
 def partitions(harness: Stepped) -> None:
     actions, name = harness.actions, TopicName.parse("p")
     harness.check(
-        create=partial(harness.admin, actions.create_partitioned, name, MANY, done),
-        delete=partial(harness.admin, actions.delete, name, True, done),
+        create=partial(harness.admin, actions.create_partitioned, name, MANY, succeeded),
+        delete=partial(harness.admin, actions.delete, name, True, succeeded),
     )
 
 

@@ -1,7 +1,5 @@
 """Many ledgers that look like one list."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

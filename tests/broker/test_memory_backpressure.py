@@ -1,7 +1,5 @@
 """Memory held for peers: each account has a limit, and reaching it slows only the peers that cause it."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """Positions in a topic that are found by reading entries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Costs in proportion, as numbers of lines of Python: of n and 10 n objects, and of single steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

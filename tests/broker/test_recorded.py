@@ -6,8 +6,6 @@ repeated frames only once, so a FLOW follows each SUBSCRIBE, and a PRODUCER is a
 SENDs were kept.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The agenda: order of timers, and that what fails harms nothing else."""
 
-from __future__ import annotations
-
 import heapq
 import logging
 from collections.abc import Callable

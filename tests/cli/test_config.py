@@ -1,7 +1,5 @@
 """`geminga config` and the sources of the settings of `geminga standalone`."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

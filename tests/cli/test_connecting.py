@@ -1,7 +1,5 @@
 """Selection of the cluster and of authentication: options, environment, contexts."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Callable

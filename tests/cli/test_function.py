@@ -1,7 +1,5 @@
 """``geminga function run``: from a terminal's point of view."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

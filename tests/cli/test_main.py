@@ -1,7 +1,5 @@
 """The command line as a user meets it: a process of its own."""
 
-from __future__ import annotations
-
 import errno
 import io
 import logging

@@ -1,7 +1,5 @@
 """Tools for assistants: commands of the command line by the Model Context Protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -1,7 +1,5 @@
 """produce, consume and topics against an embedded broker."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The table of ``geminga top`` on terminals of different sizes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from typing import Any

@@ -1,7 +1,5 @@
 """`geminga tune`: wrong options are reported in a sentence before work starts, without a traceback."""
 
-from __future__ import annotations
-
 import sys
 
 import pyarrow as pa

@@ -4,8 +4,6 @@ The browser is started once per module; each test has a separate context. Forbid
 (running a foreign script, violating their policy, opening a browser's dialog) fail the current test.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -3,8 +3,6 @@
 Pictures of each page are written to ``GEMINGA_SCREENSHOTS`` if that is set.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Grafana dashboard: each query asks for what a broker really tells, so that no panel is empty."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

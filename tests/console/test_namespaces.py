@@ -1,7 +1,5 @@
 """Pages of tenants and namespaces, and of functions and mirrors."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 
@@ -112,9 +110,3 @@ def test_functions_and_mirrors_show_their_state_and_lag(create, served, page):
     page.keyboard.press("f")
     mirror.get_by_role("link", name="east").click()
     expect(page.locator("h1")).to_have_text("geminga-mirror.east")
-
-
-def test_a_page_that_is_no_name_of_one_is_the_first_page(served, page):
-    for name in ("constructor", "none", "topics/x"):
-        page.goto(f"{served.url}/#/{name}")
-        expect(page.locator("h1")).to_have_text("No subscriptions yet.")

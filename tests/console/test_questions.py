@@ -5,8 +5,6 @@ steps and seconds is in ``docs/console.md``: the test fails if its steps are oth
 ``GEMINGA_PUBLISH`` is set. A picture of each answer is written to ``GEMINGA_SCREENSHOTS`` if that is set.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """The console for a broker elsewhere: passed on to a Geminga, derived where it is an Apache Pulsar."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

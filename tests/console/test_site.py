@@ -1,7 +1,5 @@
 """The console's files: served to everybody, under strict headers, and nothing else with them."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import gzip

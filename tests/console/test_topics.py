@@ -1,7 +1,5 @@
 """The console's topics, their messages and policies, in a real Chromium."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -16,16 +14,13 @@ from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
 from geminga.console.site import attach
 from geminga.ids import TopicName
+from tests.support.disk_stores import succeeded
 
 BASE = "persistent://public/default/"
 
 
 def entry_bytes(payload: bytes, **fields: Any) -> bytes:
     return sys.modules["console_harness"].entry_bytes(payload, **fields)  # type: ignore[no-any-return]
-
-
-def done(error: Exception | None) -> None:
-    assert error is None
 
 
 def topic_url(served: Any, name: str) -> str:
@@ -309,9 +304,9 @@ def test_policies_are_in_words_with_where_they_were_set(create, served, page):
     create("t")
     namespaces = served.harness.broker.namespaces
     retention = {"retentionTimeInMinutes": 7 * 1440, "retentionSizeInMB": -1}
-    served.do(lambda: namespaces.set_policy("public", "default", "retention_policies", retention, done))
+    served.do(lambda: namespaces.set_policy("public", "default", "retention_policies", retention, succeeded))
     topic = TopicName.parse(BASE + "t")
-    served.do(lambda: namespaces.set_topic_policy(topic, "message_ttl_in_seconds", 3600, done))
+    served.do(lambda: namespaces.set_topic_policy(topic, "message_ttl_in_seconds", 3600, succeeded))
     served.do(served.harness.poll)
     page.goto(topic_url(served, "t"))
     policies = page.locator(".panel", has=page.get_by_role("heading", name="Policies in force"))
@@ -324,9 +319,6 @@ def test_policies_are_in_words_with_where_they_were_set(create, served, page):
     expect(page.locator("main")).to_contain_text("7 days, any size")
     expect(page.locator("main")).to_contain_text("set here")
     expect(page.locator("dd", has_text="50,000")).to_contain_text("default")
-
-
-# --- history and events ---
 
 
 def test_policies_are_changed_with_their_effect_and_command(create, publish, served, page):
@@ -369,7 +361,7 @@ def test_the_dialog_of_a_policy_begins_with_its_value(create, served, page):
     zero = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     topic = TopicName.parse(BASE + "orders")
     namespaces = served.harness.broker.namespaces
-    served.do(lambda: namespaces.set_topic_policy(topic, "retention_policies", zero, done))
+    served.do(lambda: namespaces.set_topic_policy(topic, "retention_policies", zero, succeeded))
     served.do(served.harness.poll)
     page.goto(topic_url(served, "orders"))
     page.get_by_role("button", name="Change: Acknowledged messages are kept").click()

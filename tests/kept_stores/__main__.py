@@ -4,8 +4,6 @@ Run it once for each release, and add the archive to the repository. It holds th
 stopped (``store``), the files that the broker offloaded (``tier``), and what is in them (``expected.json``).
 """
 
-from __future__ import annotations
-
 import json
 import tarfile
 import tempfile

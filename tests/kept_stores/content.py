@@ -4,8 +4,6 @@
 answers with it. Names and values stay as they are: stores of earlier releases hold them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stores of earlier releases are opened, read and continued; those of later ones are refused."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from pathlib import Path

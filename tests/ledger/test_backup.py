@@ -1,16 +1,13 @@
 """A backup of a store in use is the store at one moment, under any load."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import itertools
 import random
-import threading
 
 import pytest
 
-from geminga.errors import NotAStore, StoreError, StoreLocked
+from geminga.errors import NotAStore, StoreError
 from geminga.ledger import backup as module
 from geminga.ledger.backup import EarlierBackup, backup, restore, steps
 from geminga.ledger.filesystem import RealFileSystem
@@ -113,61 +110,6 @@ def _names(filesystem: FaultyFileSystem, folder: str) -> list[str]:
         return filesystem.list_folder(folder)
     except FileNotFoundError:
         return []
-
-
-def test_backups_during_writes_are_consistent(tmp_path, small_settings):
-    """A real store: group commits, rewriting and checkpoints run while files are copied."""
-    receipted: list[int] = []
-    stop, opened = threading.Event(), threading.Event()
-
-    def write() -> None:
-        wakeup = threading.Event()
-        with FileStore.open(tmp_path / "store", settings=small_settings, wakeup=wakeup.set) as store:
-            kept, passing = store.create_ledger("kept"), store.create_ledger("passing")
-            for number in itertools.count():
-                text = b"%09d" % number
-
-                def done(error: Exception | None, number: int = number) -> None:
-                    assert error is None
-                    receipted.append(number)
-                    opened.set()
-
-                store.append(passing, text * 60, lambda error: None)
-                store.keys.put("newest", text)
-                store.append(kept, text, done)
-                if number % 10 == 9:
-                    store.delete_ledgers([passing])
-                    passing = store.create_ledger("passing")
-                    wakeup.wait(1)
-                    wakeup.clear()
-                    store.poll()
-                if stop.is_set():
-                    return
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        assert opened.wait(60)
-        for round_ in range(8):
-            sure = receipted[-1]
-            target = tmp_path / f"backup-{round_}"
-            assert backup(tmp_path / "store", target).files
-            with pytest.raises(StoreLocked):
-                FileStore.open(tmp_path / "store")
-            with FileStore.open(target) as found:
-                assert found.damage.found == []
-                (ledger,) = found.ledgers("kept")
-                entries: list[bytes] = []
-                while len(entries) < ledger.entries:
-                    entries += found.read(ledger.ledger_id, len(entries), entries_max=1000, bytes_max=1 << 20)
-                assert entries == [b"%09d" % number for number in range(len(entries))]
-                assert len(entries) > sure
-                newest = found.keys.get("newest")
-                assert newest is not None
-                assert int(newest.base) in (len(entries) - 1, len(entries))
-    finally:
-        stop.set()
-        thread.join(60)
 
 
 def test_damage_is_copied_with_the_backup_and_not_cut_off(tmp_path):

@@ -1,7 +1,5 @@
 """Backups in one folder: each complete, unchanged files once, old ones deleted."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime as dt
 import itertools

@@ -6,8 +6,6 @@ Opening a store takes long, and independent flips do not affect each other: most
 are tested together, one of each group, and one of each ledger.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random

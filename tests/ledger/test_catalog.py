@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sqlite3
 from array import array
 from collections.abc import Callable
@@ -7,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from geminga.ledger.api import PrefetchRequest, StoredValue
+from geminga.ledger.api import PrefetchRequest
 from geminga.ledger.catalog import (
     CHUNK_ENTRIES_MAX,
     Catalog,
@@ -17,7 +15,6 @@ from geminga.ledger.catalog import (
 )
 from geminga.ledger.catalog_database import CatalogDamaged
 from geminga.ledger.catalog_keys import KeyChange
-from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import RealFileSystem
 
 STORE_ID = bytes(16)
@@ -60,28 +57,6 @@ def snapshot(number: int, **changes: object) -> CheckpointSnapshot:
     return CheckpointSnapshot(number=number, **{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_ledgers_and_their_index_are_read_back(catalog):
-    first = LedgerChange(3, "owner", 10, 1000, chunk(0, 10))
-    catalog.write(snapshot(1, ledgers=[first], live_bytes={1: 10 * 125}))
-    catalog.write(
-        snapshot(2, ledgers=[LedgerChange(3, "owner", 15, 1500, chunk(10, 5))], live_bytes={1: 5 * 125})
-    )
-    assert catalog.ledger(3) == ("owner", 15, 1500)
-    assert catalog.ledger(4) is None
-    assert catalog.owned("owner") == [3]
-    assert [len(part) for part in catalog.chunks(3)] == [10, 5]
-    found = catalog.chunk(3, 12)
-    assert found is not None
-    assert (found.first, list(found.positions)) == (10, list(chunk(10, 5).positions))
-    assert catalog.chunk(3, 15) is None
-    assert catalog.live_bytes() == {1: 15 * 125}
-    assert (catalog.number("position"), catalog.number("sequence")) == ((1 << 32) + 2, 2)
-    catalog.write(snapshot(3, deleted={3}))
-    assert catalog.ledger(3) is None
-    assert catalog.chunks(3) == []
-    assert catalog.live_bytes() == {1: 0}
-
-
 def test_long_chunks_are_split(catalog):
     count = 2 * CHUNK_ENTRIES_MAX + 7
     catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", count, 1, chunk(0, count, size=1))]))
@@ -89,51 +64,6 @@ def test_long_chunks_are_split(catalog):
     found = catalog.chunk(1, CHUNK_ENTRIES_MAX)
     assert found is not None
     assert found.first == CHUNK_ENTRIES_MAX
-
-
-def test_moved_entries_have_their_new_position(catalog):
-    catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", 4, 400, chunk(0, 4))], live_bytes={1: 500}))
-    place = (2 << 32) + 64
-    catalog.write(
-        snapshot(2, moved={1: {2: place}, 9: {0: 7}}, file_sizes={1: 5000, 2: 500}, live_bytes={2: 125})
-    )
-    found = catalog.chunk(1, 2)
-    assert found is not None
-    assert found.positions[2] == place
-    assert catalog.live_bytes() == {1: 375, 2: 125}
-    catalog.write(snapshot(3, file_sizes={2: 500}))
-    assert catalog.files() == {2: 500}
-
-
-def test_keys_are_read_back_with_base_and_deltas(catalog):
-    catalog.write(
-        snapshot(
-            1, keys={"k": KeyChange(b"k", 0, b"base", deltas=[b"1"]), "d": KeyChange(b"d", 0, deltas=[b"x"])}
-        )
-    )
-    catalog.write(snapshot(2, keys={"k": KeyChange(b"k", 0, deltas=[b"2", b"3"])}))
-    assert catalog.keys.base("k") == b"base"
-    assert catalog.keys.deltas("k", 99) == [b"1", b"2", b"3"]
-    assert catalog.keys.deltas("k", 2) == [b"1"]
-    assert catalog.keys.base("d") == b""
-    whole = {"d": StoredValue(b"", (b"x",)), "k": StoredValue(b"base", (b"1", b"2", b"3"))}
-    assert catalog.keys.values("", None, 99, 10) == sorted(whole.items())
-    assert catalog.keys.values("", "d", 99, 10) == [("k", whole["k"])]
-    assert catalog.keys.values("", None, 2, 1) == [("d", whole["d"])]
-    assert catalog.keys.values("k", None, 2, 10) == [("k", StoredValue(b"base", (b"1",)))]
-    catalog.write(snapshot(3, keys={"k": KeyChange(b"k", 0, b"new"), "d": KeyChange(b"d", 0, deleted=True)}))
-    assert (catalog.keys.base("k"), catalog.keys.deltas("k", 99)) == (b"new", [])
-    assert catalog.keys.base("d") is None
-    catalog.write(snapshot(4, keys={"k": KeyChange(b"k", 0, deleted=True, deltas=[b"again"])}))
-    assert (catalog.keys.base("k"), catalog.keys.deltas("k", 99)) == (b"", [b"again"])
-
-
-def test_damage_and_doubted_ledgers_are_read_back(catalog):
-    damage = Damage("log-0000000001", 5, "what", 1, 2, 3, lost=DamageLoss.ENTRIES)
-    catalog.write(snapshot(1, damage=[damage, damage], settled=["log-0000000001@9"], doubt=(5, 100)))
-    assert catalog.damage() == [damage]
-    assert catalog.settled() == ["log-0000000001@9"]
-    assert (catalog.number("doubt_below"), catalog.number("doubt_entries")) == (5, 100)
 
 
 @pytest.mark.parametrize("prefix", ["a", "a\ud7ff", "a\U0010ffff", "\U0010ffff", ""])

@@ -1,7 +1,5 @@
 """Times of checkpoints, and a checkpoint that finds the disk full."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import sqlite3
@@ -17,14 +15,9 @@ from geminga.ledger import checkpoints
 from geminga.ledger.catalog import Catalog, CheckpointSnapshot
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from tests.support.disk_stores import FOLDER, open_store
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
-
-FOLDER = "/data/store"
-
-
-def open_store(disk: SimulatedDisk, settings: StoreSettings) -> FileStore:
-    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
 
 
 def fill(store: FileStore, count: int = 40) -> int:

@@ -1,7 +1,5 @@
 """Claim on a storage location, replaced or overwritten in the existing file."""
 
-from __future__ import annotations
-
 import errno
 import json
 from dataclasses import asdict, replace

@@ -5,8 +5,6 @@ survive, torn anywhere: each such moment gives many images. Each new image is op
 `test_recovery` has fewer images and continues the history on each of them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

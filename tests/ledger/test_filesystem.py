@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -54,35 +52,6 @@ def test_a_write_of_zero_bytes_is_an_error():
     with pytest.raises(OSError, match="took no bytes"):
         write_fully(file, [b"x"], 0)  # type: ignore[arg-type]
     assert write_fully(TricklingFile(0), [b""], 0) == 0  # type: ignore[arg-type]
-
-
-def test_real_files_are_written_and_read(tmp_path):
-    filesystem = RealFileSystem()
-    folder = str(tmp_path / "a")
-    with pytest.raises(FileNotFoundError):
-        filesystem.make_folder(f"{folder}/deep/er")
-    filesystem.make_folder(folder)
-    filesystem.make_folder(folder)
-    with pytest.raises(FileNotFoundError):
-        filesystem.open(f"{folder}/file")
-    file = filesystem.open(f"{folder}/file", create=True)
-    assert write_fully(file, [b"hello ", b"world"], 0) == 11
-    file.sync()
-    assert file.read(100, 6) == b"world"
-    assert file.read(5, 0) == b"hello"
-    assert file.read(5, 50) == b""
-    file.truncate(5)
-    assert file.size() == 5
-    file.allocate(5, 100)
-    assert file.size() == 105
-    assert file.read(200, 0) == b"hello" + bytes(100)
-    file.close()
-    file.close()
-    filesystem.rename(f"{folder}/file", f"{folder}/other")
-    filesystem.sync_folder(folder)
-    assert filesystem.list_folder(folder) == ["other"]
-    filesystem.unlink(f"{folder}/other")
-    assert filesystem.list_folder(folder) == []
 
 
 def test_a_file_whose_closing_fails_is_closed_once(tmp_path, monkeypatch):

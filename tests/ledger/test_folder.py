@@ -1,7 +1,5 @@
 """The store's folder: the lock against real second processes, other people's files, modes, versions."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os
@@ -17,7 +15,6 @@ from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
 from geminga.ledger import folder, format
 from geminga.ledger.api import StoredValue
 from geminga.ledger.backup import backup
-from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.folder import open_folder
 from geminga.ledger.format import SUPERBLOCK_BYTES, decode_superblock, encode_superblock
 from geminga.ledger.inspection import inspect
@@ -202,15 +199,6 @@ def test_symbolic_links_are_not_followed(tmp_path):
     with pytest.raises(StoreError, match="symbolic"):
         FileStore.open(folder)
     assert target.read_text() == "precious"
-
-
-def test_the_same_folder_keeps_its_id(tmp_path):
-    ids = set()
-    for _ in range(2):
-        lock, store_id = open_folder(RealFileSystem(), str(tmp_path))
-        ids.add(store_id)
-        lock.release()
-    assert len(ids) == 1
 
 
 @pytest.mark.parametrize("names", ["none", "some", "all"])

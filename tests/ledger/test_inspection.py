@@ -1,7 +1,5 @@
 """Checking changes nothing and reports everything; repairing does what was reported."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -13,16 +11,13 @@ from geminga.ledger.inspection import InspectionReport, inspect, repair
 from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from tests.support.disk_stores import succeeded
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 FOLDER = "/s"
 LOG = f"{FOLDER}/log-0000000001"
 SETTINGS = StoreSettings(preallocate_bytes=0, cache_bytes=0, deletion_delay_seconds=3600.0)
 ENTRIES = [b"entry %d " % number * 30 for number in range(20)]
-
-
-def nothing(error: StoreError | None) -> None:
-    assert error is None
 
 
 def open_store(disk: SimulatedDisk) -> FileStore:
@@ -38,8 +33,8 @@ def make_disk(*, clean: bool) -> SimulatedDisk:
     store.keys.put("policy", b"last policy")
     store.keys.put("cursor", b"base")
     for number, entry in enumerate(ENTRIES):
-        store.append(ledger, entry, nothing)
-        store.append(other, b"small", nothing)
+        store.append(ledger, entry, succeeded)
+        store.append(other, b"small", succeeded)
         store.keys.merge("cursor", b"acked %02d" % number)
         store.poll()
     if clean:
@@ -138,7 +133,7 @@ def test_checking_real_files_changes_none(tmp_path):
     store = FileStore.open(folder, settings=SETTINGS)
     ledger = store.create_ledger("topic")
     for entry in ENTRIES:
-        store.append(ledger, entry, nothing)
+        store.append(ledger, entry, succeeded)
     store.checkpoint()
     store.keys.put("key", b"the value")
     store.close()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from random import Random
@@ -80,20 +78,6 @@ def test_a_value_is_the_same_at_every_step_of_a_checkpoint(checkpoints):
             merge("a", b"between")
             check()
     assert keys.get("nothing") is None
-
-
-def test_scan_continues_over_many_pages(checkpoints):
-    keys = checkpoints.keys
-    names = [f"key-{number:05}" for number in range(1600)]
-    for name in names[::2]:
-        keys.put(name, b"saved")
-    checkpoints.freeze()
-    checkpoints.write()
-    checkpoints.thaw()
-    for name in names[1::2]:
-        keys.put(name, b"new")
-    assert [key for key, _ in keys.scan("key-")] == names
-    assert [key for key, _ in keys.scan("key-001")] == names[100:200]
 
 
 @pytest.mark.parametrize("page_keys", [1, 2, 3, 7, 512])

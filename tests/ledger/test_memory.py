@@ -1,7 +1,5 @@
 """Behaviour of the memory store alone; the rest is in test_contract."""
 
-from __future__ import annotations
-
 from geminga.ledger.memory import MemoryStore
 
 
@@ -17,12 +15,6 @@ def test_wakes_its_owner_once_until_polled():
     assert len(calls) == 1, "a write without a callback wakes nobody"
     store.keys.put("k", b"v", lambda error: None)
     assert len(calls) == 2
-
-
-def test_a_store_works_without_a_wakeup_function():
-    store = MemoryStore()
-    store.keys.put("k", b"v", lambda error: None)
-    assert store.poll() == 1
 
 
 def test_callbacks_run_in_slices_keep_their_order_and_new_ones_wake_the_owner():

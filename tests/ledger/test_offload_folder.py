@@ -1,7 +1,5 @@
 """Local folder for offloaded ledgers: errors of its disk leave no descriptor open and no file behind."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Sequence

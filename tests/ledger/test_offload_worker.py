@@ -1,7 +1,5 @@
 """Worker processes that write offloaded files: their failures lose and block nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Quarantine: the losses of damage, how long damage is listed, and how it is settled."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -15,6 +13,7 @@ from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.wire.checksum import crc32c
+from tests.support.disk_stores import succeeded
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 FOLDER = "/s"
@@ -96,10 +95,6 @@ def test_settled_damage_is_not_listed_again():
 SETTINGS = StoreSettings(preallocate_bytes=0, cache_bytes=0, deletion_delay_seconds=3600.0)
 
 
-def nothing(error: StoreError | None) -> None:
-    assert error is None
-
-
 def open_store(disk: SimulatedDisk, settings: StoreSettings = SETTINGS) -> FileStore:
     return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
 
@@ -140,7 +135,7 @@ def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set():
         assert store.keys.get("cursor/a") == StoredValue(
             b"base", (*harmed.deltas, b"more"), LostWrites(deltas=1)
         )
-        store.keys.put("cursor/a", b"anew", nothing)
+        store.keys.put("cursor/a", b"anew", succeeded)
         store.close()
         for again in lives(life):
             store = open_store(again)
@@ -176,7 +171,7 @@ def test_a_ledger_without_owner_is_adopted_with_its_entries():
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(3)]
     for ledger in ledgers:
         for number in range(4):
-            store.append(ledger, b"entry %d" % number, nothing)
+            store.append(ledger, b"entry %d" % number, succeeded)
     store.poll()
     harm(disk.kill(), b"topic-1")
     for life in lives(disk):
@@ -188,7 +183,7 @@ def test_a_ledger_without_owner_is_adopted_with_its_entries():
         assert not store.damage.adopt_ledger(77, "nobody there")
         assert store.damage.adopt_ledger(ledgers[1], "topic-1")
         assert store.damage.found == []
-        store.append(ledgers[1], b"more", nothing)
+        store.append(ledgers[1], b"more", succeeded)
         store.close()
         for again in lives(life):
             store = open_store(again)
@@ -206,9 +201,9 @@ def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_setting
     store = open_store(disk, dataclasses.replace(settings, rewrite_live_fraction=0.0))
     ledger = store.create_ledger("kept")
     for number in range(40):
-        store.append(ledger, b"entry %d " % number * 20, nothing)
+        store.append(ledger, b"entry %d " % number * 20, succeeded)
         short = store.create_ledger("short")
-        store.append(short, bytes(300), nothing)
+        store.append(short, bytes(300), succeeded)
         store.delete_ledgers([short])
         store.poll()
     store.close()
@@ -231,7 +226,7 @@ def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_setting
     store.poll()
     assert receipts == [None, None]
     for _ in range(30):
-        store.append(ledger, bytes(900), nothing)  # rewriting may write as much as its owner does
+        store.append(ledger, bytes(900), succeeded)  # rewriting may write as much as its owner does
         store.checkpoint()
     assert path not in disk.names, "nothing in it is waited for"
     store.close()
@@ -257,16 +252,16 @@ def test_keys_and_ledgers_leave_a_damaged_file_in_which_they_were_written(small_
     store.poll()
     for _ in range(30):
         short = store.create_ledger("short")
-        store.append(short, bytes(300), nothing)
+        store.append(short, bytes(300), succeeded)
         store.delete_ledgers([short])
         store.poll()
-    store.append(kept, b"entry", nothing)
+    store.append(kept, b"entry", succeeded)
     store.close()
     for what in (b"topic of the ledger", b"the keythe value", b"another keyanother value"):
         harm(disk, what)
     store = open_store(disk, small_settings)
     for _ in range(6):
-        store.append(kept, b"x", nothing)
+        store.append(kept, b"x", succeeded)
         store.checkpoint()
     assert f"{FOLDER}/{LOG}" not in disk.names
     store.close()

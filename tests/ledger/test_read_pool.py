@@ -1,7 +1,5 @@
 """Reads on other threads: no caller waits long for the disk, and all limits hold."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections import deque

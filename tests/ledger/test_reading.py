@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import errno
 import functools
@@ -15,13 +13,8 @@ from geminga.ledger import reading
 from geminga.ledger.api import ReadAhead
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from tests.support.disk_stores import FOLDER, open_store, succeeded
 from tests.support.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
-
-FOLDER = "/data/store"
-
-
-def nothing(error: StoreError | None) -> None:
-    assert error is None
 
 
 @pytest.fixture
@@ -45,15 +38,11 @@ def settings(small_settings):
     )
 
 
-def open_store(settings: StoreSettings, disk: SimulatedDisk) -> FileStore:
-    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
-
-
 def test_recent_entries_are_read_from_memory(settings, reads):
-    store = open_store(dataclasses.replace(settings, cache_bytes=100_000), SimulatedDisk())
+    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=100_000))
     ledger = store.create_ledger("a")
     for number in range(50):
-        store.append(ledger, b"%d" % number, nothing)
+        store.append(ledger, b"%d" % number, succeeded)
     store.poll()
     reads.clear()
     assert store.read(ledger, 10, entries_max=5, bytes_max=100) == [b"%d" % n for n in range(10, 15)]
@@ -62,10 +51,10 @@ def test_recent_entries_are_read_from_memory(settings, reads):
 
 
 def test_a_run_of_entries_is_one_read(settings, reads):
-    store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
+    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0))
     ledger = store.create_ledger("a")
     for number in range(50):
-        store.append(ledger, bytes([number]) * 20, nothing)
+        store.append(ledger, bytes([number]) * 20, succeeded)
     store.poll()
     reads.clear()
     assert store.read(ledger, 10, entries_max=30, bytes_max=10_000) == [
@@ -76,11 +65,11 @@ def test_a_run_of_entries_is_one_read(settings, reads):
 
 
 def test_small_entries_of_other_ledgers_in_between_are_read_over(settings, reads):
-    store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
+    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0))
     ledger, other = store.create_ledger("a"), store.create_ledger("b")
     for number in range(6):
-        store.append(ledger, bytes([number]) * 20, nothing)
-        store.append(other, bytes(50 if number != 2 else 40_000), nothing)
+        store.append(ledger, bytes([number]) * 20, succeeded)
+        store.append(other, bytes(50 if number != 2 else 40_000), succeeded)
         store.poll()
     reads.clear()
     assert store.read(ledger, 0, entries_max=9, bytes_max=10_000) == [bytes([n]) * 20 for n in range(6)]
@@ -90,11 +79,11 @@ def test_small_entries_of_other_ledgers_in_between_are_read_over(settings, reads
 
 
 def test_cold_and_recent_entries_come_in_one_answer(settings):
-    store = open_store(dataclasses.replace(settings, cache_bytes=1200), SimulatedDisk())
+    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=1200))
     ledger = store.create_ledger("a")
     entries = [bytes([number]) * 50 for number in range(40)]
     for entry in entries:
-        store.append(ledger, entry, nothing)
+        store.append(ledger, entry, succeeded)
         store.poll()
     assert 0 < len(store.state.ledgers.loaded[ledger].recent) < 40
     assert store.read(ledger, 0, entries_max=99, bytes_max=10**6) == entries
@@ -107,10 +96,10 @@ def test_cold_and_recent_entries_come_in_one_answer(settings):
 
 
 def test_the_cache_stays_within_its_limit(settings):
-    store = open_store(dataclasses.replace(settings, cache_bytes=40_000), SimulatedDisk())
+    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=40_000))
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(20)]
     for number in range(600):
-        store.append(ledgers[number * 7 % 20], bytes(40), nothing)
+        store.append(ledgers[number * 7 % 20], bytes(40), succeeded)
         if number % 9 == 0:
             store.poll()
     store.poll()
@@ -122,9 +111,9 @@ def test_the_cache_stays_within_its_limit(settings):
 
 
 def test_an_unreadable_disk_names_the_entry(settings, monkeypatch):
-    store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
+    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0))
     ledger = store.create_ledger("a")
-    store.append(ledger, b"entry", nothing)
+    store.append(ledger, b"entry", succeeded)
     store.poll()
 
     def fail(self: FaultyFile, size: int, offset: int) -> bytes:
@@ -141,11 +130,11 @@ def test_an_unreadable_disk_names_the_entry(settings, monkeypatch):
 # --- a bad disk ---
 def test_a_bad_sector_between_entries_takes_none_of_them(settings, monkeypatch):
     """The bad sector is in an entry of another ledger, over which both are read together."""
-    store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
+    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0))
     ledger, other = store.create_ledger("a"), store.create_ledger("b")
     for number in range(12):
-        store.append(ledger, bytes([number]) * 20, nothing)
-        store.append(other, bytes(50 if number % 4 < 3 else 40_000), nothing)
+        store.append(ledger, bytes([number]) * 20, succeeded)
+        store.append(other, bytes(50 if number % 4 < 3 else 40_000), succeeded)
         store.poll()
     read = FaultyFile.read
 
@@ -176,12 +165,12 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_temporary_disk_failure_loses_nothing(settings, monkeypatch):
     """Entries unreadable for some seconds do not count as damaged, and so are not skipped for good."""
-    store = open_store(dataclasses.replace(settings, cache_bytes=0, unreadable_seconds=30.0), SimulatedDisk())
+    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0, unreadable_seconds=30.0))
     clock = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     ledger = store.create_ledger("a")
     for number in range(3):
-        store.append(ledger, b"%d" % number, nothing)
+        store.append(ledger, b"%d" % number, succeeded)
     store.poll()
     code = failing_reads(monkeypatch)
     code[0] = errno.EIO
@@ -206,7 +195,7 @@ def test_a_temporary_disk_failure_loses_nothing(settings, monkeypatch):
 
 
 def test_remembered_unreadable_entries_are_bounded(settings):
-    store = open_store(settings, SimulatedDisk())
+    store = open_store(SimulatedDisk(), settings)
     for number in range(5000):
         assert store.reading._is_to_be_tried_again(0, number)
     assert len(store.reading._suspects) <= reading._SUSPECTS_MAX

@@ -1,7 +1,5 @@
 """Recovery on the simulated disk: the power fails at every operation, and again during recovery."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import random
@@ -10,14 +8,9 @@ import pytest
 
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from tests.support.disk_stores import FOLDER, open_store
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
-
-FOLDER = "/data/store"
-
-
-def open_store(disk: SimulatedDisk, settings: StoreSettings, plan: Plan | None = None) -> FileStore:
-    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk, plan), threads=False)
 
 
 def write_history(auditor: StoreAuditor, store: FileStore, *, rounds: int = 8) -> None:
@@ -117,66 +110,11 @@ def test_deleting_no_ledgers_deletes_none_after_a_restart(small_settings):
     store.close()
 
 
-FATES = [
-    ("none", "none", "last"),
-    ("all", "all", "last"),
-    ("some", "all", "last"),
-    ("some", "none", "some"),
-    ("all", "none", "first"),
-    ("some", "some", "some"),
-]
-
-
-@pytest.mark.parametrize(("data", "names", "databases"), FATES)
-def test_power_loss_at_any_operation_loses_no_confirmed_write(small_settings, data, names, databases, part):
-    for crash_at in part(range(1, len(count_operations(small_settings)) + 1), 3):
-        disk, auditor = SimulatedDisk(), StoreAuditor()
-        assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
-        fate = Fate(data, names, databases, random.Random(crash_at))
-        check_recovers(disk.crash(fate), small_settings, auditor)
-
-
 def test_a_kill_at_any_operation_loses_no_confirmed_write(small_settings, part):
     for crash_at in part(range(1, len(count_operations(small_settings)) + 1), 3):
         disk, auditor = SimulatedDisk(), StoreAuditor()
         assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
         check_recovers(disk.kill(), small_settings, auditor)
-
-
-def test_a_write_torn_at_any_byte_loses_no_confirmed_write(small_settings):
-    history = count_operations(small_settings)
-    writes = [n for n, (kind, path) in enumerate(history, 1) if kind == "write" and "log-" in path]
-    number = writes[len(writes) // 2]
-    torn_bytes = 0
-    while True:
-        disk, auditor = SimulatedDisk(), StoreAuditor()
-        filesystem = FaultyFileSystem(disk, Plan(crash_at=number, torn_bytes=torn_bytes))
-        with pytest.raises(PowerLoss):
-            write_history(
-                auditor,
-                FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False),
-            )
-        size = filesystem.last_write_bytes
-        after = disk.crash(Fate("none", "all"))
-        store = open_store(after, small_settings)
-        assert store.damage.found == []
-        auditor.check_restarted(store)
-        store.close()
-        if torn_bytes >= size:
-            return
-        torn_bytes += 1 if torn_bytes < 200 else 7
-
-
-def test_any_torn_write_loses_no_confirmed_write(small_settings):
-    history = count_operations(small_settings)
-    chance = random.Random(7)
-    for number, (kind, _) in enumerate(history, 1):
-        if kind != "write":
-            continue
-        disk, auditor = SimulatedDisk(), StoreAuditor()
-        plan = Plan(crash_at=number, torn_bytes=chance.randrange(1, 300))
-        assert run_until_power_loss(disk, small_settings, plan, auditor)
-        check_recovers(disk.crash(Fate("none", "all")), small_settings, auditor)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -212,14 +150,6 @@ def test_weaker_sync_loses_only_the_end(small_settings, sync):
         assert store.damage.found == []
         auditor.check_restarted(store)
         store.close()
-
-
-def test_weaker_sync_loses_nothing_when_the_process_dies(small_settings):
-    settings = dataclasses.replace(small_settings, sync="never")
-    for crash_at in range(1, len(count_operations(settings)) + 1, 3):
-        disk, auditor = SimulatedDisk(), StoreAuditor()
-        assert run_until_power_loss(disk, settings, Plan(crash_at=crash_at), auditor)
-        check_recovers(disk.kill(), settings, auditor)
 
 
 @pytest.mark.parametrize("how", ["missing", "garbage", "foreign"])

@@ -1,24 +1,12 @@
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
 
 from geminga.errors import StoreError
 from geminga.ledger.api import LostWrites, StoredValue
-from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from tests.support.disk_stores import FOLDER, open_store, succeeded
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
-
-FOLDER = "/data/store"
-
-
-def nothing(error: StoreError | None) -> None:
-    assert error is None
-
-
-def open_store(disk: SimulatedDisk, settings: StoreSettings) -> FileStore:
-    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
 
 
 def log_files(disk: SimulatedDisk) -> list[str]:
@@ -35,10 +23,10 @@ def fill(store: FileStore, count: int, *, every: int = 10) -> tuple[int, list[in
     store.keys.put("deleted", b"early")
     for number in range(count):
         if number % every == 0:
-            store.append(kept, b"kept %d " % number * 5, nothing)
+            store.append(kept, b"kept %d " % number * 5, succeeded)
         if number % 20 == 0:
             short.append(store.create_ledger("short"))
-        store.append(short[-1], bytes(150), nothing)
+        store.append(short[-1], bytes(150), succeeded)
         store.poll()
     store.keys.delete("deleted")
     store.delete_ledgers(short)
@@ -87,7 +75,7 @@ def test_ids_of_deleted_ledgers_are_not_reused_when_the_catalog_is_rebuilt(small
     for _ in range(12):
         store.checkpoint()
         for _ in range(30):
-            store.append(kept, bytes(200), nothing)
+            store.append(kept, bytes(200), succeeded)
             store.poll()
     store.close()
     disk.databases.clear()
@@ -105,15 +93,15 @@ def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings
     doomed = store.create_ledger("doomed")
     store.keys.put("doomed", b"value")
     for number in range(30):
-        store.append(doomed, bytes(20), nothing)
-        store.append(big, bytes([number]) * 200, nothing)  # keeps the first files alive
+        store.append(doomed, bytes(20), succeeded)
+        store.append(big, bytes([number]) * 200, succeeded)  # keeps the first files alive
         store.poll()
     store.delete_ledgers([doomed])
     store.keys.delete("doomed")
     for _ in range(4):
         passing = store.create_ledger("passing")
         for _ in range(30):
-            store.append(passing, bytes(200), nothing)
+            store.append(passing, bytes(200), succeeded)
             store.poll()
         store.delete_ledgers([passing])
         store.checkpoint()
@@ -203,7 +191,7 @@ def test_entries_written_while_their_ledger_is_rewritten_stay_in_order(small_set
     store = open_store(disk, small_settings)
     kept, _, _ = fill(store, 100)
     for number in range(40):
-        store.append(kept, b"later %d" % number, nothing)
+        store.append(kept, b"later %d" % number, succeeded)
         if number % 5 == 0:
             store.checkpoint()
         store.poll()

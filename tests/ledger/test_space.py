@@ -1,7 +1,5 @@
 """A full disk: nothing is lost or confirmed too early, and the store resumes by itself."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -21,14 +19,9 @@ from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.store import FileStore
+from tests.support.disk_stores import FOLDER, open_store
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
-
-FOLDER = "/data/store"
-
-
-def open_store(disk: SimulatedDisk, settings: StoreSettings, plan: Plan | None = None) -> FileStore:
-    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk, plan), threads=False)
 
 
 def work(auditor: StoreAuditor, store: FileStore, rounds: int = 12) -> None:

@@ -4,8 +4,6 @@ Hypothesis looks for a history after which the store shows what no beginning of 
 shrinks it. The auditor knows the writes and the receipts, nothing of the store's insides.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Long work of the owner's thread, counted in steps."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any

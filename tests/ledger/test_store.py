@@ -3,8 +3,6 @@
 The common behaviour is in test_contract, power losses are in test_recovery.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import random
@@ -16,14 +14,9 @@ from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import Done
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from tests.support.disk_stores import FOLDER, open_store
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
-
-FOLDER = "/data/store"
-
-
-def open_store(disk: SimulatedDisk, settings: StoreSettings, plan: Plan | None = None) -> FileStore:
-    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk, plan), threads=False)
 
 
 def write_until_stopped(auditor: StoreAuditor, store: FileStore, rounds: int = 12) -> bool:
@@ -170,27 +163,6 @@ def test_all_pending_writes_get_the_failure_in_order(small_settings):
     assert heard[0][1] is None
     assert all(isinstance(error, StoreStopped) for _, error in heard[1:])
     assert "Input/output error" in str(heard[1][1])
-    store.close()
-
-
-def test_the_space_of_deleted_ledgers_is_freed(small_settings):
-    disk = SimulatedDisk()
-    store = open_store(disk, small_settings)
-    kept = store.create_ledger("kept")
-    for number in range(100):
-        ledger = store.create_ledger("short-lived")
-        for _ in range(5):
-            store.append(ledger, bytes([number]) * 300, nothing)
-        store.keys.merge("cursor", b"%d" % number)
-        if number % 20 == 0:
-            store.append(kept, b"kept %d" % number, nothing)
-        store.delete_ledgers([ledger])
-        store.poll()
-    store.checkpoint()
-    store.checkpoint()
-    assert store.stats().disk_bytes < 16 * 1024
-    assert sum(len(inode.visible) for path, inode in disk.names.items() if "log-" in path) < 20 * 1024
-    assert store.read(kept, 0, entries_max=9, bytes_max=999) == [b"kept %d" % n for n in range(0, 100, 20)]
     store.close()
 
 

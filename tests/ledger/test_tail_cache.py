@@ -1,7 +1,5 @@
 """The oldest recent entries of all ledgers leave memory first."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A store and its copies share a storage location: no store deletes files that another one needs."""
 
-from __future__ import annotations
-
 import errno
 import random
 import shutil
@@ -418,29 +416,45 @@ def test_errors_of_disk_and_storage_leave_the_claim_undecided_and_are_retried():
         store.close()
 
 
-@pytest.mark.parametrize("is_open", [True, False])
-def test_an_unmounted_storage_is_not_claimed(is_open):
-    """Files written to the folder below the mount point would be hidden by the next mount."""
+@pytest.mark.parametrize(
+    ("is_open", "files", "claim_below"),
+    [(True, 1, False), (False, 1, False), (True, 0, False), (True, 1, True), (False, 1, True)],
+)
+def test_an_unmounted_storage_is_not_claimed(is_open, files, claim_below):
+    """Files written to the folder below the mount point would be hidden by the next mount.
+
+    There is a claim in that folder if the broker was started once before the storage was mounted.
+    """
     disk, clock = SimulatedDisk(), Clock()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem, clock)
-    kept = fill(store)
-    first, second = kept
-    offload(store, first)
+    *offloaded, last = kept = fill(store, files + 1)
+    below: dict[str, _Inode] = {}
+    if claim_below:
+        store.close()
+        below = unmount(disk)
+        assert below
+        store = open_after_crash(filesystem)
+    for each in offloaded:
+        offload(store, each)
+    assert store.tier.claim.is_held
     if not is_open:
         store.close()
     mounted = unmount(disk)
+    disk.names.update(below)
     if not is_open:
         store = open_store(filesystem, clock)
     pass_time(clock, store)
     reports = Reports()
-    store.tier.offload(TOPIC, second, 1_700_000_000_000, reports, offset=5)
+    store.tier.offload(TOPIC, last, 1_700_000_000_000, reports, offset=5)
     settle(store)
     assert "is it mounted?" in str(reports.found)
-    assert not in_place(disk)
+    assert set(in_place(disk)) == set(below)
+    for path in below:
+        del disk.names[path]
     disk.names.update(mounted)
     pass_time(clock, store)
-    offload(store, second)
+    offload(store, last)
     assert {each: read(store, each) for each in kept} == kept
     check_tier(store, disk)
     store.close()
@@ -462,28 +476,6 @@ def test_a_damaged_claim_stops_offloads_until_it_is_written_again():
     claim("/store", place, filesystem=filesystem)  # type: ignore[arg-type]
     store = open_store(filesystem, clock)
     offload(store, min(kept))
-    check_tier(store, disk)
-    store.close()
-
-
-def test_an_unmounted_claimed_storage_without_files_is_not_claimed():
-    """The first files would be hidden as well."""
-    disk, clock = SimulatedDisk(), Clock()
-    store = open_store(FaultyFileSystem(disk), clock)
-    kept = fill(store)
-    settle(store)
-    assert store.tier.claim.is_held
-    mounted = unmount(disk)
-    pass_time(clock, store)
-    reports = Reports()
-    store.tier.offload(TOPIC, min(kept), 1_700_000_000_000, reports, offset=0)
-    settle(store)
-    assert "is it mounted?" in str(reports.found)
-    assert not in_place(disk)
-    disk.names.update(mounted)
-    pass_time(clock, store)
-    offload(store, min(kept))
-    assert {each: read(store, each) for each in kept} == kept
     check_tier(store, disk)
     store.close()
 
@@ -512,14 +504,18 @@ def test_offloaded_ledgers_stay_offloaded_while_the_storage_is_not_mounted():
     store.close()
 
 
-def test_lost_storage_can_be_replaced():
+@pytest.mark.parametrize("old_claim", [False, True])
+def test_lost_storage_can_be_replaced(old_claim):
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
+    open_store(filesystem).close()
+    below = unmount(disk) if old_claim else {}
     store = open_store(filesystem)
     first, second = kept = fill(store)
     offload(store, first)
     store.close()
     unmount(disk)
+    disk.names.update(below)
     taken_over(filesystem, Clock(), "/store")
     store = open_store(filesystem)
     settle(store)
@@ -585,56 +581,3 @@ def test_a_real_file_and_its_copy_have_different_ids(tmp_path):
     assert identities.look(files, str(folder / "b")) is None
     (folder / "a").rename(folder / "c")  # the file is still not a copy
     assert identities.look(files, str(folder / "c")) == found
-
-
-@pytest.mark.parametrize("is_open", [True, False])
-def test_a_claim_left_below_the_mount_point_is_not_taken(is_open):
-    """The broker was started once before the storage was mounted."""
-    disk, clock = SimulatedDisk(), Clock()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem, clock)
-    first, second = kept = fill(store)
-    store.close()
-    below = unmount(disk)
-    assert below
-    store = open_store(filesystem, clock)
-    offload(store, first)
-    if not is_open:
-        store.close()
-    mounted = unmount(disk)
-    disk.names.update(below)
-    if not is_open:
-        store = open_store(filesystem, clock)
-    pass_time(clock, store)
-    reports = Reports()
-    store.tier.offload(TOPIC, second, 1_700_000_000_000, reports, offset=5)
-    settle(store)
-    assert "is it mounted?" in str(reports.found)
-    assert set(in_place(disk)) == set(below)
-    for path in below:
-        del disk.names[path]
-    disk.names.update(mounted)
-    pass_time(clock, store)
-    offload(store, second)
-    assert {each: read(store, each) for each in kept} == kept
-    check_tier(store, disk)
-    store.close()
-
-
-def test_lost_storage_with_an_old_claim_can_be_replaced():
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    open_store(filesystem).close()
-    below = unmount(disk)
-    store = open_store(filesystem)
-    first, second = kept = fill(store)
-    offload(store, first)
-    store.close()
-    unmount(disk)
-    disk.names.update(below)
-    taken_over(filesystem, Clock(), "/store")
-    store = open_store(filesystem)
-    settle(store)
-    offload(store, second)
-    assert read(store, second) == kept[second]
-    store.close()

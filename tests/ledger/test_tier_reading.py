@@ -1,7 +1,5 @@
 """Reads of offloaded ledgers may wait for their storage; other calls do not."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Offload storage that stops answering during a request, and the closing of its store."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Entries are split and joined again, byte for byte."""
 
-from __future__ import annotations
-
 import io
 import struct
 

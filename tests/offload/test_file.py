@@ -1,7 +1,5 @@
 """Columns of a file equal those decoded from its entries, or are refused."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json

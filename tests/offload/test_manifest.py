@@ -1,7 +1,5 @@
 """Manifest of a topic's offloaded ledgers: exact after any changes, and cheap for many ledgers."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The simulated disk must be as bad as it says, or what is proved on it is worth nothing."""
 
-from __future__ import annotations
-
 import errno
 import random
 

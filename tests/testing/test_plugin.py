@@ -1,7 +1,5 @@
 """The pytest fixtures, used the way a project that installs the package uses them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -78,15 +76,3 @@ def test_loading_the_plugin_costs_nothing():
     loaded = ended.stdout
     for heavy in ("asyncio", "aiohttp", "uvloop", "google.protobuf", "pyarrow", "numpy"):
         assert f"'{heavy}'" not in loaded
-
-
-def test_messages_pass_through_the_fixtures(pulsar_client, pulsar_topic):
-    consumer = pulsar_client.subscribe(pulsar_topic, "s")
-    pulsar_client.create_producer(pulsar_topic).send(b"hello")
-    message = consumer.receive(timeout_millis=30_000)
-    assert message.data() == b"hello"
-    consumer.acknowledge(message)
-
-
-def test_topics_differ(pulsar_topic, request):
-    assert pulsar_topic.startswith("persistent://public/default/test-topics-differ-")

@@ -1,7 +1,5 @@
 """The auditor must see what a store does wrong: it is shown stores that lie."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Stored messages from any position, forward and backward, with a filter, over several requests."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import urllib.request

@@ -1,7 +1,5 @@
 """Causes of a subscription that does not receive: each is found, named, and its advice works."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -367,23 +365,21 @@ def test_a_quota_that_stops_the_producers_is_reported(make_harness, make_entry):
     assert [each["kind"] for each in case.explain()["findings"]] == ["caught-up"]
 
 
-def test_a_fenced_subscription_is_reported(case):
+@pytest.mark.parametrize(
+    ("kind", "state", "command"),
+    [
+        ("fenced", {"fenced": True}, "geminga topics unload"),
+        ("harmed", {"harmed": "its record fails its checksum"}, "geminga subscriptions reset"),
+    ],
+)
+def test_a_fenced_or_damaged_subscription_is_reported(case, kind, state, command):
     case.create()
     case.publish(1)
-    case.harness.broker.topics.find(NAME).subscriptions["s"].fenced = True
-    finding = case.finding("fenced")
+    for name, value in state.items():
+        setattr(case.harness.broker.topics.find(NAME).subscriptions["s"], name, value)
+    finding = case.finding(kind)
     assert finding["stops"]
-    case.run(command_in(finding["mend"], "geminga topics unload"))
-    assert case.stopping() == ["nobody-connected"]
-
-
-def test_a_subscription_lost_to_damage_is_reported(case):
-    case.create()
-    case.publish(1)
-    case.harness.broker.topics.find(NAME).subscriptions["s"].harmed = "its record fails its checksum"
-    finding = case.finding("harmed")
-    assert finding["stops"]
-    case.run(command_in(finding["mend"], "geminga subscriptions reset"))
+    case.run(command_in(finding["mend"], command))
     assert case.stopping() == ["nobody-connected"]
 
 
@@ -596,28 +592,6 @@ def test_advice_for_a_quota_names_another_subscription_that_exceeds_it(make_harn
     other = "t" if held == "s" else "s"
     assert f"but subscription '{other}' exceeds the quota, too" in advice["text"]
     assert not advice["effects"]["producersContinue"]
-
-
-def test_a_raised_limit_lets_a_blocked_consumer_continue(make_harness, make_entry):
-    case = Case(make_harness(unacked_messages_per_consumer_max=3), make_entry)
-    peer = case.subscribe()
-    case.publish(5)
-    assert len(peer.messages()) == 3
-    case.run(command_in(case.finding("unacked-limit")["mend"], "geminga topics policy"))
-    assert len(peer.messages()) == 2
-    assert case.stopping() == []
-
-
-def test_acknowledgement_rates_count_messages(case):
-    peer = case.subscribe()
-    case.publish(40)
-    case.harness.advance(1)
-    _, subscription = case.harness.actions.cursors.found(NAME, "s")
-    [consumer] = subscription.consumers
-    consumer.rates_now(case.harness.now)
-    peer.ack(*[(0, entry) for entry in range(40)])
-    case.harness.advance(10)
-    assert consumer.rates_now(case.harness.now)[3] == pytest.approx(40 / 11, abs=0.1)
 
 
 def test_a_quota_that_is_no_longer_exceeded_is_not_reported(make_harness, make_entry):

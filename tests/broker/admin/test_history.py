@@ -1,7 +1,5 @@
 """The last hour of every subscription, by the minute."""
 
-from __future__ import annotations
-
 from geminga.broker.admin import history
 from geminga.broker.admin.history import SAMPLES, History, SubscriptionHistory
 

@@ -1,7 +1,5 @@
 """Map of ack holes: at every scale it agrees with the cursor."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A request that waits when the broker ends is answered with the reason."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

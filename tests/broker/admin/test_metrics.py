@@ -1,7 +1,5 @@
 """Prometheus text: format, escaping, sums."""
 
-from __future__ import annotations
-
 import re
 import sys
 import urllib.request
@@ -264,6 +262,7 @@ def test_a_scrape_is_compressed_for_a_client_that_accepts_it():
         plain, headers = scraped(broker.admin_url)
         zipped, zipped_headers = scraped(broker.admin_url, **{"Accept-Encoding": "gzip"})
     assert "Content-Encoding" not in headers
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert zipped_headers["Content-Encoding"] == "gzip"
     assert zipped.split("\n")[:3] == plain.split("\n")[:3]
 

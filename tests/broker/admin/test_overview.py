@@ -1,7 +1,5 @@
 """Requests of the console to admin REST, as any client may send them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Route × role × tenant: every route of the web port, without credentials and with those of each role."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

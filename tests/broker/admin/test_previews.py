@@ -1,7 +1,5 @@
 """Previews: what is announced is what happens, and announcing it changes nothing."""
 
-from __future__ import annotations
-
 import importlib
 import shlex
 from collections.abc import Callable
@@ -12,16 +10,13 @@ import pytest
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.previews import ACTIONS, Preview, preview
 from geminga.ids import MessageId, TopicName
+from tests.support.disk_stores import succeeded
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 
 
 END = (1 << 63) - 1
-
-
-def done(error: Exception | None) -> None:
-    assert error is None
 
 
 class Case:
@@ -78,7 +73,7 @@ def test_a_preview_of_skipping_counts_what_skipping_then_skips(case, count):
     before = case.open
     found = case.preview("skip", count=count)
     assert "are skipped" in found["text"]
-    skipped = case.harness.actions.cursors.skip_messages(NAME, "s", count, done)
+    skipped = case.harness.actions.cursors.skip_messages(NAME, "s", count, succeeded)
     assert found["messages"] == skipped == before - case.open
     assert found["left"] == case.open
 
@@ -90,7 +85,7 @@ def test_a_preview_of_skipping_inside_a_batch_names_the_batch(case):
 def test_a_preview_of_skipping_all_counts_all_messages(case):
     found = case.preview("skip-all")
     assert (found["messages"], found["left"], found["to"]) == (10, 0, "the end")
-    case.harness.actions.cursors.skip_all(NAME, "s", done)
+    case.harness.actions.cursors.skip_all(NAME, "s", succeeded)
     assert case.open == 0
     assert "nothing is skipped" in case.preview("skip-all")["text"]
 
@@ -99,7 +94,7 @@ def test_a_preview_of_skipping_all_counts_all_messages(case):
 def test_a_preview_of_expiring_counts_what_then_expires(case, seconds):
     before = case.open
     found = case.preview("expire", seconds=seconds)
-    case.harness.actions.cursors.expire(NAME, "s", done, seconds=seconds)
+    case.harness.actions.cursors.expire(NAME, "s", succeeded, seconds=seconds)
     assert found["messages"] == before - case.open
 
 
@@ -109,7 +104,7 @@ def test_a_preview_of_resetting_back_counts_messages_delivered_again(case):
     assert "2 messages that were acknowledged are redelivered" in found["text"]
     assert "its consumer reconnects" in found["text"]
     before = case.open
-    case.harness.actions.cursors.reset(NAME, "s", done, position=MessageId(-1, 0, 0))
+    case.harness.actions.cursors.reset(NAME, "s", succeeded, position=MessageId(-1, 0, 0))
     assert case.open == before + 2
 
 
@@ -117,7 +112,7 @@ def test_a_preview_of_resetting_forward_counts_messages_given_up(case):
     before = case.open
     found = case.preview("reset", message=(0, 3))
     assert found["messages"] == 4
-    case.harness.actions.cursors.reset(NAME, "s", done, position=MessageId(-1, 0, 3))
+    case.harness.actions.cursors.reset(NAME, "s", succeeded, position=MessageId(-1, 0, 3))
     assert case.open == before - 4
 
 

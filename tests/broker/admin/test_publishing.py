@@ -1,7 +1,5 @@
 """Single messages published over REST."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import urllib.error

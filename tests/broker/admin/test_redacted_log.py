@@ -1,7 +1,5 @@
 """Unreadable input of the web port is never quoted: it may be a token."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket

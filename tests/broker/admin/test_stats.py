@@ -1,7 +1,5 @@
 """Stats have the shape that Pulsar's tools read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
@@ -189,15 +187,6 @@ def test_stats_leave_out_consumers_that_leave_meanwhile(harness):
 )
 def test_pieces_of_json_make_the_document(document):
     assert "".join(json_pieces(document)) == json.dumps(document, separators=(",", ":"))
-
-
-def test_stats_without_key_ranges_walk_no_hash_ring(harness):
-    prepared(harness)
-    selector = harness.actions.topics.find(NAME).subscriptions["ks"].dispatcher.selector
-    selector.ranges = None
-    found = harness.actions.stats(NAME, key_ranges=False)["subscriptions"]["ks"]["consumers"]
-    assert len(found) == 1
-    assert "keyHashRangeArrays" not in found[0]
 
 
 def test_internal_stats_have_the_fields_of_pulsar(harness):

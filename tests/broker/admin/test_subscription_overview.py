@@ -1,7 +1,5 @@
 """Overview of all subscriptions, those in most trouble first, for any number of them."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
@@ -17,12 +15,9 @@ from geminga.broker.admin.subscription_overview import SubscriptionOverview, Vis
 from geminga.broker.topics import resting
 from geminga.diagnosis.conclude import Trouble
 from geminga.ids import MessageId, TopicName
+from tests.support.disk_stores import succeeded
 
 PREFIX = "persistent://public/default/"
-
-
-def done(error: Exception | None) -> None:
-    assert error is None
 
 
 def page(harness: Any, boards: SubscriptionOverview | None = None, **asked: Any) -> dict[str, Any]:
@@ -49,9 +44,9 @@ def page(harness: Any, boards: SubscriptionOverview | None = None, **asked: Any)
 def make_topic(harness, make_entry):
     def make(name: str, subscriptions: tuple[str, ...] = ("s",), messages: int = 0) -> Any:
         topic = TopicName.parse(PREFIX + name)
-        harness.actions.create(topic, done)
+        harness.actions.create(topic, succeeded)
         for subscription in subscriptions:
-            harness.actions.cursors.create(topic, subscription, MessageId.earliest, done)
+            harness.actions.cursors.create(topic, subscription, MessageId.earliest, succeeded)
         harness.poll()
         if messages:
             peer = harness.peer()
@@ -88,9 +83,9 @@ def test_subscriptions_in_most_trouble_come_first(harness, make_topic):
 
 def test_partitions_of_a_topic_are_one_row(harness, make_entry):
     name = TopicName.parse(PREFIX + "parts")
-    harness.actions.create_partitioned(name, 3, done)
+    harness.actions.create_partitioned(name, 3, succeeded)
     for index in range(3):
-        harness.actions.cursors.create(name.partition_name(index), "s", MessageId.earliest, done)
+        harness.actions.cursors.create(name.partition_name(index), "s", MessageId.earliest, succeeded)
     peer = harness.peer()
     peer.producer(f"{PREFIX}parts-partition-1")
     peer.publish(4)

@@ -1,7 +1,5 @@
 """Readable messages: every kind of entry is shown, sizes are bounded, and a tail receives new messages."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,19 +1,14 @@
 """Overview of all topics, with and without subscriptions, partitions as one."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
 from geminga.broker.admin.topic_overview import TopicOverview
 from geminga.diagnosis.conclude import Trouble
 from geminga.ids import MessageId, TopicName
+from tests.support.disk_stores import succeeded
 
 PREFIX = "persistent://public/default/"
-
-
-def done(error: Exception | None) -> None:
-    assert error is None
 
 
 def page(harness: Any, **asked: Any) -> dict[str, Any]:
@@ -42,8 +37,8 @@ def names(found: dict[str, Any]) -> list[str]:
 
 def test_topics_without_subscriptions_are_listed(harness):
     for name in ("lonely", "shared"):
-        harness.actions.create(TopicName.parse(PREFIX + name), done)
-    harness.actions.cursors.create(TopicName.parse(PREFIX + "shared"), "s", MessageId.earliest, done)
+        harness.actions.create(TopicName.parse(PREFIX + name), succeeded)
+    harness.actions.cursors.create(TopicName.parse(PREFIX + "shared"), "s", MessageId.earliest, succeeded)
     harness.poll()
     found = page(harness)
     assert names(found) == ["lonely", "shared"]
@@ -56,7 +51,7 @@ def test_topics_without_subscriptions_are_listed(harness):
 
 def test_a_partitioned_topic_is_one_row(harness):
     topic = TopicName.parse(PREFIX + "parts")
-    harness.actions.create_partitioned(topic, 3, done)
+    harness.actions.create_partitioned(topic, 3, succeeded)
     harness.poll()
     peers = []
     for index in range(3):
@@ -79,9 +74,9 @@ def test_the_worst_subscription_is_named(harness):
     peer = harness.peer()
     peer.producer(PREFIX + "t")
     for name in ("calm", "stuck"):
-        harness.actions.cursors.create(TopicName.parse(PREFIX + "t"), name, MessageId.earliest, done)
+        harness.actions.cursors.create(TopicName.parse(PREFIX + "t"), name, MessageId.earliest, succeeded)
     peer.publish(5)
-    harness.actions.cursors.skip_all(TopicName.parse(PREFIX + "t"), "calm", done)
+    harness.actions.cursors.skip_all(TopicName.parse(PREFIX + "t"), "calm", succeeded)
     harness.poll()
     (row,) = page(harness, sort="trouble")["rows"]
     assert row["worst"] == "stuck"

@@ -1,7 +1,5 @@
 """The web port under peers that take connections and do not read."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

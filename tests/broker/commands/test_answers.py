@@ -1,7 +1,5 @@
 """Answers have every field that official clients look for, byte for byte where recordings show it."""
 
-from __future__ import annotations
-
 from geminga.broker.commands import answers
 from geminga.broker.commands.answers import frame
 from geminga.broker.refusal import Refused

@@ -1,7 +1,5 @@
 """SUBSCRIBE and the other commands of consumers."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -121,14 +119,6 @@ def test_the_initial_position_counts_only_once(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC, earliest=False)
     assert entries(peer) == [0]
-
-
-def test_a_rollback_starts_at_messages_of_that_many_seconds_ago(harness, producer, make_entry):
-    for sequence_id, age in enumerate((100, 50, 10)):
-        producer.send(sequence_id, make_entry(publish_time=harness.now_ms - age * 1000))
-    peer = harness.peer()
-    peer.subscribe(TOPIC, start_message_rollback_duration_sec=60)
-    assert entries(peer) == [1, 2]
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -291,17 +281,6 @@ def test_cumulative_acknowledgements_move_the_mark(harness, producer, kind, ack,
     publish(producer, 4)
     peer.ack(ack, cumulative=True)
     assert peer.session.consumers[1].subscription.cursor.mark == mark
-
-
-def test_a_cumulative_acknowledgement_inside_a_batch_keeps_the_rest_open(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
-    for sequence_id in range(2):
-        producer.send(sequence_id, make_entry(num_messages_in_batch=5), messages=5)
-    part = pb.MessageIdData(ledgerId=0, entryId=1, ack_set=[0b11100])
-    peer.command("ack", consumer_id=1, ack_type=1, message_id=[part])
-    cursor = peer.session.consumers[1].subscription.cursor
-    assert (cursor.mark, cursor.batches) == (1, {1: 0b11100})
 
 
 def test_ack_sets_are_ignored_when_they_are_switched_off(make_harness, make_entry):
@@ -472,18 +451,6 @@ def test_a_seek_closes_the_consumer_and_then_succeeds(harness, producer, make_en
     assert entries(peer) == expected
 
 
-def test_a_seek_may_name_the_open_part_of_a_batch(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
-    producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
-    entries(peer)
-    target = {"ledgerId": 0, "entryId": 0, "ack_set": [0b11000]}
-    peer.command("seek", consumer_id=1, request_id=1, message_id=target)
-    peer.frames.clear()
-    peer.subscribe(TOPIC)
-    assert [list(message.ack_set) for message in peer.messages()] == [[0b11000]]
-
-
 def test_a_reader_that_seeks_continues_there_after_reconnecting(harness, producer):
     peer = harness.peer()
     start = {"ledgerId": LATEST, "entryId": LATEST}
@@ -619,27 +586,6 @@ def test_acknowledgements_during_a_write_are_stored_together(make_harness, make_
     assert list(cursor.holes.ranges()) == [(at, at + 1) for at in (3, 5, 7, 9, 11, 13, 17)]
     assert topic.subscriptions["s"].backlog_tally()[0] == 11
     store.close()
-
-
-def test_acknowledgements_of_absent_messages_are_ignored(harness, make_entry):
-    peer = harness.peer()
-    peer.producer(TOPIC)
-    peer.publish(3)
-    peer.receipts()
-    peer.subscribe(TOPIC, kind="Shared")
-    ledger_id = peer.messages()[0].ledger_id
-    before = harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"].backlog
-    for place in ((ledger_id, 3), (ledger_id + 5, 0), (1 << 40, 1), (ledger_id, (1 << 63) - 1)):
-        peer.ack(place, request_id=9)
-        assert peer.pop().command.ackResponse.request_id == 9
-    assert not peer.is_closed
-    assert harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"].backlog == before == 3
-
-
-def test_an_acknowledgement_before_connect_closes_the_connection(harness):
-    peer = harness.peer(connect=False)
-    peer.ack((1, 1))
-    assert peer.is_closed
 
 
 @pytest.fixture

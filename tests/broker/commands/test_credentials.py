@@ -1,7 +1,5 @@
 """Authentication: accepted clients, errors for others, and tokens that expire on an open connection."""
 
-from __future__ import annotations
-
 import base64
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """Handles that are being created: what may happen before they are open."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.broker.commands.handles import Handles
@@ -11,22 +9,6 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
-
-
-def test_an_id_is_free_or_being_created_or_open():
-    handles: Handles[str] = Handles()
-    first = handles.begin(1)
-    assert handles.count == 1
-    assert 1 not in handles
-    assert handles.is_current(1, first)
-    handles.abandon(1)
-    second = handles.begin(1)
-    assert not handles.is_current(1, first), "another attempt has the id"
-    assert handles.is_current(1, second)
-    handles.opened(1, "handle")
-    assert handles[1] == "handle"
-    assert handles.count == 1
-    assert not handles.is_current(1, second)
 
 
 def test_only_the_same_handle_is_dropped():
@@ -44,40 +26,6 @@ def test_only_the_same_handle_is_dropped():
     assert not handles.drop(2, other)
     assert handles.drop(2, mine)
     assert handles.count == 0
-
-
-def test_a_taken_handle_is_open_or_being_created():
-    handles: Handles[str] = Handles()
-    handles.begin(1)
-    assert handles.take(1) is None
-    handles.begin(2).entered = "waiting"
-    handles.begin(3)
-    handles.opened(3, "open")
-    handles.begin(4)
-    assert handles.take(2) == "waiting"
-    handles.begin(5).entered = "too"
-    assert handles.all() == ["open"]
-    handles.attempts[5].is_waiting = True
-    assert handles.all() == ["open", "too"]
-    handles.closing["closing"] = None
-    assert handles.count == 3
-    assert sorted(handles.take_all()) == ["closing", "open", "too"]
-    assert handles.count == 0
-    assert not handles.closing
-
-
-def test_handles_are_released_one_by_one():
-    """And what is being created at the end is not opened any more."""
-    handles: Handles[int] = Handles()
-    for number in range(10):
-        handles.begin(number)
-        handles.opened(number, number)
-    attempt = handles.begin(77)
-    going = handles.take_all()
-    assert not handles.is_current(77, attempt)
-    for number in reversed(range(10)):
-        assert next(going) == number
-        assert handles.count == number
 
 
 def test_a_closed_attempt_does_not_answer_a_new_one_with_the_same_producer_id(harness):

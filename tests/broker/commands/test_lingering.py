@@ -1,7 +1,5 @@
 """Peers that disconnect with unfinished work, and clients that need their names and subscriptions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

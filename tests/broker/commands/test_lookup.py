@@ -1,7 +1,5 @@
 """PARTITIONED_METADATA, LOOKUP, and topic lists."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Command × role × tenant: who may send what, over every command of the table, and what a refusal tells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A connection's life: every command in every state, keepalive, deadlines, and back-pressure."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

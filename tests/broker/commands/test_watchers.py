@@ -1,7 +1,5 @@
 """Watched lists are tested through their commands, in test_lookup.py; here is what only shows inside."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

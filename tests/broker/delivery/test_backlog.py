@@ -1,7 +1,5 @@
 """Backlogs in messages and bytes, cursors and dispatchers against a plain model, with restarts in between."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field

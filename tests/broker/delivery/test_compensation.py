@@ -1,7 +1,5 @@
 """Active compensation: forgotten acknowledgements, on both sides of the switch."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

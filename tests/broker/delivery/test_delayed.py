@@ -1,7 +1,5 @@
 """Delayed delivery: never early, and not lost by a restart."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Rules of all dispatchers: permits, slow readers, turns, and a store that fails to read."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Callable
@@ -68,6 +66,19 @@ def test_dispatching_waits_for_a_slow_reader(harness, producer, kind):
     consumer.writable = True
     consumer.session.writable_again(harness.now)
     assert consumer.entry_ids() == [0, 1, 2]
+
+
+def test_requested_entries_follow_the_batch_size(harness):
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared", permits=1000)
+    consumer = peer.session.consumers[1]
+    assert consumer.entries_wanted == 1000
+    for _ in range(30):
+        consumer.send(0, 0, b"x", 100, 0, ())
+        consumer.permits = 1000
+    assert 10 <= consumer.entries_wanted <= 11
+    consumer.permits = -5
+    assert consumer.entries_wanted == 1
 
 
 # --- taking turns with everybody else ---

@@ -1,7 +1,5 @@
 """Key_Shared: one key, one consumer, one order."""
 
-from __future__ import annotations
-
 import base64
 import random
 from collections import defaultdict
@@ -87,14 +85,6 @@ def owner_of(keys: list[str], *names: str) -> dict[str, str]:
 
 
 KEYS = [f"key-{n}" for n in range(40)]
-
-
-def test_keys_go_to_the_consumers_of_the_documented_hash(keyed):
-    peers = {name: keyed.consumer(name) for name in ("alpha", "beta")}
-    keyed.publish(*KEYS)
-    owners = owner_of(KEYS, "alpha", "beta")
-    for name, peer in peers.items():
-        assert entries(peer) == [n for n, key in enumerate(KEYS) if owners[key] == name]
 
 
 def test_a_consumer_without_permits_holds_up_only_its_own_keys(keyed):
@@ -254,25 +244,6 @@ def test_each_keys_order_holds_while_consumers_join_and_leave(keyed, seed, monke
     peers["last"] = keyed.consumer("last", permits=10_000)
     collect()
     assert acked | set(pending["last"]) == set(range(len(keys)))
-
-
-def test_a_leave_moves_the_entries_of_one_consumer_however_many_wait(harness, make_entry, lines_run):
-    lines = []
-    for topic, count in (("few", 10), ("many", 100)):
-        producer = harness.peer()
-        peers = [harness.peer() for _ in range(count)]
-        for index, peer in enumerate(peers):
-            peer.subscribe(topic, kind="Key_Shared", permits=5, consumer_name=f"c{index}")
-        producer.producer(topic)
-        for number in range(10 * count):
-            entry = make_entry(b"x", partition_key=str(number))
-            producer.send(number, entry)
-        lines.append(lines_run(peers.pop().disconnect))
-        for peer in peers:
-            peer.command("flow", consumer_id=1, messagePermits=1000)
-        received = sorted(offset for peer in peers for offset in peer.entry_ids())
-        assert received == list(range(10 * count))
-    assert lines[1] < 3 * lines[0]
 
 
 def test_entries_go_back_to_the_consumer_that_their_slot_is_bound_to(keyed):

@@ -1,7 +1,5 @@
 """Token buckets: exact in the long run, smooth in the short, overdrawn by what is large."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Assignment of slots to consumers."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -28,19 +26,6 @@ def brute_force_ring(names: list[tuple[Named, int]]) -> dict[int, Named]:
         for point in range(100):
             ring.setdefault(consistent_slot(f"{consumer.name}\0{index}\0{point}".encode()), consumer)
     return ring
-
-
-def test_the_hash_ring_is_the_documented_one():
-    alpha, beta, beta_again, gamma = (Named(name) for name in ("alpha", "beta", "beta", "gamma"))
-    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
-    for consumer in (alpha, beta, beta_again, gamma):
-        selector.add(consumer)
-    ring = brute_force_ring([(alpha, 0), (beta, 0), (beta_again, 1), (gamma, 0)])
-    points = sorted(ring)
-    for slot in range(1, SLOTS):
-        expected = ring[next((point for point in points if point >= slot), points[0])]
-        assert selector.select(slot) is expected
-    assert selector.slot(b"") == 1
 
 
 def test_ranges_cover_every_slot_once_after_each_change_of_consumers():
@@ -71,17 +56,6 @@ def test_ranges_cover_every_slot_once_after_each_change_of_consumers():
         assert len(covered) == SLOTS - 1
         for slot in random_source.sample(range(1, SLOTS), 200):
             assert selector.select(slot) is covered[slot], (step, slot)
-
-
-def test_removing_a_consumer_restores_the_earlier_ranges():
-    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
-    first, second = Named("a"), Named("b")
-    selector.add(first)
-    before = selector.ranges()[first]
-    selector.add(second)
-    assert selector.ranges()[second]
-    selector.remove(second)
-    assert selector.ranges()[first] == before == [(1, SLOTS - 1)]
 
 
 def test_the_ring_assigns_as_documented_after_each_change():
@@ -125,20 +99,6 @@ def test_sticky_ranges_of_consumers_that_join_and_leave(size):
         assert all(selector.select(own[-1][1] + 1) is None for own in joined.values())
 
 
-def test_sticky_ranges_leave_gaps():
-    selector: StickySelector[Named] = StickySelector()
-    a, b = Named("a"), Named("b")
-    selector.add(a, [(0, 99), (200, 299)])
-    selector.add(b, [(100, 150)])
-    assert [selector.select(slot) for slot in (0, 99, 100, 150, 151, 200, 299, 300)] == [
-        a, a, b, b, None, a, a, None,
-    ]  # fmt: skip
-    assert selector.ranges()[a] == [(0, 99), (200, 299)]
-    selector.remove(a)
-    assert selector.select(0) is None
-    assert selector.slot(b"key-1") == 5536
-
-
 @pytest.mark.parametrize(
     ("ranges", "reason"),
     [
@@ -166,11 +126,6 @@ def filled(count: int) -> ConsistentHashSelector[Named]:
     for number in range(count):
         selector.add(Named(f"consumer-{number}"))
     return selector
-
-
-def test_ranges_of_all_consumers_are_found_in_one_pass(lines_run):
-    few, many = (lines_run(filled(count).ranges) for count in (10, 100))
-    assert many < 12 * few
 
 
 class Point(int):

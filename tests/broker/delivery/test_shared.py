@@ -1,15 +1,11 @@
 """Shared: turns, priorities, redelivery and blocking."""
 
-from __future__ import annotations
-
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from geminga.broker.delivery import shared
-from geminga.broker.delivery.consumer import Consumer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -145,65 +141,6 @@ def test_redelivery_counts_end_with_the_last_consumer(harness, producer):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared")
     assert [m.redelivery_count for m in peer.messages()] == [0]
-
-
-def test_beyond_their_limit_the_oldest_redelivery_counts_start_again(harness, producer, monkeypatch):
-    monkeypatch.setattr(shared, "REDELIVERY_COUNTS_MAX", 2)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
-    producer.publish(3)
-    peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
-    assert {m.entry_id: m.redelivery_count for m in peer.messages()[3:]} == {0: 0, 1: 1, 2: 1}
-
-
-def test_no_message_is_lost_or_doubled_when_consumers_join_and_leave(harness, producer):
-    acked: Counter[int] = Counter()
-    published = 0
-    for round_number in range(12):
-        peers = [harness.peer() for _ in range(1 + round_number % 3)]
-        for peer in peers:
-            peer.subscribe(TOPIC, kind="Shared", permits=7)
-        producer.publish(10, published)
-        published += 10
-        for index, peer in enumerate(peers):
-            found = peer.entry_ids()
-            keep = found[:: 2 if index % 2 else 1]
-            peer.ack(*((0, entry) for entry in keep))
-            acked.update(keep)
-            peer.disconnect()
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=1000)
-    acked.update(peer.entry_ids())
-    assert acked == Counter(range(published))
-
-
-@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
-def test_consumers_without_permits_cost_nothing(harness, kind, monkeypatch):
-    """Thousands that cannot take anything are not asked for each entry."""
-    producer, idle, busy = harness.peer(), harness.peer(), harness.peer()
-    producer.producer(TOPIC)
-    for number in range(300):
-        idle.subscribe(TOPIC, consumer_id=number, kind=kind, permits=0)
-    asked = [0]
-    ready = Consumer.ready.fget  # type: ignore[attr-defined]
-
-    def counted(consumer: Consumer) -> bool:
-        asked[0] += 1
-        return bool(ready(consumer))
-
-    monkeypatch.setattr(Consumer, "ready", property(counted))
-    for sequence_id in range(10):
-        producer.send(sequence_id)
-    assert asked[0] == 0
-    busy.subscribe(TOPIC, consumer_id=1, kind=kind, permits=1000)
-    for sequence_id in range(10, 20):
-        producer.send(sequence_id)
-    assert asked[0] < 200
-    if kind == "Shared":
-        assert len(busy.messages()) == 20
-    else:
-        idle.command("flow", consumer_id=7, messagePermits=1000)
-        assert asked[0] < 200
 
 
 # --- chunks of a message ---

@@ -1,7 +1,5 @@
 """Exclusive and Failover: the active consumer, and redelivery."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -88,19 +86,6 @@ def test_partitions_are_spread_over_failover_consumers(harness, partition, activ
     assert [name for name, peer in peers.items() if peer.entry_ids()] == [active]
 
 
-def test_failover_on_a_plain_topic_uses_the_documented_ring(harness, producer):
-    names = ["one", "two", "three", "four"]
-    ring = {murmur3_32(f"{name}{n}".encode()): name for name in sorted(names) for n in range(100)}
-    place = murmur3_32(TOPIC.encode())
-    expected = ring[min((point for point in ring if point >= place), default=min(ring))]
-    peers = {name: harness.peer() for name in names}
-    for name, peer in peers.items():
-        peer.subscribe(TOPIC, kind="Failover", consumer_name=name)
-    harness.advance(2)
-    producer.publish(1)
-    assert [name for name, peer in peers.items() if peer.entry_ids()] == [expected]
-
-
 def ring_choice(names: list[str], priorities: dict[str, int], topic: str) -> str:
     """Section 4 of algorithms.md, read literally."""
     best = min(priorities[name] for name in names)
@@ -135,31 +120,6 @@ def test_consumers_at_one_point_of_the_ring_are_ordered_by_name(harness, monkeyp
         harness.peer().subscribe(TOPIC, kind="Failover", consumer_name=name)
     stats = harness.actions.stats(TopicName.parse(TOPIC))
     assert stats["subscriptions"]["s"]["activeConsumerName"] == "c"
-
-
-def test_a_failover_consumer_costs_its_own_points_however_many_there_are(harness, monkeypatch, lines_run):
-    numbered, hashed = single_active.murmur3_32_numbered, []
-
-    def counted(prefix: bytes, count: int) -> list[int]:
-        hashed.append(count)
-        return numbered(prefix, count)
-
-    monkeypatch.setattr(single_active, "murmur3_32_numbered", counted)
-    lines = []
-    for topic, count in (("few", 10), ("many", 100)):
-        for number in range(count):
-            harness.peer().subscribe(topic, kind="Failover", consumer_name=f"c{number}")
-        harness.advance(2)
-        hashed.clear()
-        peer = harness.peer()
-
-        def join_and_leave(peer: Any = peer, topic: str = topic) -> None:
-            peer.subscribe(topic, kind="Failover", consumer_name="c00")
-            peer.disconnect()
-
-        lines.append(lines_run(join_and_leave))
-        assert hashed == [100]
-    assert lines[1] < 2 * lines[0]
 
 
 def test_an_old_client_gets_no_active_consumer_change(harness):

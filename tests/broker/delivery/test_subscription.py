@@ -1,7 +1,5 @@
 """Subscriptions: moving the cursor under connected consumers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

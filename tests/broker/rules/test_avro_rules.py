@@ -1,7 +1,5 @@
 """Avro's reading rules, judged by Apache Pulsar's own answers."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings that are changed while the broker runs: in force at once, kept, and given back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

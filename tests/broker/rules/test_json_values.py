@@ -1,7 +1,5 @@
 """Numbers and flags in JSON, compared with the library that Apache Pulsar uses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

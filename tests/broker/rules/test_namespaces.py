@@ -1,7 +1,5 @@
 """Clusters, tenants, namespaces and policies over a store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -71,25 +69,6 @@ def test_done_is_called_when_the_change_is_durable(store, namespaces):
     assert seen == []
     store.poll()
     assert seen == [None]
-
-
-def test_tenants_are_created_changed_and_deleted(namespaces):
-    refused(404, lambda: namespaces.tenants.get("acme"))
-    refused(412, lambda: namespaces.tenants.create("a/b", {"allowedClusters": ["standalone"]}))
-    refused(412, lambda: namespaces.tenants.create("..", {"allowedClusters": ["standalone"]}))
-    refused(412, lambda: namespaces.tenants.create("acme", {}))
-    assert "nowhere" in refused(
-        412, lambda: namespaces.tenants.create("acme", {"allowedClusters": ["nowhere"]})
-    )
-    namespaces.tenants.create("acme", {"allowedClusters": ["standalone"]})
-    refused(409, lambda: namespaces.tenants.create("acme", {"allowedClusters": ["standalone"]}))
-    namespaces.tenants.update("acme", {"adminRoles": ["a", "a"], "allowedClusters": ["standalone"]})
-    assert namespaces.tenants.get("acme")["adminRoles"] == ["a"]
-    namespaces.create_namespace("acme", "shop")
-    refused(409, lambda: namespaces.tenants.delete("acme"))
-    namespaces.delete_namespace("acme", "shop")
-    namespaces.tenants.delete("acme")
-    assert "acme" not in namespaces.tenants.names()
 
 
 def test_clusters_used_by_namespaces_cannot_be_removed_from_a_tenant(namespaces):

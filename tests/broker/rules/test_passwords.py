@@ -1,7 +1,5 @@
 """Basic authentication: hashes made by other programs, and guesses that delay no known user."""
 
-from __future__ import annotations
-
 import base64
 import threading
 import urllib.error

@@ -1,7 +1,5 @@
 """Tokens: what is taken, every kind of forgery that is not, and what is said about it."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

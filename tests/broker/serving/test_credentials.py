@@ -1,7 +1,5 @@
 """Keys of the settings: a path that is no readable file is an error, never the key."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,10 +1,8 @@
 """The broker inside a program."""
 
-import gc
 import os
 import shutil
 import time
-import urllib.request
 
 import pytest
 from interpreter import run_python
@@ -30,19 +28,6 @@ def test_a_broker_starts_fast_and_has_addresses():
         assert "running" in repr(broker)
     assert "closed" in repr(broker)
     assert took < 2.0, "300 ms on an idle machine; this bound only catches disasters"
-
-
-def test_the_web_server_comes_with_its_first_request():
-    with embedded() as broker:
-        with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/brokers/health", timeout=20) as answer:
-            assert answer.read() == b"ok"
-        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=20) as answer:
-            assert b"pulsar_topics_count" in answer.read()
-
-
-def test_a_broker_can_run_without_a_web_server():
-    with embedded(web_port=None) as broker:
-        assert broker.admin_url == ""
 
 
 def test_errors_reach_the_caller(tmp_path):
@@ -114,13 +99,6 @@ def test_a_closed_broker_creates_no_client():
     broker.close()
     with pytest.raises(AlreadyClosed):
         broker.client()
-
-
-def test_a_dropped_broker_is_garbage_collected():
-    broker = embedded(web_port=None)
-    broker.close()
-    del broker
-    gc.collect()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -1,7 +1,5 @@
 """The cycle collector looks at what is young, and nothing of ours needs it when it is old."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Callable

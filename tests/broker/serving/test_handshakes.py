@@ -1,7 +1,5 @@
 """Peers that are slow in their handshake, or silent: they are counted, and disconnected."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

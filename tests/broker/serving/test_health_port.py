@@ -1,7 +1,5 @@
 """Health checks on a port of their own: while the broker starts, serves, stops, hangs, or is flooded."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

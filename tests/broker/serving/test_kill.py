@@ -6,8 +6,6 @@ every receipted message byte for byte and in order, and redeliver no acknowledge
 the broker is sometimes killed while it recovers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Log lines of the broker as an operator and a log collector read them."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

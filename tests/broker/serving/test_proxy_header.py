@@ -1,7 +1,5 @@
 """Headers of the PROXY protocol in front of the binary protocol, with and without TLS."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket

@@ -1,7 +1,5 @@
 """SIGHUP: what a running broker takes over from its changed configuration, and what it names."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """The broker's sockets: start, stop, back-pressure, caps, bad peers, idleness."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -22,7 +20,7 @@ from geminga.broker.serving.embedded import embedded
 from geminga.broker.serving.listening import PortInUse, bind
 from geminga.broker.serving.server import BrokerServer, PeerConnection
 from geminga.broker.settings import BrokerSettings
-from geminga.errors import StoreLocked, StoreStopped, UsageError
+from geminga.errors import StoreStopped, UsageError
 from geminga.ids import TopicName
 from geminga.ledger.api import Buffer, Done
 from geminga.ledger.memory import MemoryStore
@@ -105,11 +103,6 @@ async def running(**changes: Any) -> AsyncIterator[BrokerServer]:
         await server.stop()
 
 
-def test_a_started_broker_answers_at_once(peers):
-    with embedded(web_port=None) as broker:
-        assert peers(broker.settings.port).answers()
-
-
 def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -131,11 +124,6 @@ def test_a_host_of_another_machine_is_refused():
         bind("192.0.2.1", 0, "port")
     with pytest.raises(UsageError, match="no address of this machine"):
         bind("no-such-host.invalid", 0, "port")
-
-
-def test_a_store_in_use_is_refused(tmp_path):
-    with embedded(tmp_path / "s"), pytest.raises(StoreLocked):
-        embedded(tmp_path / "s")
 
 
 def test_a_wildcard_host_serves_ipv4_and_ipv6(peers):

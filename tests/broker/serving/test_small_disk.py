@@ -1,7 +1,5 @@
 """A broker whose folder may take little: messages go through it for ever, and it never takes more."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

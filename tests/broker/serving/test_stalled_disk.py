@@ -246,32 +246,6 @@ async def test_clients_do_not_wait_for_lists_that_others_read_from_a_hanging_dis
         assert b"Cannot delete non empty namespace" in await removal
 
 
-async def test_a_list_that_cannot_be_read_from_the_disk_is_refused():
-    async with Stalling() as broker:
-        peer = await broker.connect()
-        broker.filesystem.database_errors.append("disk I/O error")
-        peer.send("getTopicsOfNamespace", namespace="public/default", request_id=1)
-        (refusal,) = await peer.expect(Command.ERROR)
-        assert "disk I/O error" in refusal.command.error.message
-        peer.send("getTopicsOfNamespace", namespace="public/default", request_id=2)
-        await peer.expect(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-
-
-async def test_a_failing_disk_is_reported_and_the_next_attempt_succeeds():
-    async with Stalling() as broker:
-        peer = await broker.connect()
-        broker.filesystem.database_errors.append("disk I/O error")
-        peer.send("producer", topic="t", producer_id=1, request_id=1)
-        (refusal,) = await peer.expect(Command.ERROR)
-        assert refusal.command.error.error == pb.PersistenceError
-        assert "disk I/O error" in refusal.command.error.message
-        peer.send("producer", topic="t", producer_id=1, request_id=2)
-        await peer.expect(Command.PRODUCER_SUCCESS)
-        broker.filesystem.database_errors.append("disk I/O error")
-        answer = await broker.web("GET", "/admin/v2/persistent/public/default/other/stats")
-        assert answer.split(b" ", 2)[1] == b"503"
-
-
 async def test_an_unreadable_catalog_is_reported_to_its_requesters_alone():
     async with Stalling() as broker:
         peer, bystander = await broker.connect(), await broker.connect()

@@ -1,19 +1,14 @@
 """The broker as a process: start line, promises, exit codes, signals, speed of the first answer."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
 import io
-import json
-import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -22,8 +17,6 @@ import pytest
 from waiting import eventually_async
 
 import geminga
-from geminga.broker.serving.embedded import embedded
-from geminga.broker.serving.output import JsonFormatter, LogOutput
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.serving.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMISES, _main
 from geminga.broker.settings import BrokerSettings
@@ -126,19 +119,6 @@ def full_pipe() -> tuple[io.FileIO, int]:
     return io.FileIO(reader), writer
 
 
-def test_lines_lost_to_a_full_pipe_are_reported():
-    reader, writer = full_pipe()
-    with reader, open(writer, "w") as stream:
-        output = LogOutput(stream)
-        output.setFormatter(JsonFormatter())
-        for text in ("first", "second", "third"):
-            if text == "third":
-                reader.read(1 << 20)
-            output.handle(logging.LogRecord("geminga", logging.INFO, "", 0, text, None, None))
-        found = [json.loads(line)["message"] for line in reader.read(1 << 20).splitlines()]
-    assert found == ["2 lines are missing here: the pipe or the disk was full", "third"]
-
-
 @pytest.mark.parametrize("device", ["pipe", "full pipe", "full disk"])
 def test_a_broker_stops_on_sigterm_when_its_output_cannot_be_written(tmp_path, device):
     """On the first signal, with a clean end and exit code 0."""
@@ -220,52 +200,6 @@ def test_a_store_in_use_is_an_error(started, tmp_path):
     assert str(tmp_path / "s") in err
     assert "Traceback" not in err
     assert first.end()[0] == 0
-
-
-def test_a_folder_that_is_no_store_is_an_error(started, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    process = Process(data_dir=str(tmp_path), web_port=None)
-    started.append(process)
-    code, err = process.wait()
-    assert code == EXIT_STORE
-    assert "Traceback" not in err
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_damage_is_reported_and_the_rest_is_served(started, tmp_path):
-    folder = tmp_path / "s"
-    with embedded(folder, web_port=None) as broker, broker.client() as client:
-        producer = client.create_producer("t", batching_enabled=False)
-        for index in range(200):
-            producer.send(f"{index}-".encode() * 500)
-    (log,) = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 200_000]
-    with log.open("r+b") as file:
-        file.seek(100_000)
-        file.write(b"\xff" * 64)
-    (folder / "catalog.db").unlink(missing_ok=True)
-    process = Process(data_dir=str(folder), web_port=None)
-    started.append(process)
-    assert process.first_line().startswith("geminga broker ready")
-    code, err = process.end()
-    assert code == 0
-    assert f"WARNING geminga.broker: {log.name}" in err or "damage" in err, err
-
-
-def test_a_stopped_process_resumes(started, tmp_path):
-    process = Process(data_dir=str(tmp_path / "s"), web_port=None)
-    started.append(process)
-    url = process.first_line().split()[3]
-    with geminga.Client(url) as client:
-        producer = client.create_producer("t")
-        producer.send(b"before")
-        process.popen.send_signal(signal.SIGSTOP)
-        waker = threading.Timer(1.0, process.popen.send_signal, [signal.SIGCONT])
-        waker.start()
-        producer.send(b"after")
-        waker.join()
-        reader = client.create_reader("t", geminga.MessageId.earliest)
-        assert [reader.read_next(timeout_millis=30_000).data() for _ in range(2)] == [b"before", b"after"]
-    assert process.end()[0] == 0
 
 
 def test_the_first_answer_is_fast_and_memory_is_small(started, tmp_path):

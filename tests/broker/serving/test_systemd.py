@@ -1,7 +1,5 @@
 """States that the broker reports to systemd."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

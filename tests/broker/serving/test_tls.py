@@ -1,7 +1,5 @@
 """TLS on both ports: trust, client certificates as roles, and certificates that change."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

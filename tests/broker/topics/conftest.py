@@ -1,7 +1,5 @@
 """A topic with small ledgers, to see what becomes of its messages in time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Access modes: every mode against every state of the topic, and what happens when an owner leaves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

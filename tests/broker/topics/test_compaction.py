@@ -1,7 +1,5 @@
 """Compaction: what is left of a topic, who gets it, and that nothing is lost on the way."""
 
-from __future__ import annotations
-
 import logging
 from random import Random
 from typing import Any
@@ -148,25 +146,6 @@ def test_the_newest_message_of_each_key_keeps_its_id(harness):
     peer.send(32, single("k0", b"new"))
     assert [pair for _, pair in read(harness)] == [("k0", b"27"), ("k2", b"29"), ("k0", b"new")]
     assert len(read(harness, compacted_view=False)) == 33
-
-
-@pytest.mark.parametrize("compression", [pb.NONE, pb.ZSTD])
-def test_batches_are_compacted_inside(harness, compression):
-    peer = publisher(harness)
-    peer.send(
-        0, batch([("a", b"1"), ("b", b"2"), (None, b"3"), ("c", b"4")], compression=compression), messages=4
-    )
-    peer.send(4, batch([("a", b"5"), ("b", b""), ("a", b"6")], compression=compression), messages=3)
-    peer.send(7, batch([("x", b""), (None, b"7")], compression=compression), messages=2)
-    compact(harness)
-    assert [pair for _, pair in read(harness)] == [("c", b"4"), ("a", b"6")]
-    reader = harness.peer()
-    reader.subscribe("t", "r2", 9, durable=False, read_compacted=True)
-    first = reader.messages()[0]
-    opened = open_batch(bytes(first.entry))
-    assert opened is not None
-    assert [message is None for message in opened.messages] == [True, True, True, False]
-    assert parse_entry(first.entry).metadata.uncompressed_size == len(opened.body)
 
 
 def test_any_history_compacts_to_the_newest_values(make_harness):

@@ -3,8 +3,6 @@
 Receipted messages are there afterwards; deleted topics stay deleted and leave no records or files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random

@@ -1,7 +1,5 @@
 """Deduplication: one copy of each (producer, sequence id), after any events in between."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -55,14 +53,6 @@ def test_duplicates_are_receipted_as_such(harness, make):
         peer.send(sequence_id, make(sequence_id))
     assert ids(peer) == [(10, 0, 0), (10, -1, -1), (9, -1, -1), (11, 0, 1)]
     assert stored(harness) == [b"10", b"11"]
-
-
-def test_producer_names_are_distinguished(harness, make):
-    one, _ = connect(harness, "one")
-    two, _ = connect(harness, "two")
-    one.send(5, make(5, "one"))
-    two.send(5, make(5, "two"))
-    assert len(stored(harness)) == 2
 
 
 def test_a_batch_counts_with_its_highest_sequence_id(harness, make):

@@ -1,13 +1,10 @@
 """TTL, retention, and deletion of unused subscriptions and topics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from geminga.broker.topics import expiry
-from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.errors import StoreBusy, StoreError
 from tests.broker.topics.conftest import NAME, TOPIC, done
 
@@ -98,17 +95,6 @@ def test_a_live_reader_is_moved_past_trimmed_entries(make):
     assert [(m.ledger_id, m.entry_id) for m in reader.messages()] == [(2, 0), (2, 1)]
 
 
-def test_unloaded_topics_are_trimmed_too(make):
-    topic = make(retention_minutes=0)
-    topic.publish(6)
-    topic.peer.disconnect()
-    topic.harness.actions.unload(NAME)
-    assert topic.topics.loaded() == []
-    topic.harness.advance(ROUND_SECONDS * 4)
-    assert topic.topics.loaded() == []
-    assert topic.ledgers == 0
-
-
 # --- TTL ---
 def test_old_messages_expire(make):
     topic = make(message_ttl_seconds=60)
@@ -148,24 +134,6 @@ def test_acknowledged_messages_do_not_expire_again(make):
 
 
 # --- inactive topics ---
-def test_inactive_topics_are_deleted_if_configured(make):
-    topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
-    topic.publish(1)
-    topic.keep_connected(60)
-    assert topic.actions.exists(NAME)
-    topic.peer.disconnect()
-    topic.harness.advance(60)
-    assert not topic.actions.exists(NAME)
-
-
-def test_subscriptions_keep_a_topic(make):
-    topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
-    topic.subscribe()
-    topic.peer.disconnect()
-    topic.harness.advance(300)
-    assert topic.actions.exists(NAME)
-
-
 def test_unused_subscriptions_expire_if_configured(make):
     topic = make(subscription_expiration_minutes=1)
     topic.subscribe("unused")

@@ -1,7 +1,5 @@
 """The index of what is due: in order, once, and nothing lost by a crash."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -52,17 +50,6 @@ def test_due_topics_are_returned_in_order_and_once():
     assert list(due(index, 30)) == []
     assert [when for when, _ in due(index, 100)] == [50]
     assert [record.due_ms for record in records] == [50, 10, 30, 10**12, 20, 0]
-
-
-def test_unhandled_due_topics_are_due_again_after_a_restart():
-    store, record = MemoryStore(), TopicRecord()
-    index = ExpiryIndex(store)
-    arm(index, TOPICS[0], record, 10)
-    assert list(due(index, 20)) == [(10, TOPICS[0])]
-    assert list(due(ExpiryIndex(store), 20)) == [(10, TOPICS[0])]
-    arm(index, TOPICS[0], record, NEVER)
-    assert list(due(ExpiryIndex(store), 20)) == []
-    assert record.due_ms == 0
 
 
 def test_nothing_is_written_before_the_read_position():

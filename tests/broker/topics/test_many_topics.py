@@ -3,8 +3,6 @@
 ``python -m benchmarks.topics`` does it with hundreds of thousands, and measures.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.wire.metadata import parse_entry
 from tests.broker.conftest import Harness, entry_bytes
+from tests.support.disk_stores import succeeded
 
 TOPICS = 3_000
 SETTINGS = StoreSettings(sync="never", checkpoint_state_bytes=1 << 20)
@@ -27,10 +26,6 @@ def open_harness(folder: Path) -> Any:
     harness: Any = Harness(FileStore.open(folder, settings=SETTINGS, threads=False))
     harness.auto_poll = False
     return harness
-
-
-def done(error: Exception | None) -> None:
-    assert error is None
 
 
 @pytest.mark.slow
@@ -62,7 +57,7 @@ def _create(harness: Any) -> None:
     store, peer, most = harness.store, harness.peer(), 0
     for number, name in enumerate(NAMES):
         if number % 2:
-            harness.actions.create(name, done)
+            harness.actions.create(name, succeeded)
         peer.command("producer", topic=str(name), producer_id=number, request_id=number, producer_name="one")
         peer.send(number, entry_bytes(name.local.encode()), producer_id=number)
         peer.command("close_producer", producer_id=number, request_id=number)
@@ -94,13 +89,13 @@ def _limit(harness: Any) -> None:
         harness.broker.turn(harness.now, harness.now_ms)
         slices += 1
         assert slices < 1000
-    topics.create(one_more, None, done)
-    harness.actions.delete(one_more, True, done)
+    topics.create(one_more, None, succeeded)
+    harness.actions.delete(one_more, True, succeeded)
 
 
 def _delete(harness: Any) -> None:
     for number, name in enumerate(NAMES):
-        harness.actions.delete(name, True, done)
+        harness.actions.delete(name, True, succeeded)
         if number % 200 == 0:
             harness.poll()
     harness.poll()

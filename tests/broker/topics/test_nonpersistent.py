@@ -1,7 +1,5 @@
 """Non-persistent topics: who is there and can take it gets it, the rest is dropped."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

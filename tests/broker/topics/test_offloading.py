@@ -1,10 +1,7 @@
 """Offloading through a whole broker: by command, threshold and age; consumers, restarts, deletion, REST."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -28,7 +25,6 @@ from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.backup import backup
-from geminga.ledger.offload_worker import WorkerOffloadWriting
 from geminga.ledger.tier_reading import OffloadedRead, TierReader
 from tests.support.insides import inside
 
@@ -201,32 +197,6 @@ def test_failures_are_in_the_status_and_nothing_is_lost(tmp_path):
         assert read(broker) == messages(25)
 
 
-def test_a_killed_offload_process_is_in_the_status(tmp_path, monkeypatch):
-    add = WorkerOffloadWriting.add
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def add_or_die(writing: WorkerOffloadWriting, piece: Any) -> None:
-        process = writing.process._process
-        processes.append(process)
-        if len(processes) < 2:
-            process.kill()
-        add(writing, piece)
-
-    monkeypatch.setattr(WorkerOffloadWriting, "add", add_or_die)
-    with start(tmp_path, retention_minutes=-1) as broker:
-        publish(broker, 0, 25)
-        last = ledgers(broker)[-1]["ledgerId"]
-        assert command(broker, last) == 204
-        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
-        assert "was ended by SIGKILL" in rest(broker, "GET", f"{PATH}/offload")["lastError"]
-        assert read(broker) == messages(25)
-        assert command(broker, last) == 204
-        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
-        assert [each["offloaded"] for each in ledgers(broker)] == [True, True, False]
-        assert read(broker) == messages(25)
-    assert processes[-1].returncode is not None
-
-
 class Agenda:
     """Time that stands still, and what is to be done at once."""
 
@@ -379,16 +349,6 @@ def test_a_temporarily_unreadable_record_delays_no_other_topic(monkeypatch):
     topic.scheduler.now_ms = topic.offload.due_ms
     assert [number for what, number in topic.check() if what == "offload"] == [2, 3, 4]
     assert topic.offload.status == "SUCCESS"
-
-
-def test_an_unusable_location_is_reported(tmp_path):
-    (tmp_path / "tier").write_text("no folder")
-    with start(tmp_path, retention_minutes=-1) as broker:
-        publish(broker, 0, 25)
-        command(broker, ledgers(broker)[-1]["ledgerId"])
-        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
-        assert str(tmp_path / "tier") in rest(broker, "GET", f"{PATH}/offload")["lastError"]
-        assert read(broker) == messages(25)
 
 
 def test_topic_names_cannot_leave_the_offload_folder():

@@ -1,7 +1,5 @@
 """Partitioned topics are created, grown and deleted in slices: clients in between lose nothing."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 
@@ -75,20 +73,6 @@ def wait_for(sliced: Sliced, peer: Any, kind: int) -> None:
 
 
 # --- growing ---
-def test_new_partitions_get_the_existing_subscriptions(sliced):
-    create(sliced, 2, "s", "other")
-    said = grow(sliced, 5)
-    assert not said
-    sliced.settle()
-    assert said == [None]
-    for index in range(5):
-        assert subscriptions(sliced, index) == {"s", "other"}
-    sliced.restart()
-    for index in range(5):
-        assert subscriptions(sliced, index) == {"s", "other"}
-    assert b"fresh" not in sliced.store.keys.get(f"partitioned/{NAME}").base
-
-
 @pytest.mark.parametrize("end", ["", "crash"])
 def test_messages_to_a_new_partition_before_its_subscriptions_are_delivered(sliced, end):
     create(sliced, 2, "s")
@@ -133,17 +117,6 @@ def test_a_deleted_topic_gets_no_new_partitions(sliced):
         sliced.actions.create(NAME.partition_name(30), said.append)
     sliced.settle()
     assert said == [None]
-    assert not partitions(sliced)
-    assert not list(sliced.store.keys.names("cursor/"))
-
-
-def test_growth_during_a_deletion_leaves_nothing(sliced):
-    create(sliced, 2, "s")
-    grown = grow(sliced, 30)
-    sliced.turn()
-    deleted = delete(sliced)
-    sliced.settle()
-    assert (len(grown), deleted) == (1, [None])
     assert not partitions(sliced)
     assert not list(sliced.store.keys.names("cursor/"))
 

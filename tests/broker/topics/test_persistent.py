@@ -1,7 +1,5 @@
 """A topic's own doings that no command shows directly."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -117,6 +115,25 @@ def test_each_message_of_a_refused_run_gets_an_answer(harness, make_entry):
     assert peer.session.pending_bytes == 0
     topic = harness.broker.topics.find(NAME)
     assert topic.ledger.confirmed == 1
+
+
+def test_a_refused_entry_is_not_pending(harness, monkeypatch):
+    peer = harness.peer()
+    for number in (1, 2):
+        peer.producer(f"t{number}", producer_id=number)
+    harness.auto_poll = False
+    peer.send(0, producer_id=1)
+    with monkeypatch.context() as context:
+
+        def stopped(*args: Any) -> int:
+            raise StoreStopped("no space left")
+
+        context.setattr(harness.store, "append", stopped)
+        peer.send(0, producer_id=2)
+    peer.pop()
+    peer.send(1, producer_id=2)
+    harness.poll()
+    assert [(r.producer_id, r.sequence_id) for r in peer.receipts()] == [(1, 0), (2, 1)]
 
 
 def test_records_are_json_objects():

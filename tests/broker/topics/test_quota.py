@@ -1,7 +1,5 @@
 """Backlog quotas: three actions, two limits, the errors for clients, and their end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,15 +7,12 @@ import pytest
 
 from geminga.ids import MessageId, TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.support.disk_stores import succeeded
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
 ROUND = 16
-
-
-def done(error: Exception | None) -> None:
-    assert error is None
 
 
 class Topic:
@@ -40,7 +35,7 @@ class Topic:
         assert len(self.peer.receipts()) == count
 
     def subscribe(self, name: str = "s") -> None:
-        self.harness.actions.cursors.create(NAME, name, MessageId.earliest, done)
+        self.harness.actions.cursors.create(NAME, name, MessageId.earliest, succeeded)
 
     def pass_time(self, seconds: float) -> None:
         """The producer's client answers PINGs meanwhile."""
@@ -81,7 +76,7 @@ def test_a_full_backlog_stops_producers_until_it_shrinks(make, action, code):
     topic.pass_time(ROUND)
     assert topic.peer.take(Command.CLOSE_PRODUCER)
     assert topic.open_producer().error.error == code
-    topic.harness.actions.cursors.skip_all(NAME, "s", done)
+    topic.harness.actions.cursors.skip_all(NAME, "s", succeeded)
     # The very next try succeeds, without waiting for a round of housekeeping.
     assert topic.open_producer().producer_success.producer_ready
     assert not topic.exceeded
@@ -111,7 +106,7 @@ def test_the_error_names_subscription_size_and_oldest_message(make):
     topic.publish(6, messages=10)
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
     peer.ack(*[each for each in ids if each != ids[1]])
-    topic.harness.actions.cursors.skip_all(NAME, "fast", done)
+    topic.harness.actions.cursors.skip_all(NAME, "fast", succeeded)
     topic.pass_time(ROUND)
     topic.peer.frames.clear()
     reason = topic.open_producer().error.message
@@ -141,7 +136,7 @@ def test_eviction_deletes_the_oldest_messages(make):
     topic.subscribe("slow")
     topic.publish(10)
     topic.subscribe("fast")
-    topic.harness.actions.cursors.skip_all(NAME, "fast", done)
+    topic.harness.actions.cursors.skip_all(NAME, "fast", succeeded)
     topic.pass_time(ROUND)
     assert 0 < topic.backlog("slow") < 5
     assert topic.backlog("fast") == 0

@@ -1,7 +1,5 @@
 """Limited producers are slowed and lose nothing; limited consumers get everything, in order, at the rate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

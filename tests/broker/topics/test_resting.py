@@ -1,7 +1,5 @@
 """Backlogs of topics that are not in memory: over unloading, loading, restarts, and while they are read."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Policies that act by time: on topics in use, idle ones, and such that are not in memory, over restarts."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from typing import Any
@@ -543,39 +541,6 @@ def test_a_topic_in_use_is_visited_after_a_change(make, monkeypatch):
     topic.publish(3)
     topic.keep_connected(2 * ROUND_SECONDS)
     assert len(kept) <= 2
-
-
-def test_a_round_leaves_time_for_other_work(make, monkeypatch):
-    topic = make()
-    count = 2 * background_jobs.SLICE_STEPS_MAX + 10
-    for number in range(count):
-        topic.topics.make(TopicName.parse(f"t{number}"))
-    topic.harness.advance(UNUSED_SECONDS - 1)
-    topic.peer.command("ping")
-    assert len(topic.topics.loaded()) == count + 1
-    left = []
-    while len(topic.topics.loaded()) > 1:
-        topic.harness.now = max(topic.harness.now, topic.harness.broker.deadline)
-        topic.harness.broker.tick(topic.harness.now, topic.harness.now_ms)
-        if not left or len(topic.topics.loaded()) != left[-1]:
-            left.append(len(topic.topics.loaded()))
-    steps = [before - after for before, after in zip([count + 1, *left], left, strict=False)]
-    assert max(steps) <= background_jobs.SLICE_STEPS_MAX
-
-
-def test_a_slice_ends_when_its_time_is_over(make, monkeypatch):
-    topic = make()
-    for number in range(50):
-        topic.topics.make(TopicName.parse(f"t{number}"))
-    topic.harness.advance(UNUSED_SECONDS - 1)
-    clock = [0.0]
-    topic.harness.clock = lambda: clock[0]
-    monkeypatch.setattr(
-        expiry, "keep", lambda each: clock.__setitem__(0, clock[0] + background_jobs.SLICE_SECONDS / 4)
-    )
-    topic.harness.now += 1
-    topic.harness.broker.tick(topic.harness.now, topic.harness.now_ms)
-    assert len(topic.topics.loaded()) == 51 - 4
 
 
 # --- what fails ---

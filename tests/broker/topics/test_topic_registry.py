@@ -1,7 +1,5 @@
 """Existing topics, and the topics in memory."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable
@@ -16,12 +14,11 @@ from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.policies import RuleViolation
-from geminga.broker.topics import expiry
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import partitioned_key
 from geminga.broker.topics.topic_loading import LOADS_AT_ONCE
-from geminga.broker.topics.topic_registry import TopicRegistry, parse_topic
-from geminga.errors import StoreDamaged, StoreError, StoreStopped
+from geminga.broker.topics.topic_registry import TopicRegistry
+from geminga.errors import StoreDamaged, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -129,16 +126,6 @@ def test_partitions_are_deleted_in_steps_and_not_created_meanwhile(harness, topi
     assert topics.find_or_create(name.partition_name(3)) is not None
 
 
-def test_watchers_are_notified_of_every_topic(topics):
-    heard: list[tuple[str, bool]] = []
-    topics.changes.append(lambda name, exists: heard.append((name.local, exists)))
-    topics.make(NAME)
-    topics.partitioned.create(TopicName.parse("p"), 2, None, None)
-    topics.delete_topic(NAME, None)
-    topics.delete_topic(NAME, None)
-    assert heard == [("t", True), ("p-partition-0", True), ("p-partition-1", True), ("t", False)]
-
-
 def test_a_store_that_stopped_refuses_creation(harness, topics):
     harness.store.close()
     assert code(topics.make, NAME) == pb.PersistenceError
@@ -153,42 +140,6 @@ def test_damaged_records_are_refused_and_kept(harness, topics):
     harness.store.keys.put(partitioned_key(NAME), b"[1]")
     with pytest.raises(Exception, match="record of partitioned topic"):
         topics.partitioned.count(NAME)
-
-
-def test_a_topic_that_cannot_be_loaded_does_not_stop_housekeeping(harness, topics):
-    topic = topics.make(NAME)
-    topic.ledger.append(b"x", 1, now_ms=0, limits=topic.limits, done=lambda error: None)
-    harness.restart()
-    harness.store.keys.put(f"ledgers/{NAME}", b"\xff")
-    harness.advance(200)
-    assert harness.broker.topics.loaded() == []
-
-
-def test_a_failing_store_does_not_stop_housekeeping(harness, monkeypatch):
-    peer = harness.peer()
-    peer.producer(str(NAME))
-
-    def stopped(topic: Any) -> int:
-        raise StoreStopped("no space left")
-
-    monkeypatch.setattr(expiry, "trim", stopped)
-    harness.advance(20)
-    assert not peer.is_closed
-
-
-def test_policies_reach_topics_that_are_loaded(harness, topics):
-    mine = topics.find_or_create(NAME)
-    harness.broker.namespaces.create_namespace("public", "other")
-    other = topics.find_or_create(TopicName.parse("public/other/t"))
-    harness.broker.namespaces.set_policy("public", "default", "message_ttl_in_seconds", 77)
-    assert (mine.policies.message_ttl_seconds, other.policies.message_ttl_seconds) == (77, 0)
-    harness.broker.namespaces.set_topic_policy(other.name, "message_ttl_in_seconds", 5)
-    assert (mine.policies.message_ttl_seconds, other.policies.message_ttl_seconds) == (77, 5)
-
-
-def test_names_are_checked():
-    assert str(parse_topic("t")) == "persistent://public/default/t"
-    assert code(parse_topic, "a/b") == pb.InvalidTopicName
 
 
 @pytest.mark.parametrize("how", ["unloaded", "deleted", "deleted while an entry is under way"])

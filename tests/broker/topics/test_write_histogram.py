@@ -1,7 +1,5 @@
 """Histograms of stored entries, in virtual time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
