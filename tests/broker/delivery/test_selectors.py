@@ -121,7 +121,7 @@ def test_sticky_ranges_are_checked(ranges, reason):
     assert selector.select(0) is None
 
 
-def filled(count: int) -> ConsistentHashSelector[Named]:
+def filled(count: int) -> ConsistentHashSelector:
     selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
     for number in range(count):
         selector.add(Named(f"consumer-{number}"))
