@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from geminga.broker.commands.handles import Handles, PendingHandle
 from geminga.broker.commands.permissions import producer_refusal
@@ -98,42 +99,57 @@ def open_handle(
     that have gone, of the handles ``in_the_way``, are waited for. While entries that ``create`` needs are
     being read, it is called again, for `OPENING_SECONDS_MAX`.
     """
-    if not may_open(session, body.request_id):
-        return
-    attempt = handles.begin(handle_id)
-    deadline = session.scheduler.now + OPENING_SECONDS_MAX
+    if may_open(session, body.request_id):
+        deadline = session.scheduler.now + OPENING_SECONDS_MAX
+        attempt = handles.begin(handle_id)
+        opening = _Opening(session, handles, handle_id, body, create, in_the_way, attempt, deadline)
+        when_loaded(session, body.topic, opening.loaded, with_schema=body.HasField("schema"))
 
-    def fail(refused: Refused) -> None:
-        handles.abandon(handle_id)
-        session.refuse(body.request_id, refused)
 
-    def try_once(*, probing: bool) -> None:
-        if session.has_gone or not handles.is_current(handle_id, attempt):
+@dataclass(slots=True, eq=False)
+class _Opening(Generic[H]):
+    """Attempt of `open_handle`. A function that calls itself later would be a reference cycle."""
+
+    session: Session
+    handles: Handles[H]
+    handle_id: int
+    body: Any
+    create: Callable[[PendingHandle[H]], None]
+    in_the_way: Callable[[Topic, Any], Iterable[Producer | Consumer]]
+    attempt: PendingHandle[H]
+    deadline: float
+
+    def loaded(self, error: StoreError | None) -> None:
+        """Continue when the topic is in memory, or cannot be read."""
+        if error is None:
+            self.try_once(probing=True)
+        elif self.handles.is_current(self.handle_id, self.attempt):
+            self._fail(storage_refusal(error))
+
+    def try_once(self, *, probing: bool) -> None:
+        session, scheduler = self.session, self.session.scheduler
+        if session.has_gone or not self.handles.is_current(self.handle_id, self.attempt):
             return
         try:
-            create(attempt)
+            self.create(self.attempt)
         except StoreError as error:
-            if isinstance(error, StoreBusy) and session.scheduler.now < deadline:
-                session.scheduler.after(OPENING_AGAIN_SECONDS, partial(try_once, probing=probing), session)
+            if isinstance(error, StoreBusy) and scheduler.now < self.deadline:
+                scheduler.after(OPENING_AGAIN_SECONDS, partial(self.try_once, probing=probing), session)
             else:
-                fail(storage_refusal(error))
+                self._fail(storage_refusal(error))
         except Refused as refused:
             holder = refused.holder if probing and isinstance(refused, HolderBusy) else None
             if holder is None and refused.code in _TAKEN:
-                topic = session.services.topics.in_memory(parse_topic(body.topic))
-                holder = None if topic is None else _gone_among(session, in_the_way(topic, body))
+                topic = session.services.topics.in_memory(parse_topic(self.body.topic))
+                holder = None if topic is None else _gone_among(session, self.in_the_way(topic, self.body))
             if holder is not None and holder is not session:
-                holder.probe(partial(try_once, probing=False))
+                holder.probe(partial(self.try_once, probing=False))
             else:
-                fail(refused)
+                self._fail(refused)
 
-    def loaded(error: StoreError | None) -> None:
-        if error is None:
-            try_once(probing=True)
-        elif handles.is_current(handle_id, attempt):
-            fail(storage_refusal(error))
-
-    when_loaded(session, body.topic, loaded, with_schema=body.HasField("schema"))
+    def _fail(self, refused: Refused) -> None:
+        self.handles.abandon(self.handle_id)
+        self.session.refuse(self.body.request_id, refused)
 
 
 def may_open(session: Session, request_id: int) -> bool:
