@@ -104,9 +104,12 @@ def test_names_of_anti_affinity_groups_may_be_any_text(rest, namespace):
         assert rest.raw("GET", path)[:2] == (200, shown)
 
 
-def test_a_tenant_is_deleted_with_its_namespaces_by_force(rest, name):
-    rest.fails(412, "PUT", f"tenants/{name}", {"allowedClusters": ["mars"]})
-    rest.call("PUT", f"tenants/{name}", {"adminRoles": ["role1"], "allowedClusters": ["standalone"]})
+def test_a_tenant_is_checked_and_deleted_with_its_namespaces_by_force(rest, name):
+    info = {"adminRoles": ["boss", "boss"], "allowedClusters": ["standalone"]}
+    for wrong, given in ((name, {"allowedClusters": ["mars"]}), (name, {}), ("a%20b", info)):
+        rest.fails(412, "PUT", f"tenants/{wrong}", given)
+    rest.call("PUT", f"tenants/{name}", info)
+    assert rest.get(f"tenants/{name}")["adminRoles"] == ["boss"]
     rest.call("PUT", f"persistent/{name}/ns/t", {}, status=404)
     rest.call("PUT", f"namespaces/{name}/ns")
     rest.fails(409, "DELETE", f"tenants/{name}")

@@ -85,6 +85,7 @@ class RangeSetMachine(RuleBasedStateMachine):
         found = list(self.ranges.ranges())
         assert {n for start, stop in found for n in range(start, stop)} == self.model
         assert all(left[1] < right[0] for left, right in pairwise(found)), "maximal and rising"
+        assert list(self.ranges.ranges(2)) == found[:2]
 
 
 RangeSetMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)

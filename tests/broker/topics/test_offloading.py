@@ -505,3 +505,13 @@ def test_a_copy_of_a_store_deletes_no_files_of_the_original(tmp_path, by):
         assert read(broker) == messages(60)
     with start(tmp_path, retention_minutes=-1) as broker:
         assert read(broker) == messages(60)
+
+
+def test_an_unusable_location_is_reported(tmp_path):
+    (tmp_path / "tier").write_text("no folder")
+    with start(tmp_path, retention_minutes=-1) as broker:
+        publish(broker, 0, 25)
+        command(broker, ledgers(broker)[-1]["ledgerId"])
+        eventually(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
+        assert str(tmp_path / "tier") in rest(broker, "GET", f"{PATH}/offload")["lastError"]
+        assert read(broker) == messages(25)
