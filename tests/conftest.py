@@ -24,8 +24,6 @@ Tests started in the background inherit an ignored SIGINT: the default handler i
 interrupt themselves.
 """
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import gc

@@ -4,8 +4,6 @@ client and leaves nothing behind.
 The tests of each package check its errors in depth; this file covers all packages.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Enumerations print their names and are numbers, as ``pulsar-client``'s."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

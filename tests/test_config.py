@@ -1,7 +1,5 @@
 """Settings' checks: a refusal names the field, the value and what is allowed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

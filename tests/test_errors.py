@@ -1,7 +1,5 @@
 """The error tree: every class pickles, and every code of the protocol has its class."""
 
-from __future__ import annotations
-
 import builtins
 import pickle
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Errors of missing optional packages name the package and the command that installs it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

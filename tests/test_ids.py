@@ -1,7 +1,5 @@
 """MessageId against the bytes of the Java and Python clients, TopicName against Pulsar's rules."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 

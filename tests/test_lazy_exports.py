@@ -1,7 +1,5 @@
 """Packages that import their modules at first use name the same objects for type checkers."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import types

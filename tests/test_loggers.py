@@ -1,7 +1,5 @@
 """A log line decides nothing: handlers, filters and record factories that raise stop no I/O."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re

@@ -1,7 +1,5 @@
 """Starting another process of the Python that runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

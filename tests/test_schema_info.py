@@ -1,7 +1,5 @@
 """SchemaInfo of Geminga's schemas, compared with pulsar-client's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The WebSocket API on the broker's web port: conversations, permissions, bounds, and ends of either side."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

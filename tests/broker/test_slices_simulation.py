@@ -7,8 +7,6 @@ next, and how much a turn of the loop has time for: often one item. So requests 
 The model must hold at each check, at the end, and for another broker on the same store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """``geminga mirror``: what it shows, how it ends, and both sides' credentials."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

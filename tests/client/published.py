@@ -1,7 +1,5 @@
 """Publish to a topic of a broker under test, receive, and count what a subscription has left."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from geminga.client.admin import admin

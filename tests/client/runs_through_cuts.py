@@ -1,8 +1,6 @@
 """Runs of a producer that is disconnected at any byte, unloaded, timed out or closed while it sends;
 an independent reader then reads the topic."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """Consumers for asyncio programs against the embedded broker."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -4,8 +4,6 @@ A consumer gets an entry whole. In batches, keys of one batch go where its first
 delivered again with the bad one beside them, and Shared consumers share by batch.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Callbacks that raise what is no error, or that end the client they are called by."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Receiving and acknowledging Arrow tables."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Consumers of both shells against the embedded broker."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import threading

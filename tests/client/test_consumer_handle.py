@@ -1,7 +1,5 @@
 """One consumer's connection: refusals, retries, lost brokers, late answers; with a scripted broker."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The official client publishes, our consumers read: what it can vary, we must understand."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

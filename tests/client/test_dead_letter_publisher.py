@@ -1,7 +1,5 @@
 """Dead letters and retries end to end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

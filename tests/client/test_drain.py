@@ -1,7 +1,5 @@
 """Draining: nothing more comes, what was delivered is settled, then the consumer is closed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -3,8 +3,6 @@
 What is not the same has its row in ``tools/client_differences.py``, from which the documentation is drawn.
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import importlib

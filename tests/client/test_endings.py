@@ -3,8 +3,6 @@
 No call waits for ever, nothing leaks, and pending sends and acknowledgements leave first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

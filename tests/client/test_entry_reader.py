@@ -1,7 +1,5 @@
 """Raw entries from fixed positions."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

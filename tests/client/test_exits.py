@@ -1,7 +1,5 @@
 """Programs that end with and without `close`: none hangs, writes to stderr, or loses messages."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Clients that know several clusters, against embedded brokers that come and go."""
 
-from __future__ import annotations
-
 import importlib
 import threading
 from typing import Any

@@ -1,8 +1,6 @@
 """Programs that fork with an open client: the child gets a clear error or opens its own client, and the
 parent is unaffected."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Tables in pandas, Polars and DuckDB: what is left of a table there is acknowledged, and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Partly acknowledged batches, and topics without storage: each message is delivered once."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import time

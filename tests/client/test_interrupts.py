@@ -1,7 +1,5 @@
 """Ctrl-C: it ends a wait at once, and afterwards the client can be used and closed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

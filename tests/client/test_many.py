@@ -1,7 +1,5 @@
 """send_many: `send_async` in a loop, in one call; both APIs."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import threading

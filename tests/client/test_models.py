@@ -1,7 +1,5 @@
 """Python's own classes as schemas, through a broker: producers, consumers, views, and older readers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

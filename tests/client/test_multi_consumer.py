@@ -1,7 +1,5 @@
 """Consumers of partitions, lists of topics, and patterns."""
 
-from __future__ import annotations
-
 import re
 import threading
 import uuid

@@ -1,7 +1,5 @@
 """Client credentials, with an issuer that the test plays."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The log of lost connections: lines for each connection, not for each handle."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Readers of both shells against the embedded broker."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import re

@@ -1,7 +1,5 @@
 """Redrive: dead letters go back once each, with what they carried, also over an interruption."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import json

@@ -1,7 +1,5 @@
 """Settings files: what is written is read, by programs and by Spark, and what is wrong is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

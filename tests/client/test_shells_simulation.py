@@ -5,8 +5,6 @@ break meanwhile. The auditor records receipts and deliveries. It checks that no 
 is there for it, that nothing hangs at the end, and that cancelled calls left nothing attached.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import random

@@ -1,7 +1,5 @@
 """stats_interval_in_seconds: what producers and consumers say in the log."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """Order of submitted messages, also while some wait for permits, and of those that callbacks send."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Several subscriptions in one call: all or none."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Table views: what listeners hear, in which order, and on how many threads at once."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

@@ -6,8 +6,6 @@ no thread sleeps while a message is there for it, that no wait outlives its time
 client ends every wait in it.
 """
 
-from __future__ import annotations
-
 import gc
 import random
 import threading

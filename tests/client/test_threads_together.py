@@ -1,8 +1,6 @@
 """Real threads on one producer and one consumer, as fast as they can: what counts is what each single step of
 theirs promises, so that an interpreter without its lock has to pass this, too."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable

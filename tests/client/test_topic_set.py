@@ -1,7 +1,5 @@
 """Topics that a pattern matches, and the parts of a topic."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 from typing import Any

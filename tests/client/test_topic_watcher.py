@@ -1,7 +1,5 @@
 """The broker reports new topics of a pattern long before the next periodic search."""
 
-from __future__ import annotations
-
 import re
 import time
 import uuid

@@ -1,7 +1,5 @@
 """The web address of a service URL is taken only from the broker that listens at the service URL."""
 
-from __future__ import annotations
-
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 """The ways that most messages go are written by hand: what they are given is looked at before anything
 happens. A wrong argument is refused by its name, takes no permit with it, and harms no message around it."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable, Iterator

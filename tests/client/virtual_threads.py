@@ -7,8 +7,6 @@ whether another thread wants the interpreter.
 Time passes when all threads sleep, and jumps to the next moment that a thread waits for.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dis
 import importlib

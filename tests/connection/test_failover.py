@@ -1,7 +1,5 @@
 """The decisions of a client that knows several clusters."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Questions and answers of the REST API, byte by byte."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fixtures of the consumer tests: entries, MESSAGE frames, and a subscribed core."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The acknowledgement time-out: who is late, and what settles an entry."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from geminga.consumer.unacked_entries import AckTimeout

@@ -1,7 +1,5 @@
 """Acknowledgements: grouped, completed by batches, cumulative, receipted; against a model."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from typing import Any

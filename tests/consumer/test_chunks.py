@@ -1,7 +1,5 @@
 """Chunk assembly: gaps, repetitions, interleaving, expiry, limits (algorithms.md section 12)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands against what the official clients sent, and the hand-written ACK against protobuf."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The consumer core in virtual time: output for frames, calls and passing time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Permits: granted, earned by blocks, bounded by messages and by bytes, never lost."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages decode what was recorded from official clients, and batches keep track of their acks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

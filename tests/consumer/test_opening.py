@@ -1,7 +1,5 @@
 """From frames to entries: what can be read, and how the rest is refused."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Policies, beside pulsar-client's: what they show, and what they refuse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A broker that does not really move back is requested to redeliver once more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs of unbatched messages: a core that gets them against a core that gets each frame."""
 
-from __future__ import annotations
-
 import random
 from copy import deepcopy
 from types import SimpleNamespace

@@ -6,8 +6,6 @@ permits are never exceeded by more than one entry, and when the faults stop, the
 A failure is replayed by its seed.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from copy import copy

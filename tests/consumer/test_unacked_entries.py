@@ -1,7 +1,5 @@
 """Entries in hand, from their arrival until they are settled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Splitting batches: the fast reader agrees with the careful one, and refuses every lie."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Spark driver as a process: followed, killed, and never quietly gone."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Figures from an Apache Pulsar's stats, and what is concluded from them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Units and container recipe in ``deploy/``: what they run is run, with a service manager's socket."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import os

@@ -1,7 +1,5 @@
 """Documentation that cannot rot: what the pages say is checked against the code."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -5,8 +5,6 @@ in `ELSEWHERE`, with the tests that hold it. On a page with ```` ```bash ```` al
 script. Nothing is defined beforehand; only the address of a standalone broker is replaced.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

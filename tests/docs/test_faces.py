@@ -1,8 +1,6 @@
 """The client's synchronous and asyncio APIs: one is generated from the other, with arguments from the
 settings."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib

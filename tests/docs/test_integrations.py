@@ -4,8 +4,6 @@ FastAPI is among the development dependencies. Dagster, Airflow and FastStream a
 hundreds of packages with them: ``pip install dagster`` beside Geminga, and these tests run, too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -4,8 +4,6 @@ They are part of what users rely on. After a wanted change write the list again:
 ``python tests/docs/test_public_surface.py > tests/vectors/public_surface.txt``.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The site: Sphinx builds it without a warning, leaves no page out, and nothing is loaded from elsewhere."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Environment of a test's function: topics of the broker, and the results."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Functions that the tests run, in this process and in others."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Topics that are away, and topics that are gone for good: no message is to blame for either."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import urllib.request

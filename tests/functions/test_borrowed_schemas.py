@@ -1,7 +1,5 @@
 """Schemas of pulsar-client's module in functions that were written for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

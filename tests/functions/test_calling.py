@@ -1,7 +1,5 @@
 """Exceptions and invalid results are failures of their call: it is retried, then dead-lettered."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Effectively-once processing with the sequence ids that a broker remembers or forgets."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A function written against the interfaces runs without a worker."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from geminga import Context, Function, IdentitySerDe

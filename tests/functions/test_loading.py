@@ -1,7 +1,5 @@
 """Forms of functions, and how they are loaded and called."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

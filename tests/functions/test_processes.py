@@ -1,8 +1,6 @@
 """Functions in processes that are killed at random moments: nothing is lost, and with deduplication nothing
 is there twice. A process that dies is started again."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Functions between topics of an embedded broker: inputs, results, and acknowledgements."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Limit of messages in flight, and their memory."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The state topic of a function stays small: compaction covers it, and what is covered is trimmed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Functions of tables: what fails in one is found, and the rest of it is done."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The thread of plain callables."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import weakref

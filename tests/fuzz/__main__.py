@@ -4,8 +4,6 @@ Inputs are mutations of valid ones, drawn from the seed; all targets by default.
 which its target does not allow is kept in ``tests/fuzz/found/TARGET``, where the tests run it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import random

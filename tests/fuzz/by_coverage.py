@@ -4,8 +4,6 @@ It needs the package ``atheris``. A folder among the options is the corpus, whic
 ``build/corpus -max_total_time=60``. The target's seeds are written into it first.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Mutation of bytes: bit flips, odd numbers, copies, cuts and joins, drawn from a seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

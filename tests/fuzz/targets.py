@@ -3,8 +3,6 @@
 A target has seeds, valid inputs that are mutated. Some also compare two ways of decoding the same bytes.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """A real Apache Pulsar for the whole run, one a worker, and our own broker beside it for its Java tools."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`geminga.Admin` against Apache Pulsar: the checks of ``tests/suites``, as ours passes them."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Alert rules, evaluated by Prometheus' own ``promtool``: each fires when it should, and only then."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

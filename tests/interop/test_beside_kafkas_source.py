@@ -4,8 +4,6 @@ A job is written once, over the columns `Rows.COLUMNS`; the two sources differ i
 alone. ``tools/fetch_kafka.py`` fetches the broker and the source.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass

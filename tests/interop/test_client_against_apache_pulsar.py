@@ -1,7 +1,5 @@
 """Our client against a real Apache Pulsar 4.0.4, with pulsar-client as the witness in both directions."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Compaction, the same on both brokers: what ``pulsar-client``'s readers are given, and what admin says."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

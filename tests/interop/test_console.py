@@ -1,7 +1,5 @@
 """``geminga console`` in front of an Apache Pulsar."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

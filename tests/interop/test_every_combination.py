@@ -4,8 +4,6 @@ Compression × batching type or chunks × key × schema × encryption: 160 topic
 Java client's tool reads them all in one process, by pattern.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

@@ -1,8 +1,6 @@
 """Functions with a real Apache Pulsar: a class written for pulsar-client's ``pulsar`` module, and kill -9 in
 the middle with deduplication."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess

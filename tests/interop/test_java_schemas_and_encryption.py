@@ -1,7 +1,5 @@
 """Encrypted and structured messages between the Java client (its command-line tool) and us, on our broker."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Java tools of the Apache Pulsar distribution against our broker, unchanged."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

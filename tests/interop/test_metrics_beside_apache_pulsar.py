@@ -1,7 +1,5 @@
 """`/metrics` of both brokers after one load: names, labels and counts."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 import time

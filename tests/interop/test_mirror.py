@@ -1,7 +1,5 @@
 """Mirrors to and from a real Apache Pulsar; pulsar-client reads on where the subscriptions stood."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Transactions in the source: aborted messages are not copied, committed ones once and in order."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Offloading as Apache Pulsar's tools and clients meet it, to an object store; Java's batches too."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The command line against Apache Pulsar: the checks of ``tests/suites``."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

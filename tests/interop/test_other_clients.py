@@ -1,7 +1,5 @@
 """Programs with other versions of the official clients against our broker: one version in each run."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A Spark cluster, an object store and a broker as processes; the page is docs/past-one-machine.md."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

@@ -4,8 +4,6 @@ One broker holds a topic of flights; a table that `ingest` made of it, through a
 and `backfill` begin.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -3,8 +3,6 @@
 The four columns agree; the table is printed at the end of the run, by ``make interop``, too.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

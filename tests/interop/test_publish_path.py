@@ -1,7 +1,5 @@
 """Our publish path against a real Apache Pulsar 4.0.4, read by our consumer."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

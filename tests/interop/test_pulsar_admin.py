@@ -1,7 +1,5 @@
 """Every sub-command of Apache Pulsar's own pulsar-admin, on both brokers: the same status, the same shape."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

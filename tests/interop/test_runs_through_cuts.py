@@ -1,8 +1,6 @@
 """Messages that travel in runs to Apache Pulsar, through connections that are cut at any byte and unloads:
 `pulsar-client` finds all that have a receipt."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tokens and permissions with the Java tools of the real distribution, unchanged."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

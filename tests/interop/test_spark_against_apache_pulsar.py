@@ -1,7 +1,5 @@
 """The Spark data source against a real Apache Pulsar: planner, tasks and sinks, without a JVM beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

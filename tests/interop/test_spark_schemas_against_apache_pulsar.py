@@ -1,7 +1,5 @@
 """Spark's columns and Apache Pulsar's registry: what official clients write is read by columns, and back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The advisor against a real Apache Pulsar: the saving shows."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

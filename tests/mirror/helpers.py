@@ -1,7 +1,5 @@
 """Shared parts of the mirror tests: clusters, stored entries, and their comparison."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import geminga

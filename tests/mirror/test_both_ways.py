@@ -1,7 +1,5 @@
 """Mirrors in both directions: acknowledgements on either side are mirrored to the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Rewritten entries have two more fields and are otherwise unchanged, unless a change is necessary."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

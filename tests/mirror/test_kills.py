@@ -3,8 +3,6 @@
 In the end the target must equal the source, entry by entry.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

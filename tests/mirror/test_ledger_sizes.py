@@ -1,7 +1,5 @@
 """Counting of skipped entries, also at a ledger's end and after the ledger was deleted."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.admin import InternalStats

@@ -1,7 +1,5 @@
 """Two thousand topics, both ways: mostly quiet, some new, and a mirror that is killed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

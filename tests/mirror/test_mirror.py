@@ -1,7 +1,5 @@
 """Mirrors between two brokers in this process: the target equals the source."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Faults of one cluster: what the mirror logs and reports, and that it continues without loss."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The map of positions, compared with a dictionary of all entries."""
 
-from __future__ import annotations
-
 import random
 
 from geminga.mirror.position_map import PositionMap

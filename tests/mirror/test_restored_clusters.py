@@ -1,7 +1,5 @@
 """A source or a target that was restored from a backup, and topics whose old entries were deleted."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mirrors between brokers that ask who one is: tokens of an OAuth 2 issuer that expire while it runs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

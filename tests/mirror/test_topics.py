@@ -1,7 +1,5 @@
 """Topics are created in the target with their policies; the source is queried only for what it supports."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Mirrors among three clusters: a message is copied only from the cluster where it was published."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """Producers that tune themselves: the solution from receipts, its bounds, and what the core makes of it."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -6,8 +6,6 @@ stuck partition. Beside our way runs the official clients': ``step_over_blocked_
 message waits for the partition whose turn it is.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from functools import cache

@@ -1,7 +1,5 @@
 """Running the programs with several libraries and brokers at once, and laying the outcomes side by side."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

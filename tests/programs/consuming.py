@@ -1,7 +1,5 @@
 """Programs that consume: subscriptions of every kind, redelivery, readers, and views."""
 
-from __future__ import annotations
-
 import itertools
 import queue
 import time

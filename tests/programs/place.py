@@ -1,7 +1,5 @@
 """Environment of a program: the library under its usual name, a broker, and topics of its own."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

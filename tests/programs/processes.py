@@ -1,7 +1,5 @@
 """Programs as processes: asyncio, forks, other processes, signals, the end of the interpreter."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

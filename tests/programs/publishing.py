@@ -1,7 +1,5 @@
 """Programs that publish: what reaches consumers, what receipts say, and what is refused."""
 
-from __future__ import annotations
-
 import threading
 import time
 from datetime import timedelta

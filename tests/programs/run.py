@@ -6,8 +6,6 @@ An outcome is plain data that does not depend on the library or the broker: the 
 two brokers can be compared (``tests/witness/test_programs.py``, ``tests/interop/test_programs.py``).
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import signal

@@ -1,7 +1,5 @@
 """Programs with schemas: records, versions, and what topics refuse."""
 
-from __future__ import annotations
-
 import enum
 import json
 from typing import Any

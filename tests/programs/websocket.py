@@ -1,7 +1,5 @@
 """Conversations over the WebSocket API, the same on both brokers; ids, times and texts of errors left out."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from typing import Any

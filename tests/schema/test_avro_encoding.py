@@ -1,7 +1,5 @@
 """Compiled Avro encoders, compared with fastavro, and the JSON of records, with the json module."""
 
-from __future__ import annotations
-
 import io
 from enum import Enum
 from typing import Any

@@ -1,7 +1,5 @@
 """Play seeds: ``python -m tests.simulation --seed 17`` prints a history, ``--seeds 0-999`` plays many."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging

@@ -4,8 +4,6 @@ It shares no code with the product. Each function raises `AssertionError` naming
 promise. ``stored``: the messages of a topic as a reader found them in the end, in the order of reading.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 

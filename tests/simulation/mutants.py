@@ -5,8 +5,6 @@ rule. ``--part 3/8`` runs every eighth mutant from the third.
 """
 
 # ruff: noqa: E501 (the texts are those of the sources)
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -3,8 +3,6 @@
 Each function raises `AssertionError` naming the first event that breaks its rule.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Client, broker and store together in virtual time, over failing connections and a failing disk."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import os

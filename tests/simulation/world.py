@@ -1,7 +1,5 @@
 """One seed's run: production client, broker and store in virtual time, with faults; see `World.play`."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import random

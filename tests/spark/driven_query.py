@@ -1,7 +1,5 @@
 """A streaming query as Spark drives its source, without Spark: what tests of checkpoints share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

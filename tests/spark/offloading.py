@@ -1,7 +1,5 @@
 """A topic of an embedded broker that is offloaded, all but the ledger that is written to."""
 
-from __future__ import annotations
-
 from insides import server_of
 from waiting import eventually
 

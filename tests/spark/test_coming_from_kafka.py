@@ -1,7 +1,5 @@
 """The tables of the page for users of Spark's Kafka source, against the accepted options and columns."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Authentication from Spark: users with passwords and OAuth 2 clients, with a broker that requires it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

@@ -1,7 +1,5 @@
 """The cursor follows Spark: by rule over scripted subscriptions, then with a broker as Spark drives it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

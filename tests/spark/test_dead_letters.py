@@ -1,7 +1,5 @@
 """Dead letters of tasks that run once, again, beside themselves and over other parts, without Spark."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

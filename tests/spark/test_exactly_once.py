@@ -1,7 +1,5 @@
 """The exactly-once sink without Spark around it: every crash that the driver and the tasks can have."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

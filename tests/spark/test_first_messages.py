@@ -1,7 +1,5 @@
 """Partitions that a stream reads from their first message on: what retention removes before is a loss."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Frames with a schema into topics of the embedded broker: registration, versions, delivery times."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """``format("pulsar_stats")``: queried topics, their rows, and the pace of samples."""
 
-from __future__ import annotations
-
 import ast
 import pickle
 import time

@@ -1,7 +1,5 @@
 """kill -9 of the whole Spark application in the middle of a stream into a topic."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Limits of micro-batches on PySpark 4.0 and 4.1: the source reads its start from Spark's own log."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``format("pulsar")`` where nothing of ours is imported or called before: Spark finds it by itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

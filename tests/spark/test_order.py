@@ -1,7 +1,5 @@
 """The order of rows: of a partition through a stream, and of a key into the topic that it is copied to."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The examples of the pages about Spark run, one after the other, as they stand there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches that another thread takes in advance."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Streams as PySpark 4.0 and 4.1 drive them: without the start and limit of a micro-batch, and in rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

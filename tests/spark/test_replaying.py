@@ -1,7 +1,5 @@
 """``format("pulsar_replay")``: order, pace and offsets to resume from, with a test clock."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Searches, compared with a scan of all positions."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Generator
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Planner and tasks against the embedded broker, without Spark: chunks, retention, restarts."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Spark's own pages about a query over topics; see docs/decisions/what-sparks-pages-show.md."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The driver's questions against the embedded broker."""
 
-from __future__ import annotations
-
 import pytest
 from waiting import eventually
 

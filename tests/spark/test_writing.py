@@ -1,7 +1,5 @@
 """The at-least-once writers without Spark around them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@
 Each check takes an admin whose calls return their results (`Waited` wraps the asyncio API) and a `Place`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import datetime as dt

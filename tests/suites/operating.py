@@ -4,8 +4,6 @@
 Each check takes ``run(*words, stdin=None, fails=None)``, which returns a `Done`, and a `Place`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Certificates for tests: a certificate authority and signed certificates."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from pathlib import Path

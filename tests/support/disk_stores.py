@@ -1,7 +1,5 @@
 """Durable stores on a simulated disk, without threads, as tests of the store open them in each life."""
 
-from __future__ import annotations
-
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from tests.support.faulty_filesystem import FaultyFileSystem, Plan, SimulatedDisk

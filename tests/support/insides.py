@@ -1,7 +1,5 @@
 """Inner objects that tests look at or disturb: one function for each."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Loading of modules that are no part of a package: tools, settings of the docs, and files of other tests."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Encoded ``SingleMessageMetadata``, as clients write them: fields at their default are left out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -6,8 +6,6 @@ every write with a receipt (I1, I3). Wrong bytes (I5) and reused ids (I2) show a
 explains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """OAuth 2 issuer of tokens on a port of this machine."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

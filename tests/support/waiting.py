@@ -1,7 +1,5 @@
 """Waiting in tests. A limit ends a test that hangs; it never decides one that does not."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """Advice: from numbers, from a live topic, as text in every form, and as a file that is read again."""
 
-from __future__ import annotations
-
 import json
 import threading
 from typing import Any

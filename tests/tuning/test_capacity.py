@@ -1,7 +1,5 @@
 """The capacity: the search for the edge, its limits, and the report, from runs that are made up here."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

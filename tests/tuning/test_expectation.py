@@ -1,7 +1,5 @@
 """Expectations: fills by hand, latencies within the budget."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.producer.settings import BatchingType, CompressionType

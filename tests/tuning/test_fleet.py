@@ -1,7 +1,5 @@
 """Settings for a topic of a fleet, and the sums of many, from Parquet and from a broker's admin REST."""
 
-from __future__ import annotations
-
 import json
 import threading
 from typing import Any

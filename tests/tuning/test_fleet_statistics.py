@@ -1,7 +1,5 @@
 """Statistics of a fleet: codec and uncompressed size of each topic's messages."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """The formula: the document's rules, units, limits, and sentences for bad input."""
 
-from __future__ import annotations
-
 import pytest
 
 from geminga.errors import InvalidConfiguration

@@ -1,7 +1,5 @@
 """Measurements from outside: sockets, processes, and a proxy that slows one partition down."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """Proofs as tables and sentences, from runs that are made up here."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

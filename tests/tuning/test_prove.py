@@ -1,7 +1,5 @@
 """The proof, small, against a broker of ours: every subject goes the whole way."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Traps: each is found with its numbers, and the formula runs into none of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures of the wire tests: recorded frames, and arbitrary protobuf messages."""
 
-from __future__ import annotations
-
 import json
 import sys
 from contextlib import nullcontext

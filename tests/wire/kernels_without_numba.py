@@ -1,7 +1,5 @@
 """The loops over tables as they run where numba is not installed."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

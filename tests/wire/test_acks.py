@@ -1,7 +1,5 @@
 """ACKs of single entries: read by hand as protobuf reads them, or left to it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Batches: recorded ones, the hand-written reader and writer against protobuf, and lying ones."""
 
-from __future__ import annotations
-
 import random
 import struct
 from typing import Any

@@ -1,7 +1,5 @@
 """The columnar codec, judged by protobuf, by the row codec and by recorded frames."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

@@ -1,7 +1,5 @@
 """The compiled key hashes, judged by the vectors of the official clients."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The loops give the same results with and without numba, also for damaged entries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

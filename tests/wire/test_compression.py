@@ -1,7 +1,5 @@
 """Codecs: recorded payloads of both clients, and bounded output for hostile ones."""
 
-from __future__ import annotations
-
 import tracemalloc
 import zlib
 from collections.abc import Generator

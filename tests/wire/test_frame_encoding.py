@@ -1,7 +1,5 @@
 """Written frames against recorded ones and against protobuf's own writer."""
 
-from __future__ import annotations
-
 import struct
 
 from hypothesis import given

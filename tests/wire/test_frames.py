@@ -1,7 +1,5 @@
 """Frames: recorded ones in any pieces, the hand-written readers and writers against protobuf, bad ones."""
 
-from __future__ import annotations
-
 import random
 import struct
 import tracemalloc

@@ -1,7 +1,5 @@
 """Runs of MESSAGEs: the decoder that finds them against the one that does not, and both against protobuf."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from types import SimpleNamespace

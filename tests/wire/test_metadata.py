@@ -1,7 +1,5 @@
 """Entries: recorded ones, the broker's hand-written look against protobuf, and damaged ones."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import struct

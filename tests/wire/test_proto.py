@@ -1,7 +1,5 @@
 """The generated module holds every field and enum value of the protocol."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

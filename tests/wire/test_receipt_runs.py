@@ -1,7 +1,5 @@
 """Runs of SEND_RECEIPTs: the decoder that finds them against the one that does not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

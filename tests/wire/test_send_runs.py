@@ -1,7 +1,5 @@
 """Runs of SENDs: the decoder that finds them against the one that does not, and their receipts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures: our broker in this process, the official client against it."""
 
-from __future__ import annotations
-
 import contextlib
 import uuid
 from functools import partial

@@ -1,7 +1,5 @@
 """Small programs with both libraries: the same results, or those of a row of the migration page."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

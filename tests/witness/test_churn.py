@@ -5,8 +5,6 @@ skipped), and no message is delivered after its acknowledgement was confirmed by
 same consumer's connection having been persisted (each consumer is closed, which flushes its acks).
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

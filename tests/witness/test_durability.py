@@ -1,7 +1,5 @@
 """Messages and acknowledgements of the official client survive a restart of the broker."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pulsar

@@ -1,7 +1,5 @@
 """Listener names: clients that name one come by its address, the official client like ours."""
 
-from __future__ import annotations
-
 import socket
 import threading
 

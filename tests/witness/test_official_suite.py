@@ -1,7 +1,5 @@
 """``make suite`` with a suite of three tests: who runs on which library, and where a test fails."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The programs of ``tests/programs`` with both libraries on our broker: they cannot tell them apart."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages of the official client are received byte for byte."""
 
-from __future__ import annotations
-
 import pulsar
 import pytest
 

@@ -1,7 +1,5 @@
 """Messages that travel in runs, through connections cut at any byte: `pulsar-client` finds them all."""
 
-from __future__ import annotations
-
 import sys
 import uuid
 from pathlib import Path

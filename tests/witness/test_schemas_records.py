@@ -1,8 +1,6 @@
 """The same record classes in pulsar-client and here: definitions, payloads and schema versions agree, both
 ways through our broker."""
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import importlib

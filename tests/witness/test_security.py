@@ -1,7 +1,5 @@
 """The official client against a broker with authentication: tokens, refusals, and a token that expires."""
 
-from __future__ import annotations
-
 import time
 import urllib.error
 import urllib.request

@@ -1,7 +1,5 @@
 """`geminga.Admin` and `geminga.asyncio.Admin` against our broker: the checks of ``tests/suites``."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import sys

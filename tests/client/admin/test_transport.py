@@ -1,7 +1,5 @@
 """Calls of admin REST: answers of every kind, and servers that misbehave."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Workloads of the simulation, by name."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tests.simulation.workloads.base import Workload

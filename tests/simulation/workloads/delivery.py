@@ -1,7 +1,5 @@
 """Delayed messages, dead letters, and exact counts of backlogs."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Producers and consumers of all subscription types on one topic, and what every topic promises."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Final
 

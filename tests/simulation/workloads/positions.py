@@ -1,7 +1,5 @@
 """Readers and seeks: every message from a position on, in order, without a gap."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Producers that must not double a message, or must be alone on their topic."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compaction and table views: the last value of each key."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 

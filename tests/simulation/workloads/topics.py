@@ -1,7 +1,5 @@
 """Topics that grow and come into being while consumers are subscribed."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 

@@ -6,8 +6,6 @@ Each stream has the options of its ``source`` and its ``sink``, the latter with 
 what there is; then comes the next.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -4,8 +4,6 @@ A stream from topic to topic passes every point, so most faults use one. The cou
 the middle of the work: in the driver in the second micro-batch, in a task after the first task has finished.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import chaos

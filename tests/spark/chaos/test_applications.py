@@ -1,7 +1,5 @@
 """Applications that lose their driver, or an executor, at scripted moments; and twins of slow tasks."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A proxy that withholds messages for a while, or loses receipts, and passes on everything else."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

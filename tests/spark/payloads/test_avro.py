@@ -1,7 +1,5 @@
 """Avro payloads against fastavro, which writes them."""
 
-from __future__ import annotations
-
 import datetime as dt
 import decimal
 import io

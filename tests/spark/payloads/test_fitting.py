@@ -1,7 +1,5 @@
 """From one Arrow type to another: names, aliases, defaults, widening."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from decimal import Decimal

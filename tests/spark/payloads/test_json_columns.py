@@ -1,7 +1,5 @@
 """JSON payloads that are parsed at once have the values of payloads parsed one by one, to the last digit."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

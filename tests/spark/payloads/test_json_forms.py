@@ -1,7 +1,5 @@
 """JSON payloads in unusual forms beside Spark's ``from_json``, and the forms that are read otherwise."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql import DataFrame, functions
 

@@ -1,7 +1,5 @@
 """JSON payloads: parsed at once where they can be, one by one where one of them is damaged."""
 
-from __future__ import annotations
-
 import datetime as dt
 import decimal
 import json

@@ -1,7 +1,5 @@
 """Protobuf payloads as Arrow arrays, and back."""
 
-from __future__ import annotations
-
 import math
 import random
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Topics with schemas, read by columns from the embedded broker, without Spark."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime as dt
 import logging

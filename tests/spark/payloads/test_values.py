@@ -1,7 +1,5 @@
 """Every type that Spark's frames have, exactly: written, read back, and beside Spark's own ``from_json``."""
 
-from __future__ import annotations
-
 import datetime as dt
 import io
 import json

@@ -1,7 +1,5 @@
 """Frames as payloads, read back by fastavro, by `json` and by our own readers."""
 
-from __future__ import annotations
-
 import datetime as dt
 import io
 import json

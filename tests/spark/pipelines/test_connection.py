@@ -1,7 +1,5 @@
 """Connections of a project's flows to a cluster with authentication."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

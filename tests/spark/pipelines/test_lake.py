@@ -1,7 +1,5 @@
 """Tables as Spark's file sink leaves them: which files count, and putting them together against crashes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

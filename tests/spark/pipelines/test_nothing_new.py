@@ -1,7 +1,5 @@
 """Runs of the template ingest without new messages end before Spark starts, and no others do."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Texts that hold more than the columns of a table, which the templates rescue."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions

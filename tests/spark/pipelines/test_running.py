@@ -1,7 +1,5 @@
 """A project from `create` to a checked lake, with Spark; and what is refused before Spark starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

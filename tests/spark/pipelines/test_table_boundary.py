@@ -1,7 +1,5 @@
 """Boundary between a table of the lake and its source topic, which stays fixed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
