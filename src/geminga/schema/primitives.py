@@ -30,7 +30,8 @@ class FixedSizeSchema(Schema[V]):
         return self.kind.name
 
     def encode(self, obj: Any) -> bytes:
-        """Return the payload. Raises `TypeError` for another type or a value that does not fit."""
+        """Return the payload. Raises `TypeError` for another type, a value that does not fit, and for times
+        also for a missing or forbidden time zone."""
         self._validate_object_type(obj)
         try:
             return self._layout.pack(*self._numbers(obj))

@@ -18,7 +18,7 @@ from geminga.wire.cache import Cache
 from geminga.wire.checksum import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse, text
-from geminga.wire.varint import SHORT, read_varint, varint, varints
+from geminga.wire.varint import SHORT, low_bits, read_varint, varint, varints
 
 _SIZE = Struct(">I")
 _SIZE_FROM = _SIZE.unpack_from
@@ -80,15 +80,19 @@ def append_full_message(buffer: list[bytes], payload: bytes, metadata: bytes) ->
 
 def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> bytes:
     """Return the batch payload of messages that have only consecutive sequence ids."""
-    numbers = varints(first_sequence_id, len(payloads))
-    # Three pieces per message, laid out by slices: a third of a Python loop's time.
-    pieces = [b""] * (3 * len(payloads))
-    if payloads and len(numbers[0]) == len(numbers[-1]):
-        pieces[0::3] = list(map(_PREFIXES[len(numbers[0])].__getitem__, map(len, payloads)))
-    else:
-        pieces[0::3] = [_PREFIXES[len(n)][len(p)] for n, p in zip(numbers, payloads, strict=True)]
-    pieces[1::3] = numbers
-    pieces[2::3] = payloads
+    count, low, high = len(payloads), first_sequence_id & 0x3FFF, first_sequence_id >> 14
+    if not high:
+        return encode_rich_batch(payloads, [b""] * count, first_sequence_id)
+    same = 16384 - low
+    if count > same:
+        following = encode_plain_batch(payloads[same:], first_sequence_id + same)
+        return encode_plain_batch(payloads[:same], first_sequence_id) + following
+    # Prefix, low bits of the id, its rest and payload, laid out by slices: a quarter of a Python loop's time.
+    rest = varint(high)
+    pieces = [rest] * (4 * count)
+    pieces[0::4] = list(map(_PREFIXES[2 + len(rest)].__getitem__, map(len, payloads)))
+    pieces[1::4] = low_bits()[low : low + count]
+    pieces[3::4] = payloads
     return b"".join(pieces)
 
 

@@ -61,11 +61,11 @@ def varints(first: int, count: int) -> list[bytes]:
     if first >> 14 != last >> 14:
         return [varint(value) for value in range(first, last + 1)]
     more, low = varint(first >> 14), first & 0x3FFF
-    return [encoded + more for encoded in _low_bits()[low : low + count]]
+    return [encoded + more for encoded in low_bits()[low : low + count]]
 
 
 @cache
-def _low_bits() -> list[bytes]:
+def low_bits() -> list[bytes]:
     """Return the values of `MORE` as a list; threads may compute it in parallel."""
     return [MORE[value] for value in range(16384)]
 
