@@ -159,7 +159,7 @@ class Refusals(Workload):
         await self.until_no_backlog("s")
 
     async def judge(self) -> None:
-        missing = checker.missing(self.history, self.receipted(), "s")
+        missing = checker.missing(self.history, self.expected(), "s")
         assert not missing, f"never acknowledged: {missing}"
         # Refusing one message of a batch puts off the others, also those of its key.
         checker.check_subscription(
@@ -217,7 +217,7 @@ class Counts(Workload):
     async def stored_of_subscription(self) -> list[Any]:
         """Receive everything, without acknowledging it."""
         self.held: dict[Any, tuple[str, Any]] = {}
-        wanted = set(self.receipted())
+        wanted = set(self.expected())
 
         async def receive(consumer: Any) -> None:
             while True:

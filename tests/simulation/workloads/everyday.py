@@ -80,11 +80,11 @@ class Everyday(Workload):
 
     async def settle(self) -> None:
         """Wait until each subscription has acknowledged all that has a receipt."""
-        receipted, missing = self.receipted(), checker.missing
+        expected, missing = self.expected(), checker.missing
         for name in self.subscriptions:
             await self.until(
-                lambda name=name: not missing(self.history, receipted, name),
-                lambda name=name: f"{name} never acknowledged {missing(self.history, receipted, name)}",
+                lambda name=name: not missing(self.history, expected, name),
+                lambda name=name: f"{name} never acknowledged {missing(self.history, expected, name)}",
             )
 
     async def judge(self) -> None:

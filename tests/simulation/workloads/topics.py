@@ -43,10 +43,10 @@ class Growth(Workload):
             )
 
     async def settle(self) -> None:
-        missing, receipted = checker.missing, self.receipted()
+        missing, expected = checker.missing, self.expected()
         await self.until(
-            lambda: not missing(self.history, receipted, "s"),
-            lambda: f"never acknowledged: {missing(self.history, receipted, 's')}",
+            lambda: not missing(self.history, expected, "s"),
+            lambda: f"never acknowledged: {missing(self.history, expected, 's')}",
         )
 
     async def judge(self) -> None:
@@ -85,8 +85,8 @@ class Patterns(Workload):
             await self.administer("delete", lambda actions, _, done: actions.delete(name, True, done))
 
     async def settle(self) -> None:
-        missing, receipted = checker.missing, self.receipted()
+        missing, expected = checker.missing, self.expected()
         await self.until(
-            lambda: not missing(self.history, receipted, "s"),
-            lambda: f"never acknowledged: {missing(self.history, receipted, 's')}",
+            lambda: not missing(self.history, expected, "s"),
+            lambda: f"never acknowledged: {missing(self.history, expected, 's')}",
         )
