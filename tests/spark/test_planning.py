@@ -453,6 +453,18 @@ def test_many_large_partitions_are_estimated_by_samples():
     assert cluster.questions < 40 + 40
 
 
+def test_a_range_that_is_planned_again_has_the_same_tasks():
+    cluster, end = ScriptedCluster(), {ONE: Offset(3, 1999)}
+    cluster.publish(ONE, 3, [[b"v" * 9000]] * 1000)
+    cluster.publish(ONE, 3, [[b"v" * 900]] * 1000)
+    running = planner(cluster, max_bytes_per_split=100_000)
+    running.ranges({}, {ONE: Offset(3, 999)})
+    running.micro_batches.limited({}, end, BatchLimits(bytes=1_000_000))
+    # The producers' names of dead letters contain the starts of ranges.
+    restarted = planner(cluster, max_bytes_per_split=100_000)
+    assert running.ranges({ONE: Offset(3, 999)}, end) == restarted.ranges({ONE: Offset(3, 999)}, end)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     layout=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=3),
