@@ -424,6 +424,15 @@ def test_closed_ledgers_are_split_too():
     assert max(sizes) <= 12
 
 
+def test_a_minimum_of_tasks_counts_all_ledgers():
+    cluster = ScriptedCluster()
+    for ledger, entries in enumerate([1] * 40 + [200] * 20 + [1]):
+        cluster.publish(ONE, ledger, [[b"v"]] * entries)
+    ranges = planner(cluster, min_partitions=50).ranges({}, {ONE: Offset(60, 0)})
+    assert len(places_of(cluster, ranges)) == 41 + 20 * 200
+    assert 50 <= len(ranges) <= 41 + 20 * 3
+
+
 def test_tasks_are_even_and_of_a_size_in_bytes():
     cluster = ScriptedCluster()
     cluster.publish(ONE, 3, [[b"v" * 900]] * 2000)
