@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -131,13 +132,15 @@ def test_a_search_on_a_broker_is_resumed(tmp_path):
 
         def interrupted_after(runs: int) -> Proof:
             class Interrupted(CapacityFinder):
-                def _keep(self, found: RunOutcome) -> None:
-                    super()._keep(found)
+                def _measure(self, *work: Any) -> None:
                     if len(self.proof.outcomes) == runs:
                         raise KeyboardInterrupt
+                    super()._measure(*work)
 
             return Interrupted(plan, tmp_path, lambda line: None).prove()
 
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_after(0)
         stopped, resumed = interrupted_after(2), interrupted_after(3)
     assert stopped.stopped == "interrupted"
     assert [(o.subject, o.run) for o in resumed.outcomes] == [(STOCK, 0), (TUNED, 0), (STOCK, 1)]

@@ -188,7 +188,8 @@ class Prover:
 
     def prove(self) -> Proof:
         """Run what is not done yet. If the comparison ends early, ``Proof.stopped`` has the reason, and the
-        finished runs are included. Raises errors before the first run."""
+        finished runs are included. Raises errors, and `KeyboardInterrupt`, before the end of the first run.
+        """
         view = self._view()
         self.proof.broker = view.title
         if (self._folder / FILE).exists():
@@ -204,6 +205,8 @@ class Prover:
                 raise
             self.proof.stopped = f"{type(error).__name__}: {error}"
         except KeyboardInterrupt:
+            if not self.proof.outcomes:
+                raise
             self.proof.stopped = "interrupted"
         if len(self.proof.outcomes) == done and not self.proof.stopped:
             self._say("everything is measured already")
