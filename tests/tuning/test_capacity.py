@@ -97,7 +97,7 @@ def test_a_run_is_kept_if_all_messages_arrive_in_time(changed, kept):
         ({"broker_cpu_seconds": 9.5, "machine_cpu_seconds": 12.0}, "the broker's CPU (0.95 cores"),
         (
             {"client_cpu_seconds": 6.0, "loop_cpu_seconds": 3.5},
-            "the producers' CPU (0.95 cores in 1 processes",
+            "the producers' CPU (0.95 cores in 1 process)",
         ),
         ({"disk_wait_seconds": 6.0}, "the disk"),
         ({"failure": "no answer"}, "no answer"),
@@ -118,8 +118,12 @@ def test_the_report_says_what_it_means_in_machines(tmp_path):
     assert f"{TUNED}: 3.0 × the rate of {STOCK}. Traffic that needs 10 such machines needs 4 then." in text
     picture(proof(rows), tmp_path / "capacity.svg")
     assert "<svg" in (tmp_path / "capacity.svg").read_text()
-    assert f"{TUNED} kept the budget at no rate." in table(proof([*rows[:5], outcome(1000, 80.0, TUNED)]))
-    assert "kept the budget at no rate" in table(proof([outcome(1000, None, failure="Timeout")]))
+    missed = f"{TUNED} kept the budget at no rate that was tried, down to 1,000 msg/s."
+    assert missed in table(proof([*rows[:5], outcome(1500, 80.0, TUNED), outcome(1000, 80.0, TUNED)]))
+    nothing = table(proof([outcome(1000, None, failure="Timeout")]))
+    assert "kept the budget at no rate" in nothing
+    assert "|" not in nothing
+    assert "machines" not in table(proof([outcome(1000, 20.0), outcome(1000, 20.0, TUNED)]))
 
 
 def test_a_search_on_a_broker_is_resumed(tmp_path):

@@ -18,7 +18,7 @@ from geminga.tuning.prove import ProofPlan
 @click.command("capacity", cls=ConnectingCommand)
 @connecting
 @traffic_options(rate_messages_per_second=5_000, message_bytes=200, partitions=60)
-@run_options(seconds=10, warm_seconds=3, output="build/capacity")
+@run_options(seconds=10, warm_seconds=3, output="build/capacity", only="; ".join(SUBJECTS))
 @click.option(
     "--crossings", type=click.IntRange(1, 1000), default=4, show_default=True,
     help="Number of crossings of each subject's edge, up or down, after which its search ends.",

@@ -267,7 +267,7 @@ def _line(outcome: RunOutcome) -> str:
     if outcome.failure:
         return f"{outcome.rate:.0f} msg/s, then {outcome.failure}"
     p99 = outcome.receipt.p99_ms
-    latency = "" if p99 is None else f", p99 {p99:.1f} ms"
+    latency = "" if p99 is None else f", receipt p99 {p99:.1f} ms"
     return (
         f"{outcome.rate:.0f} msg/s, {outcome.batch_fill:.1f} messages an entry, broker CPU above idle "
         f"{outcome.broker_cpu_above_idle:.2f} s, client {outcome.client_cpu_seconds:.2f} s, wire "
