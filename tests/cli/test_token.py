@@ -102,7 +102,7 @@ def test_a_key_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatc
         patched.setattr(os, "fsync", full)
         assert run("create-secret-key", "--output", str(key)).exit_code != 0
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"key": b"before"}
-    # Processes of containers often have the same number: a file of one that was killed is in nobody's way.
+    # Processes of containers often have the same number: the file of a killed one is not in the way.
     (tmp_path / f".key.{os.getpid()}").write_bytes(b"killed")
     good("create-secret-key", "--output", str(key))
     assert len(key.read_bytes()) == 32
