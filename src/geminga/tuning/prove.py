@@ -133,7 +133,7 @@ class Proof:
         """Return the comparison in a folder. Raises `InvalidConfiguration` without one."""
         try:
             return Proof.from_dict(json.loads((folder / FILE).read_text()))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidConfiguration(f"{folder} holds no comparison: {error}") from None
 
     def save(self, folder: Path) -> None:
