@@ -34,9 +34,12 @@ def command(
 ) -> None:
     """Find the highest rate that a broker keeps within the latency budget.
 
-    The rate starts at --rate and goes up and down around the edge, with stock settings and with the formula's
-    in turn. Test topics are created, filled and deleted in the namespace: the broker is loaded to its limit.
-    Each run is stored in the output folder, and the same command resumes.
+    The rate starts at --rate, rises until a run misses the budget, and then goes up and down around that
+    edge, with stock settings and with the formula's in turn. Without subscriptions the latency to the receipt
+    counts.
+
+    Test topics are created, filled and deleted in the namespace: the broker is loaded to its limit. Each run
+    is stored in the output folder, and the same command resumes.
     """
     need("geminga tune capacity", "matplotlib", "numpy")  # before minutes of measuring
     plan = ProofPlan(
