@@ -1,7 +1,9 @@
 """``geminga token``: files and options of ``pulsar tokens``."""
 
 import base64
+import errno
 import json
+import os
 import time
 from pathlib import Path
 
@@ -88,3 +90,19 @@ def test_a_key_that_is_written_to_a_link_is_only_for_its_owner(tmp_path, exists)
     assert run("create-secret-key", "--output", str(link)).exit_code == 0
     assert link.is_symlink()
     assert (target.stat().st_mode & 0o777, len(target.read_bytes())) == (0o600, 32)
+
+
+def test_a_key_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    key = tmp_path / "key"
+    key.write_bytes(b"before")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert run("create-secret-key", "--output", str(key)).exit_code != 0
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"key": b"before"}
+    # Processes of containers often have the same number: the file of a killed one is not in the way.
+    (tmp_path / f".key.{os.getpid()}").write_bytes(b"killed")
+    good("create-secret-key", "--output", str(key))
+    assert len(key.read_bytes()) == 32

@@ -422,6 +422,15 @@ def test_closed_ledgers_are_split_too():
     assert max(sizes) <= 12
 
 
+def test_a_minimum_of_tasks_counts_all_ledgers():
+    cluster = ScriptedCluster()
+    for ledger, entries in enumerate([1] * 40 + [200] * 20 + [1]):
+        cluster.publish(ONE, ledger, [[b"v"]] * entries)
+    ranges = planner(cluster, min_partitions=50).ranges({}, {ONE: Offset(60, 0)})
+    assert len(places_of(cluster, ranges)) == 41 + 20 * 200
+    assert 50 <= len(ranges) <= 41 + 20 * 3
+
+
 def test_tasks_are_even_and_of_a_size_in_bytes():
     cluster = ScriptedCluster()
     cluster.publish(ONE, 3, [[b"v" * 900]] * 2000)
@@ -449,6 +458,18 @@ def test_many_large_partitions_are_estimated_by_samples():
     ranges = found.ranges(dict.fromkeys(partitions, Offset(3, -1)), dict.fromkeys(partitions, Offset(3, 299)))
     assert len(ranges) == 80
     assert cluster.questions < 40 + 40
+
+
+def test_a_range_that_is_planned_again_has_the_same_tasks():
+    cluster, end = ScriptedCluster(), {ONE: Offset(3, 1999)}
+    cluster.publish(ONE, 3, [[b"v" * 9000]] * 1000)
+    cluster.publish(ONE, 3, [[b"v" * 900]] * 1000)
+    running = planner(cluster, max_bytes_per_split=100_000)
+    running.ranges({}, {ONE: Offset(3, 999)})
+    running.micro_batches.limited({}, end, BatchLimits(bytes=1_000_000))
+    # The producers' names of dead letters contain the starts of ranges.
+    restarted = planner(cluster, max_bytes_per_split=100_000)
+    assert running.ranges({ONE: Offset(3, 999)}, end) == restarted.ranges({ONE: Offset(3, 999)}, end)
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_a_run_is_kept_if_all_messages_arrive_in_time(changed, kept):
         ({"broker_cpu_seconds": 9.5, "machine_cpu_seconds": 12.0}, "the broker's CPU (0.95 cores"),
         (
             {"client_cpu_seconds": 6.0, "loop_cpu_seconds": 3.5},
-            "the producers' CPU (0.95 cores in 1 processes",
+            "the producers' CPU (0.95 cores in 1 process)",
         ),
         ({"disk_wait_seconds": 6.0}, "the disk"),
         ({"failure": "no answer"}, "no answer"),
@@ -115,8 +116,12 @@ def test_the_report_says_what_it_means_in_machines(tmp_path):
     assert f"{TUNED}: 3.0 × the rate of {STOCK}. Traffic that needs 10 such machines needs 4 then." in text
     picture(proof(rows), tmp_path / "capacity.svg")
     assert "<svg" in (tmp_path / "capacity.svg").read_text()
-    assert f"{TUNED} kept the budget at no rate." in table(proof([*rows[:5], outcome(1000, 80.0, TUNED)]))
-    assert "kept the budget at no rate" in table(proof([outcome(1000, None, failure="Timeout")]))
+    missed = f"{TUNED} kept the budget at no rate that was tried, down to 1,000 msg/s."
+    assert missed in table(proof([*rows[:5], outcome(1500, 80.0, TUNED), outcome(1000, 80.0, TUNED)]))
+    nothing = table(proof([outcome(1000, None, failure="Timeout")]))
+    assert "kept the budget at no rate" in nothing
+    assert "|" not in nothing
+    assert "machines" not in table(proof([outcome(1000, 20.0), outcome(1000, 20.0, TUNED)]))
 
 
 def test_a_search_on_a_broker_is_resumed(tmp_path):
@@ -129,13 +134,15 @@ def test_a_search_on_a_broker_is_resumed(tmp_path):
 
         def interrupted_after(runs: int) -> Proof:
             class Interrupted(CapacityFinder):
-                def _keep(self, found: RunOutcome) -> None:
-                    super()._keep(found)
+                def _measure(self, *work: Any) -> None:
                     if len(self.proof.outcomes) == runs:
                         raise KeyboardInterrupt
+                    super()._measure(*work)
 
             return Interrupted(plan, tmp_path, lambda line: None).prove()
 
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_after(0)
         stopped, resumed = interrupted_after(2), interrupted_after(3)
     assert stopped.stopped == "interrupted"
     assert [(o.subject, o.run) for o in resumed.outcomes] == [(STOCK, 0), (TUNED, 0), (STOCK, 1)]

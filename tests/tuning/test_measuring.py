@@ -1,7 +1,10 @@
 """Measurements from outside: sockets, processes, and a proxy that slows one partition down."""
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -53,6 +56,22 @@ def test_a_failing_child_process_reports_its_error():
         pytest.raises(ChildFailedError, match="ended before it reported 'ready'"),
     ):
         child.wait("ready", 60)
+
+
+def test_an_interrupted_child_process_prints_nothing():
+    program = (
+        "from geminga.tuning.measuring import conversation as c; "
+        "c.run(lambda _: (c.report('ready'), c.await_order('go')))"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"{}\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.communicate(timeout=60) == (b"", b"")
 
 
 def test_messages_missed_in_the_warm_up_are_not_sent_later(monkeypatch):

@@ -191,3 +191,12 @@ def test_local_processes_of_the_broker_are_found(broker):
     assert view.pids == (os.getpid(),)
     assert view.title.startswith("Geminga")
     assert view.cpu_seconds() > 0
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "null", "[]", '{"broker": "b"}', '{"outcomes": [{}]}', '{"outcomes": 1}']
+)
+def test_a_damaged_file_of_runs_is_named(tmp_path, content):
+    (tmp_path / prove.FILE).write_text(content)
+    with pytest.raises(InvalidConfiguration, match=f"{tmp_path} holds no comparison"):
+        Proof.load(tmp_path)

@@ -200,12 +200,18 @@ def write_private(path: Path, data: bytes) -> None:
                 os.fchmod(file.fileno(), 0o600)
             file.write(data)
         return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    import tempfile  # takes a twentieth of a command's start
+
+    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600 from the start
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
 
 
 def discard_output() -> None:

@@ -8,7 +8,7 @@ from geminga.cli.common import LazyGroup
 
 COMMANDS = {
     "advise": "Advise settings for a topic's traffic, with reasons and warnings.",
-    "capacity": "Find the highest rate that a broker keeps within the latency budget, before and after.",
+    "capacity": "Find the highest rate that a broker keeps within the latency budget, stock and advised.",
     "fleet": "Advise settings for all topics of a cluster, with the savings.",
     "prove": "Measure on a broker what the advised settings save.",
 }

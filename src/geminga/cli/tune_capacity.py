@@ -18,7 +18,7 @@ from geminga.tuning.prove import ProofPlan
 @click.command("capacity", cls=ConnectingCommand)
 @connecting
 @traffic_options(rate_messages_per_second=5_000, message_bytes=200, partitions=60)
-@run_options(seconds=10, warm_seconds=3, output="build/capacity")
+@run_options(seconds=10, warm_seconds=3, output="build/capacity", only="; ".join(SUBJECTS))
 @click.option(
     "--crossings", type=click.IntRange(1, 1000), default=4, show_default=True,
     help="Number of crossings of each subject's edge, up or down, after which its search ends.",
@@ -34,9 +34,12 @@ def command(
 ) -> None:
     """Find the highest rate that a broker keeps within the latency budget.
 
-    The rate starts at --rate and goes up and down around the edge, with stock settings and with the formula's
-    in turn. Test topics are created, filled and deleted in the namespace: the broker is loaded to its limit.
-    Each run is stored in the output folder, and the same command resumes.
+    The rate starts at --rate, rises until a run misses the budget, and then goes up and down around that
+    edge, with stock settings and with the formula's in turn. Without subscriptions the latency to the receipt
+    counts.
+
+    Test topics are created, filled and deleted in the namespace: the broker is loaded to its limit. Each run
+    is stored in the output folder, and the same command resumes.
     """
     need("geminga tune capacity", "matplotlib", "numpy")  # before minutes of measuring
     plan = ProofPlan(

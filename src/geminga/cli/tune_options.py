@@ -39,7 +39,9 @@ sample_option = click.option(
 )  # fmt: skip
 
 
-def run_options(*, seconds: int, warm_seconds: int, output: str) -> Callable[[Callable[..., Any]], Any]:
+def run_options(
+    *, seconds: int, warm_seconds: int, output: str, only: str = "all"
+) -> Callable[[Callable[..., Any]], Any]:
     """Add the options of measured runs, with these defaults; they are named as the fields of `ProofPlan`."""
     options = [
         click.option(
@@ -57,7 +59,7 @@ def run_options(*, seconds: int, warm_seconds: int, output: str) -> Callable[[Ca
         ),
         click.option(
             "--only", multiple=True, metavar="PATTERN",
-            help="Subjects to run, such as '*ZSTD'; may be repeated.  [default: all]",
+            help=f"Subjects to run, such as '*ZSTD'; may be repeated.  [default: {only}]",
         ),
         click.option(
             "--idle-seconds", type=Duration(0.1, 600), default=5, show_default=True,

@@ -16,7 +16,7 @@ from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition, entries_
 from geminga.spark.search import Search, before_first, last_entry, ledgers_after
 
 LEDGERS_MAX = 32
-"""Maximum closed ledgers of one partition whose size is determined."""
+"""Maximum closed ledgers of one partition whose size is determined for a lag."""
 LAG = "lag"
 """The key in ``latestOffset`` of a query's progress."""
 
@@ -33,6 +33,8 @@ class OffsetSpan:
 class ClosedLedgers:
     """Cache of the sizes of closed ledgers in a query's partitions, in entries."""
 
+    ledgers_max: int = LEDGERS_MAX
+    """Maximum closed ledgers of one partition whose size is determined."""
     _ends: dict[Partition, dict[int, int]] = field(default_factory=dict)
 
     def span(self, partition: Partition, start: Offset, end: Offset) -> Search[OffsetSpan]:
@@ -42,19 +44,19 @@ class ClosedLedgers:
             return OffsetSpan(0)
         if begin.ledger == end.ledger:
             return OffsetSpan(entries_between(begin, end) or 0)
-        known = self._ends.setdefault(partition, {})
+        known, most = self._ends.setdefault(partition, {}), self.ledgers_max
         for ledger in [ledger for ledger in known if ledger < begin.ledger]:
             del known[ledger]
         following = yield from ledgers_after(begin.ledger, end.ledger)
         closed = [begin.ledger, *(ledger for ledger in following if ledger < end.ledger)]
-        for ledger in closed[:LEDGERS_MAX]:
+        for ledger in closed[:most]:
             if ledger not in known:
                 first = begin.entry if ledger == begin.ledger else following[ledger] - 1
                 known[ledger] = yield from last_entry(ledger, first)
-        counts = [known[ledger] + 1 - following.get(ledger, 0) for ledger in closed[1:LEDGERS_MAX]]
+        counts = [known[ledger] + 1 - following.get(ledger, 0) for ledger in closed[1:most]]
         here = max(0, known[begin.ledger] - begin.entry)
-        others = max(0, len(closed) - LEDGERS_MAX) * (sum(counts) / len(counts) if counts else 0)
-        return OffsetSpan(here + sum(counts) + others + max(0, end.entry + 1), len(closed) <= LEDGERS_MAX)
+        others = max(0, len(closed) - most) * (sum(counts) / len(counts) if counts else 0)
+        return OffsetSpan(here + sum(counts) + others + max(0, end.entry + 1), len(closed) <= most)
 
 
 def by_topic(spans: Mapping[Partition, OffsetSpan], gauge: EntryCostEstimate) -> dict[str, dict[str, Any]]:

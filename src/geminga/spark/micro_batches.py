@@ -80,24 +80,31 @@ class MicroBatches:
         found = self.queries.run({p: self.ledgers.span(p, *places) for p, places in waiting.items()})
         return {**dict.fromkeys(latest, OffsetSpan(0)), **found}
 
-    def gauged(self, start: Offsets, latest: Offsets) -> EntryCostEstimate:
+    def _gauged(self, start: Offsets, latest: Offsets) -> EntryCostEstimate:
         """Return the entry cost estimate, after sampling some entries if it is too old."""
         waiting = behind(start, latest)
         now = self._clock()
         if waiting and (self.gauge.all is None or now - self._looked > LOOK_AGAIN_SECONDS):
             self._looked = now
-            few = list(waiting.items())[:LOOKS_MAX]
-            peeks = [EntrySample(partition, begin, end, rows=1, bytes=1) for partition, (begin, end) in few]
-            for peek, (seen, _) in zip(peeks, self.queries.sampled(peeks), strict=True):
-                self.gauge.saw(peek.partition, sum((each.cost for each in seen), EntryCost()))
+            self.look(waiting, self.gauge)
         return self.gauge
+
+    def look(
+        self, ranges: Mapping[Partition, tuple[Offset, Offset]], gauge: EntryCostEstimate
+    ) -> EntryCostEstimate:
+        """Add the first entry of some ranges to an estimate, and return it."""
+        few = list(ranges.items())[:LOOKS_MAX]
+        peeks = [EntrySample(partition, begin, end, rows=1, bytes=1) for partition, (begin, end) in few]
+        for peek, (seen, _) in zip(peeks, self.queries.sampled(peeks) if peeks else (), strict=True):
+            gauge.saw(peek.partition, sum((each.cost for each in seen), EntryCost()))
+        return gauge
 
     def rows_between(self, start: Offsets, latest: Offsets) -> float:
         """Return the approximate number of messages between the offsets."""
-        gauge = self.gauged(start, latest)
+        gauge = self._gauged(start, latest)
         costs = ((span, gauge.of(partition)) for partition, span in self.spans(start, latest).items())
         return sum(span.entries * each.rows for span, each in costs if each is not None)
 
     def lag(self, end: Offsets, latest: Offsets) -> dict[str, dict[str, Any]]:
         """Return the lag of ``end``, by topic; see `geminga.spark.lag.by_topic`."""
-        return by_topic(self.spans(end, latest), self.gauged(end, latest))
+        return by_topic(self.spans(end, latest), self._gauged(end, latest))

@@ -1,7 +1,8 @@
 """Producers that a Python worker keeps open between tasks and micro-batches.
 
 Spark reuses its workers, and opening a producer of many partitions takes longer than publishing a small
-micro-batch. A producer that stays unused is closed after `IDLE_SECONDS`.
+micro-batch. A producer that stays unused is closed after `IDLE_SECONDS`. Producers with a name (`named`) are
+not kept: another process may need the name.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 
 from geminga.ids import MessageId
 from geminga.offload.manifest import OffloadedLedger
+from geminga.spark.admission import EntryCostEstimate
 from geminga.spark.cursor import QueryCursor
-from geminga.spark.lag import behind
+from geminga.spark.lag import ClosedLedgers, behind
 from geminga.spark.micro_batches import MicroBatches
 from geminga.spark.offloaded import Manifests
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, entries_between
@@ -89,13 +91,15 @@ class TaskPlanner:
 
     def _sizes(self, wanted: Mapping[Partition, tuple[Offset, Offset]]) -> dict[Partition, int | None]:
         """Return the maximum entries per task for each partition; None: no limit. The size of an entry is
-        known only after reading it: an entry of a few large ranges is read."""
+        known only after reading it: the first entry of a few large ranges is read.
+
+        Nothing else counts, so a range that is planned again, also after a restart, has the same tasks: the
+        producers' names of dead letters contain their starts.
+        """
         if not self.splits:
             return dict.fromkeys(wanted)
         large = {p: places for p, places in wanted.items() if _is_large(*places)}
-        gauge = self.micro_batches.gauged(
-            {p: begin for p, (begin, _) in large.items()}, {p: end for p, (_, end) in large.items()}
-        )
+        gauge = self.micro_batches.look(large, EntryCostEstimate())
         most = self.entries_per_split
         sizes: dict[Partition, int | None] = dict.fromkeys(wanted, most)
         for partition in large:
@@ -112,8 +116,8 @@ class TaskPlanner:
         sizes: Mapping[Partition, int | None],
     ) -> dict[Partition, list[Piece]]:
         """Return enough tasks for ``minPartitions``, if possible; none larger than ``sizes``."""
-        ends = {p: end for p, (_, end) in wanted.items()}
-        spans = self.micro_batches.spans({p: begin for p, (begin, _) in wanted.items()}, ends)
+        ledgers = ClosedLedgers(ledgers_max=sys.maxsize)
+        spans = self.queries.run({p: ledgers.span(p, *places) for p, places in wanted.items()})
         entries = round(sum(span.entries for span in spans.values()))
         size = max(1, -(-entries // self.options.min_partitions))
         most = {p: min(sizes[p] or self.entries_per_split, size) for p in cut}

@@ -96,6 +96,12 @@ class CapacityFinder(Prover):
             (subject,) = subjects(replace(plan, profile=profile, only=(title,)))
             yield subject, profile, len(tried)
 
+    def _keep(self, outcome: RunOutcome) -> None:
+        super()._keep(outcome)
+        p99 = p99_ms(outcome)
+        latency = "" if p99 is None else f": p99 {p99:.1f} ms"
+        self._say(f"    budget {'kept' if is_kept(outcome) else 'missed'}{latency}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:
@@ -145,7 +151,7 @@ def limit_of(proof: Proof, missed: RunOutcome) -> str:
     if broker >= BUSY and not proof.broker.startswith(APACHE):
         return f"the broker's CPU ({broker:.2f} cores; its event loop has one)"
     if producers >= BUSY * processes:
-        return f"the producers' CPU ({producers:.2f} cores in {processes} processes)"
+        return f"the producers' CPU ({producers:.2f} cores in {processes} process{'es' * (processes != 1)})"
     if missed.disk_wait_seconds is not None and missed.disk_wait_seconds / seconds >= BUSY / 2:
         return "the disk"
     if missed.failure:

@@ -18,18 +18,20 @@ def table(proof: Proof) -> str:
     """Return Markdown: conditions, the edges, their limits, and the machines for the same traffic."""
     budget = 1000 * proof.conditions["profile"]["latency_budget_seconds"]
     found = capacities(proof)
-    runs = {title: len(outcomes) for title, outcomes in proof.by_subject().items()}
+    rates = {title: [rate_of(o) for o in outcomes] for title, outcomes in proof.by_subject().items()}
     parts = [
-        f"{where(proof, '')} The highest rate with a 99th percentile of at most {budget:g} ms; runs: "
-        + ", ".join(f"{count} of {title}" for title, count in runs.items()) + ".",
-        rows({f"{each.subject}: {each.rate:,.0f} msg/s": [each.edge] for each in found}),
+        f"{where(proof, '')} The highest rate with a 99th percentile latency of at most {budget:g} ms; runs: "
+        + ", ".join(f"{len(tried)} of {title}" for title, tried in rates.items()) + ".",
+        rows({f"{each.subject}: {each.rate:,.0f} msg/s": [each.edge] for each in found}) if found else "",
         "\n".join(
             f"* {each.subject}: limited by {limit_of(proof, each.missed) if each.missed else 'nothing yet'}."
             for each in found
         ),
     ]  # fmt: skip
     parts += [
-        f"{title} kept the budget at no rate." for title in runs if title not in {c.subject for c in found}
+        f"{title} kept the budget at no rate that was tried, down to {min(tried):,.0f} msg/s."
+        for title, tried in rates.items()
+        if title not in {c.subject for c in found}
     ]
     parts.append(meaning(found))
     if proof.stopped:
@@ -38,8 +40,9 @@ def table(proof: Proof) -> str:
 
 
 def meaning(found: list[Capacity]) -> str:
-    """Return how many machines the slowest subject's traffic needs with the fastest subject's settings."""
-    if len(found) < 2:
+    """Return how many machines the slowest subject's traffic needs with the fastest subject's settings;
+    nothing if all have the same rate."""
+    if len({each.rate for each in found}) < 2:
         return ""
     slow, fast = (pick(found, key=lambda each: each.rate) for pick in (min, max))
     after = math.ceil(MACHINES * slow.rate / fast.rate)

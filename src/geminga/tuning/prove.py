@@ -133,7 +133,7 @@ class Proof:
         """Return the comparison in a folder. Raises `InvalidConfiguration` without one."""
         try:
             return Proof.from_dict(json.loads((folder / FILE).read_text()))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidConfiguration(f"{folder} holds no comparison: {error}") from None
 
     def save(self, folder: Path) -> None:
@@ -188,7 +188,8 @@ class Prover:
 
     def prove(self) -> Proof:
         """Run what is not done yet. If the comparison ends early, ``Proof.stopped`` has the reason, and the
-        finished runs are included. Raises errors before the first run."""
+        finished runs are included. Raises errors, and `KeyboardInterrupt`, before the end of the first run.
+        """
         view = self._view()
         self.proof.broker = view.title
         if (self._folder / FILE).exists():
@@ -204,6 +205,8 @@ class Prover:
                 raise
             self.proof.stopped = f"{type(error).__name__}: {error}"
         except KeyboardInterrupt:
+            if not self.proof.outcomes:
+                raise
             self.proof.stopped = "interrupted"
         if len(self.proof.outcomes) == done and not self.proof.stopped:
             self._say("everything is measured already")
@@ -264,7 +267,7 @@ def _line(outcome: RunOutcome) -> str:
     if outcome.failure:
         return f"{outcome.rate:.0f} msg/s, then {outcome.failure}"
     p99 = outcome.receipt.p99_ms
-    latency = "" if p99 is None else f", p99 {p99:.1f} ms"
+    latency = "" if p99 is None else f", receipt p99 {p99:.1f} ms"
     return (
         f"{outcome.rate:.0f} msg/s, {outcome.batch_fill:.1f} messages an entry, broker CPU above idle "
         f"{outcome.broker_cpu_above_idle:.2f} s, client {outcome.client_cpu_seconds:.2f} s, wire "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -102,7 +103,11 @@ def await_order(expected: str) -> bool:
 
 
 def run(work: Callable[[dict[str, Any]], None]) -> None:
-    """Run a child's main function: read the specification, call the function, report an error."""
+    """Run a child's main function: read the specification, call the function, report an error.
+
+    Ctrl-C, which the parent gets too, ends the child without a word.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         work(json.loads(sys.stdin.readline()))
     except Exception as error:
