@@ -501,6 +501,8 @@ def test_the_mark_delete_position_is_before_the_first_open_message(harness, prod
     body = peer.request("getLastMessageId", consumer_id=1).command.getLastMessageIdResponse
     mark = body.consumer_mark_delete_position
     assert (mark.ledgerId, mark.entryId) == expected
+    assert not mark.HasField("partition"), "as Apache Pulsar sends it"
+    assert not mark.HasField("batch_index")
 
 
 # --- the rest ---

@@ -369,7 +369,9 @@ def _find_last(
             session.refuse(request_id, refused)
 
 
-def _id(position: tuple[int, int], partition: int = -1, batch_index: int = -1) -> pb.MessageIdData:
+def _id(
+    position: tuple[int, int], partition: int | None = None, batch_index: int | None = None
+) -> pb.MessageIdData:
     ledger_id, entry_id = map(to_unsigned, position)
     return pb.MessageIdData(
         ledgerId=ledger_id, entryId=entry_id, partition=partition, batch_index=batch_index
