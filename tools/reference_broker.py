@@ -70,10 +70,13 @@ def _policy_words(policy: Any) -> str:
     return str(policy.text) + (f" Set by `?{policy.as_query}=`." if policy.as_query else "")
 
 
-def _success(handler: Any) -> int:
-    """The status of an answer: what the handler says last."""
+def _success(handler: Any) -> int | str:
+    """The status of an answer: what the handler says last. Of handlers that may return None, both."""
+    returned = str(inspect.signature(handler).return_annotation)
+    if returned.endswith("| None"):
+        return "200 204"
     tree = ast.parse(textwrap.dedent(inspect.getsource(handler)))
-    found = 204 if inspect.signature(handler).return_annotation == "None" else 200
+    found = 204 if returned == "None" else 200
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "done_answer":
             found = 204
@@ -114,7 +117,7 @@ _NEEDS = {
     "SUPER_USER": "super user",
     "METRICS": "super user or metrics role",
     "ADMINISTRATOR": "administrator",
-    "LIST": "produce or consume",
+    "LIST": "consume",
     "LOOK": "produce or consume",
     "CONSUME": "consume",
     "PRODUCE": "produce",

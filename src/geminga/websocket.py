@@ -448,7 +448,7 @@ _ROUTING: Final = {
 }
 _COMPRESSIONS: Final = {each.name.upper(): each for each in geminga.CompressionType}
 _HASHINGS: Final = {name: geminga.HashingScheme[name] for name in ("JavaStringHash", "Murmur3_32Hash")}
-_TYPES: Final = {{"KeyShared": "Key_Shared"}.get(each.name, each.name): each for each in geminga.ConsumerType}
+_TYPES: Final = {each.name.replace("KeyShared", "Key_Shared"): each for each in geminga.ConsumerType}
 _POSITIONS: Final = {each.name: each for each in geminga.InitialPosition}
 _PRODUCER: Final[_Parameters] = {
     "producerName": ("producer_name", _text),

@@ -465,6 +465,30 @@ def test_every_control_works_by_keyboard(story, page):
     expect(page.get_by_role("heading", name="Events")).to_be_visible()
 
 
+def test_the_growth_of_a_backlog_compares_figures_of_one_unit_by_the_brokers_clock(story, page):
+    """A backlog is in entries while its topic is not in memory, and in messages once it is loaded. The page
+    begins with what it showed last, which may be long ago."""
+    story.create()
+    story.publish(3, num_messages_in_batch=10)
+    story.do(lambda: story.harness.actions.unload(NAME))
+    page.goto(story.served.url)
+    row = page.locator("tbody tr").filter(has=page.get_by_text("s", exact=True))
+    expect(row).to_contain_text("3 entries")
+    story.advance(10)
+    story.do(lambda: story.harness.broker.topics.find(NAME))
+    expect(row.locator("td.backlog b")).to_have_text("30")
+    assert row.locator(".growth").inner_text() == ""
+    story.do(lambda: story.harness.peer().producer(TOPIC))
+    page.goto(f"{story.served.url}/#/broker")
+    expect(page.get_by_role("heading", name="Events")).to_be_visible()
+    story.advance(100)
+    story._producer = None
+    story.publish(50)
+    page.go_back()
+    expect(row.locator("td.backlog b")).to_have_text("80")
+    assert row.locator(".growth").inner_text() == "+0.5/s"
+
+
 def test_many_subscriptions_are_shown_in_pages(story, page):
     for number in range(60):
         story.create(f"persistent://public/default/t-{number:03}", "s")

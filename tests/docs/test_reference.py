@@ -144,6 +144,14 @@ def test_every_route_is_documented():
         assert any(method in line.split("|")[1].split() for line in rows), f"{method} {path}"
 
 
+def test_routes_are_documented_with_their_statuses_and_permissions():
+    rows = [[each.strip() for each in line.split("|")] for line in text_of("rest.md").splitlines()]
+    found = {row[2].strip("`"): row[4:6] for row in rows if len(row) == 7}
+    assert found["/admin/v2/{domain}/{tenant}/{namespace}"] == ["200", "consume"]
+    skip = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}/skip/{count}"
+    assert found[skip] == ["200 204", "consume"]
+
+
 def test_a_route_without_words_ends_the_drawing(monkeypatch):
     from geminga.broker.admin.tenants import TenantsResource
 

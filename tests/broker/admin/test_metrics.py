@@ -181,7 +181,7 @@ def test_only_stats_with_consumers_compute_the_hash_ranges_of_key_shared_consume
     computed = []
     ranges_of = ConsistentHashSelector.ranges
 
-    def counted(selector: ConsistentHashSelector[Any]) -> Any:
+    def counted(selector: ConsistentHashSelector) -> Any:
         computed.append(selector)
         return ranges_of(selector)
 

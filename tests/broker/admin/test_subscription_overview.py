@@ -20,19 +20,19 @@ from tests.support.disk_stores import succeeded
 PREFIX = "persistent://public/default/"
 
 
+QUESTION: dict[str, Any] = {
+    "search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 50, "sight": None,
+}  # fmt: skip
+
+
 def page(harness: Any, boards: SubscriptionOverview | None = None, **asked: Any) -> dict[str, Any]:
     """A page of a new board, surveyed to its end."""
-    question: dict[str, Any] = {
-        "search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 50,
-        "sight": None,
-    }  # fmt: skip
-
     harness.broker.topics.resting.begin(lambda: None)
     harness.advance(1)
 
     async def ask() -> dict[str, Any]:
         asking = boards or SubscriptionOverview(harness.broker)
-        while not (found := await asking.page(**question | asked))["complete"]:
+        while not (found := await asking.page(**QUESTION | asked))["complete"]:
             await loop_turns()
         asking.close()
         return found
@@ -122,6 +122,28 @@ def test_a_backlog_that_is_none_of_the_largest_is_shown_as_unknown(harness, make
         ("2", 3, -1), ("0", 0, -1), ("1", 0, -1),
     ]  # fmt: skip
     assert "none of the largest" in rows[1]["sentence"]
+
+
+def test_backlogs_of_topics_that_are_not_read_yet_are_shown_as_unknown(harness, make_topic):
+    make_topic("resting", messages=5)
+    harness.restart()
+
+    async def ask() -> dict[str, Any]:
+        boards = SubscriptionOverview(harness.broker)
+        found = await boards.page(**QUESTION)
+        # The scan that was made before is shown while the next one is made.
+        harness.broker.topics.resting.begin(lambda: None)
+        harness.advance(1)
+        later = await boards.page(**QUESTION)
+        boards.close()
+        assert later["complete"] is False
+        assert later["rows"][0]["sentence"] == found["rows"][0]["sentence"]
+        return found
+
+    found = asyncio.run(ask())
+    [row] = found["rows"]
+    assert (found["complete"], row["entries"], row["messages"]) == (False, 0, -1)
+    assert row["sentence"] == "the topic is not in memory, and its backlog is still being read"
 
 
 def test_holes_of_cursors_not_in_memory_are_counted(harness, make_topic):

@@ -1,5 +1,6 @@
 """SUBSCRIBE and the other commands of consumers."""
 
+import gc
 import time
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from geminga.broker import position_lookup
 from geminga.broker.commands.consuming import LAST_REQUESTS_MAX
 from geminga.broker.delivery import cursor as cursor_module
+from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.errors import StoreBusy, StoreError
 from geminga.ids import TopicName
@@ -474,6 +476,53 @@ def test_an_acknowledgement_after_a_seek_is_ignored(harness, producer):
     assert entries(peer) == [0, 1]
 
 
+@pytest.fixture
+def busy_reads(monkeypatch):
+    """Reads of entries fail as on a busy disk while the list has a true item."""
+    busy, read_one = [True], ManagedLedger.read_one
+
+    def slowly(ledger: ManagedLedger, offset: int) -> bytes | None:
+        if busy[0]:
+            raise StoreBusy("the disk of the store does not answer within 0.02 s: try again")
+        return read_one(ledger, offset)
+
+    monkeypatch.setattr(ManagedLedger, "read_one", slowly)
+    return busy
+
+
+def test_a_seek_of_a_consumer_that_is_closed_while_it_waits_moves_nothing(harness, producer, busy_reads):
+    publish(producer, 3)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, permits=0)
+    peer.ack((0, 2), cumulative=True)
+    peer.command("seek", consumer_id=1, request_id=1, message_publish_time=harness.now_ms - 1000)
+    assert peer.frames == []
+    peer.command("close_consumer", consumer_id=1, request_id=2)
+    assert peer.pop().command.success.request_id == 2
+    busy_reads[0] = False
+    harness.advance(1)
+    assert peer.pop().command.error.request_id == 1
+    assert harness.broker.topics.find(NAME).subscriptions["s"].cursor.mark == 3
+
+
+def test_a_seek_that_waited_leaves_no_reference_cycle(harness, producer, busy_reads):
+    """The broker's garbage collector looks for cycles rarely."""
+    publish(producer, 3)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, permits=0)
+    gc.collect()
+    gc.disable()
+    try:
+        peer.command("seek", consumer_id=1, request_id=1, message_publish_time=0)
+        harness.advance(0.2)
+        busy_reads[0] = False
+        harness.advance(0.2)
+        assert peer.take(Command.SUCCESS)
+        assert not any(isinstance(each, Consumer) for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+
 def last_id(peer: Any) -> tuple[int, int, int, int]:
     body = peer.request("getLastMessageId", consumer_id=1).command.getLastMessageIdResponse
     found = body.last_message_id
@@ -501,6 +550,8 @@ def test_the_mark_delete_position_is_before_the_first_open_message(harness, prod
     body = peer.request("getLastMessageId", consumer_id=1).command.getLastMessageIdResponse
     mark = body.consumer_mark_delete_position
     assert (mark.ledgerId, mark.entryId) == expected
+    assert not mark.HasField("partition"), "as Apache Pulsar sends it"
+    assert not mark.HasField("batch_index")
 
 
 # --- the rest ---

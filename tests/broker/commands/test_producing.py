@@ -7,7 +7,8 @@ import pytest
 
 from geminga.broker.commands.producing import METADATA_BYTES_MAX
 from geminga.broker.rules.schemas import version_bytes
-from geminga.errors import StoreStopped
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.errors import StoreBusy, StoreStopped
 from geminga.ids import TopicName
 from geminga.wire.frames import encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -274,6 +275,32 @@ def test_a_producer_whose_schema_cannot_be_stored_is_refused(harness, monkeypatc
         assert refused(peer, schema=SCHEMA) == pb.PersistenceError
     assert not harness.broker.topics.find(TopicName.parse(TOPIC)).access.producers
     peer.producer(TOPIC, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("method", ["used", "check_quota"])
+def test_a_producer_waits_for_a_busy_disk(harness, monkeypatch, method):
+    """The connection, with all else that goes over it, is not closed for that."""
+    busy, whole = [True], getattr(PersistentTopic, method)
+
+    def slowly(topic: PersistentTopic) -> Any:
+        if busy[0]:
+            raise StoreBusy("the disk of the store does not answer: try again")
+        return whole(topic)
+
+    monkeypatch.setattr(PersistentTopic, method, slowly)
+    peer = harness.peer()
+    peer.command("producer", topic=TOPIC, producer_id=1, request_id=1)
+    harness.advance(5)
+    assert (peer.frames, peer.is_closed) == ([], False)
+    busy[0] = False
+    harness.advance(1)
+    assert peer.pop().type == Command.PRODUCER_SUCCESS
+    busy[0] = True
+    peer.command("producer", topic=TOPIC, producer_id=2, request_id=2)
+    harness.advance(30)
+    assert peer.pop().command.error.error == pb.ServiceNotReady
+    assert len(harness.broker.topics.find(TopicName.parse(TOPIC)).access.producers) == 1
+    assert not peer.is_closed
 
 
 def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness):

@@ -426,7 +426,7 @@ def published(peer: Peer, topic: str, count: int) -> list[tuple[int, int]]:
     for first in range(0, count, 1_000):
         sends = (encode_send(1, n, 1, None, len(entry)) + entry for n in range(first, first + 1_000))
         peer.socket.sendall(b"".join(sends))
-        receipts = [peer.next().receipt for _ in range(1_000)]
+        receipts = [peer.next() for _ in range(1_000)]
         found += [(receipt.ledger_id, receipt.entry_id) for receipt in receipts]
     return found
 

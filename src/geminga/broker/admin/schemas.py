@@ -107,8 +107,8 @@ class SchemasResource(Resource):
         return {"getSchemaResponses": [_schema_json(number, schema) for number, schema in found]}
 
     @route("GET", _PATH + "/metadata", needs=LOOK)
-    async def metadata(self, request: web.Request) -> object:
-        """Version numbers."""
+    async def metadata(self, request: web.Request) -> dict[str, Any] | None:
+        """Version numbers; 204 if the topic has no schema."""
         topic = self._topic(request)
         count = len(self.server.broker.schemas.versions(topic))
         if not count:

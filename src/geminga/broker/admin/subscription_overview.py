@@ -163,7 +163,7 @@ class SubscriptionOverview:
         async for line in stepwise(shown[offset : offset + min(limit, ROWS_MAX)]):
             # A permission may have been taken away since the survey.
             if sight is None or sight.sees(line.topic):
-                rows.append(self._row(line))
+                rows.append(self._row(line, survey))
         return {
             "rows": rows,
             "offset": offset,
@@ -212,7 +212,7 @@ class SubscriptionOverview:
             self._forget = None
 
     # --- rows ---
-    def _row(self, line: SubscriptionRow) -> Json:
+    def _row(self, line: SubscriptionRow, survey: SubscriptionScan) -> Json:
         """Return the cells of a row at present."""
         now = self._broker.scheduler.now
         row: Json = {
@@ -226,7 +226,10 @@ class SubscriptionOverview:
         found = [self._found(text, line.subscription) for text in line.parts[:PARTITIONS_SUMMED_MAX]]
         awake = [pair for pair in found if pair is not None]
         if not awake:
-            return row | _resting_row(line, self._broker.topics.resting.not_listed > 0)
+            unknown = "is still being read" if not survey.is_complete else ""
+            if not unknown and self._broker.topics.resting.not_listed:
+                unknown = "is none of the largest"
+            return row | _resting_row(line, unknown)
         messages = size = entries = unacked = delayed = holes = 0
         members: set[tuple[str | int, str]] = set()
         """Consumers by name and connection: one consumer has a part on each partition."""
@@ -281,16 +284,16 @@ class SubscriptionOverview:
         return None if topic is None or found is None else (topic, found)
 
 
-def _resting_row(line: SubscriptionRow, are_some_unknown: bool) -> Json:
-    """Return the cells of a row whose topics are not in memory and so have no consumers. Of very many
-    backlogs the smaller ones are unknown."""
+def _resting_row(line: SubscriptionRow, unknown: str) -> Json:
+    """Return the cells of a row whose topics are not in memory and so have no consumers. ``unknown`` says why
+    a backlog may be unknown; it is empty where all are known."""
     waits = line.entries > 0
     sentence = "everything is acknowledged; the topic is not in memory"
     if waits:
         sentence = "no consumer is connected, and nothing is published: the topic is not in memory"
-    elif are_some_unknown:
-        sentence = "the topic is not in memory, and its backlog is none of the largest"
-    count = -1 if waits or are_some_unknown else 0
+    elif unknown:
+        sentence = f"the topic is not in memory, and its backlog {unknown}"
+    count = -1 if waits or unknown else 0
     return {
         "awake": False, "type": "", "durable": True, "consumers": 0, "messages": count, "bytes": count,
         "entries": line.entries, "oldestSeconds": -1, "unacked": 0, "delayed": 0,

@@ -125,13 +125,14 @@ class SubscriptionsResource(TopicResourceBase):
         await self._change_each(request, self.actions.cursors.reset, timestamp_ms=timestamp)
 
     @route("POST", _SUBSCRIPTION + "/skip/{count}", needs=CONSUME)
-    async def skip(self, request: web.Request, count: int) -> object:
+    async def skip(self, request: web.Request, count: int) -> dict[str, int] | None:
         """Skip the next entries of the backlog by count; with ``?unit=messages`` messages of batches count
-        individually."""
+        individually, and the answer is how many were skipped."""
         topic, name = self._one_with_subscription(request)
         if one_of(("entries", "messages"))("unit", request.query.get("unit", "entries")) == "entries":
             # Apache Pulsar's meaning of messages here: a batch counts as one.
-            return await self.durable(lambda done: self.actions.cursors.skip(topic, name, count, done))
+            await self.durable(lambda done: self.actions.cursors.skip(topic, name, count, done))
+            return None
         skip = partial(self.actions.cursors.skip_messages, topic, name, count)
         return {"skippedMessages": await self.durable(skip)}
 

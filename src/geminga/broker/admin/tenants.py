@@ -135,7 +135,6 @@ class ClustersResource(Resource):
     @route("GET", "/admin/v2/clusters/{cluster}/failureDomains/{name}", needs=SUPER_USER)
     async def failure_domain(self, cluster: str, name: str) -> object:
         """A failure domain."""
-        name = name
         found = self.namespaces.clusters.note(cluster, "failureDomains")
         if name not in found:
             raise _no_such_domain(cluster, name)
@@ -156,7 +155,6 @@ class ClustersResource(Resource):
     @route("DELETE", "/admin/v2/clusters/{cluster}/failureDomains/{name}", needs=SUPER_USER)
     async def delete_failure_domain(self, cluster: str, name: str) -> None:
         """Remove a failure domain."""
-        name = name
 
         def note(done: Done) -> None:
             found = self.namespaces.clusters.note(cluster, "failureDomains")

@@ -130,7 +130,7 @@ class TopicOverview(SubscriptionOverview):
     def _cache(self, search: str, pace: ScanPacing | None) -> OverviewCache:
         return TopicScans(self._broker, search, pace)
 
-    def _row(self, line: SubscriptionRow) -> Json:
+    def _row(self, line: SubscriptionRow, survey: SubscriptionScan) -> Json:
         now = self._broker.scheduler.now
         base = TopicName.parse(line.topic)
         parts = [each for each in line.parts if each != line.topic] or [line.topic]

@@ -275,10 +275,15 @@ def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
 
 def on_seek(session: Session, command: pb.BaseCommand) -> None:
     """Move the subscription: consumers are closed first, SUCCESS follows when the new position is durable."""
-    body = command.seek
+    consumer = session.consumers.get(command.seek.consumer_id)
+    _seek(session, command.seek, consumer, session.scheduler.now + OPENING_SECONDS_MAX)
+
+
+def _seek(session: Session, body: pb.CommandSeek, consumer: Consumer | None, deadline: float) -> None:
+    """Move the subscription of ``consumer``, if it is still open: it may have been closed meanwhile, also
+    because its role lost the permission. A search for a time is retried until ``deadline``."""
     request_id = body.request_id
-    consumer = session.consumers.get(body.consumer_id)
-    if consumer is None:
+    if consumer is None or session.consumers.get(body.consumer_id) is not consumer:
         session.refuse(request_id, Refused(pb.MetadataError, "Consumer not found"))
         return
 
@@ -294,23 +299,17 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
                 )
             session.answer("success", request_id=request_id)
 
-    deadline = session.scheduler.now + OPENING_SECONDS_MAX
-
-    def seek() -> None:
-        try:
-            consumer.subscription.seek(body, moved)
-        except Refused as refused:
-            session.refuse(request_id, refused)
-        except StoreBusy as busy:
-            # The search by time takes several reads among old entries; the entries read are cached.
-            if session.scheduler.now < deadline and session.consumers.get(body.consumer_id) is consumer:
-                session.scheduler.after(OPENING_AGAIN_SECONDS, seek, session)
-            else:
-                session.refuse(request_id, storage_refusal(busy))
-        except StoreError as error:
+    try:
+        consumer.subscription.seek(body, moved)
+    except Refused as refused:
+        session.refuse(request_id, refused)
+    except StoreError as error:
+        # The search by time takes several reads among old entries; the entries read are cached.
+        if isinstance(error, StoreBusy) and session.scheduler.now < deadline:
+            again = partial(_seek, session, body, consumer, deadline)
+            session.scheduler.after(OPENING_AGAIN_SECONDS, again, session)
+        else:
             session.refuse(request_id, storage_refusal(error))
-
-    seek()
 
 
 def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
@@ -369,7 +368,9 @@ def _find_last(
             session.refuse(request_id, refused)
 
 
-def _id(position: tuple[int, int], partition: int = -1, batch_index: int = -1) -> pb.MessageIdData:
+def _id(
+    position: tuple[int, int], partition: int | None = None, batch_index: int | None = None
+) -> pb.MessageIdData:
     ledger_id, entry_id = map(to_unsigned, position)
     return pb.MessageIdData(
         ledgerId=ledger_id, entryId=entry_id, partition=partition, batch_index=batch_index

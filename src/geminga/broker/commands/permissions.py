@@ -68,18 +68,22 @@ def _may_list(authorization: Authorization, role: str, request: Any) -> bool:
     return authorization.may_in_namespace(role, CONSUME, tenant, name)
 
 
-def _may_name(authorization: Authorization, role: str, topic: TopicName, request: Any) -> bool:
-    first = request.initial_subscription_name
-    return not first or authorization.may_subscribe(role, topic, first)
+def _may_use_initial_subscription(
+    authorization: Authorization, role: str, topic: TopicName, request: Any
+) -> bool:
+    name = request.initial_subscription_name
+    return not name or authorization.may_subscribe(role, topic, name)
 
 
 _produce_refusal = _topic_refusal("Produce", lambda rules, role, topic, _: rules.may(role, PRODUCE, topic))
-_first_refusal = _topic_refusal("create the initial subscription", _may_name)
+_initial_subscription_refusal = _topic_refusal(
+    "create the initial subscription", _may_use_initial_subscription
+)
 
 
 def producer_refusal(session: Session, request: pb.CommandProducer) -> Refused | None:
     """Return the refusal of a producer that the role may not have, else None."""
-    return _produce_refusal(session, request) or _first_refusal(session, request)
+    return _produce_refusal(session, request) or _initial_subscription_refusal(session, request)
 
 
 consumer_refusal = _topic_refusal(

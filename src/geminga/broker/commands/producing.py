@@ -277,9 +277,8 @@ def _open(
         enter(refused)
 
     def enter(refused: Refused | None) -> None:
-        if not handles.is_current(
-            producer.producer_id, attempt
-        ):  # the connection, or this attempt, ended meanwhile
+        if not handles.is_current(producer.producer_id, attempt):
+            # The connection, or this attempt, ended meanwhile.
             topic.remove_producer(producer)
             return
         if refused is None and producer.removed:
@@ -292,7 +291,8 @@ def _open(
             _answer(session, producer, body.request_id, ready=True)
 
     def queued(_error: StoreError | None) -> None:
-        if handles.is_current(producer.producer_id, attempt):  # it waits for exclusive access
+        """Answer that the producer waits for exclusive access."""
+        if handles.is_current(producer.producer_id, attempt):
             _answer(session, producer, body.request_id, ready=False)
 
     is_in = topic.access.add(producer, admitted)
@@ -311,10 +311,7 @@ def _check_topic(session: Session, topic: Topic, body: pb.CommandProducer) -> No
     limit = policies.max_producers_per_topic
     if limit and len(topic.access.producers) >= limit:
         raise Refused(pb.ProducerBusy, f"Topic '{topic.text}' reached max producers limit: {limit}")
-    try:
-        quota = topic.check_quota()
-    except StoreError as error:
-        raise storage_refusal(error) from error
+    quota = topic.check_quota()
     if quota is not None:
         raise Refused(
             _BLOCKED[quota.action == HOLD], f"Cannot create producer on topic {topic.text}: {quota}"

@@ -105,11 +105,8 @@ COMMANDS: Final[Mapping[int, CommandSpec]] = {
 def _handlers() -> Iterator[tuple[int, Handler]]:
     for kind, spec in COMMANDS.items():
         if spec.handler is not None:
-            needs = spec.needs
-            yield (
-                kind,
-                spec.handler if isinstance(needs, NoPermissionNeeded) else guarded(needs, spec.handler),
-            )
+            needs, handler = spec.needs, spec.handler
+            yield kind, handler if isinstance(needs, NoPermissionNeeded) else guarded(needs, handler)
 
 
 def _kinds(field: str) -> frozenset[int]:

@@ -119,7 +119,7 @@ class List {
     if (!this.begun) fill(this.body);
     this.begun = true;
     this.shown = this.ordered(found.rows);
-    keyed(this.body, this.shown, this.of.key, this.of.makeRow, (element, row) => element.update(row));
+    keyed(this.body, this.shown, this.of.key, this.of.makeRow, (element, row) => element.update(row, found.now));
     const pages = Math.ceil(found.matching / PAGE);
     const { page } = this.state;
     fill(this.pager, pages <= 1 ? null : [
@@ -268,9 +268,10 @@ function subscriptionRow(row) {
   cells.backlog.append(messages, entries);
   const kind = row.runs || (row.subscription === "geminga-redrive" ? "dead letters sent back" : "");
   fill(place, topicName(row.topic), row.partitions ? ` · ${plural(row.partitions, "partition")}` : null, kind ? h("span", { class: "tag" }, kind) : null);
-  const [seen, times] = [[], []]; // samples of this page
+  const [seen, times] = [[], []]; // samples of this page, all in one unit, and their times in seconds
   let said = "";
-  element.update = (now) => {
+  let unit = "";
+  element.update = (now, moment) => {
     level(now.trouble);
     if (said !== now.sentence) fill(words, sentence((said = now.sentence)));
     const known = now.messages >= 0;
@@ -278,8 +279,11 @@ function subscriptionRow(row) {
     text(entries, now.entries && (!known || now.entries !== now.messages)
       ? plural(now.entries, "entry", "entries") : "");
     text(cells.oldest, now.oldestSeconds >= 0 && now.entries ? duration(now.oldestSeconds) : "");
+    const present = known ? "messages" : now.awake || now.entries ? "entries" : "unknown";
+    if (present !== unit) seen.length = times.length = 0;
+    unit = present;
     seen.push(known ? now.messages : now.entries);
-    times.push(performance.now() / 1000);
+    times.push(moment / 1000);
     if (seen.length > SAMPLES) (seen.shift(), times.shift());
     const grows = growthOf(seen, times);
     text(growth, Math.abs(grows) < 0.05 ? "" : `${grows > 0 ? "+" : "−"}${rate(Math.abs(grows))}/s`);
