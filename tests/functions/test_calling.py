@@ -62,7 +62,7 @@ def test_any_exception_fails_only_its_call(place, guarantee, function):
     )  # fmt: skip
     with FunctionRunner(settings) as runner:
         for value in bad:
-            place.send("before " + value, value)
+            place.send("before " + value, value, batched=False)
         place.send("last")
         assert sorted(place.values(len(bad), "-dead")) == sorted(bad)
         assert sorted(place.values(len(bad) + 1)) == sorted(["last", *("before " + value for value in bad)])
@@ -116,7 +116,7 @@ def test_a_result_that_cannot_be_encoded_fails_its_call(place, guarantee):
         dead_letter_topic=place.topic + "-dead",
     )  # fmt: skip
     with FunctionRunner(settings):
-        place.send(*bad, "good")
+        place.send(*bad, "good", batched=False)
         assert sorted(place.values(len(bad), "-dead")) == sorted(bad)
         assert place.values(1) == ["good"]
     assert place.backlog(settings.subscription_name) == 0

@@ -1,4 +1,5 @@
 import pytest
+from interpreter import run_python
 
 from geminga import schema
 
@@ -45,3 +46,8 @@ def test_json_is_read_from_text_as_well():
     assert codec.decode('{"name": "Zürich"}').name == "Zürich"
     with pytest.raises(TypeError, match="must be str, bytes or bytearray, not NoneType"):
         codec.decode(None)
+
+
+@pytest.mark.parametrize("name", ["definition", "schema", "schema_avro", "schema_protobuf"])
+def test_modules_of_pulsar_client_are_attributes_of_the_package(name):
+    run_python(f"import geminga.schema; assert geminga.schema.{name}.__name__ == 'geminga.schema.{name}'")

@@ -66,6 +66,13 @@ def test_the_search_ends_if_no_rate_keeps_the_budget():
     assert not capacities(proof(outcomes))
 
 
+def test_the_search_ends_if_every_rate_misses_after_a_kept_one():
+    tried = [(1000.0, True)]
+    while (rate := next_rate(tried, 1000.0, crossings=6)) is not None and len(tried) < 100:
+        tried.append((rate, False))
+    assert len(tried) < 50
+
+
 def test_single_wrong_runs_do_not_move_the_result_far():
     for seed in range(200):
         (found,) = capacities(proof(searched(50_000.0, 1000.0, random.Random(seed))))

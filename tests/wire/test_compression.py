@@ -177,3 +177,15 @@ def test_many_empty_blocks_are_decompressed_in_steps():
     steps, found = counted(compression.decompress_in_steps(compression.ZLIB, payload, 0, limit=MIB))
     assert found == b""
     assert steps > len(payload) // compression.INPUT_STEP_BYTES > 50
+
+
+def test_a_codec_that_cannot_read_a_known_block_is_refused_at_import(monkeypatch):
+    def refuse(data: bytes, output: bytearray) -> int:
+        raise cramjam.DecompressionError("buffer isn't large enough to hold decompressed data")
+
+    monkeypatch.setattr(cramjam.lz4, "decompress_block_into", refuse)
+    with pytest.raises(ImportError, match=r"cannot read LZ4 .*geminga needs cramjam>="):
+        compression._check_codecs()
+    monkeypatch.setattr(cramjam.lz4, "decompress_block_into", lambda data, output: len(output))
+    with pytest.raises(ImportError, match="cannot read LZ4"):
+        compression._check_codecs()

@@ -58,7 +58,8 @@ class FunctionSettings:
     guarantee: str = "ATLEAST_ONCE"
     """Processing guarantee: ``ATLEAST_ONCE``, ``EFFECTIVELY_ONCE``, ``ATMOST_ONCE`` or ``MANUAL``."""
     max_message_retries: int | None = None
-    """Retries of a failing message before it goes to ``dead_letter_topic``; None: without limit."""
+    """Retries of a failing message before it goes to ``dead_letter_topic``; None: without limit. With
+    ``ATLEAST_ONCE`` every redelivery of a batch counts for all of its messages."""
     dead_letter_topic: str | None = None
     """Topic of failed messages; None: ``<topic>-<subscription>-DLQ``, with slashes as dashes."""
     retry_delay_ms: int = 1000

@@ -33,7 +33,7 @@ _HOMES = {
 }  # fmt: skip
 """Module of each name; modules are imported at first use, as some of them import much."""
 
-_SUBMODULES = frozenset({"schema_avro", "schema_protobuf"})
+_SUBMODULES = frozenset({"definition", "schema", "schema_avro", "schema_protobuf"})
 """Modules that ``pulsar-client`` users access as attributes of this package."""
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -24,7 +24,7 @@ SUBJECTS = ("Geminga, stock, LZ4", "Geminga, formula, ZSTD")
 RAISE, STEP = 1.5, 1.1
 """Factors between the rates of two runs, before the first missed run and after it."""
 LOWEST = 1 / 50
-"""Part of the first rate below which a subject that kept no rate is given up."""
+"""Part of the first rate; a subject that misses a lower rate is given up."""
 RECEIPTS_MIN = 0.98
 """Smallest part of the messages due that must be sent and have receipts."""
 BUSY = 0.9
@@ -65,7 +65,7 @@ def next_rate(tried: Sequence[tuple[float, bool]], first: float, crossings: int)
         return first
     rate, kept = tried[-1]
     crossed = changes([each for _, each in tried])
-    if crossed >= crossings or (not crossed and rate < LOWEST * first):
+    if crossed >= crossings or (not kept and rate < LOWEST * first):
         return None
     factor = STEP if crossed else RAISE
     return min(rate * factor, RATE_MAX) if kept else rate / factor

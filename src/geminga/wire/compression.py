@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Generator
+from typing import Final
 
 import cramjam
 
@@ -31,18 +32,22 @@ LEVELS_MAX = {ZLIB: 9, ZSTD: 19}
 readers must provide."""
 
 
+_KNOWN_TEXT: Final = b"geminga " * 8
+_KNOWN_BLOCKS: Final = {
+    LZ4: bytes.fromhex("8f67656d696e67612008002050696e676120"),
+    ZSTD: bytes.fromhex("28b52ffd20407500004067656d696e6761200100dd59b8"),
+    SNAPPY: bytes.fromhex("401c67656d696e676120de0800"),
+}
+"""`_KNOWN_TEXT` in each codec of cramjam."""
+
+
 class CodecError(CorruptPayload):
     """A payload that its codec rejects, or an unknown codec: no proof that the payload is damaged."""
 
 
-def _into(decompress: Callable[[Buffer, bytearray], int]) -> Callable[[Buffer, int], bytes]:
-    """Return a function of compressed data and its uncompressed size."""
-
-    def decompressed(data: Buffer, size: int) -> bytes:
-        output = bytearray(size)
-        return bytes(memoryview(output)[: decompress(data, output)])
-
-    return decompressed
+def _into(decompress: Callable[[Buffer, bytearray], int], data: Buffer, size: int) -> bytes:
+    output = bytearray(size)
+    return bytes(memoryview(output)[: decompress(data, output)])
 
 
 _COMPRESSORS: tuple[Callable[[Buffer, int], bytes], ...] = (
@@ -54,11 +59,11 @@ _COMPRESSORS: tuple[Callable[[Buffer, int], bytes], ...] = (
 )
 _DECOMPRESSORS: tuple[Callable[[Buffer, int], bytes], ...] = (
     lambda data, size: bytes(data),
-    _into(cramjam.lz4.decompress_block_into),
+    lambda data, size: _into(cramjam.lz4.decompress_block_into, data, size),
     # Request one byte more than announced, to detect a stream that holds more.
     lambda data, size: zlib.decompressobj().decompress(data, size + 1),
-    _into(cramjam.zstd.decompress_into),
-    _into(cramjam.snappy.decompress_raw_into),
+    lambda data, size: _into(cramjam.zstd.decompress_into, data, size),
+    lambda data, size: _into(cramjam.snappy.decompress_raw_into, data, size),
 )
 
 
@@ -166,3 +171,22 @@ def _whole(kind: int, data: Buffer, size: int, output: bytes) -> bytes:
 
 def _known() -> str:
     return ", ".join(f"{number} {name}" for number, name in enumerate(NAMES))
+
+
+def _check_codecs() -> None:
+    """Raise ImportError if a codec can't read a known block, or its own output."""
+    size = len(_KNOWN_TEXT)
+    for kind, block in _KNOWN_BLOCKS.items():
+        for data in (block, compress(kind, _KNOWN_TEXT)):
+            try:
+                read = decompress(kind, data, size, limit=size)
+            except CorruptPayload as error:
+                read = str(error).encode()
+            if read != _KNOWN_TEXT:
+                raise ImportError(
+                    f"cramjam cannot read {NAMES[kind]} ({read!r}); geminga needs cramjam>=2.11: "
+                    "pip install --upgrade cramjam"
+                )
+
+
+_check_codecs()

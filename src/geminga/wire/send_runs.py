@@ -103,7 +103,7 @@ def read_run(
     return (SendRun(first.producer_id, ids, entries), at) if len(ids) > 1 else (None, frame_end)
 
 
-_PACK_SIZE = Struct(">I").pack
+_PACK_UINT32 = Struct(">I").pack
 
 
 def encode_sends(
@@ -137,7 +137,7 @@ def encode_sends(
         rests = [number + tail for number in numbers]
     else:
         rests = [number + time + field + behind for number, field in zip(numbers, fields, strict=True)]
-    sizes_and_before = Cache[int, bytes](lambda size: _PACK_SIZE(len(before) + size) + before)
+    sizes_and_before = Cache[int, bytes](lambda size: _PACK_UINT32(len(before) + size) + before)
     sized = list(map(sizes_and_before.__getitem__, map(len, rests)))
     checksums = map(crc32c, payloads, map(crc32c, rests, map(crc32c, sized)))
     # What precedes the sequence id in the SEND of an entry of each size.
@@ -152,7 +152,7 @@ def encode_sends(
                 map(heads.__getitem__, sizes),
                 numbers,
                 repeat(_MAGIC),
-                map(_PACK_SIZE, checksums),
+                map(_PACK_UINT32, checksums),
                 sized,
                 rests,
                 payloads,
