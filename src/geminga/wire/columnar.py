@@ -388,17 +388,16 @@ def _numbers(values: NDArray[Any], kind: pa.DataType, absent: NDArray[np.bool_] 
     )
 
 
-def _binary_values(values: list[bytes]) -> pa.Array:
+def _binary_values(values: list[bytes], validity: pa.Buffer | None = None, nulls: int = 0) -> pa.Array:
+    """Return the array of ``values``, of which some count as null (`pa.array` would import pandas)."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value) for value in values], out=offsets[1:])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(pa.binary(), len(values), buffers, 0)
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers, nulls)
 
 
-def _base64_decoded(key: bytes | None) -> bytes | None:
+def _base64_decoded(key: bytes) -> bytes:
     """Undo base64 of either alphabet, with or without padding. Raises `ValueError`."""
-    if key is None:
-        return None
     text = key.partition(b"=")[0].translate(_URL_SAFE)
     return b64decode(text + b"=" * (-len(text) % 4), validate=True)
 
@@ -504,14 +503,14 @@ class _Messages:
         flags = self.found[field.KEY_IS_BASE64] != 0
         if not flags.any():
             return keys
-        values: list[bytes | None] = keys.to_pylist()
+        values = [key or b"" for key in keys.to_pylist()]
         for row in np.flatnonzero(flags).tolist():
             try:
                 values[row] = _base64_decoded(values[row])
             except ValueError:
                 place = self._place_of_row(row)
                 raise CorruptPayload(f"{place}: a key flagged as base64 is none") from None
-        return pa.array(values, pa.binary())
+        return _binary_values(values, keys.buffers()[0], keys.null_count)
 
     def _text(self, array: pa.Array) -> pa.Array:
         """Convert bytes to text, without a copy if they are UTF-8.

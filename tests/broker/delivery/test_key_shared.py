@@ -73,7 +73,7 @@ def entries(peer: Any) -> list[int]:
 
 
 def owner_of(keys: list[str], *names: str) -> dict[str, str]:
-    selector: ConsistentHashSelector[Any] = ConsistentHashSelector()
+    selector = ConsistentHashSelector()
     for name in names:
         selector.add(type("Named", (), {"name": name})())
     found = {}

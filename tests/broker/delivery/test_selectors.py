@@ -30,7 +30,7 @@ def brute_force_ring(names: list[tuple[Named, int]]) -> dict[int, Named]:
 
 def test_ranges_cover_every_slot_once_after_each_change_of_consumers():
     random_source = random.Random(7)
-    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
+    selector = ConsistentHashSelector()
     consumers: list[Named] = []
     for step in range(60):
         if consumers and random_source.random() < 0.4:
@@ -60,7 +60,7 @@ def test_ranges_cover_every_slot_once_after_each_change_of_consumers():
 
 def test_the_ring_assigns_as_documented_after_each_change():
     random_source = random.Random(12)
-    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
+    selector = ConsistentHashSelector()
     consumers: list[Named] = []
     for step in range(60):
         if consumers and random_source.random() < 0.4:
@@ -122,7 +122,7 @@ def test_sticky_ranges_are_checked(ranges, reason):
 
 
 def filled(count: int) -> ConsistentHashSelector:
-    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
+    selector = ConsistentHashSelector()
     for number in range(count):
         selector.add(Named(f"consumer-{number}"))
     return selector
@@ -164,7 +164,7 @@ def test_a_join_and_a_leave_compare_few_points_however_many_consumers_there_are(
 
 
 def test_a_name_gets_the_lowest_index_that_is_free():
-    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
+    selector = ConsistentHashSelector()
     first, second, third = (Named("same") for _ in range(3))
     for consumer in (first, second, third):
         selector.add(consumer)
