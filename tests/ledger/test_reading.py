@@ -8,9 +8,10 @@ import threading
 import pytest
 from waiting import eventually, poll_until
 
-from geminga.errors import StoreBusy, StoreDamaged, StoreError
+from geminga.errors import StoreBusy, StoreDamaged, StoreError, StoreStopped
 from geminga.ledger import reading
-from geminga.ledger.api import ReadAhead
+from geminga.ledger.api import PrefetchRequest, ReadAhead
+from geminga.ledger.catalog import Catalog
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from tests.support.disk_stores import FOLDER, open_store, succeeded
@@ -317,3 +318,38 @@ def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(s
     store.close()
     assert len(heard) == asked
     assert set(heard.values()) == {1}, "each is told once"
+
+
+def test_many_requests_to_read_ahead_are_read_and_leave_room_for_reads_of_entries(tmp_path):
+    settings = StoreSettings(cache_bytes=0, reads_waiting_max=2)
+    with FileStore.open(tmp_path / "store", settings=settings) as store:
+        ledger, reported = store.create_ledger("a"), list[StoreError | None]()
+        store.append(ledger, b"entry", succeeded)
+        poll_until(store, lambda: not store.is_writing)
+        for number in range(100):
+            assert not store.bring(PrefetchRequest(((f"{number}", f"{number}"),)), reported.append)
+        assert store.read(ledger, 0, entries_max=1, bytes_max=100) == [b"entry"]
+        found: list[list[bytes]] = []
+        store.fetch(
+            ledger, 0, entries_max=1, bytes_max=100, ahead=ReadAhead(1, 100),
+            done=lambda entries, _: found.append(entries),
+        )  # fmt: skip
+        poll_until(store, lambda: len(reported) == 100 and bool(found))
+        assert reported == [None] * 100
+        assert found == [[b"entry"]]
+
+
+def test_requests_to_read_ahead_fail_when_the_store_closes(tmp_path, monkeypatch):
+    monkeypatch.setattr("geminga.ledger.read_pool.STOP_SECONDS_MAX", 0.05)
+    may_read, reported = threading.Event(), list[StoreError | None]()
+    store = FileStore.open(tmp_path / "store", settings=StoreSettings(reads_waiting_max=2))
+    monkeypatch.setattr(Catalog, "read_ahead", lambda *_: may_read.wait(60))
+    try:
+        for number in range(5):
+            store.bring(PrefetchRequest(((f"{number}", f"{number}"),)), reported.append)
+        assert not reported
+        store.close()
+        store.bring(PrefetchRequest((("5", "5"),)), reported.append)
+    finally:
+        may_read.set()
+    assert [type(error) for error in reported] == [StoreStopped] * 6

@@ -1,9 +1,13 @@
 import dataclasses
+import errno
+import logging
+import sqlite3
 
 import pytest
 
 from geminga.errors import StoreError
 from geminga.ledger.api import LostWrites, StoredValue
+from geminga.ledger.catalog import Catalog
 from geminga.ledger.store import FileStore
 from tests.support.disk_stores import FOLDER, open_store, succeeded
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
@@ -221,4 +225,37 @@ def test_a_file_opened_again_just_before_its_deletion_keeps_no_space(small_setti
     store.checkpoint()
     assert opened
     assert not {store._files.path(number) for number in store._files._open}.intersection(opened)
+    store.close()
+
+
+def test_a_warning_names_the_log_file_that_is_not_freed_and_no_other(small_settings, caplog, monkeypatch):
+    class FileSystem(FaultyFileSystem):
+        def unlink(self, path: str) -> None:
+            if "/log-" in path:
+                raise OSError(errno.EIO, "broken", path)
+            super().unlink(path)
+
+    store = FileStore.open(
+        FOLDER, settings=small_settings, filesystem=FileSystem(SimulatedDisk()), threads=False
+    )
+    fill(store, 100)
+    store.checkpoint()
+    assert "cannot free the space of log-0000000003: [Errno 5] broken" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(FileSystem, "unlink", FaultyFileSystem.unlink)
+    look, looks = Catalog.live_bytes, iter((False, True))
+
+    def failing(catalog: Catalog) -> dict[int, int]:
+        if next(looks, False):
+            raise sqlite3.OperationalError("disk I/O error")
+        return look(catalog)
+
+    monkeypatch.setattr(Catalog, "live_bytes", failing)
+    with caplog.at_level(logging.INFO):
+        fill(store, 100)
+        store.checkpoint()
+    assert "which had no live records any more" in caplog.text, "a file was freed before"
+    assert [each.message for each in caplog.records if each.levelno == logging.WARNING] == [
+        "cannot look for garbage: disk I/O error"
+    ]
     store.close()

@@ -31,6 +31,7 @@ from geminga.ledger.tier_files import AGAIN_SECONDS
 from geminga.ledger.tiered import TieredStore
 from geminga.offload import manifest
 from geminga.offload.file import LedgerFile
+from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.storage import folder_of
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -922,6 +923,28 @@ def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(when, monkeyp
     assert not store.tier.catalog.suspects()
     check_tier(store, tier)
     assert {each: read(store, each) for each in kept} == kept
+    store.close()
+
+
+def test_reading_a_record_of_a_forgotten_owner_reads_none_of_its_others(monkeypatch):
+    store = open_store(FaultyFileSystem(SimulatedDisk()))
+    kept = fill(store, ledgers=3)
+    for each in kept:
+        offload(store, each)
+    monkeypatch.setattr(tier_catalog, "_OWNED_MAX", 2)
+    assert store.tier.offloaded(f"{TOPIC}-other") == [], "the records of the first owner are forgotten"
+    decode, decoded = tier_catalog._record, list[int]()
+
+    def counted(value: bytes) -> OffloadedLedger | None:
+        found = decode(value)
+        decoded.append(-1 if found is None else found.ledger)
+        return found
+
+    monkeypatch.setattr(tier_catalog, "_record", counted)
+    for each in kept:
+        assert read(store, each) == kept[each]
+        assert set(decoded) == {each}
+        decoded.clear()
     store.close()
 
 

@@ -27,7 +27,8 @@ def start_in_background(
     *,
     pause_seconds: float = PAUSE_SECONDS,
 ) -> None:
-    """Start ``work`` as a job of ``slices`` with pauses after each slice.
+    """Start ``work`` as a job of ``slices`` with pauses after each slice; with a pause of 0 the event loop
+    runs once.
 
     ``over`` is called when the work is done, or has failed, which is logged with ``about``.
     """

@@ -65,7 +65,7 @@ class BackupResult:
 class EarlierBackup:
     """Earlier backup of the same store, whose files are used again: closed log files never change.
 
-    This class has none: every file is a copy.
+    This base class stands for none: every file is copied.
     """
 
     def link(self, name: str, size: int, path: str) -> bool:

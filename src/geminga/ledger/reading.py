@@ -14,11 +14,13 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from queue import SimpleQueue
 
-from geminga.errors import LedgerNotFound, StoreBusy, StoreDamaged, StoreError
+from geminga.errors import LedgerNotFound, StoreDamaged, StoreError
 from geminga.ledger.api import Done, Fetched, PrefetchRequest, ReadAhead
+from geminga.ledger.callbacks import run_callback
 from geminga.ledger.catalog import Catalog, CatalogFile
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, describe, file_name
@@ -39,6 +41,8 @@ _SUSPECTS_MAX = 1_000
 """Number of entries remembered as unreadable for now; the oldest are forgotten."""
 _AHEAD_CACHE_KIB = 128
 """Cache of connections that read ahead: small, as they only fill the operating system's cache."""
+_AHEAD_SHARE = 64
+"""The pending requests to read ahead are at most this fraction of ``StoreSettings.reads_waiting_max``."""
 _UNREADABLE = frozenset((errno.EIO, errno.ENXIO, errno.ENODEV, getattr(errno, "EUCLEAN", errno.EIO)))
 """Errors of a disk that cannot read a sector; other errors may be temporary."""
 
@@ -84,6 +88,9 @@ class StoreReading:
         """Index by which entries are found: that of the owner or of the reader threads."""
         self._catalogs: SimpleQueue[Catalog] = SimpleQueue()
         """Connections for reading ahead, one for each reader thread."""
+        self._ahead: deque[tuple[PrefetchRequest, Done]] = deque()
+        """Requests to read ahead that are not submitted yet."""
+        self._ahead_pending = 0
         self._error: StoreError | None = None
 
     def use_threads(
@@ -116,27 +123,42 @@ class StoreReading:
         """
         if self.pool is None or not wanted:
             return True
-        if self._error is not None:
-            done(self._error)
-            return False
-
-        def read() -> ReadEntries:
-            catalog = self._catalogs.get()
-            try:
-                catalog.read_ahead(wanted)
-            except StoreError as error:
-                return ReadEntries(error=error)
-            except Exception as error:
-                return ReadEntries(error=StoreError(f"the store's catalog cannot be read: {error}"))
-            finally:
-                self._catalogs.put(catalog)
-            return ReadEntries()
-
-        try:
-            self.pool.submit(wanted, read, lambda answer: done(answer.error))
-        except StoreBusy as error:
-            done(error)
+        self._ahead.append((wanted, done))
+        self._submit_ahead()
         return False
+
+    def _submit_ahead(self) -> None:
+        """Submit requests to read ahead, a few at once: however many there are, entries can be read too."""
+        assert self.pool is not None
+        pending_max = max(1, self._settings.reads_waiting_max // _AHEAD_SHARE)
+        while self._ahead and self._ahead_pending < pending_max:
+            wanted, done = self._ahead.popleft()
+            try:
+                if self._error is not None:
+                    raise self._error
+                job = partial(self._read_ahead, wanted)
+                self.pool.submit(wanted, job, partial(self._has_read_ahead, done))
+                self._ahead_pending += 1
+            except StoreError as error:
+                run_callback(done, error)
+
+    def _has_read_ahead(self, done: Done, answer: ReadEntries) -> None:
+        self._ahead_pending -= 1
+        self._submit_ahead()
+        done(answer.error)
+
+    def _read_ahead(self, wanted: PrefetchRequest) -> ReadEntries:
+        """Read pages of the catalog; on any thread. Raises nothing."""
+        catalog = self._catalogs.get()
+        try:
+            catalog.read_ahead(wanted)
+        except StoreError as error:
+            return ReadEntries(error=error)
+        except Exception as error:
+            return ReadEntries(error=StoreError(f"the store's catalog cannot be read: {error}"))
+        finally:
+            self._catalogs.put(catalog)
+        return ReadEntries()
 
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
         """Implement `geminga.ledger.api.EntryStore.read`."""

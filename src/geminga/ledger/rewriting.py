@@ -241,14 +241,15 @@ class LogRewriter:
                 if not number or self._stopping:
                     break
                 yield from self._rewrite(number)
+                number = 0
         except StoreStopped:
             pass
         except Exception as error:
             # The fault is in this file; other files are still rewritten.
             self._left_alone.add(number)
             is_unexpected = not isinstance(error, FileDamagedError | StoreError | OSError)
-            what = file_name(number) if number else "a log file"
-            logger.warning("%s is not rewritten: %s", what, error, exc_info=is_unexpected)
+            what = f"cannot free the space of {file_name(number)}" if number else "cannot look for garbage"
+            logger.warning("%s: %s", what, error, exc_info=is_unexpected)
         finally:
             self._close_reader()
             self.is_running = False

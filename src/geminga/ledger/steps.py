@@ -16,11 +16,11 @@ AT_ONCE: Final = 512
 
 T = TypeVar("T")
 Begin = Callable[[Callable[[Exception | None], None]], object]
-"""Begins work of another thread; its argument is called on the owner's thread when that has ended."""
+"""Begins a step that ends later; calls its argument then, on the owner's thread, with the error or None."""
 
 
 def follow(steps: Generator[Begin, None, None]) -> None:
-    """Run work of several steps: an error of a step that was yielded is raised where it was yielded."""
+    """Run the yielded steps one after the other; the error of a step is raised at its ``yield``."""
 
     def resume(error: Exception | None) -> None:
         try:

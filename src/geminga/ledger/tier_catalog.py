@@ -61,7 +61,14 @@ class TierCatalog:
     def record(self, ledger_id: int) -> OffloadedLedger | None:
         """Return the record of a ledger, None if it is not offloaded."""
         owner = self.owner_of(ledger_id)
-        return None if owner is None else self._of_owner(owner).get(ledger_id)
+        if owner is None:
+            return None
+        known = self._owners.get(owner)
+        if known is not None:
+            return known.get(ledger_id)
+        # Only this record: the owner may have thousands, and too many owners to remember all may be read.
+        value = self._store.keys.get(_key(owner, ledger_id))
+        return None if value is None else _record(value.base)
 
     def owner_of(self, ledger_id: int) -> str | None:
         owner = self._store.keys.get(_owner_key(ledger_id))
@@ -69,9 +76,6 @@ class TierCatalog:
 
     def of_owner(self, owner: str) -> list[OffloadedLedger]:
         """Return the records of an owner, in order."""
-        return sorted(self._of_owner(owner).values(), key=lambda each: each.ledger)
-
-    def _of_owner(self, owner: str) -> dict[int, OffloadedLedger]:
         known = self._owners.get(owner)
         if known is None:
             found = (_record(value.base) for _, value in self._store.keys.scan(f"{_RECORDS}{owner}\x00"))
@@ -81,7 +85,7 @@ class TierCatalog:
         # A single owner may exceed the limit, so that its records are not scanned for each ledger.
         while len(self._owners) > 1 and self._owned > _OWNED_MAX:
             self._owned -= 1 + len(self._owners.popitem(last=False)[1])
-        return known
+        return sorted(known.values(), key=lambda each: each.ledger)
 
     def everything(self) -> Iterator[tuple[str, OffloadedLedger]]:
         """Iterate over (owner, record) of all offloaded ledgers, in steps, as `EntryStore.scan` does."""

@@ -1,6 +1,8 @@
 """Compaction: what is left of a topic, who gets it, and that nothing is lost on the way."""
 
+import gc
 import logging
+import weakref
 from random import Random
 from typing import Any
 
@@ -646,6 +648,30 @@ def test_a_deleted_topic_leaves_no_compacted_ledger(harness):
     finish(harness)
     assert not harness.store.ledgers(owner_of(topic.text))
     assert not list(harness.store.keys.names("cursor/"))
+
+
+def test_a_topic_that_is_deleted_during_its_compaction_is_freed(make_harness, monkeypatch):
+    monkeypatch.setattr(background_jobs, "SLICE_SECONDS", -1.0)
+    was_running = 0
+    for steps in range(40):
+        harness = make_harness()
+        peer = publisher(harness)
+        send_rounds(peer, range(10))
+        peer.disconnect()
+        topic = weakref.ref(harness.broker.topics.find(NAME))
+        harness.auto_poll = False
+        harness.actions.compact(NAME)
+        for _ in range(steps):
+            harness.store.poll()
+            harness.broker.tick(harness.now, harness.now_ms)
+        was_running += topic().compaction.is_running
+        harness.actions.delete(NAME, True, lambda error: None)
+        harness.auto_poll = True
+        finish(harness)
+        harness.advance(1.0)
+        gc.collect()
+        assert topic() is None, f"deleted after {steps} steps"
+    assert 5 < was_running < 40
 
 
 # --- crashes and damage ---

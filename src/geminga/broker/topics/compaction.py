@@ -128,6 +128,9 @@ class Compaction:
             steps, self._steps = self._steps, None
             if steps is not None:
                 steps.close()
+            resume, self._written_enough = self._written_enough, None
+            if resume is not None:
+                resume(None)  # ends the job, which would keep the topic in memory
             log.info("%r cancelled: %s", self, why)
             self.status, self.last_error = JobStatus.NOT_RUN, why
             self._give_up_new()
