@@ -94,7 +94,8 @@ def check_type(field: str, value: Any, *types: type, optional: bool = False) -> 
 
 
 def check_fields(settings: Any, checks: Mapping[str, Check]) -> None:
-    """Check fields that differ from their defaults: by their checks; flags and choices without, by type."""
+    """Check the fields that differ from their defaults: each by its check, a flag or an enum without one
+    by the type of its default."""
     for name, default in defaults_of(type(settings)).items():  # type: ignore[arg-type]
         value = getattr(settings, name)
         differs = value is not default and (type(value) is not type(default) or value != default)

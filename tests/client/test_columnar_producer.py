@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from waiting import loop_turns
+from waiting import eventually_async, loop_turns, never_async
 
 import geminga
 import geminga.asyncio
@@ -173,6 +173,36 @@ async def test_asyncio_tables_keep_the_order_of_their_calls(pulsar_broker, pulsa
         expected = [number for number, size in enumerate(sizes) for _ in range(size) if number != 9]
         values = [int((await reader.read_next()).data()) for _ in expected]
         assert values == expected
+
+
+async def test_the_rows_of_a_cancelled_table_are_sent_before_those_of_the_next_table(broker, monkeypatch):
+    monkeypatch.setattr(columnar_producer, "IN_FLIGHT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(columnar_producer, "PIECE_BYTES", 4000)
+    held, sent = [], []
+
+    def hold(peer, frame):
+        sent.append(frame.entry[-1:])
+        held.append((peer, frame))
+
+    broker.answers[pb.BaseCommand.SEND] = hold
+    async with geminga.asyncio.Client(broker.url) as client:
+        producer = await client.create_producer("t")
+        first = asyncio.ensure_future(producer.send_table(pa.table({"value": [b"a" * 1000] * 100})))
+        await eventually_async(lambda: bool(held))
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.ensure_future(producer.send_table(pa.table({"value": [b"b" * 1000] * 100})))
+        await never_async(lambda: b"b" in sent, 0.1)
+
+        async def release():
+            batch, held[:] = list(held), []
+            for peer, frame in batch:
+                broker.on_send(peer, frame)
+
+        while not second.done():
+            await asyncio.to_thread(broker.run, release(), 60)
+        assert (await second).rows == 100
+    assert sent == sorted(sent)
 
 
 # --- ready-made batches -----------------------------------------------------------------------------

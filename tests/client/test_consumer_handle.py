@@ -17,6 +17,7 @@ from geminga.errors import (
     AlreadyClosed,
     AuthenticationError,
     AuthorizationError,
+    ConsumerNotInitialized,
     NotConnected,
     Timeout,
     TopicNotFound,
@@ -137,6 +138,22 @@ async def test_a_refused_seek_changes_nothing():
         broker.peers[-1].send(close)
         await broker.until(Type.SUBSCRIBE, 2)
         assert broker.count(Type.LOOKUP) == lookups + 1
+
+
+async def test_a_second_seek_is_refused_and_the_first_one_succeeds():
+    async with scripted() as (broker, client):
+        consumer = await client.subscribe(TOPIC, "s")
+        asked: list[tuple[Peer, int]] = []
+        broker.answers[Type.SEEK] = lambda peer, frame: asked.append((peer, frame.command.seek.request_id))
+        first = asyncio.create_task(consumer.seek(MessageId(-1, 1, 3)))
+        await broker.until(Type.SEEK)
+        with pytest.raises(ConsumerNotInitialized):
+            await consumer.seek(MessageId.latest)
+        broker.ok(*asked.pop())
+        await first
+        for number in (3, 4):
+            broker.peers[-1].message(number, entry(b"%d" % number))
+        assert (await consumer.receive()).data() == b"4"
 
 
 async def test_after_a_final_refusal_calls_that_need_the_topic_raise_it():

@@ -234,6 +234,15 @@ def test_credentials_belong_to_the_clusters(p):
         p.Client(5)
 
 
+def test_a_subclass_of_service_info_may_have_attributes_of_its_own():
+    class Named(geminga.ServiceInfo):
+        def __init__(self, url: str, name: str) -> None:
+            super().__init__(url)
+            self.name = name
+
+    assert Named("pulsar://localhost:1", "east").name == "east"
+
+
 def test_a_provider_must_return_service_info(p):
     class Wrong(p.ServiceInfoProvider):  # type: ignore[misc, name-defined]
         def initial_service_info(self) -> Any:

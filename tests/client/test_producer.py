@@ -157,10 +157,13 @@ def test_interceptors_change_messages_and_see_outcomes(client, topic):
 
 def test_an_exclusive_mode_that_the_broker_does_not_know_is_refused(client, topic, monkeypatch):
     """As Apache Pulsar 2.10, which takes ExclusiveWithFencing for a shared producer."""
-    answer = answers.producer_success
-    monkeypatch.setattr(
-        answers, "producer_success", lambda *given, **fields: answer(*given, **fields | {"topic_epoch": None})
-    )
+    frame = answers.frame
+
+    def without_epoch(field, **values):
+        values.pop("topic_epoch", None)
+        return frame(field, **values)
+
+    monkeypatch.setattr(answers, "frame", without_epoch)
     mode = geminga.ProducerAccessMode.ExclusiveWithFencing
     with pytest.raises(errors.UnsupportedVersionError, match="ExclusiveWithFencing"):
         client.create_producer(topic, access_mode=mode)

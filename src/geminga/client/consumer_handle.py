@@ -27,7 +27,7 @@ from geminga.consumer.events import (
 from geminga.consumer.flow import Release
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerSettings
-from geminga.consumer.state import ConsumerState
+from geminga.consumer.state import ConsumerInput, ConsumerState, next_state
 from geminga.errors import (
     AlreadyClosed,
     BrokerMetadataError,
@@ -340,6 +340,7 @@ class ConsumerHandle:
         timeout = self._context.settings.operation_timeout_seconds
         await self.connected_within(timeout)
         connection = self._require_connection("seek")
+        next_state(self.consumer.state, ConsumerInput.SEEK)  # raises while another seek is in flight
         self.consumer.flush_acks()
         self.flush()
         answer = self._seek_answer = self._context.loop.create_future()

@@ -386,7 +386,8 @@ class AsyncProducer(Generic[T_contra]):
 
     @cached_property
     def _in_turn(self) -> asyncio.Lock:
-        """Held while a table is submitted: tables are sent in the order of the calls."""
+        """Held while a table is submitted, even by a cancelled call: tables are sent in the order of the
+        calls."""
         return asyncio.Lock()
 
     @property
@@ -414,13 +415,20 @@ class AsyncProducer(Generic[T_contra]):
     async def _submit_in_turn(
         self, submit: Callable[[], concurrent.futures.Future[TableResult]]
     ) -> TableResult:
-        async with self._in_turn:
+        await self._in_turn.acquire()
+        try:
             if self._publisher.closed:
                 raise AlreadyClosed("the producer is closed")
             submitted = self._context.loop.run_in_executor(None, submit)
-            submitted.add_done_callback(seen)  # the caller may be cancelled
-            result = await asyncio.shield(submitted)
-        return await asyncio.wrap_future(result)
+        except BaseException:
+            self._in_turn.release()
+            raise
+        submitted.add_done_callback(self._submitted)  # also if the caller is cancelled before
+        return await asyncio.wrap_future(await asyncio.shield(submitted))
+
+    def _submitted(self, submitted: asyncio.Future[Any]) -> None:
+        self._in_turn.release()
+        seen(submitted)
 
     # --- encryption -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from geminga.config import check_int, check_type, refuse
 from geminga.connection.addresses import ServiceUrl
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ServiceInfo:
     """URL and credentials of one cluster."""
 

@@ -47,7 +47,7 @@ _ENDS = {
 }  # fmt: skip
 _CONNECTED = {_I.CREATED: _S.READY, _I.MUST_WAIT: _S.WAITING_FOR_EXCLUSIVE}
 _UNCONNECTED = (_I.REFUSED, _I.DISCONNECTED)
-_ENDED = (*_UNCONNECTED, _I.FENCED, _I.TERMINATED, _I.FAILED)
+_LATE = (*_UNCONNECTED, _I.FENCED, _I.TERMINATED, _I.FAILED)
 
 _TABLE: Final[dict[ProducerState, dict[ProducerInput, ProducerState]]] = {
     _S.NOT_STARTED: {_I.START: _S.CONNECTING, _I.CLOSE: _S.CLOSED, _I.FAILED: _S.CLOSED},
@@ -56,8 +56,8 @@ _TABLE: Final[dict[ProducerState, dict[ProducerInput, ProducerState]]] = {
     _S.READY: {_I.DISCONNECTED: _S.RECONNECTING, **_ENDS},
     _S.RECONNECTING: {**_CONNECTED, **dict.fromkeys(_UNCONNECTED, _S.RECONNECTING), **_ENDS},
     # Final except for closing. Further events of the connection change nothing.
-    _S.FENCED: {**dict.fromkeys(_ENDED, _S.FENCED), _I.CLOSE: _S.CLOSED},
-    _S.TERMINATED: {**dict.fromkeys(_ENDED, _S.TERMINATED), _I.CLOSE: _S.CLOSED},
+    _S.FENCED: {**dict.fromkeys(_LATE, _S.FENCED), _I.CLOSE: _S.CLOSED},
+    _S.TERMINATED: {**dict.fromkeys(_LATE, _S.TERMINATED), _I.CLOSE: _S.CLOSED},
     # While closing a reconnect may still succeed: then pending messages are sent.
     _S.CLOSING: {
         **dict.fromkeys((_I.CREATED, _I.MUST_WAIT, *_UNCONNECTED, _I.CLOSE), _S.CLOSING),

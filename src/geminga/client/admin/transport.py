@@ -184,7 +184,8 @@ class AsyncAdminSender:
 
     async def send(self, request: Request) -> AdminResponse:
         """Send a request, with retries as configured, and return the answer. Raises the error that it
-        reports. A cancelled call ends its thread."""
+        reports. A cancelled call ends its thread: at once, or at the connection time-out if it is
+        connecting."""
         exchange = self._sender.exchange(request)
         if self._threads is None or self._process_id != os.getpid():  # a child process lacks the threads
             self._threads = ThreadPoolExecutor(THREADS_MAX, "geminga-admin")
