@@ -10,7 +10,7 @@ The message columns and their Arrow types are in `message_schema`. Layout of the
 
 from __future__ import annotations
 
-from base64 import b64decode
+from binascii import a2b_base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -398,8 +398,11 @@ def _binary_values(values: list[bytes], validity: pa.Buffer | None = None, nulls
 
 def _base64_decoded(key: bytes) -> bytes:
     """Undo base64 of either alphabet, with or without padding. Raises `ValueError`."""
-    text = key.partition(b"=")[0].translate(_URL_SAFE)
-    return b64decode(text + b"=" * (-len(text) % 4), validate=True)
+    try:
+        return a2b_base64(key, strict_mode=True)  # almost all keys: a fifth of the time of what follows
+    except ValueError:
+        text = key.partition(b"=")[0].translate(_URL_SAFE)
+        return a2b_base64(text + b"=" * (-len(text) % 4), strict_mode=True)
 
 
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
