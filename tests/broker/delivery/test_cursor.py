@@ -328,8 +328,9 @@ def test_a_tally_of_another_state_is_ignored():
     assert lost.open_tally(10) == (9 * 70, 9 * 70)
 
 
-def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch):
-    monkeypatch.setattr(cursor_module, "SNAPSHOT_AFTER_DELTAS", 10)
+@pytest.mark.parametrize("limit", ["SNAPSHOT_AFTER_DELTAS", "SNAPSHOT_AFTER_RANGES"])
+def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch, limit):
+    monkeypatch.setattr(cursor_module, limit, 10)
     store = MemoryStore()
     cursor = new_cursor()
     writer = CursorWriter(cursor, store, "k")
