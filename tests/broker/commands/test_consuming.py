@@ -391,6 +391,23 @@ def test_an_acknowledgement_is_answered_once_it_is_durable(harness, producer):
     assert peer.pop().command.ackResponse.request_id == 4
 
 
+def test_an_acknowledgement_that_cannot_be_stored_is_answered_with_the_error(harness, producer):
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    publish(producer, 1)
+    entries(peer)
+    harness.store.close()
+    peer.ack((0, 0), request_id=4)
+    answer = peer.pop().command.ackResponse
+    assert (answer.request_id, answer.error) == (4, pb.PersistenceError)
+
+
+def test_an_acknowledgement_before_connect_closes_the_connection(harness):
+    peer = harness.peer(connect=False)
+    peer.ack((1, 1))
+    assert peer.is_closed
+
+
 # --- UNSUBSCRIBE, SEEK, GET_LAST_MESSAGE_ID ---
 def test_unsubscribing_removes_the_cursor(harness, producer):
     peer = harness.peer()
