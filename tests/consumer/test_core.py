@@ -295,6 +295,14 @@ def test_dropped_messages_before_the_start_give_their_permits_back(subscribed, m
     assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2]
 
 
+def test_messages_of_a_batch_before_the_start_give_their_permits_back(subscribed, make):
+    consumer = subscribed(
+        durable=False, start_message_id=MessageId(-1, 7, 4, 1), receiver_queue_size=4
+    )  # exclusive: only the last message is delivered
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 4)
+    assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2]
+
+
 # --- what the broker sends --------------------------------------------------------------------------
 
 
