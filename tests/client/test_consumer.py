@@ -18,6 +18,7 @@ from geminga.client.admin import admin
 from geminga.errors import (
     AlreadyClosed,
     BrokerMetadataError,
+    CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
     OperationNotSupported,
     Timeout,
@@ -121,6 +122,14 @@ def test_small_receiver_queues_deliver_all_messages_in_order(
         message = consumer.receive(30_000)
         assert message.data() == value
         consumer.acknowledge(message)
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+def test_cumulative_is_refused_where_messages_are_shared(pulsar_client, pulsar_topic, subscribe, kind):
+    consumer = subscribe(consumer_type=kind)
+    publish(pulsar_client, pulsar_topic, 1)
+    with pytest.raises(CumulativeAcknowledgementNotAllowedError, match=kind.name):
+        consumer.acknowledge_cumulative(consumer.receive(30_000))
 
 
 def test_iteration_ends_with_the_consumer(pulsar_client, pulsar_topic, subscribe):

@@ -20,6 +20,11 @@ def test_random_reduction_is_at_most_a_tenth():
         assert full * 0.9 <= backoff.next() <= full
 
 
+def test_a_very_long_outage_stays_bounded():
+    backoff = Backoff(lambda: 0.0)
+    assert max(backoff.next() for _ in range(10_000)) == 60.0
+
+
 def test_reset_starts_again():
     backoff = Backoff(lambda: 0.0)
     backoff.next()

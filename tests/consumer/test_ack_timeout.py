@@ -54,3 +54,9 @@ def test_settling_through_a_position_includes_entries_taken_out_of_order():
     timeout.clear()  # another position
     timeout.taken((1, 3), 20.0)
     assert timeout.take_expired(31.0) == [(1, 3)]
+
+
+def test_a_timeout_of_zero_tracks_no_entry():
+    tracker = AckTimeout(0.0, 1.0)
+    tracker.taken((0, 0), 0.0)
+    assert tracker.next_deadline() == float("inf")

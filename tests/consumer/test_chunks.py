@@ -212,6 +212,12 @@ def test_never_finished_messages_expire():
     assert chunks.size_bytes == 2
 
 
+def test_no_expiry():
+    chunks = assembler(expiry_seconds=0.0)
+    add(chunks, chunk("a", 0), 0)
+    assert chunks.next_deadline() == float("inf")
+
+
 def test_larger_than_announced_or_accepted():
     for options, total in (({}, 3), ({"bytes_max": 3}, 6)):
         chunks = assembler(**options)

@@ -293,6 +293,25 @@ def test_dropped_messages_before_the_start_give_their_permits_back(subscribed, m
     assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2]
 
 
+def test_messages_of_a_batch_before_the_start_give_their_permits_back(subscribed, make):
+    consumer = subscribed(
+        durable=False, start_message_id=MessageId(-1, 7, 4, 1), receiver_queue_size=4
+    )  # exclusive: only the last message is delivered
+    consumer.receive(make.batch([b"a", b"b", b"c"]), 4)
+    assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2]
+
+
+def test_put_back_matches_messages_by_index_not_by_object(subscribed, make):
+    consumer = subscribed(
+        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
+    )
+    consumer.receive(make.batch([b"a", b"b"]), 1)
+    taken = consumer.take()[0]
+    consumer.core.taken([taken], consumer.now)
+    consumer.core.put_back([Message(*place_of(taken))])
+    assert consumer.core.next_deadline() == float("inf")
+
+
 # --- what the broker sends --------------------------------------------------------------------------
 
 

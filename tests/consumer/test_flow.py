@@ -17,6 +17,16 @@ def flow(queue_size: int, bytes_max: int = BIG) -> FlowControl:
     return control
 
 
+def test_releases_of_an_earlier_connection_mean_nothing():
+    control = flow(2)
+    control.take_grant()
+    ((_, release),) = control.arrived(1, 1)
+    control.reset()
+    assert control.take_grant() == 2
+    control.released(release)
+    assert control.take_grant() == 0
+
+
 def test_large_messages_shrink_the_window():
     control = flow(1000, bytes_max=1_000_000)
     control.take_grant()
@@ -46,6 +56,15 @@ def test_queue_size_zero_asks_again_for_a_dropped_message():
     control.want_one()
     control.take_grant()
     control.dropped(1)
+    assert control.take_grant() == 1
+
+
+def test_queue_size_zero_asks_again_after_a_dead_letter():
+    control = flow(0)
+    control.want_one()
+    control.take_grant()
+    control.set_aside(1)
+    control.want_one()
     assert control.take_grant() == 1
 
 

@@ -1,3 +1,4 @@
+from collections import deque
 from typing import Any
 
 import pytest
@@ -48,6 +49,22 @@ def test_a_full_inbox_is_emptied_at_once():
     told.inbox.add_urgent(message())
     told.inbox.add_urgent(message())
     assert (told.armed, told.hurried) == (2, 2)
+
+
+def test_an_item_added_while_the_inbox_is_emptied_arms_the_loop_again():
+    told = Told()
+
+    class Busy(deque[Any]):
+        """Queue of an inbox to which another thread adds an item whenever one is taken."""
+
+        def popleft(self) -> Any:
+            told.inbox.add(message())
+            return super().popleft()
+
+    told.inbox.add(message())
+    told.inbox._items = Busy(told.inbox._items)
+    assert len(told.inbox.take()) == 1
+    assert (told.armed, len(told.inbox)) == (2, 1)
 
 
 def test_after_the_end_nothing_is_taken():

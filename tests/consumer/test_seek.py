@@ -1,6 +1,13 @@
 import pytest
 
-from geminga.consumer.seek import ALL_INDEXES, NO_FILTER, is_after, seek_ack_set, start_filter
+from geminga.consumer.seek import (
+    ALL_INDEXES,
+    NO_FILTER,
+    ConsumerPosition,
+    is_after,
+    seek_ack_set,
+    start_filter,
+)
 from geminga.ids import MessageId
 
 EMPTY = MessageId(-1, -1, -1)
@@ -63,3 +70,10 @@ def test_ack_set_keeps_what_comes_from_the_position_on():
     assert seek_ack_set(MessageId(-1, 1, 1, 2, batch_size=5), 2) == [0b11100]
     assert seek_ack_set(MessageId(-1, 1, 1, 2), 2) == []
     assert seek_ack_set(MessageId(-1, 1, 1), 0) == []
+
+
+def test_a_reader_that_was_moved_to_a_time_is_not_started_at_its_former_position():
+    place = ConsumerPosition(MessageId(-1, 4, 2), inclusive=False, is_durable=False)
+    place.attach()
+    place.moved(1_700_000_000_000)
+    assert (place.attach(), place.inclusive, place.filter) == (MessageId.earliest, True, NO_FILTER)

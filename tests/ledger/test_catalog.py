@@ -15,6 +15,7 @@ from geminga.ledger.catalog import (
 )
 from geminga.ledger.catalog_database import CatalogDamaged
 from geminga.ledger.catalog_keys import KeyChange
+from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import RealFileSystem
 
 STORE_ID = bytes(16)
@@ -72,6 +73,14 @@ def test_a_prefix_finds_all_its_keys_and_no_others(catalog, prefix):
     catalog.write(snapshot(1, keys={key: KeyChange(key.encode(), 0, b"v") for key in keys}))
     found = [key for key, _ in catalog.keys.values(prefix, None, 99, 100)]
     assert found == [key for key in keys if key.startswith(prefix)]
+
+
+def test_damage_and_doubted_ledgers_are_read_back(catalog):
+    damage = Damage("log-0000000001", 5, "what", 1, 2, 3, lost=DamageLoss.ENTRIES)
+    catalog.write(snapshot(1, damage=[damage, damage], settled=["log-0000000001@9"], doubt=(5, 100)))
+    assert catalog.damage() == [damage]
+    assert catalog.settled() == ["log-0000000001@9"]
+    assert (catalog.number("doubt_below"), catalog.number("doubt_entries")) == (5, 100)
 
 
 def test_a_failed_checkpoint_changes_nothing(catalog):

@@ -70,6 +70,25 @@ def test_live_records_survive_the_deletion_of_their_files(small_settings, lose_c
     store.close()
 
 
+def test_the_space_of_deleted_ledgers_is_freed(small_settings):
+    disk = SimulatedDisk()
+    store = open_store(disk, small_settings)
+    kept = store.create_ledger("kept")
+    for number in range(100):
+        ledger = store.create_ledger("short-lived")
+        for _ in range(5):
+            store.append(ledger, bytes([number]) * 300, succeeded)
+        if number % 20 == 0:
+            store.append(kept, b"kept %d" % number, succeeded)
+        store.delete_ledgers([ledger])
+        store.poll()
+    store.checkpoint()
+    store.checkpoint()
+    assert store.stats().disk_bytes < 16 * 1024
+    assert store.read(kept, 0, entries_max=9, bytes_max=999) == [b"kept %d" % n for n in range(0, 100, 20)]
+    store.close()
+
+
 def test_ids_of_deleted_ledgers_are_not_reused_when_the_catalog_is_rebuilt(small_settings):
     """The creation of the remaining ledger is written again, in files that begin after all others ended."""
     disk = SimulatedDisk()

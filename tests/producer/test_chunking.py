@@ -1,7 +1,7 @@
 import pytest
 
 from geminga.errors import BrokerPersistenceError, MessageTooBig, NotAllowedError, UnsupportedVersionError
-from geminga.producer.chunking import ChunkedMessage, ChunkPart
+from geminga.producer.chunking import ChunkedMessage, ChunkPart, chunk_count
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.partition import SendErrorVerdict
 from geminga.producer.settings import CompressionType
@@ -18,6 +18,11 @@ def test_the_fields_of_a_chunk_are_what_protobuf_reads():
     metadata = pb.MessageMetadata.FromString(head + ChunkPart(whole, 2).metadata())
     assert (metadata.uuid, metadata.chunk_id) == ("ck-0", 2)
     assert (metadata.num_chunks_from_msg, metadata.total_chunk_msg_size) == (3, 2600)
+
+
+@pytest.mark.parametrize(("size", "chunks"), [(0, 1), (1, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
+def test_how_many_chunks(size, chunks):
+    assert chunk_count(size, 10) == chunks
 
 
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZSTD])

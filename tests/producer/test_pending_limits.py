@@ -23,6 +23,13 @@ def test_a_lowered_limit_leaves_nothing_free():
     assert not limits.take(1, 1)
 
 
+@pytest.mark.parametrize(("own", "shared", "memory"), [(1, 9, 99), (9, 1, 99), (9, 9, 1)])
+def test_a_message_takes_from_all_three_or_from_none(own, shared, memory):
+    limits = PendingLimits(Permits(own), Permits(shared), ByteBudget(memory))
+    assert not limits.take(2, 10)
+    assert (limits.own.used, limits.shared.used, limits.memory.used) == (0, 0, 0)
+
+
 def test_a_negative_limit_is_refused():
     with pytest.raises(InvalidConfiguration, match="memory_limit"):
         ByteBudget(-1)

@@ -606,6 +606,8 @@ def test_rows_are_staged_encrypted(sink, compression):
         crypto_key_reader=CryptoKeyReader("", str(KEYS / "k1_private_pkcs1.pem")),
     )
     assert [reader.read_next(30_000).data() for _ in range(2)] == [b"secret"] * 2
+    sink.commit([sink.task(range(1))], 1, **options)  # staged in plain text, before the options were set
+    assert reader.read_next(30_000).encryption_context() is not None
     assert not reader.has_message_available()
 
 

@@ -393,6 +393,37 @@ def test_an_acknowledgement_is_answered_once_it_is_durable(harness, producer):
     assert peer.pop().command.ackResponse.request_id == 4
 
 
+@pytest.mark.parametrize(("kind", "ack_set"), [(0, []), (0, [0b10]), (1, []), (1, [0b10])])
+def test_acknowledgements_of_entries_that_are_not_durable_are_ignored(harness, make_entry, kind, ack_set):
+    producer, peer = harness.peer(), harness.peer()
+    producer.producer(TOPIC)
+    peer.subscribe(TOPIC)
+    harness.auto_poll = False
+    producer.send(0, make_entry(num_messages_in_batch=2), messages=2)
+    for entry_id in (0, 7):
+        place = pb.MessageIdData(ledgerId=0, entryId=entry_id, ack_set=ack_set)
+        peer.command("ack", consumer_id=1, ack_type=kind, message_id=[place])
+    harness.poll()
+    assert [(message.entry_id, list(message.ack_set)) for message in peer.messages()] == [(0, [])]
+
+
+def test_an_acknowledgement_that_cannot_be_stored_is_answered_with_the_error(harness, producer):
+    peer = harness.peer()
+    peer.subscribe(TOPIC)
+    publish(producer, 1)
+    entries(peer)
+    harness.store.close()
+    peer.ack((0, 0), request_id=4)
+    answer = peer.pop().command.ackResponse
+    assert (answer.request_id, answer.error) == (4, pb.PersistenceError)
+
+
+def test_an_acknowledgement_before_connect_closes_the_connection(harness):
+    peer = harness.peer(connect=False)
+    peer.ack((1, 1))
+    assert peer.is_closed
+
+
 # --- UNSUBSCRIBE, SEEK, GET_LAST_MESSAGE_ID ---
 def test_unsubscribing_removes_the_cursor(harness, producer):
     peer = harness.peer()

@@ -222,10 +222,11 @@ def test_closing_waits_for_the_receipts(harness):
     peer.producer(TOPIC)
     harness.auto_poll = False
     peer.send(0)
+    peer.send(1)
     peer.command("close_producer", producer_id=1, request_id=5)
     assert not peer.frames
     harness.poll()
-    assert [frame.type for frame in peer.frames] == [Command.SEND_RECEIPT, Command.SUCCESS]
+    assert [frame.type for frame in peer.frames] == [*[Command.SEND_RECEIPT] * 2, Command.SUCCESS]
 
 
 def test_closing_an_unknown_producer_succeeds(harness):

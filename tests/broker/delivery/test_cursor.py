@@ -224,6 +224,14 @@ def test_a_cursor_loads_equally_from_deltas_in_any_order(random, deltas):
     assert (again.mark, again.holes, again.batches) == (cursor.mark, cursor.holes, cursor.batches)
 
 
+def test_contiguous_acknowledgements_become_one_short_delta():
+    cursor = new_cursor()
+    for offset in range(1000):
+        cursor.acknowledge(offset)
+    assert len(cursor.take_delta()) < 8
+    assert not cursor.changed
+
+
 def test_a_cursor_of_the_first_version_is_read():
     # Written by it: mark 3, no properties, 5 and 7 acknowledged; then a delta with 20..22 and batch 9.
     base = bytes.fromhex("01 03 02 7b7d 01 00 02 02 05 01 01 01 00")
@@ -320,8 +328,9 @@ def test_a_tally_of_another_state_is_ignored():
     assert lost.open_tally(10) == (9 * 70, 9 * 70)
 
 
-def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch):
-    monkeypatch.setattr(cursor_module, "SNAPSHOT_AFTER_DELTAS", 10)
+@pytest.mark.parametrize("limit", ["SNAPSHOT_AFTER_DELTAS", "SNAPSHOT_AFTER_RANGES"])
+def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch, limit):
+    monkeypatch.setattr(cursor_module, limit, 10)
     store = MemoryStore()
     cursor = new_cursor()
     writer = CursorWriter(cursor, store, "k")

@@ -71,6 +71,17 @@ def test_done_is_called_when_the_change_is_durable(store, namespaces):
     assert seen == [None]
 
 
+def test_invalid_tenants_are_refused(namespaces):
+    tenants, info = namespaces.tenants, {"allowedClusters": ["standalone"], "adminRoles": ["a", "a"]}
+    for name in ("a/b", "..", ""):
+        refused(412, lambda name=name: tenants.create(name, info))
+    refused(412, lambda: tenants.create("acme", {}))
+    refused(404, lambda: tenants.update("acme", info))
+    tenants.create("acme", info)
+    assert tenants.get("acme")["adminRoles"] == ["a"]
+    refused(409, lambda: tenants.create("acme", info))
+
+
 def test_clusters_used_by_namespaces_cannot_be_removed_from_a_tenant(namespaces):
     namespaces.clusters.create("elsewhere", {})
     refused(409, lambda: namespaces.tenants.update("public", {"allowedClusters": ["elsewhere"]}))

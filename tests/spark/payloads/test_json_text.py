@@ -35,6 +35,13 @@ def payloads(*values: Any) -> pa.Array:
 ROW = {"id": 1, "name": "ä\n", "sub": {"x": 1.5}, "tags": [1, 2]}
 
 
+def test_nan_and_infinity_are_read_as_numbers():
+    reader = JsonReader(node(("x", "double")))
+    found, damaged = reader.read(payloads(b'{"x":NaN}', {"x": "NaN"}, {"x": "Infinity"}, {"x": "-INF"}))
+    assert not damaged.any()
+    assert list(map(str, found.field("x").to_pylist())) == ["nan", "nan", "inf", "-inf"]
+
+
 def test_payloads_are_parsed_together():
     reader = JsonReader(FLAT)
     indented = json.dumps(ROW, indent=True).encode()
