@@ -403,17 +403,13 @@ def _raw(value: Any) -> bytes:
         raise ValueError(f"no base64: {error}") from None
 
 
-def _boolean(value: Any) -> bool:
-    return bool(_checked(value, bool))
-
-
 def _nothing(value: Any) -> None:
     raise TypeError(f"{value!r} is not null")
 
 
 _SIMPLE: dict[str, Convert] = {
-    "boolean": _boolean, "float": _single, "double": _float, "string": _text, "text": _any_text,
-    "enum": _text, "bytes": _raw, "fixed": _raw, "null": _nothing,
+    "boolean": functools.partial(_checked, kind=bool), "float": _single, "double": _float, "string": _text,
+    "text": _any_text, "enum": _text, "bytes": _raw, "fixed": _raw, "null": _nothing,
 }  # fmt: skip
 
 

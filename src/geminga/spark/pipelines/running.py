@@ -91,7 +91,6 @@ def environment(folder: Path, cluster: str = "") -> dict[str, str]:
     """Return Spark's environment: the project's settings, and this interpreter for its workers. ``cluster``
     is the value for `geminga.spark.pipelines.connection`."""
     check_java()
-    paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     logging = resources.files(__package__) / "log4j2.properties"
     # Java compiles methods that are called five times as often as by default: a run is short.
     tuned = f"-XX:CompileThresholdScaling=5 -Dlog4j2.configurationFile={logging}"
@@ -107,7 +106,7 @@ def environment(folder: Path, cluster: str = "") -> dict[str, str]:
         "SPARK_SUBMIT_OPTS": options.strip(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PATH": os.pathsep.join(paths),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
     }
 
 
