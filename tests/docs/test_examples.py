@@ -25,6 +25,7 @@ ELSEWHERE = {
         for page in (DOCS / "integrations").glob("*.md")
     },
     "coming-from-kafka.md": "tests/spark/test_page.py",
+    "offloading.md": "tests/spark/test_page.py",
     "pipelines.md": "tests/spark/test_replaying.py, tests/spark/pipelines",
     "security.md": "tests/docs/test_security_page.py",
     "spark.md": "tests/spark/test_page.py",

@@ -1,7 +1,6 @@
 """kill -9 of the whole Spark application in the middle of a stream into a topic."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from waiting import eventually, until_some_moment
+from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
@@ -28,7 +27,7 @@ KILLS = int(os.environ.get("GEMINGA_DRIVER_KILLS", "1"))
 APPLICATION = """
 import sys
 import geminga.spark
-url, source, target, folder, exactly_once = sys.argv[1:]
+url, source, target, folder = sys.argv[1:]
 spark = geminga.spark.session("local[2]", config={
     "spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": "2",
@@ -38,22 +37,17 @@ frame = (
     .option("startingOffsets", "earliest").option("columns", "value,__key").option("maxRowsPerTrigger", 800)
     .load()
 )
-if exactly_once == "true":
-    frame = frame.repartition(3)  # the order of rows differs in every attempt
 query = (
     frame.writeStream.format("pulsar").option("service.url", url).option("topic", target)
-    .option("exactlyOnce", exactly_once).option("checkpointLocation", folder).trigger(availableNow=True)
+    .option("checkpointLocation", folder).trigger(availableNow=True)
 )
 query.start().awaitTermination()
 """
 
 
-def start(
-    broker: EmbeddedBroker, source: str, target: str, folder: Path, *, exactly_once: bool = True
-) -> subprocess.Popen[bytes]:
-    given = [broker.service_url, source, target, str(folder), str(exactly_once).lower()]
+def start(broker: EmbeddedBroker, source: str, target: str, folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", APPLICATION, *given],
+        [sys.executable, "-c", APPLICATION, broker.service_url, source, target, str(folder)],
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -84,32 +78,6 @@ def until_it_writes(
     eventually(lambda: application.poll() is not None or rows_of(broker, topic).total() > known)
 
 
-def test_no_row_is_lost_or_doubled(pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
-    admin(pulsar_broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
-    target = f"{pulsar_topic}-out"
-    for topic in (pulsar_topic, target):
-        admin(pulsar_broker.admin_url, "PUT", topic.replace("://", "/") + "/partitions", 2)
-    values = [b"%d" % number for number in range(ROWS)]
-    with pulsar_client.create_producer(pulsar_topic, batching_max_messages=20) as producer:
-        keys = [f"k{number % 50}" if number % 2 else None for number in range(ROWS)]
-        producer.send_table(pa.table({"value": pa.array(values, pa.binary()), "key": keys}))
-    seed = random.randrange(1 << 32)
-    numbers = random.Random(seed)
-    progress = []
-    for _ in range(KILLS):
-        application = start(pulsar_broker, pulsar_topic, target, tmp_path)
-        known = rows_of(pulsar_broker, target).total()
-        until_it_writes(application, pulsar_broker, target, known)
-        until_some_moment(numbers, 1.5)
-        kill(application)
-        progress.append(rows_of(pulsar_broker, target).total())
-    last = start(pulsar_broker, pulsar_topic, target, tmp_path)
-    assert last.wait(300) == 0, f"seed {seed}"
-    found = rows_of(pulsar_broker, target)
-    assert found == Counter(values), f"seed {seed}, rows after each kill {progress}"
-    assert 0 < progress[0] < ROWS, f"seed {seed}: nothing was killed on its way, {progress}"
-
-
 def last_values(client: Client, topic: str) -> tuple[dict[str, bytes], set[bytes]]:
     """The last value of each key of a topic, and all values."""
     last, values = {}, set()
@@ -135,11 +103,11 @@ def test_a_killed_copy_ends_with_the_last_value_of_each_key(
         p.send_table(pa.table({"value": pa.array(values, pa.binary()), "key": keys}))
     for _ in range(KILLS):
         known = rows_of(pulsar_broker, target).total()
-        application = start(pulsar_broker, pulsar_topic, target, tmp_path, exactly_once=False)
+        application = start(pulsar_broker, pulsar_topic, target, tmp_path)
         until_it_writes(application, pulsar_broker, target, known)
         kill(application)
     assert rows_of(pulsar_broker, target).total() < ROWS, "nothing was killed on its way"
-    assert start(pulsar_broker, pulsar_topic, target, tmp_path, exactly_once=False).wait(300) == 0
+    assert start(pulsar_broker, pulsar_topic, target, tmp_path).wait(300) == 0
     last, found = last_values(pulsar_client, target)
     assert found == set(values)
     assert last == {f"k{key}": values[key - 50] for key in range(50)}

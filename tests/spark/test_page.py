@@ -11,7 +11,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
-@pytest.mark.parametrize(("page", "examples"), [("spark.md", 8), ("coming-from-kafka.md", 2)])
+@pytest.mark.parametrize(
+    ("page", "examples"), [("spark.md", 8), ("coming-from-kafka.md", 2), ("offloading.md", 4)]
+)
 def test_the_page_runs(spark, pulsar_broker, tmp_path, page, examples):
     names: dict[str, Any] = {}
     text = (DOCS / page).read_text()
@@ -26,3 +28,5 @@ def test_the_page_runs(spark, pulsar_broker, tmp_path, page, examples):
     finally:
         for query in spark.streams.active:
             query.stop()
+        if "broker" in names:
+            names["broker"].close()

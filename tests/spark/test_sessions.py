@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -197,7 +199,9 @@ def test_an_existing_session_is_not_changed():
 @pytest.mark.rotating(1, group="Spark in a process of its own")
 @pytest.mark.spark
 @pytest.mark.timeout(450)
-def test_a_spark_connect_session_reads_a_topic(pulsar_broker, pulsar_client, pulsar_topic):
+def test_a_spark_connect_session_reads_topics_and_joins_streams(
+    pulsar_broker, pulsar_client, pulsar_topic, tmp_path
+):
     pytest.importorskip("grpc_status")
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for _ in range(5):
@@ -214,6 +218,11 @@ def test_a_spark_connect_session_reads_a_topic(pulsar_broker, pulsar_client, pul
             given = (pulsar_broker.service_url, f"sc://127.0.0.1:{port}", pulsar_topic)
             output = run(CONNECT_CLIENT, *given)
             plain = run(PLAIN_CLIENT, *given)
+            page = (Path(__file__).parents[2] / "docs/coming-from-kafka.md").read_text()
+            examples = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
+            examples = examples.replace("pulsar://localhost:6650", pulsar_broker.service_url)
+            remote = f"import os\nos.environ['SPARK_REMOTE'] = '{given[1]}'\n"
+            run(remote + examples.replace("/tmp/", f"{tmp_path}/"))
         finally:
             server.terminate()
     assert output.split() == ["pyspark.sql.connect.session", "5", "True"]

@@ -119,7 +119,7 @@ def test_a_run_starts_python_with_all_cores_for_its_spark(tmp_path, monkeypatch)
     given = running.environment(tmp_path)
     assert running.command()[0] == sys.executable
     assert given["SPARK_REMOTE"] == "local[*]"
-    assert "-Xss2m" in given["SPARK_SUBMIT_OPTS"].split()
+    assert given["SPARK_SUBMIT_OPTS"].split()[-1] == "-Xss2m", "of two values Java takes the last"
 
 
 def test_a_run_of_a_submitted_program_starts_a_spark_of_its_own(tmp_path, monkeypatch):

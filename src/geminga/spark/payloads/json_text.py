@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import datetime as dt
 import decimal
 import functools
@@ -267,7 +266,7 @@ def _column(values: list[Any], node: SchemaNode, kind: pa.DataType, zone: Zone, 
         keys, bad_keys = list(chain.from_iterable(filter(None, values))), below.copy()
         texts = _leaf(keys, SchemaNode("string"), pa.string(), zone, bad_keys)
         wrong[np.repeat(np.arange(len(values)), sizes)[bad_keys]] = True
-        texts = pc.fill_null(texts, "")
+        texts = pc.fill_null(texts, "") if texts.null_count else texts
         child = pa.StructArray.from_arrays([texts, child], fields=[kind.key_field, kind.item_field])
     offsets = pa.py_buffer(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32))
     valid, nulls = validity(absent | wrong)
@@ -379,13 +378,17 @@ def _any_text(value: Any) -> str:
     return _text(value if isinstance(value, str) else text_of(value))
 
 
-_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_ENCODE: Any = json.encoder.c_make_encoder(  # type: ignore[attr-defined] # once: `JSONEncoder` makes one a value
+    None, None, json.encoder.encode_basestring, None, ":", ",", False, False, True
+)  # fmt: skip
 
 
 def text_of(value: Any) -> str:
     """Return the JSON text of a value of `parsed`, without spaces and with its numbers' original digits."""
-    with contextlib.suppress(TypeError):  # it has decimals inside
-        return _ENCODE(value)
+    try:
+        return "".join(_ENCODE(value, 0))
+    except TypeError:
+        pass  # it has decimals inside
     if isinstance(value, dict):
         return f"{{{','.join(f'{text_of(key)}:{text_of(one)}' for key, one in value.items())}}}"
     if isinstance(value, list):
@@ -400,17 +403,13 @@ def _raw(value: Any) -> bytes:
         raise ValueError(f"no base64: {error}") from None
 
 
-def _boolean(value: Any) -> bool:
-    return bool(_checked(value, bool))
-
-
 def _nothing(value: Any) -> None:
     raise TypeError(f"{value!r} is not null")
 
 
 _SIMPLE: dict[str, Convert] = {
-    "boolean": _boolean, "float": _single, "double": _float, "string": _text, "text": _any_text,
-    "enum": _text, "bytes": _raw, "fixed": _raw, "null": _nothing,
+    "boolean": functools.partial(_checked, kind=bool), "float": _single, "double": _float, "string": _text,
+    "text": _any_text, "enum": _text, "bytes": _raw, "fixed": _raw, "null": _nothing,
 }  # fmt: skip
 
 
