@@ -65,6 +65,7 @@ NAMES = (
     Named("asyncio.Producer()", "(producer, schema)", "(context, publisher)", _MADE_BY_CLIENT),
     Named("asyncio.Producer.send(disable_replication)", "None", "False", "both mean: replicate messages"),
     Named("asyncio.Reader()", "(reader, schema)", "(consumer, start, inclusive)", _MADE_BY_CLIENT),
+    Named("ServiceInfo.service_url", "attribute", "(none)", "an attribute of each object, not of the class"),
     Named("schema.definition.is_unicode", "method", "(none)", _HELPER),
     Named("schema.schema.remove_reserved_key", "method", "(none)", _HELPER),
     Named("schema.schema_avro.HAS_AVRO", "attribute", "(none)", _HELPER),
