@@ -71,8 +71,7 @@ class _Link:
             self.proxy.cuts += 1
             for side in (self.client, self.broker):
                 if side.transport is not None:
-                    # Closing, where bytes are to arrive first: the peer sees the end behind them.
-                    side.transport.close()
+                    side.end()
 
     async def connect(self) -> None:
         try:
@@ -101,6 +100,14 @@ class _Side(asyncio.Protocol):
             self.task = asyncio.get_running_loop().create_task(self.link.connect())
         for data in self.early:
             transport.write(data)
+        if self.link not in self.link.proxy.links:
+            self.end()  # cut while the connection to the broker was made
+
+    def end(self) -> None:
+        """Close where bytes are to arrive first, so that the peer sees the end behind them; a transport that
+        is not closed after a second, as uvloop's sometimes, is aborted."""
+        self.transport.close()
+        asyncio.get_running_loop().call_later(1.0, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
         if self.here:
