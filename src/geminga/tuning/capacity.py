@@ -54,17 +54,12 @@ def is_kept(outcome: RunOutcome) -> bool:
     return bool(p99 <= 1000 * outcome.profile["latency_budget_seconds"])
 
 
-def changes(kept: Sequence[bool]) -> int:
-    """Return how often the edge was crossed: a kept run follows a missed one, or the reverse."""
-    return sum(before != after for before, after in itertools.pairwise(kept))
-
-
 def next_rate(tried: Sequence[tuple[float, bool]], first: float, crossings: int) -> float | None:
     """Return the next rate of a subject whose runs were at these rates, kept or missed; None at the end."""
     if not tried:
         return first
     rate, kept = tried[-1]
-    crossed = changes([each for _, each in tried])
+    crossed = sum(before[1] != after[1] for before, after in itertools.pairwise(tried))
     if crossed >= crossings or (not kept and rate < LOWEST * first):
         return None
     factor = STEP if crossed else RAISE

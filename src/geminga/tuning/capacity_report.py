@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from geminga.tuning.capacity import Capacity, capacities, is_kept, limit_of, p99_ms, rate_of
-from geminga.tuning.pictures import BAR_COLOURS, new_figure, save
+from geminga.tuning.pictures import colour_of, new_figure, save
 from geminga.tuning.proof_report import rows, where
 from geminga.tuning.prove import Proof
 
@@ -59,7 +59,7 @@ def picture(proof: Proof, path: Path) -> None:
     axes = figure.add_subplot()
     edges = {each.subject: each.rate for each in capacities(proof)}
     for title, outcomes in proof.by_subject().items():
-        colour = next((colour for word, colour in BAR_COLOURS.items() if word in title), "#888888")
+        colour = colour_of(title)
         points = sorted((rate_of(o), p99_ms(o) or math.nan, is_kept(o)) for o in outcomes)
         axes.plot([x for x, _, _ in points], [y for _, y, _ in points], color=colour, alpha=0.4, linewidth=1)
         for rate, latency, kept in points:

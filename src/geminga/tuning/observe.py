@@ -85,7 +85,7 @@ def observe(
     check_seconds("seconds", seconds, 0.1, 600)
     name = TopicName.parse(topic).base
     view = BrokerView(service_url, admin_url, cluster=cluster)
-    partitions = view.partitions(name)
+    partitions = view.admin.topics.partitions(name)
     first, last, elapsed = _watched(view, name, partitions, seconds)
     messages, entries = last.messages - first.messages, last.entries - first.entries
     sampled, contents, keys = _sample(view, name, partitions, last)

@@ -7,8 +7,13 @@ from typing import Any
 
 from geminga.extras import need
 
-BAR_COLOURS = {"formula": "#2a7fb8", "stock": "#c8743c"}
-"""Bar colours by a word in the bar's name."""
+COLOURS = {"formula": "#2a7fb8", "stock": "#c8743c"}
+"""Colours by a word in a subject's title."""
+
+
+def colour_of(title: str) -> str:
+    """Return the colour of a subject, grey without a word of `COLOURS`."""
+    return next((colour for word, colour in COLOURS.items() if word in title), "#888888")
 
 
 def new_figure(width_inches: float, height_inches: float) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from geminga.tuning.measuring.outcome import RunOutcome, Spread
-from geminga.tuning.pictures import BAR_COLOURS, new_figure, save
+from geminga.tuning.pictures import COLOURS, colour_of, new_figure, save
 from geminga.tuning.prove import Proof
 
 Measure = Callable[[RunOutcome], float | None]
@@ -180,7 +180,7 @@ def picture(proof: Proof, path: Path) -> None:
     for number, (title, measure) in enumerate(panels):
         axes = figure.add_subplot(grid[number // 2, number % 2])
         _bars(axes, title, subjects, measure, names=number % 2 == 0)
-    drawn = {f"{word} settings": axes.barh(0, 0, color=colour) for word, colour in BAR_COLOURS.items()}
+    drawn = {f"{word} settings": axes.barh(0, 0, color=colour) for word, colour in COLOURS.items()}
     figure.legend(drawn.values(), drawn, loc="lower center", bbox_to_anchor=(0.5, 0.91), ncols=2, fontsize=8)
     save(figure, path)
 
@@ -193,9 +193,10 @@ def _bars(
         spread = Spread.of([measure(o) for o in subjects[label]])
         if spread is None or spread.low <= 0:
             continue  # a logarithmic scale has no zero
-        kind = next((c for word, c in BAR_COLOURS.items() if word in label), "#888888")
         error = [[spread.median - spread.low], [spread.high - spread.median]]
-        axes.barh(place, spread.median, color=kind, xerr=error, ecolor="#333333", capsize=2, height=0.7)
+        axes.barh(
+            place, spread.median, color=colour_of(label), xerr=error, ecolor="#333333", capsize=2, height=0.7
+        )
         shown = f"{spread.median:,.0f}" if spread.median >= 100 else f"{spread.median:.3g}"
         axes.text(spread.high, place, f" {shown}", va="center", fontsize=7)
     axes.set_yticks(range(len(labels)), labels if names else [""] * len(labels), fontsize=8)

@@ -110,17 +110,6 @@ def test_unacknowledged_messages_block_a_subscription(make_harness):
     assert two.entry_ids()
 
 
-def test_requested_entries_follow_the_batch_size(harness):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=1000)
-    consumer = peer.session.consumers[1]
-    assert consumer.entries_wanted == 1000
-    for _ in range(30):
-        consumer.send(0, 0, b"x", 100, 0, ())
-        consumer.permits = 1000
-    assert 10 <= consumer.entries_wanted <= 11
-
-
 def test_redelivered_batches_name_their_open_messages(harness, producer, make_entry):
     peer = harness.peer()
     peer.subscribe(TOPIC, kind="Shared", permits=5)

@@ -142,10 +142,6 @@ class BrokerView:
         match = None if self.title.startswith(APACHE) else _SYNCS_METRIC.search(self.admin.brokers.metrics())
         return None if match is None else int(float(match[1]))
 
-    def partitions(self, topic: TopicName) -> int:
-        """Return the partitions of a topic; 0 if it is not partitioned."""
-        return self.admin.topics.partitions(topic)
-
     def create_topic(self, topic: TopicName, partitions: int, write_quorum: int = 1) -> None:
         """Create a test topic. More than one copy requires a cluster with topic policies."""
         self.admin.topics.create(topic, partitions=partitions)
