@@ -73,6 +73,14 @@ def test_the_search_ends_if_every_rate_misses_after_a_kept_one():
     assert len(tried) < 50
 
 
+def test_a_run_that_misses_far_below_the_edge_costs_few_runs():
+    tried = [(1000.0, True), (1500.0, False)]
+    while (rate := next_rate(tried, 1000.0, crossings=6)) is not None:
+        tried.append((rate, rate <= 500_000))
+    assert len(tried) < 35
+    assert 500_000 / 1.1 <= max(rate for rate, kept in tried if kept) <= 500_000
+
+
 def test_single_wrong_runs_do_not_move_the_result_far():
     for seed in range(200):
         (found,) = capacities(proof(searched(50_000.0, 1000.0, random.Random(seed))))

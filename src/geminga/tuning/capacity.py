@@ -2,8 +2,9 @@
 
 The rate of a subject is raised by half from run to run until one misses the budget. From then on each run is
 a tenth faster after a kept one and a tenth slower after a missed one, so that the rate goes up and down
-around the edge, and other load of the machine moves single runs, not the result. Subjects take turns. The
-formula's settings depend on the rate.
+around the edge, and other load of the machine moves single runs, not the result. After several runs with the
+same result the edge is elsewhere: the steps are wide again. Subjects take turns. The formula's settings
+depend on the rate.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from geminga.tuning.traffic import RATE_MAX, TrafficProfile
 SUBJECTS = ("Geminga, stock, LZ4", "Geminga, formula, ZSTD")
 """Subjects that are compared by default: stock settings with compression, and the formula's."""
 RAISE, STEP = 1.5, 1.1
-"""Factors between the rates of two runs, before the first missed run and after it."""
+"""Factors between the rates of two runs, far from the edge and around it."""
+SAME = 6
+"""Runs with the same result after which the edge is far away: five steps are as wide as a raise."""
 LOWEST = 1 / 50
 """Part of the first rate; a subject that misses a lower rate is given up."""
 RECEIPTS_MIN = 0.98
@@ -62,7 +65,8 @@ def next_rate(tried: Sequence[tuple[float, bool]], first: float, crossings: int)
     crossed = sum(before[1] != after[1] for before, after in itertools.pairwise(tried))
     if crossed >= crossings or (not kept and rate < LOWEST * first):
         return None
-    factor = STEP if crossed else RAISE
+    is_near = len({kept for _, kept in tried[-SAME:]}) > 1
+    factor = STEP if is_near else RAISE
     return min(rate * factor, RATE_MAX) if kept else rate / factor
 
 
