@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import gc
 import json
 import math
 import os
@@ -40,7 +41,32 @@ AT_ONCE = 50
 DELAY_SECONDS = 20.0
 DELAYED_PER_SECOND = 300
 """Delayed messages that are surely published in a second, before the first of them is due."""
+SEEKS = 10
 Consumers = list[geminga.asyncio.Consumer[bytes]]
+
+
+class Collector:
+    """CPU seconds of the garbage collector of this process."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+        gc.callbacks.append(self._passed)
+
+    def _passed(self, phase: str, _: object) -> None:
+        """Add a pass, called by the collector before and behind it."""
+        if phase == "start":
+            self._began = time.process_time()
+        else:
+            self.seconds += time.process_time() - self._began
+
+
+COLLECTOR = Collector()
+
+
+def client_cpu() -> float:
+    """CPU seconds of this process, without those of `COLLECTOR`."""
+    return time.process_time() - COLLECTOR.seconds
 
 
 class Run:
@@ -51,6 +77,7 @@ class Run:
         self.client = client
         self.probe = probe
         self.waits = Waits()
+        self.collector_seconds = 0.0
 
     def broker_cpu(self) -> float:
         return threads_cpu_seconds(self.broker.process.pid)
@@ -62,12 +89,13 @@ class Run:
         cpu = cpu or self.broker_cpu
         await asyncio.sleep(0.5)  # the work of the set-up ends
         self.probe.waits()
-        found = math.inf
+        found, collected = math.inf, COLLECTOR.seconds
         for _ in range(times):
             before = cpu()
             await work()
             found = min(found, cpu() - before)
         self.waits = self.probe.waits()
+        self.collector_seconds = (COLLECTOR.seconds - collected) / times
         return found
 
     async def web(self, path: str, method: str = "GET", body: object = None) -> bytes:
@@ -226,7 +254,7 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
     async def subscribe() -> None:
         consumers.append(await run.client.subscribe(topics, "s"))
 
-    cost = await run.cost(subscribe, time.process_time)
+    cost = await run.cost(subscribe, client_cpu)
     [consumer] = consumers
     if work == "seek with messages":
         await run.published(topics, 10)
@@ -236,6 +264,10 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
         if work == "seek with messages":
             await asyncio.sleep(1)  # until all are received again: with few topics few are when it returns
 
+    async def seeks() -> None:
+        for _ in range(SEEKS):
+            await seek()
+
     async def reconnect() -> None:
         await asyncio.to_thread(run.broker.kill)
         await asyncio.to_thread(run.broker.start)
@@ -244,14 +276,16 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
 
     if work == "reconnect":
         # The probe's connection ends with the broker.
-        before = time.process_time()
+        before, collected = client_cpu(), COLLECTOR.seconds
         await reconnect()
-        return time.process_time() - before
+        run.collector_seconds = COLLECTOR.seconds - collected
+        return client_cpu() - before
     if work.startswith("seek"):
-        # A pass of the interpreter's collector through all objects falls into some seeks.
-        return await run.cost(seek, time.process_time, times=3)
+        seconds = await run.cost(seeks, client_cpu)
+        run.collector_seconds /= SEEKS
+        return seconds / SEEKS
     if work == "close":
-        return await run.cost(consumer.close, time.process_time)
+        return await run.cost(consumer.close, client_cpu)
     return cost
 
 
@@ -262,7 +296,7 @@ async def _subscribe_with_pulsar_client(run: Run, topics: list[str]) -> float:
     client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
     try:
         return await run.cost(
-            lambda: asyncio.to_thread(client.subscribe, topics, "s"), time.process_time
+            lambda: asyncio.to_thread(client.subscribe, topics, "s"), client_cpu
         )  # fmt: skip
     finally:
         await asyncio.to_thread(client.close)
@@ -279,7 +313,7 @@ async def empty_receives(run: Run, count: int) -> float:
             await producer.send(b"x")
             await consumer.acknowledge(await consumer.receive())
 
-    return await run.cost(exchange, time.process_time)
+    return await run.cost(exchange, client_cpu)
 
 
 def many_topics(work: str) -> Axis:
@@ -302,7 +336,7 @@ async def spark_plan(run: Run, count: int) -> float:
     def plan() -> None:
         assert source.reader(source.schema()).partitions()
 
-    return await run.cost(lambda: asyncio.to_thread(plan), time.process_time, times=3)
+    return await run.cost(lambda: asyncio.to_thread(plan), client_cpu, times=3)
 
 
 async def function_inputs(run: Run, count: int) -> float:
@@ -319,7 +353,7 @@ async def function_inputs(run: Run, count: int) -> float:
             await asyncio.sleep(0.1)
 
     try:
-        return await run.cost(call, time.process_time)
+        return await run.cost(call, client_cpu)
     finally:
         await asyncio.to_thread(runner.close)
 
@@ -342,7 +376,7 @@ async def mirrored_topics(run: Run, count: int) -> float:
                 MirrorSettings(source=source, target=other, topics=["t-.*"], name="growth", once=True)
             )
             copy = functools.partial(asyncio.to_thread, mirror.run, signals=False)
-            return await run.cost(copy, time.process_time)
+            return await run.cost(copy, client_cpu)
         finally:
             target.stop()
 
@@ -504,6 +538,7 @@ class Point:
 
     count: int
     cpu_seconds: float
+    collector_seconds: float
     waits: Waits
     megabytes: float
 
@@ -527,7 +562,8 @@ async def measure(axis: Axis, count: int, kind: type[Standalone]) -> Point:
     with brokers.work_folder() as folder:
         async with running(kind(folder)) as run:
             cpu = await axis(run, count)
-            return Point(count, cpu, run.waits, resident_megabytes(run.broker.process.pid))
+            megabytes = resident_megabytes(run.broker.process.pid)
+            return Point(count, cpu, run.collector_seconds, run.waits, megabytes)
 
 
 def exponent(points: list[Point]) -> float:
@@ -544,6 +580,7 @@ def row(name: str, points: list[Point]) -> dict[str, Any]:
     return {
         "axis": name,
         "cpu": {str(point.count): point.cpu_seconds for point in points},
+        "collector": {str(point.count): point.collector_seconds for point in points if "(client)" in name},
         "exponent": exponent(points),
         "wait": last.waits.longest,
         "wait_cpu": last.waits.loop_cpu,
