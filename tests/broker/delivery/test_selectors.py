@@ -74,6 +74,21 @@ def test_the_ring_assigns_as_documented_after_each_change():
             assert selector.select(point) is ring[point]
 
 
+def test_more_consumers_than_the_ring_has_room_for_share_all_slots():
+    selector = ConsistentHashSelector()
+    consumers = [Named(f"c{number}") for number in range(3000)]
+    for consumer in consumers:
+        selector.add(consumer)
+    covered = [
+        slot for own in selector.ranges().values() for low, high in own for slot in range(low, high + 1)
+    ]
+    assert sorted(covered) == list(range(1, SLOTS))
+    assert len(selector.ranges()) < len(consumers)  # the last to come get no slots
+    for consumer in consumers[:-1]:
+        selector.remove(consumer)
+    assert selector.select(5) is consumers[-1]
+
+
 @pytest.mark.parametrize("size", [1, 150])
 def test_sticky_ranges_of_consumers_that_join_and_leave(size):
     random_source = random.Random(size)

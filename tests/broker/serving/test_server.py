@@ -236,6 +236,24 @@ async def test_the_memory_for_a_peer_that_never_reads_is_bounded():
         peer.close()
 
 
+async def test_beyond_the_limit_of_unread_bytes_only_peers_that_read_are_written_to():
+    async with running(unsent_bytes_max=65_536) as server:
+        reader, _ = await asyncio.open_connection("127.0.0.1", server.settings.port)
+        await eventually_async(lambda: server.connections)
+        (slow,) = server.connections
+        await asyncio.open_connection("127.0.0.1", server.settings.port)
+        await eventually_async(lambda: len(server.connections) == 2)
+        other = next(each for each in server.connections if each is not slow)
+        slow.write(bytes(20_000_000))
+        slow.flush()
+        assert server.unsent.is_full
+        assert other.writable
+        assert not slow.writable
+        await reader.readexactly(20_000_000)
+        await eventually_async(lambda: slow.writable)
+        assert not server.unsent.is_full
+
+
 @pytest.mark.parametrize("step", ["_stop_accepting", "_take_in_what_came", "_drain_connections"])
 def test_a_cancelled_stop_closes_the_store(step, tmp_path, monkeypatch):
     async def scenario() -> None:

@@ -47,6 +47,21 @@ def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(make, monkeypa
     assert topic.stored == 2
 
 
+def test_of_many_subscriptions_the_slowest_expire_first(make, monkeypatch):
+    monkeypatch.setattr(expiry, "EXPIRED_AT_ONCE_MAX", 2)
+    topic = make(message_ttl_seconds=60)
+    for name in "abcde":
+        topic.subscribe(name)
+    topic.publish(6)
+    topic.actions.cursors.skip(NAME, "a", 1, done)
+    monkeypatch.setattr(expiry, "too_old_below", lambda topic, *_: topic.ledger.confirmed)
+    left = []
+    for _ in range(3):
+        expiry.expire(topic.topics.find(NAME))
+        left.append([topic.backlog(name) for name in "abcde"])
+    assert left == [[5, 0, 0, 6, 6], [5, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
+
+
 def test_nothing_is_trimmed_before_it_is_compacted(make, monkeypatch):
     """With a threshold, entries must not be deleted before they are compacted."""
 
