@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.admin import metrics
+from geminga.broker.admin import http, metrics
 from geminga.broker.admin.http import json_pieces
 from geminga.broker.admin.partitioned import MergedStats
 from geminga.broker.admin.stats import iso_time
@@ -294,3 +294,21 @@ def test_merged_stats_name_the_subscription_that_waits_longest():
         assert merged["oldestBacklogMessageAgeSeconds"] == 9
         assert merged["oldestBacklogMessageSubscriptionName"] == "slow"
     assert "oldestBacklogMessageSubscriptionName" not in merged_stats(parts[:1])
+
+
+async def test_a_long_answer_leaves_half_of_the_time_to_others(monkeypatch):
+    """A publish beside a scrape of 5,000 topics took 0.6 s before: threads that sync waited for the interpreter."""
+    pauses, now = [], 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += http.STEP_SECONDS / 4
+        return now
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(http.time, "monotonic", clock)
+    monkeypatch.setattr(http.asyncio, "sleep", sleep)
+    assert [each async for each in http.stepwise(range(100))] == list(range(100))
+    assert sum(pauses) >= 100 * http.STEP_SECONDS / 4 / 2

@@ -213,7 +213,7 @@ class Resource:
         return self.server.call(call)
 
     async def in_steps(self, steps: Steps[T]) -> T:
-        """Run ``steps`` on the core and return their result; others are served in between."""
+        """Run ``steps`` on the core and return their result; others are served in between, as by `stepwise`."""
 
         def run() -> list[T]:
             began = time.monotonic()
@@ -225,7 +225,7 @@ class Resource:
             return []
 
         while not (result := self.server.call(run)):
-            await asyncio.sleep(0)
+            await asyncio.sleep(STEP_SECONDS)
         return result[0]
 
 
@@ -272,12 +272,16 @@ async def for_each(items: AsyncIterator[T], act: Callable[[T], Coroutine[Any, An
 
 
 async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield the items; now and then, others are served before the next."""
+    """Yield the items; half of the time is for others.
+
+    Without pauses of the event loop the store's threads wait for the interpreter: the loop gives it away at each
+    step, and has it again before they wake up.
+    """
     began = time.monotonic()
     for item in items:
         yield item
         if time.monotonic() - began >= STEP_SECONDS:
-            await asyncio.sleep(0)
+            await asyncio.sleep(STEP_SECONDS)
             began = time.monotonic()
 
 
