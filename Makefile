@@ -114,7 +114,7 @@ suite: $(STAMP)
 
 # Another PySpark before all that the environment has otherwise.
 SPARKS := spark-4.0 spark-4.1 spark-4.2
-.PHONY: $(SPARKS)
+.PHONY: $(SPARKS) spark-next
 .venv-spark-%/.installed: $(STAMP) requirements/spark-%.lock
 	test -x $(@D)/bin/python || $(PY) -m venv --without-pip $(@D)
 	$(PY) tools/borrow_packages.py $(@D)
@@ -129,6 +129,11 @@ spark-4.0 spark-4.1: SPARK_TESTS := -m "not interop and not long and (not spark 
 spark-4.2: SPARK_TESTS := -m "not interop and not long" tests/spark
 $(SPARKS): %: .venv-%/.installed
 	.venv-$*/bin/python -m pytest --every $(SPARK_TESTS)
+
+# The everyday jobs on one of these releases, which ROTATION of tests/conftest.py chooses.
+spark-next: $(STAMP)
+	$(MAKE) --no-print-directory SPARK_TESTS=tests/spark/test_every_release.py \
+		spark-4.$$(($$(sed -n 's/^ROTATION = //p' tests/conftest.py | tr -d _) % 3))
 
 # Another Python, found in PATH or pyenv; without PYTHON=3.13 a part of the tests in one of these environments.
 test-python: $(STAMP)
