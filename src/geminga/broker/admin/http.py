@@ -213,7 +213,7 @@ class Resource:
         return self.server.call(call)
 
     async def in_steps(self, steps: Steps[T]) -> T:
-        """Run ``steps`` on the core and return their result; others are served in between, as by `stepwise`."""
+        """Run ``steps`` on the core with pauses, as `stepwise` does, and return their result."""
 
         def run() -> list[T]:
             began = time.monotonic()
@@ -274,8 +274,8 @@ async def for_each(items: AsyncIterator[T], act: Callable[[T], Coroutine[Any, An
 async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
     """Yield the items; half of the time is for others.
 
-    Without pauses of the event loop the store's threads wait for the interpreter: the loop gives it away at each
-    step, and has it again before they wake up.
+    Without pauses of the event loop the store's threads wait for the interpreter: the loop releases it at
+    each step, and has it again before they wake up.
     """
     began = time.monotonic()
     for item in items:
