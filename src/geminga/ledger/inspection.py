@@ -19,7 +19,7 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
 from geminga.ledger.tier_claim import whose
-from geminga.ledger.tier_inspection import UnrecordedLedger, check_storage, forgotten
+from geminga.ledger.tier_inspection import check_storage
 from geminga.offload.storage import OffloadStorage
 
 
@@ -63,8 +63,6 @@ class InspectionReport:
     """Size of their files in the storage location."""
     tier_findings: list[str] = field(default_factory=list)
     """Faults found in the storage location, if it was checked."""
-    forgotten: list[UnrecordedLedger] = field(default_factory=list)
-    """Ledgers in the storage location whose record the store has lost."""
     borrowed: str = ""
     """Owner of the offloaded files, if it is another store (as for a copy of a store); no fault."""
     written_by: str = ""
@@ -72,7 +70,7 @@ class InspectionReport:
 
     @property
     def is_well(self) -> bool:
-        return not (self.findings or self.tier_findings or self.forgotten)
+        return not (self.findings or self.tier_findings)
 
 
 def inspect(
@@ -110,11 +108,8 @@ def _inspect(filesystem: FileSystem, folder: str, storage: OffloadStorage | None
             report.offloaded_bytes += record.file_bytes
         if storage is not None:
             name = store.store_id.hex()
-            report.forgotten.extend(forgotten(storage, store, catalog, name))
             report.borrowed = whose(storage, filesystem, folder, name)
-            lost = {each.record.file for each in report.forgotten}
-            found = check_storage(storage, catalog, name, is_borrowed=bool(report.borrowed))
-            report.tier_findings.extend(each for each in found if not any(file in each for file in lost))
+            report.tier_findings += check_storage(storage, catalog, name, is_borrowed=bool(report.borrowed))
         return report
     finally:
         store.abandon()
@@ -125,15 +120,14 @@ def repair(
     report: InspectionReport,
     *,
     filesystem: FileSystem | None = None,
-    place: OffloadStorage | None = None,
 ) -> list[Damage]:
-    """Repair the findings of ``report``; returns the remaining damage. ``place``: as for `inspect`.
+    """Repair the findings of ``report``; returns the remaining damage.
 
     Raises `StoreLocked` while a process has the store open, `StoreError` when it changed since the report.
     """
     filesystem = filesystem or RealFileSystem()
     path = _path_of(folder)
-    if _inspect(OverlayFileSystem(filesystem), path, place) != report:
+    if _inspect(OverlayFileSystem(filesystem), path) != report:
         raise StoreError(f"the store in {path} changed since it was checked: check it again")
     names = {finding.damage.name for finding in report.findings}
     settings = StoreSettings(verify_on_open=True)
@@ -142,9 +136,6 @@ def repair(
         for damage in store.damage.found:
             if damage.name in names and damage.lost != DamageLoss.OWNER:
                 store.damage.settle(damage.name)
-        catalog = TierCatalog(store)
-        for owner, record in report.forgotten:
-            catalog.put(owner, record)
         return store.damage.found
 
 

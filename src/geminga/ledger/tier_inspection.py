@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
 from geminga.offload import manifest
 from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger
 from geminga.offload.storage import MANIFEST, OffloadStorage, check_file, folder_of
-
-_TOPICS = "topic/"
-
-
-class UnrecordedLedger(NamedTuple):
-    """Offloaded ledger of which the store has no record."""
-
-    owner: str
-    record: OffloadedLedger
-
-    def __str__(self) -> str:
-        return (
-            f"{self.owner}: ledger {self.record.ledger} is in {self.record.file}, and the store has lost the "
-            "record of it: repair restores the record"
-        )
 
 
 def check_storage(
@@ -61,31 +44,6 @@ def check_storage(
             if name not in kept:
                 fate = "the broker deletes it" if name in suspected else "the store has no record of it"
                 yield f"{where}/{name} belongs to no ledger; {fate}"
-
-
-def forgotten(
-    storage: OffloadStorage, store: FileStore, catalog: TierCatalog, store_name: str
-) -> Iterator[UnrecordedLedger]:
-    """Return ledgers that a manifest lists and whose record the store has lost, which only damage can cause.
-
-    A ledger that is deleted on purpose first becomes a suspicion (`geminga.ledger.tier_catalog`), and is then
-    removed from the manifest. A store restored from a backup may find later ledgers in the manifest, whose
-    ids it has not given yet, or given to other ledgers: these do not count. Reads the manifest of every
-    topic; raises `OSError`.
-    """
-    suspected = {suspect.uuid for suspect in catalog.all_suspects()}
-    for key in store.keys.names(_TOPICS):
-        owner = key[len(_TOPICS) :]
-        if not owner.startswith("persistent://"):
-            continue
-        found = manifest.load(storage, owner)
-        if found is None or (found.store, found.topic) != (store_name, owner):
-            continue
-        known = {record.uuid for record in catalog.of_owner(owner)}
-        for record in found.ledgers:
-            is_its_own = record.ledger < store.state.ledgers.next_id and store.owner_of(record.ledger) is None
-            if is_its_own and record.uuid not in known and record.uuid not in suspected:
-                yield UnrecordedLedger(owner, record)
 
 
 def _wrong(storage: OffloadStorage, path: str, record: OffloadedLedger) -> str:
