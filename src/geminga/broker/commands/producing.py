@@ -194,7 +194,7 @@ def find_or_create(session: Session, name: TopicName, *, may_create: bool = True
 
 
 def _gone_among(session: Session, handles: Iterable[Producer | Consumer]) -> Peer | None:
-    """Return the first disconnected peer that still has one of these handles until its work is done."""
+    """Return the first disconnected peer that still has one of these handles, until they are closed."""
     gone = session.services.gone
     return next((each.peer for each in handles if each.peer in gone), None) if gone else None
 
@@ -335,8 +335,8 @@ def on_send(session: Session, frame: SendFrame) -> None:
     """Store an entry; its receipt follows when it is durable."""
     producer = session.producers.get(frame.producer_id)
     if producer is None:
-        if session.has_gone or session.was_recently_closed(frame.producer_id):
-            return  # another client has its name by now, or its client looks the topic up again
+        if session.was_recently_closed(frame.producer_id):
+            return  # its client looks the topic up again
         raise ProtocolViolation(f"SEND of the unknown producer {frame.producer_id}")
     try:
         is_intact = checksum_matches(frame.entry) is not False
