@@ -24,7 +24,7 @@ from operator import itemgetter
 from queue import Empty, SimpleQueue
 
 from geminga.errors import StoreError, StoreStopped
-from geminga.ledger.format import CHECKPOINT, DROP_FILE
+from geminga.ledger.format import Kind
 from geminga.ledger.log import Group, LogWriter, Record, SyncFailed
 from geminga.ledger.space import NO_SPACE, RETRY_SECONDS
 
@@ -135,7 +135,7 @@ class Journal:
                 return False
             if self.full is not None:
                 self._release()
-            if self._sync_is_due() or CHECKPOINT in group.kinds or DROP_FILE in group.kinds:
+            if self._sync_is_due() or Kind.CHECKPOINT in group.kinds or Kind.DROP_FILE in group.kinds:
                 # In every `sync` mode: a checkpoint or a file deletion must never be ahead of the log.
                 self._sync_now()
         except Exception as error:
@@ -183,7 +183,7 @@ class Journal:
         batch = pending[:_RECORDS_PER_GROUP_MAX]
         if self.checkpoint_pending:
             for index, kind in enumerate(map(_kind_of, batch)):
-                if kind == CHECKPOINT:
+                if kind == Kind.CHECKPOINT:
                     del batch[index + 1 :]
                     self.checkpoint_pending = False
                     break
@@ -191,7 +191,7 @@ class Journal:
         if ends and ends[-1] > self._group_bytes_max:
             cut = max(1, bisect_right(ends, self._group_bytes_max))
             if cut < len(batch):
-                if batch[-1][0] == CHECKPOINT:
+                if batch[-1][0] == Kind.CHECKPOINT:
                     self.checkpoint_pending = True
                 del batch[cut:]
         del pending[: len(batch)]

@@ -7,18 +7,14 @@ import logging
 
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.format import (
-    CREATE,
-    ENTRY,
     KEY_KINDS,
     KIND_NAMES,
-    MERGE,
-    MOVED,
     OFFSET_BITS,
     OFFSET_MASK,
     RECORD_BYTES,
-    RESTATE,
     Directory,
     GroupHeader,
+    Kind,
     file_name,
     file_number,
     key_name,
@@ -103,7 +99,7 @@ class RecoveryDamage:
         kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
         state = self._state
         what = f"{KIND_NAMES.get(kind, f'record of kind {kind}')} fails its checksum"
-        if kind in (ENTRY, MOVED):
+        if kind in (Kind.ENTRY, Kind.MOVED):
             if not is_cataloged:
                 self._replay.entry(
                     kind, first, second, position, directory.sizes[index], directory.crcs[index]
@@ -124,7 +120,7 @@ class RecoveryDamage:
                 return
             self._report_key(kind, name, second, position, what, is_cataloged)
             return
-        if kind == CREATE:
+        if kind == Kind.CREATE:
             if is_cataloged or state.ledgers.exists(first):
                 if self.report(self.at(position, what, first, lost=DamageLoss.NOTHING)):
                     self.unwritten_ledgers.add(first)
@@ -140,8 +136,8 @@ class RecoveryDamage:
         """List a damaged write of a key, whose name may be damaged too."""
         keys = self._state.keys
         key = name.decode("utf-8", "replace") if name is not None else None
-        lost = DamageLoss.DELTA if kind == MERGE else DamageLoss.VALUE
-        if is_cataloged or (kind == RESTATE and not self.from_beginning):
+        lost = DamageLoss.DELTA if kind == Kind.MERGE else DamageLoss.VALUE
+        if is_cataloged or (kind == Kind.RESTATE and not self.from_beginning):
             lost = DamageLoss.NOTHING  # the catalog has the value
         damage = dataclasses.replace(
             self.at(position, what, lost=lost),
