@@ -616,8 +616,11 @@ class _Inquiry:
             yield _advise(text, self.unload, redelivers=held)
 
     def _redeliver(self, messages: int) -> Iterator[Advice]:
-        """Advise redelivery after a minute, where consumers have permits for it."""
+        """Advise redelivery after a minute, where the type has it and consumers have permits for it."""
         facts = self.facts
+        if facts.type not in ("Shared", "Key_Shared"):
+            yield from self._reconnect(messages)
+            return
         can = [each.permits > 0 and each.reads for each in self.receiving]
         enough = all(can) if facts.type == "Key_Shared" else any(can)
         if enough and facts.is_geminga and not facts.redeliver_after:

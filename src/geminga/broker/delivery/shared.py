@@ -14,8 +14,6 @@ from geminga.broker.delivery.dispatcher import (
     ENTRIES_PER_READ_MAX,
     DispatchedSubscription,
     Dispatcher,
-    RedeliveryRound,
-    TooOld,
 )
 from geminga.broker.entries import count_of, head_of, may_be_delayed_or_chunk
 from geminga.wire.metadata import EntryHead
@@ -455,6 +453,7 @@ class SharedDispatcher(Dispatcher):
 
     # --- what stays unacknowledged ---
     def note_deliveries(self, seconds: float) -> None:
+        """Keep the times of deliveries for ``seconds`` from now on; 0 discards them."""
         if seconds <= 0:
             self._sent_at = None
         elif self._sent_at is None:
@@ -465,12 +464,13 @@ class SharedDispatcher(Dispatcher):
         if self._sent_at:
             self._sent_at.pop(offset, None)
 
-    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
-        pushed = RedeliveryRound()
+    def push_again(self, delivered_before: float, messages_max: int) -> int:
+        """Redeliver what is open since ``delivered_before``, within permits and ``messages_max``; return the
+        number of messages."""
+        pushed = 0
         if not self._sent_at or not any(each.permits > 0 and each.output.writable for each in self.consumers):
             return pushed
         again: dict[Consumer, list[int]] = {}
-        left: list[int] = []
         # In the order of the deliveries: redelivered entries move to the end.
         for offset, sent_at in self._sent_at.items():
             if sent_at > delivered_before:
@@ -478,17 +478,11 @@ class SharedDispatcher(Dispatcher):
             holder = self.holder_of(offset)
             if holder is None:
                 continue
-            if too_old(offset):
-                left.append(offset)
-                continue
             messages = holder.pending[offset]
-            if pushed.messages and pushed.messages + messages > messages_max:
+            if pushed and pushed + messages > messages_max:
                 break
-            pushed.messages += messages
+            pushed += messages
             again.setdefault(holder, []).append(offset)
-        for offset in left:
-            del self._sent_at[offset]
-        pushed.given_up = len(left)
         for consumer, offsets in again.items():
             self.redeliver(consumer, offsets)
         return pushed
