@@ -15,9 +15,9 @@ from geminga.ledger.api import Done, StoredValue
 from geminga.ledger.catalog import PAGE_KEYS, Catalog
 from geminga.ledger.catalog_keys import KeyChange
 from geminga.ledger.format import Kind, encode_value
+from geminga.ledger.journal import StoreWrites
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.steps import emptied
-from geminga.ledger.store_writes import StoreWrites
 from geminga.wire.checksum import crc32c
 
 _KEY_BYTES = 450

@@ -30,7 +30,7 @@ from geminga.ledger.completions import Completions, WakeUp
 from geminga.ledger.filesystem import FileSystem, RealFileSystem
 from geminga.ledger.folder import StoreLock, open_folder
 from geminga.ledger.format import Kind
-from geminga.ledger.journal import Journal
+from geminga.ledger.journal import Journal, StoreWrites
 from geminga.ledger.keys import FileStoreKeys
 from geminga.ledger.log import LogEnd, LogFiles, LogWriter
 from geminga.ledger.reading import StoreReading
@@ -42,7 +42,6 @@ from geminga.ledger.state import StoreState
 from geminga.ledger.store_damage import FileStoreDamage
 from geminga.ledger.store_disk import FileStoreDisk
 from geminga.ledger.store_parts import StoreParts
-from geminga.ledger.store_writes import StoreWrites
 from geminga.ledger.worker import Worker
 
 

@@ -1,4 +1,7 @@
-"""``/admin/v2/brokers``, ``/admin/v2/broker-stats`` and ``/metrics``: state and figures of this broker."""
+"""``/admin/v2/brokers``, ``/admin/v2/broker-stats`` and ``/metrics``: state and figures of this broker.
+
+``/lookup/v2``: which broker serves a topic, for clients with an ``http://`` service URL.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,21 @@ from geminga.broker.admin.http import (
     bare_text,
     json_pieces,
     stepwise,
+    topic_of,
     when_done,
 )
 from geminga.broker.admin.namespaces import bundle_of
-from geminga.broker.admin.routes import CREDENTIALS, METRICS, NOTHING, SUPER_USER, route
+from geminga.broker.admin.routes import CREDENTIALS, LOOK, METRICS, NOTHING, SUPER_USER, route
 from geminga.broker.cooperative import at_once
 from geminga.broker.core import Broker
+from geminga.broker.listeners import no_listener
 from geminga.broker.rules.dynamic import DYNAMIC
 from geminga.broker.settings import shown
 from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.ids import TopicName
 
+_LOOKUP = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 RESTING_SECONDS = 1.0
 """Longest wait of a scrape, after a start, for the backlogs of topics that are not in memory."""
 
@@ -306,6 +312,40 @@ class BrokerStatsResource(Resource):
     async def allocator(self, allocator: str) -> object:
         """Always 404: memory is Python's."""
         raise AdminRefusal(404, f"there is no allocator {allocator}: this broker runs on Python")
+
+
+class LookupResource(Resource):
+    """Lookups over HTTP; one broker serves everything, so the answer is always this broker."""
+
+    @route("GET", _LOOKUP, needs=LOOK)
+    async def get(self, request: web.Request) -> object:
+        """The broker that serves a topic: this one, by the address that the client can reach."""
+        topic = topic_of(request)
+        self.namespaces.policies(topic.tenant, topic.namespace)
+        settings = self.server.settings
+        listener = request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName")
+        addresses = settings.addresses(listener)
+        if addresses is None:
+            raise AdminRefusal(500, no_listener(listener, settings.advertised_listeners))
+        if not listener and settings.lookup_through_service_url and request.url.host:
+            # The only name that surely works for this client is the one that it has used.
+            addresses = settings.own_addresses(request.url.host)
+        found = {
+            "brokerUrl": addresses.pulsar,
+            "brokerUrlTls": addresses.pulsar_tls,
+            "httpUrl": addresses.http,
+            "httpUrlTls": addresses.https,
+            "nativeUrl": addresses.pulsar or "",
+            "brokerUrlSsl": addresses.pulsar_tls or "",
+        }
+        return {name: url for name, url in found.items() if url is not None}
+
+    @route("GET", _LOOKUP + "/bundle", needs=LOOK)
+    async def bundle(self, request: web.Request) -> web.Response:
+        """The hash range that a topic falls into."""
+        topic = topic_of(request)
+        document = self.namespaces.document(topic.tenant, topic.namespace)
+        return bare_text(bundle_of(document["bundles"]["boundaries"], topic))
 
 
 def disk_figures(broker: Broker) -> dict[str, Any]:

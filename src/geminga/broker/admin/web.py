@@ -11,7 +11,7 @@ from typing import cast
 from aiohttp import web
 
 from geminga.broker.admin.auth import AuthorizationMiddleware
-from geminga.broker.admin.brokers import BrokersResource, BrokerStatsResource
+from geminga.broker.admin.brokers import BrokersResource, BrokerStatsResource, LookupResource
 from geminga.broker.admin.damage import DamageResource
 from geminga.broker.admin.http import (
     DOORKEEPER,
@@ -23,7 +23,6 @@ from geminga.broker.admin.http import (
     TlsPortInfo,
     errors_as_json,
 )  # fmt: skip
-from geminga.broker.admin.lookup import LookupResource
 from geminga.broker.admin.namespaces import NamespacesResource
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.overview import OverviewResource
