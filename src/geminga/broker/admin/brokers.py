@@ -1,7 +1,4 @@
-"""``/admin/v2/brokers``, ``/admin/v2/broker-stats`` and ``/metrics``: state and figures of this broker.
-
-``/lookup/v2``: which broker serves a topic, for clients with an ``http://`` service URL.
-"""
+"""``/admin/v2/brokers``, ``/admin/v2/broker-stats``, ``/metrics``, ``/lookup/v2``: state of this broker."""
 
 from __future__ import annotations
 

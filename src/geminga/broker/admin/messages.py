@@ -10,7 +10,7 @@ from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.tailing import METADATA_BYTES_MAX, text_of
-from geminga.broker.rates import iso_time
+from geminga.diagnosis.commands import iso_time
 from geminga.errors import CorruptPayload
 from geminga.wire.compression import decompress
 from geminga.wire.metadata import metadata_size, parse_entry

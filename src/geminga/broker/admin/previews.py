@@ -8,9 +8,8 @@ from typing import Any, Final
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.position_lookup import offset_by_time, publish_time
-from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.diagnosis.commands import how_many, shell_command
+from geminga.diagnosis.commands import how_many, iso_time, shell_command
 
 Json = dict[str, Any]
 
