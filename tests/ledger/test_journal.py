@@ -24,12 +24,7 @@ class Clock:
 
 def make_writer(filesystem: FileSystem) -> LogWriter:
     return LogWriter(
-        filesystem,
-        "/store",
-        bytes(16),
-        end=LogEnd(),
-        file_bytes_max=1 << 20,
-        preallocate_bytes=0,
+        filesystem, "/store", bytes(16), end=LogEnd(), file_bytes_max=1 << 20, preallocate_bytes=0
     )
 
 

@@ -154,8 +154,7 @@ class Checkpoints:
     def _write(self, snapshot: CheckpointSnapshot) -> None:
         self._unfinished = None
         self._parts.worker.submit(
-            lambda: self._parts.catalog.write(snapshot),
-            lambda error: self._written(snapshot, error),
+            lambda: self._parts.catalog.write(snapshot), lambda error: self._written(snapshot, error)
         )
 
     def _written(self, snapshot: CheckpointSnapshot, error: Exception | None) -> None:

@@ -245,13 +245,7 @@ def encode_group(
         )
     )
     header = _GROUP.pack(
-        GROUP_MAGIC,
-        len(directory.kinds),
-        payload_bytes,
-        position,
-        sequence,
-        synced_through,
-        crc32c(columns),
+        GROUP_MAGIC, len(directory.kinds), payload_bytes, position, sequence, synced_through, crc32c(columns)
     )
     return b"".join((header, _CHECKSUM.pack(crc32c(header, seed)), columns))
 

@@ -119,10 +119,7 @@ def _inspect(filesystem: FileSystem, folder: str, storage: OffloadStorage | None
 
 
 def repair(
-    folder: str | os.PathLike[str],
-    report: InspectionReport,
-    *,
-    filesystem: FileSystem | None = None,
+    folder: str | os.PathLike[str], report: InspectionReport, *, filesystem: FileSystem | None = None
 ) -> list[Damage]:
     """Repair the findings of ``report``; returns the remaining damage.
 

@@ -140,9 +140,7 @@ class RecoveryDamage:
         if is_cataloged or (kind == Kind.RESTATE and not self.from_beginning):
             lost = DamageLoss.NOTHING  # the catalog has the value
         damage = dataclasses.replace(
-            self.at(position, what, lost=lost),
-            key=key,
-            fingerprint=fingerprint if key is None else None,
+            self.at(position, what, lost=lost), key=key, fingerprint=fingerprint if key is None else None
         )
         if lost == DamageLoss.DELTA and key is not None:
             keys.change(key).deltas.append(b"")  # keeps the positions of the other deltas

@@ -31,14 +31,7 @@ from geminga.broker.rules.effective_policies import in_force
 from geminga.broker.rules.policies import backlog_quota, one_of, text_map
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
-from geminga.policies import (
-    QUOTA_KINDS,
-    CommonScope,
-    NamespaceScope,
-    Policy,
-    TopicScope,
-    declared,
-)
+from geminga.policies import QUOTA_KINDS, CommonScope, NamespaceScope, Policy, TopicScope, declared
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 

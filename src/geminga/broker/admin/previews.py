@@ -85,11 +85,7 @@ class Preview:
 
     # --- inside ---
     def _base(self, offset: int, command: str) -> Json:
-        return {
-            "from": self._place(self.cursor.mark),
-            "to": self._place(offset),
-            "command": command,
-        }
+        return {"from": self._place(self.cursor.mark), "to": self._place(offset), "command": command}
 
     def _command(self, verb: str, *names: str, options: str = "") -> str:
         place = self.topic.text, self.subscription.name

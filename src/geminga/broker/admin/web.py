@@ -110,9 +110,7 @@ class WebServer:
         application = make_application(server, site)
         self._quiet = application[QUIET]
         self._runner = web.AppRunner(
-            application,
-            handle_signals=False,
-            shutdown_timeout=2 * LAST_ANSWERS_SECONDS,
+            application, handle_signals=False, shutdown_timeout=2 * LAST_ANSWERS_SECONDS
         )
         self._log = unquoted(log, self._log_limited)
         self._listeners: list[asyncio.Server] = []

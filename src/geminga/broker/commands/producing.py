@@ -28,10 +28,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
 
 H = TypeVar("H", bound=Producer | Consumer)
-_BLOCKED = {
-    True: pb.ProducerBlockedQuotaExceededError,
-    False: pb.ProducerBlockedQuotaExceededException,
-}
+_BLOCKED = {True: pb.ProducerBlockedQuotaExceededError, False: pb.ProducerBlockedQuotaExceededException}
 """Error for blocked producers by whether their clients keep the messages, or fail them."""
 _TAKEN = frozenset((pb.ProducerBusy, pb.ProducerFenced, pb.ConsumerBusy, pb.ConsumerAssignError))
 """Refusals because of another client's producer or consumer."""

@@ -10,11 +10,7 @@ from itertools import islice
 
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.delayed import DELAYED_MAX, DelayedEntries
-from geminga.broker.delivery.dispatcher import (
-    ENTRIES_PER_READ_MAX,
-    DispatchedSubscription,
-    Dispatcher,
-)
+from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Dispatcher
 from geminga.broker.entries import count_of, head_of, may_be_delayed_or_chunk
 from geminga.wire.metadata import EntryHead
 

@@ -7,11 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from geminga.broker.compacted_view import CompactedLedger, CompactedScan
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.dispatcher import (
-    ENTRIES_PER_READ_MAX,
-    DispatchedSubscription,
-    Dispatcher,
-)
+from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Dispatcher
 from geminga.broker.entries import message_count
 from geminga.broker.scheduler import Timer
 from geminga.errors import StoreError
