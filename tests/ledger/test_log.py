@@ -3,7 +3,7 @@ import errno
 import pytest
 
 from geminga.errors import StoreDamaged
-from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_BITS, GroupHeader, Kind
+from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_BITS, GroupHeader, RecordKind
 from geminga.ledger.log import Gap, LogEnd, LogFiles, LogWriter, Record, scan_headers
 from geminga.wire.checksum import crc32c
 from tests.support.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
@@ -31,7 +31,7 @@ def make_writer(filesystem: FaultyFileSystem, *, preallocate_bytes: int = 0) -> 
 
 
 def record(number: int, size: int = 500) -> Record:
-    return Kind.ENTRY, 1, number, bytes([number]) * size, None
+    return RecordKind.ENTRY, 1, number, bytes([number]) * size, None
 
 
 def test_a_group_larger_than_a_file_gets_a_file_of_its_own(filesystem):
@@ -44,8 +44,8 @@ def test_a_group_larger_than_a_file_gets_a_file_of_its_own(filesystem):
 def test_a_creation_that_is_written_again_does_not_lower_the_next_ledger_id(filesystem):
     """Rewriting and adoption repeat creations of old ledgers; the ids of newer ones must not be reused."""
     writer = make_writer(filesystem)
-    writer.write([(Kind.CREATE, 9, 0, b"new", None)])
-    writer.write([(Kind.CREATE, 2, 0, b"old", None)])
+    writer.write([(RecordKind.CREATE, 9, 0, b"new", None)])
+    writer.write([(RecordKind.CREATE, 2, 0, b"old", None)])
     assert writer.next_ledger_id == 10
 
 
@@ -87,7 +87,7 @@ def test_entries_of_wider_items_are_refused(filesystem):
     writer = make_writer(filesystem)
     wide = memoryview(bytes(80)).cast("Q")
     with pytest.raises(ValueError, match="single bytes"):
-        writer.write([(Kind.ENTRY, 1, 0, wide, None), record(1, 20_000)])
+        writer.write([(RecordKind.ENTRY, 1, 0, wide, None), record(1, 20_000)])
 
 
 @pytest.mark.parametrize("short_of_boundary", [*range(-60, 130, 9), 4096])

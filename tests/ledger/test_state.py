@@ -4,7 +4,7 @@ from geminga.errors import LedgerNotFound
 from geminga.ledger.api import StoredLedger
 from geminga.ledger.catalog import Catalog
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.format import Kind
+from geminga.ledger.format import RecordKind
 from geminga.ledger.index import LedgerState
 from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.replay import LogReplay
@@ -32,10 +32,10 @@ def test_entries_may_come_before_their_ledgers_creation(state):
     """A creation written again by rewriting is behind the entries of its ledger."""
     assert not replay(
         state,
-        (Kind.ENTRY, 5, 0, b"a"),
-        (Kind.ENTRY, 5, 1, b"b"),
-        (Kind.CREATE, 5, 0, b"owner"),
-        (Kind.ENTRY, 5, 2, b"c"),
+        (RecordKind.ENTRY, 5, 0, b"a"),
+        (RecordKind.ENTRY, 5, 1, b"b"),
+        (RecordKind.CREATE, 5, 0, b"owner"),
+        (RecordKind.ENTRY, 5, 2, b"c"),
     )
     (info,) = state.ledgers.owned("owner")
     assert (info.ledger_id, info.entries, info.size_bytes) == (5, 3, 3)
@@ -45,10 +45,10 @@ def test_entries_may_come_before_their_ledgers_creation(state):
 def test_moved_entries_may_come_before_those_they_follow(state):
     replay(
         state,
-        (Kind.CREATE, 1, 0, b"o"),
-        (Kind.ENTRY, 1, 2, b"c"),
-        (Kind.MOVED, 1, 0, b"a"),
-        (Kind.MOVED, 1, 1, b"b"),
+        (RecordKind.CREATE, 1, 0, b"o"),
+        (RecordKind.ENTRY, 1, 2, b"c"),
+        (RecordKind.MOVED, 1, 0, b"a"),
+        (RecordKind.MOVED, 1, 1, b"b"),
     )
     ledger = state.ledgers.ledger(1)
     assert list(ledger.tail.sizes) == [1, 1, 1]
@@ -59,10 +59,10 @@ def test_moved_entries_may_come_before_those_they_follow(state):
 def test_a_deletion_written_again_deletes_records_of_older_files(state):
     assert not replay(
         state,
-        (Kind.ENTRY, 1, 0, b"a"),
-        (Kind.DELETE_LEDGER, 1, 0, b""),
-        (Kind.ENTRY, 1, 1, b"b"),
-        (Kind.CREATE, 1, 0, b"o"),
+        (RecordKind.ENTRY, 1, 0, b"a"),
+        (RecordKind.DELETE_LEDGER, 1, 0, b""),
+        (RecordKind.ENTRY, 1, 1, b"b"),
+        (RecordKind.CREATE, 1, 0, b"o"),
     )
     assert state.ledgers.owned("o") == []
     with pytest.raises(LedgerNotFound):
@@ -70,7 +70,7 @@ def test_a_deletion_written_again_deletes_records_of_older_files(state):
 
 
 def test_ledgers_whose_creation_is_lost_are_returned(state):
-    (orphan,) = replay(state, (Kind.ENTRY, 7, 0, b"a"))
+    (orphan,) = replay(state, (RecordKind.ENTRY, 7, 0, b"a"))
     assert (orphan.ledger_id, orphan.next_entry) == (7, 1)
     assert state.ledgers.next_id == 8
     assert state.ledgers.owned(NOBODY) == [StoredLedger(7, NOBODY, 1, 1)]
@@ -97,7 +97,7 @@ def test_a_ledger_deleted_during_a_checkpoint_is_still_in_it(state, tmp_path):
 
 
 def test_doubted_ledgers_skip_ids_that_may_be_lost(state):
-    replay(state, (Kind.CREATE, 0, 0, b"o"), (Kind.ENTRY, 0, 0, b"a"))
+    replay(state, (RecordKind.CREATE, 0, 0, b"o"), (RecordKind.ENTRY, 0, 0, b"a"))
     state.ledgers.cast_doubt(0)
     assert not state.ledgers.ledger(0).doubted
     state.ledgers.cast_doubt(10)

@@ -545,9 +545,8 @@ class _Inquiry:
             later = "1 later one is" if number == 1 else f"{number:,} later ones are"
         text = f"message {hole.message} is not acknowledged although {later}"
         if hole.open_in_batch:
-            is_one = hole.open_in_batch.isdecimal()
-            text += f"; of its batch, {'message' if is_one else 'messages'} {hole.open_in_batch} "
-            text += "is not" if is_one else "are not"
+            what, are = ("message", "is") if hole.open_in_batch.isdecimal() else ("messages", "are")
+            text += f"; of its batch, {what} {hole.open_in_batch} {are} not"
         if hole.delivered:
             text += f"; {hole.holder_text} holds it" if hole.holder else "; it was delivered"
         text += f"; published {ago_text(hole.age_seconds)}" if hole.age_seconds >= 0 else ""
@@ -607,13 +606,11 @@ class _Inquiry:
 
     def _redeliver(self, messages: int) -> Iterator[Advice]:
         """Advise redelivery after a minute, where the type has it and consumers have permits for it."""
-        facts = self.facts
+        facts, can = self.facts, [each.permits > 0 and each.reads for each in self.receiving]
+        enough = all(can) if facts.type == "Key_Shared" else any(can)
         if facts.type not in ("Shared", "Key_Shared"):
             yield from self._reconnect(messages)
-            return
-        can = [each.permits > 0 and each.reads for each in self.receiving]
-        enough = all(can) if facts.type == "Key_Shared" else any(can)
-        if enough and facts.is_geminga and not facts.redeliver_after:
+        elif enough and facts.is_geminga and not facts.redeliver_after:
             text = f"redeliver what is unacknowledged for {HELD_SECONDS} s"
             command = self._command("subscriptions redeliver-unacked", str(HELD_SECONDS))
             yield _advise(text, command, redeliversLater=messages)

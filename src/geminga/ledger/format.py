@@ -58,7 +58,7 @@ _MARK_MAGIC = b"GEMSYNC\x1a"
 MARK_BYTES = _MARK.size
 
 
-class Kind:
+class RecordKind:
     """Kinds of records; the comments have their two numbers (first, second), and what they hold."""
 
     ENTRY = 1  # (ledger, entry): the entry's bytes
@@ -77,25 +77,25 @@ class Kind:
     REMAINS = 14  # (key bytes, key fingerprint): key, u32 values lost, u32 deltas lost, and then as RESTATE
     SETTLE = 15  # (0, 0): the name of a settled damage
 
+    OF_KEYS = frozenset((PUT, MERGE, DELETE_KEY, RESTATE, REMAINS))
 
-KEY_KINDS = frozenset((Kind.PUT, Kind.MERGE, Kind.DELETE_KEY, Kind.RESTATE, Kind.REMAINS))
 
 KIND_NAMES = {
-    Kind.ENTRY: "entry",
-    Kind.MOVED: "entry",
-    Kind.CREATE: "ledger creation",
-    Kind.DELETE_LEDGER: "ledger deletion",
-    Kind.PUT: "key-value write",
-    Kind.MERGE: "key-value write",
-    Kind.DELETE_KEY: "key deletion",
-    Kind.RESTATE: "key-value write",
-    Kind.MANIFEST: "list of log files",
-    Kind.DROP_FILE: "file deletion",
-    Kind.CHECKPOINT: "checkpoint",
-    Kind.NOTHING: "empty record",
-    Kind.GIVE_UP: "giving up of an entry",
-    Kind.REMAINS: "key-value write",
-    Kind.SETTLE: "settling of damage",
+    RecordKind.ENTRY: "entry",
+    RecordKind.MOVED: "entry",
+    RecordKind.CREATE: "ledger creation",
+    RecordKind.DELETE_LEDGER: "ledger deletion",
+    RecordKind.PUT: "key-value write",
+    RecordKind.MERGE: "key-value write",
+    RecordKind.DELETE_KEY: "key deletion",
+    RecordKind.RESTATE: "key-value write",
+    RecordKind.MANIFEST: "list of log files",
+    RecordKind.DROP_FILE: "file deletion",
+    RecordKind.CHECKPOINT: "checkpoint",
+    RecordKind.NOTHING: "empty record",
+    RecordKind.GIVE_UP: "giving up of an entry",
+    RecordKind.REMAINS: "key-value write",
+    RecordKind.SETTLE: "settling of damage",
 }
 
 _SWAP = sys.byteorder == "big"

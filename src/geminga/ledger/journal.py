@@ -25,7 +25,7 @@ from queue import Empty, SimpleQueue
 
 from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done
-from geminga.ledger.format import Kind
+from geminga.ledger.format import RecordKind
 from geminga.ledger.log import Group, LogWriter, Record, SyncFailed
 from geminga.ledger.space import NO_SPACE, RETRY_SECONDS
 
@@ -136,7 +136,8 @@ class Journal:
                 return False
             if self.full is not None:
                 self._release()
-            if self._sync_is_due() or Kind.CHECKPOINT in group.kinds or Kind.DROP_FILE in group.kinds:
+            is_marked = RecordKind.CHECKPOINT in group.kinds or RecordKind.DROP_FILE in group.kinds
+            if self._sync_is_due() or is_marked:
                 # In every `sync` mode: a checkpoint or a file deletion must never be ahead of the log.
                 self._sync_now()
         except Exception as error:
@@ -184,7 +185,7 @@ class Journal:
         batch = pending[:_RECORDS_PER_GROUP_MAX]
         if self.checkpoint_pending:
             for index, kind in enumerate(map(_kind_of, batch)):
-                if kind == Kind.CHECKPOINT:
+                if kind == RecordKind.CHECKPOINT:
                     del batch[index + 1 :]
                     self.checkpoint_pending = False
                     break
@@ -192,7 +193,7 @@ class Journal:
         if ends and ends[-1] > self._group_bytes_max:
             cut = max(1, bisect_right(ends, self._group_bytes_max))
             if cut < len(batch):
-                if batch[-1][0] == Kind.CHECKPOINT:
+                if batch[-1][0] == RecordKind.CHECKPOINT:
                     self.checkpoint_pending = True
                 del batch[cut:]
         del pending[: len(batch)]

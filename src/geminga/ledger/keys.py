@@ -14,7 +14,7 @@ from itertools import chain, islice
 from geminga.ledger.api import Done, StoredValue
 from geminga.ledger.catalog import PAGE_KEYS, Catalog
 from geminga.ledger.catalog_keys import KeyChange
-from geminga.ledger.format import Kind, encode_value
+from geminga.ledger.format import RecordKind, encode_value
 from geminga.ledger.journal import StoreWrites
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.steps import emptied
@@ -268,7 +268,7 @@ class FileStoreKeys:
         key_bytes = change.key_bytes
         data = encode_value(key_bytes, value, ()) if same else key_bytes + value
         self._writes.submit(
-            Kind.RESTATE if same else Kind.PUT, len(key_bytes), change.fingerprint, data, done
+            RecordKind.RESTATE if same else RecordKind.PUT, len(key_bytes), change.fingerprint, data, done
         )
 
     def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
@@ -277,7 +277,7 @@ class FileStoreKeys:
             raise writes.failure
         change = self._keys.merge(key, bytes(delta))
         key_bytes = change.key_bytes
-        writes.pending.append((Kind.MERGE, len(key_bytes), change.fingerprint, key_bytes + delta, done))
+        writes.pending.append((RecordKind.MERGE, len(key_bytes), change.fingerprint, key_bytes + delta, done))
         if writes.journal.idle:
             writes.journal.wake()
 
@@ -285,7 +285,7 @@ class FileStoreKeys:
         self._writes.check()
         change = self._keys.delete(key)
         self._writes.submit(
-            Kind.DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes, done
+            RecordKind.DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes, done
         )
 
     def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from geminga.ledger.catalog import Catalog, CheckpointSnapshot
-from geminga.ledger.format import OFFSET_BITS, RECORD_BYTES, Kind
+from geminga.ledger.format import OFFSET_BITS, RECORD_BYTES, RecordKind
 from geminga.ledger.index import Index, LedgerState
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.ledger_table import LedgerTable, LostTail
@@ -45,7 +45,7 @@ class StoreState:
         """Add the positions of a group's entries; returns the entries per ledger, and their total size."""
         self.unsaved_records += len(group.kinds)
         self.ledgers.settled_groups += 1
-        if group.kinds.count(Kind.ENTRY) == len(group.kinds):
+        if group.kinds.count(RecordKind.ENTRY) == len(group.kinds):
             first = group.firsts[0]
             if group.firsts.count(first) == len(group.kinds):
                 self._settle_run(first, group)
@@ -83,7 +83,7 @@ class StoreState:
         for kind, first, second, position, size, crc in zip(
             group.kinds, group.firsts, group.seconds, group.positions, group.sizes, group.crcs, strict=True
         ):
-            if kind == Kind.ENTRY:
+            if kind == RecordKind.ENTRY:
                 ledger = ledgers.get(first) or table.dying.get(first)
                 if ledger is None:
                     continue
@@ -101,14 +101,14 @@ class StoreState:
                 if not ledger.changed:
                     ledger.changed = True
                     table.changed.append(ledger)
-            elif kind == Kind.CREATE:
+            elif kind == RecordKind.CREATE:
                 table.mark_changed(first)
-            elif kind == Kind.DELETE_LEDGER:
+            elif kind == RecordKind.DELETE_LEDGER:
                 table.settle_deletion(first)
-            elif kind == Kind.MOVED and table.exists(first):
+            elif kind == RecordKind.MOVED and table.exists(first):
                 self.index.moved.setdefault(first, {})[second] = position
                 moved_bytes += size + RECORD_BYTES
-            elif kind == Kind.GIVE_UP:
+            elif kind == RecordKind.GIVE_UP:
                 table.give_up(first, second)
         self.live_bytes[group.position >> OFFSET_BITS] += live_bytes + records * RECORD_BYTES + moved_bytes
         return counts, live_bytes
