@@ -201,7 +201,7 @@ def expire(
 def redeliver_unacked(topic: str, subscription: str, after: dt.timedelta, cluster: Cluster) -> None:
     """Redeliver messages of SUBSCRIPTION that are not acknowledged within AFTER, such as 60s; 0: never.
 
-    For Shared and Key_Shared, on Geminga brokers; Apache Pulsar stores the property and ignores it.
+    Works with Geminga brokers; Apache Pulsar stores the property and ignores it.
     """
     seconds = after.total_seconds()
     part, name = cluster.admin().subscriptions, TopicName.parse(topic)
