@@ -418,18 +418,6 @@ def test_messages_that_are_held_for_two_minutes_are_reported(case):
     case.run(command_in(finding["mend"], "geminga subscriptions redeliver-unacked"))
 
 
-@pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
-def test_messages_that_one_active_consumer_holds_come_again_by_reconnecting(case, kind):
-    peer = case.subscribe(kind)
-    case.publish(3)
-    peer.messages()
-    case.harness.advance(120)
-    mend = case.finding("unacknowledged")["mend"]
-    assert "redeliver-unacked" not in mend
-    case.run(command_in(mend, "geminga topics unload"))
-    assert peer.take(pb.BaseCommand.CLOSE_CONSUMER)
-
-
 @pytest.mark.parametrize("kind", TYPES)
 def test_pending_messages_are_reported_for_every_type(case, kind):
     peer = case.subscribe(kind)
