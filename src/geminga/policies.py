@@ -162,12 +162,17 @@ class AutoSubscriptionCreation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RedeliverUnacked:
-    """Geminga only: redelivery of unacknowledged messages of Shared and Key_Shared subscriptions."""
+    """Geminga only: redelivery of messages that stay unacknowledged for ``after_seconds``.
+
+    ``after_seconds`` 0: never; ``age_seconds_max`` 0: no limit on their age.
+    """
 
     after_seconds: float = 0.0
     """Seconds without acknowledgement until redelivery; 0: never."""
     messages_per_second_max: int = named("messagesPerSecondMax", 1000, minimum=1)
     """Messages that a subscription redelivers per second."""
+    age_seconds_max: int = 0
+    """Age in seconds above which messages are not redelivered; 0: no limit."""
 
 
 # --- declarations ---

@@ -48,6 +48,7 @@ def test_a_folder_is_a_path(tmp_path):
         ({"cluster": "a/b"}, "cluster"),
         ({"redeliver_unacked_after_seconds": -1}, "redeliver_unacked_after_seconds"),
         ({"redeliver_unacked_per_second_max": 0}, "redeliver_unacked_per_second_max"),
+        ({"redeliver_unacked_age_seconds_max": -1}, "redeliver_unacked_age_seconds_max"),
         ({"sync": "alwys"}, "did you mean 'always'"),
         ({"max_message_size": 10}, "max_message_size"),
         ({"keepalive_seconds": 0}, "keepalive_seconds"),

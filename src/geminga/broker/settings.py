@@ -406,6 +406,8 @@ class BrokerSettings:
     consumer needs for a message. Policies and a property of a subscription override it."""
     redeliver_unacked_per_second_max: int = setting(1_000, minimum=1)
     """Messages that a subscription redelivers per second for that reason."""
+    redeliver_unacked_age_seconds_max: int = 0
+    """Age above which messages are not redelivered for that reason; 0: no limit."""
     subscription_expiration_minutes: int = setting(0, dynamic="subscriptionExpirationTimeMinutes")
     """Delete subscriptions without consumers after this; 0 never."""
 

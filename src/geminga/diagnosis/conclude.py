@@ -605,12 +605,11 @@ class _Inquiry:
             yield _advise(text, self.unload, redelivers=held)
 
     def _redeliver(self, messages: int) -> Iterator[Advice]:
-        """Advise redelivery after a minute, where the type has it and consumers have permits for it."""
-        facts, can = self.facts, [each.permits > 0 and each.reads for each in self.receiving]
+        """Advise redelivery after a minute, where consumers have permits for it."""
+        facts = self.facts
+        can = [each.permits > 0 and each.reads for each in self.receiving]
         enough = all(can) if facts.type == "Key_Shared" else any(can)
-        if facts.type not in ("Shared", "Key_Shared"):
-            yield from self._reconnect(messages)
-        elif enough and facts.is_geminga and not facts.redeliver_after:
+        if enough and facts.is_geminga and not facts.redeliver_after:
             text = f"redeliver what is unacknowledged for {HELD_SECONDS} s"
             command = self._command("subscriptions redeliver-unacked", str(HELD_SECONDS))
             yield _advise(text, command, redeliversLater=messages)

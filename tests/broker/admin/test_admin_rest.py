@@ -190,7 +190,7 @@ def test_a_failed_forced_deletion_is_answered_with_the_reason_and_may_be_repeate
 
 POLICIES: list[tuple[str, str, Any]] = [
     ("retention", "POST", {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}),
-    ("redeliverUnacked", "POST", {"afterSeconds": 60.0, "messagesPerSecondMax": 5}),
+    ("redeliverUnacked", "POST", {"afterSeconds": 60.0, "messagesPerSecondMax": 5, "ageSecondsMax": 0}),
     ("messageTTL", "POST", 100),
     ("deduplication", "POST", True),
     ("deduplicationSnapshotInterval", "POST", 10),
@@ -532,7 +532,7 @@ def test_the_age_of_a_backlog_grows_while_the_broker_is_idle(rest, broker, names
 
 TOPIC_POLICIES: list[tuple[str, str, Any]] = [
     ("retention", "POST", {"retentionTimeInMinutes": 60, "retentionSizeInMB": 102400}),
-    ("redeliverUnacked", "POST", {"afterSeconds": 60.0, "messagesPerSecondMax": 5}),
+    ("redeliverUnacked", "POST", {"afterSeconds": 60.0, "messagesPerSecondMax": 5, "ageSecondsMax": 0}),
     ("deduplicationEnabled", "POST", True),
     ("delayedDelivery", "POST", {"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": 0}),
     ("maxMessageSize", "POST", 1000),

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from geminga.broker.delivery.compensation import PROPERTY
+from geminga.broker.delivery.compensation import PROPERTY, DeliveryMarks
 from geminga.broker.rules.policies import RuleViolation
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -14,7 +16,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
-TYPES = ("Shared", "Key_Shared")
+TYPES = ("Shared", "Key_Shared", "Exclusive", "Failover")
 
 
 def on(make_harness: Callable[..., Any], seconds: float = 10, **settings: Any) -> Any:
@@ -123,10 +125,11 @@ def test_messages_that_one_consumer_holds_go_to_another(make_harness):
     assert stats(harness)["messagesInBacklog"] == 2
 
 
-def test_nothing_is_pushed_without_permits(make_harness):
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
+def test_nothing_is_pushed_without_permits(make_harness, kind):
     harness = on(make_harness)
     producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=2)
+    peer.subscribe(TOPIC, kind=kind, permits=2)
     producer.publish(3)
     assert len(came(peer)) == 2
     harness.advance(60)
@@ -138,10 +141,11 @@ def test_nothing_is_pushed_without_permits(make_harness):
     assert came(peer) == [(0, 1)]
 
 
-def test_the_redelivery_rate_is_bounded(make_harness):
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
+def test_the_redelivery_rate_is_bounded(make_harness, kind):
     harness = on(make_harness, 4, redeliver_unacked_per_second_max=3)
     producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=1000)
+    peer.subscribe(TOPIC, kind=kind, permits=1000)
     producer.publish(20)
     came(peer)
     harness.advance(4.5)
@@ -150,10 +154,28 @@ def test_the_redelivery_rate_is_bounded(make_harness):
     assert [entry for entry, _ in came(peer)] == [3, 4, 5]
 
 
-def test_only_open_messages_of_a_batch_are_redelivered(make_harness, make_entry):
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
+def test_messages_older_than_the_age_limit_are_not_redelivered(make_harness, make_entry, kind):
+    harness = on(make_harness, 10, redeliver_unacked_age_seconds_max=60)
+    producer, peer = producer_of(harness), harness.peer()
+    producer.send(0, make_entry(publish_time=harness.now_ms - 100_000))
+    producer.send(1, make_entry(publish_time=harness.now_ms))
+    peer.subscribe(TOPIC, kind=kind, permits=1000)
+    came(peer)
+    harness.advance(13)
+    assert came(peer) == [(1, 1)]
+    harness.advance(100)
+    assert {entry for entry, _ in came(peer)} == {1}
+    assert stats(harness)["entriesTooOldToPushAgain"] == 2
+    harness.advance(1000)
+    assert came(peer) == []
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
+def test_only_open_messages_of_a_batch_are_redelivered(make_harness, make_entry, kind):
     harness = on(make_harness)
     producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=100)
+    peer.subscribe(TOPIC, kind=kind, permits=100)
     producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
     came(peer)
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b01010])
@@ -226,14 +248,34 @@ def test_nothing_runs_for_subscriptions_without_consumers(make_harness):
     assert subscription.compensation._timer is None
 
 
-@pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
-def test_nothing_is_redelivered_out_of_order(make_harness, kind):
+def test_a_rewound_exclusive_consumer_gets_no_message_twice(make_harness):
     harness = on(make_harness)
     producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind=kind)
+    peer.subscribe(TOPIC)
     producer.publish(3)
-    peer.ack((0, 2))
+    came(peer)
+    harness.advance(9)
+    peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
     assert came(peer) == [(0, 0), (1, 0), (2, 0)]
-    harness.advance(100)
+    harness.advance(9)
     assert came(peer) == []
-    assert stats(harness)["redeliverUnackedAfterSeconds"] == 0
+    harness.advance(5)
+    assert came(peer) == [(0, 1), (1, 1), (2, 1)]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 5), st.integers(1, 50)), min_size=1, max_size=300), st.floats(1, 60)
+)
+def test_recorded_send_times_are_never_too_early(steps, seconds):
+    marks = DeliveryMarks(seconds)
+    now, offset, sent = 0.0, 0, []
+    for pause, count in steps:
+        now += pause
+        offset += count
+        marks.note(now, offset)
+        sent.append((now, offset))
+        moment = now - seconds
+        told = marks.sent_before(moment)
+        true = max((upto for at, upto in sent if at <= moment), default=0)
+        early = max((upto for at, upto in sent if at <= moment - seconds / 16), default=0)
+        assert early <= told <= true

@@ -270,8 +270,8 @@ def test_compensation_passes_over_entries_whose_consumer_has_just_left(slow_retu
     assert dispatcher.replay_size < 9
     slow_return.harness.broker.scheduler.enter(slow_return.harness.now + 20)
     slow_return.other.command("flow", consumer_id=1, messagePermits=1)
-    pushed = dispatcher.push_again(slow_return.harness.now + 10, 100)
-    assert pushed == 0
+    pushed = dispatcher.push_again(slow_return.harness.now + 10, 100, lambda offset: False)
+    assert pushed.messages == 0
     assert drain(slow_return) == list(range(9))
     assert dispatcher.unacked_messages == 9
 

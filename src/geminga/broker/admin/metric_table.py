@@ -137,6 +137,8 @@ _SUBSCRIPTION: Final = (
      "Time after which unacknowledged messages are redelivered; 0: never.", "redeliverUnackedAfterSeconds"),
     ("geminga_subscription_messages_pushed_again_total", "counter", "messages",
      "Messages redelivered because no consumer acknowledged them in time.", "messagesPushedAgain"),
+    ("geminga_subscription_entries_too_old_to_push_again_total", "counter", "entries",
+     "Entries not redelivered because they are older than the policy allows.", "entriesTooOldToPushAgain"),
     ("pulsar_subscription_delayed", "gauge", "entries",
      "Delayed entries that are not due yet.", "msgDelayed"),
     ("pulsar_subscription_in_replay", "gauge", "entries", "Entries waiting for redelivery.", "msgInReplay"),

@@ -279,6 +279,7 @@ def _cursor_stats(subscription: PersistentSubscription) -> Json:
         "ackHoles": cursor.hole_count(),
         "redeliverUnackedAfterSeconds": subscription.compensation.after_seconds,
         "messagesPushedAgain": subscription.compensation.messages,
+        "entriesTooOldToPushAgain": subscription.compensation.given_up,
         "lastPushedAgainTimestamp": subscription.compensation.last_ms,
         "backlogSize": subscription.topic.ledger.size_from(cursor.mark) if backlog else 0,
         "msgBacklogNoDelayed": backlog,

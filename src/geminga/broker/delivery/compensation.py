@@ -6,8 +6,6 @@ subscription's mark-delete position, and with it the backlog quota, until produc
 compensation the broker searches for such messages before the read position and redelivers them to any
 connected consumer with permits, with a redelivery count: at least once, as after a negative acknowledgement.
 
-Exclusive and Failover subscriptions have none: their messages would arrive out of order.
-
 It is off unless the broker, the namespace, the topic or the subscription sets a time in seconds. A
 subscription sets its own with the property `PROPERTY`; ``0`` keeps compensation off. Consumers that need
 longer than that for a message get it twice: the time must exceed the slowest consumer's processing time.
@@ -16,12 +14,12 @@ longer than that for a message get it twice: the time must exceed the slowest co
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from geminga.broker.delivery.dispatcher import Dispatcher
-from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.rules.effective_policies import UnackedRedelivery
 from geminga.broker.rules.json_values import number_of
 from geminga.broker.scheduler import Scheduler, Timer
@@ -33,6 +31,8 @@ PROPERTY = "redeliver-unacked-after-seconds"
 ROUND_SECONDS_MIN, ROUND_SECONDS_MAX = 1.0, 15.0
 """Interval of rounds: a quarter of the time after which messages are redelivered, within these bounds."""
 LOG_SECONDS = 60.0
+MARKS_MAX = 64
+"""Number of marks that record a single active consumer's delivery times, per redelivery time."""
 
 _OFF = UnackedRedelivery()
 
@@ -49,11 +49,17 @@ class CompensatedSubscription(Protocol):
     @property
     def dispatcher(self) -> Dispatcher | None: ...
 
+    def published_before(self, offset: int, moment_ms: int) -> bool:
+        """Return whether an entry's publish time is earlier than ``moment_ms``."""
+
 
 class Compensation:
-    """Compensation of one subscription. ``messages`` counts since the topic was loaded."""
+    """Compensation of one subscription. ``messages`` and ``given_up`` count since the topic was loaded."""
 
-    __slots__ = ("_logged_at", "_logged_messages", "_rule", "_subscription", "_timer", "last_ms", "messages")
+    __slots__ = (
+        "_logged_at", "_logged_messages", "_rule", "_subscription", "_timer", "given_up", "last_ms",
+        "messages",
+    )  # fmt: skip
 
     def __init__(self, subscription: CompensatedSubscription) -> None:
         self._subscription = subscription
@@ -62,6 +68,7 @@ class Compensation:
         self._logged_at = 0.0
         self._logged_messages = 0
         self.messages = 0
+        self.given_up = 0
         self.last_ms = 0
 
     @property
@@ -80,12 +87,12 @@ class Compensation:
                 )
             else:
                 rule = replace(rule, after_seconds=seconds)
+        self._rule = rule
         dispatcher = self._subscription.dispatcher
-        is_shared = isinstance(dispatcher, SharedDispatcher)
-        self._rule = rule if is_shared or dispatcher is None else _OFF
-        if isinstance(dispatcher, SharedDispatcher):
+        if dispatcher is not None:
             dispatcher.note_deliveries(rule.after_seconds)
-        if not is_shared or rule.after_seconds <= 0:
+        wanted = dispatcher is not None and rule.after_seconds > 0
+        if not wanted:
             self.stop()
         elif self._timer is None:
             self._timer = self._subscription.scheduler.after(
@@ -110,17 +117,23 @@ class Compensation:
         self._timer = None
         subscription, rule = self._subscription, self._rule
         dispatcher, scheduler = subscription.dispatcher, subscription.scheduler
-        if not isinstance(dispatcher, SharedDispatcher) or rule.after_seconds <= 0:
+        if dispatcher is None or rule.after_seconds <= 0:
             return
         self._timer = scheduler.after(self._round_seconds, self._run, subscription)
         most = max(1, int(rule.messages_per_second_max * self._round_seconds))
-        pushed = dispatcher.push_again(scheduler.now - rule.after_seconds, most)
-        if pushed:
-            self.messages += pushed
+        oldest_ms = scheduler.now_ms - rule.age_seconds_max * 1000 if rule.age_seconds_max else 0
+        pushed = dispatcher.push_again(
+            scheduler.now - rule.after_seconds,
+            most,
+            lambda offset: bool(oldest_ms) and subscription.published_before(offset, oldest_ms),
+        )
+        self.given_up += pushed.given_up
+        if pushed.messages:
+            self.messages += pushed.messages
             self.last_ms = scheduler.now_ms
             scheduler.event_log.tell(
                 "pushed-again", scheduler.now_ms, subscription.topic_text, subscription.name,
-                count=pushed, unit="messages",
+                count=pushed.messages, unit="messages",
                 text=f"not acknowledged within {rule.after_seconds:g} s",
             )  # fmt: skip
             self._log(scheduler.now)
@@ -135,3 +148,36 @@ class Compensation:
             self._rule.after_seconds,
         )
         self._logged_at, self._logged_messages = now, self.messages
+
+
+class DeliveryMarks:
+    """Times at which a single active consumer had been sent entries up to an offset, in a few marks."""
+
+    __slots__ = ("_marks", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._marks: deque[tuple[float, float, int]] = deque()
+
+    def note(self, now: float, offset: int) -> None:
+        """Record that everything below ``offset`` has been sent by now."""
+        marks = self._marks
+        if marks and now - marks[-1][0] < self._seconds / MARKS_MAX:
+            marks[-1] = marks[-1][0], now, offset
+        else:
+            marks.append((now, now, offset))
+            if len(marks) > 2 * MARKS_MAX:
+                marks.popleft()
+
+    def sent_before(self, moment: float) -> int:
+        """Return the offset below which everything was sent at ``moment`` or earlier."""
+        marks, found = self._marks, 0
+        while marks and marks[0][1] <= moment:
+            found = marks[0][2]
+            if (len(marks) > 1 and marks[1][1] > moment) or len(marks) == 1:
+                break
+            marks.popleft()
+        return found
+
+    def clear(self) -> None:
+        self._marks.clear()

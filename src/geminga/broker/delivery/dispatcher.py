@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from geminga.broker.compacted_view import CompactedLedger, Position
@@ -72,6 +73,19 @@ class DispatchedSubscription(Protocol):
 
     @property
     def topic(self) -> SubscribedTopic: ...
+
+
+TooOld = Callable[[int], bool]
+"""Returns whether the entry at an offset is too old to be redelivered."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class RedeliveryRound:
+    """Result of one round."""
+
+    messages: int = 0
+    given_up: int = 0
+    """Entries that are too old and not redelivered."""
 
 
 class Dispatcher(ABC):
@@ -312,6 +326,14 @@ class Dispatcher(ABC):
     @abstractmethod
     def redeliver_all(self, consumers: Collection[Consumer]) -> None:
         """Redeliver everything that these consumers have not acknowledged."""
+
+    @abstractmethod
+    def note_deliveries(self, seconds: float) -> None:
+        """Keep the times of deliveries for ``seconds`` from now on; 0 discards them."""
+
+    @abstractmethod
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
+        """Redeliver what is open since ``delivered_before``, within permits and ``messages_max``."""
 
     def close(self) -> None:
         """Release everything after the last consumer has left."""

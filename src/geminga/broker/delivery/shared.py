@@ -10,7 +10,13 @@ from itertools import islice
 
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.delayed import DELAYED_MAX, DelayedEntries
-from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Dispatcher
+from geminga.broker.delivery.dispatcher import (
+    ENTRIES_PER_READ_MAX,
+    DispatchedSubscription,
+    Dispatcher,
+    RedeliveryRound,
+    TooOld,
+)
 from geminga.broker.entries import count_of, head_of, may_be_delayed_or_chunk
 from geminga.wire.metadata import EntryHead
 
@@ -449,7 +455,6 @@ class SharedDispatcher(Dispatcher):
 
     # --- what stays unacknowledged ---
     def note_deliveries(self, seconds: float) -> None:
-        """Keep the times of deliveries for ``seconds`` from now on; 0 discards them."""
         if seconds <= 0:
             self._sent_at = None
         elif self._sent_at is None:
@@ -460,13 +465,12 @@ class SharedDispatcher(Dispatcher):
         if self._sent_at:
             self._sent_at.pop(offset, None)
 
-    def push_again(self, delivered_before: float, messages_max: int) -> int:
-        """Redeliver what is open since ``delivered_before``, within permits and ``messages_max``; return the
-        number of messages."""
-        pushed = 0
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
+        pushed = RedeliveryRound()
         if not self._sent_at or not any(each.permits > 0 and each.output.writable for each in self.consumers):
             return pushed
         again: dict[Consumer, list[int]] = {}
+        left: list[int] = []
         # In the order of the deliveries: redelivered entries move to the end.
         for offset, sent_at in self._sent_at.items():
             if sent_at > delivered_before:
@@ -474,11 +478,17 @@ class SharedDispatcher(Dispatcher):
             holder = self.holder_of(offset)
             if holder is None:
                 continue
+            if too_old(offset):
+                left.append(offset)
+                continue
             messages = holder.pending[offset]
-            if pushed and pushed + messages > messages_max:
+            if pushed.messages and pushed.messages + messages > messages_max:
                 break
-            pushed += messages
+            pushed.messages += messages
             again.setdefault(holder, []).append(offset)
+        for offset in left:
+            del self._sent_at[offset]
+        pushed.given_up = len(left)
         for consumer, offsets in again.items():
             self.redeliver(consumer, offsets)
         return pushed

@@ -6,8 +6,15 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Sequence
 
 from geminga.broker.compacted_view import CompactedLedger, CompactedScan
+from geminga.broker.delivery.compensation import DeliveryMarks
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Dispatcher
+from geminga.broker.delivery.dispatcher import (
+    ENTRIES_PER_READ_MAX,
+    DispatchedSubscription,
+    Dispatcher,
+    RedeliveryRound,
+    TooOld,
+)
 from geminga.broker.entries import message_count
 from geminga.broker.scheduler import Timer
 from geminga.errors import StoreError
@@ -16,6 +23,9 @@ from geminga.wire.hashing import MURMUR3_SIZE, murmur3_32, murmur3_32_numbered
 _RING_POINTS = 100
 _Rank = tuple[int, int, str, int, Consumer]
 """Priority, distance on the hash ring, name, number in the order of arrival, consumer."""
+_NEVER = float("inf")
+PUSHED_REMEMBERED_MAX = 100_000
+"""Redelivered entries whose time and count are kept; the oldest are dropped."""
 
 
 class SingleActiveDispatcher(Dispatcher):
@@ -30,6 +40,8 @@ class SingleActiveDispatcher(Dispatcher):
         self._started: set[Consumer] = set()
         self.active: Consumer | None = None
         self._switch: Timer | None = None
+        self._marks: DeliveryMarks | None = None
+        self._again: dict[int, tuple[float, int]] = {}
         self._compacted: CompactedScan | None = None
         self._is_placed = False
 
@@ -111,6 +123,8 @@ class SingleActiveDispatcher(Dispatcher):
             if not self._send_run(consumer, offset, found, consumer.permits):
                 self._send_each(consumer, offset, found)
             self._entries_left -= self.read_offset - offset
+            if self._marks is not None:
+                self._marks.note(self.scheduler.now, self.read_offset)
             self.subscription.last_consumed_ms = self.scheduler.now_ms
             consumer.delivered(self.scheduler.now_ms)
 
@@ -228,6 +242,56 @@ class SingleActiveDispatcher(Dispatcher):
         self.read_offset = self.cursor.next_open(self.cursor.mark)
         self._leave_compacted()
         self._is_placed = False
+        self._again.clear()
+        if self._marks is not None:
+            self._marks.clear()
+
+    # --- what stays unacknowledged ---
+    def note_deliveries(self, seconds: float) -> None:
+        if seconds <= 0:
+            self._marks = None
+        elif self._marks is None:
+            self._marks = DeliveryMarks(seconds)
+            self._marks.note(self.scheduler.now, self.read_offset)
+
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
+        pushed, consumer, cursor = RedeliveryRound(), self.active, self.cursor
+        if self._marks is None or consumer is None or self._switch is not None:
+            return pushed
+        for offset in [at for at in self._again if cursor.is_acknowledged(at)]:
+            del self._again[offset]
+        stop = min(self._marks.sent_before(delivered_before), self.read_offset)
+        offset = cursor.next_open(cursor.mark)
+        while offset < stop and consumer.permits > 0 and consumer.output.writable:
+            sent_at, count = self._again.get(offset, (0.0, 0))
+            if sent_at <= delivered_before:
+                if too_old(offset):
+                    pushed.given_up += 1
+                    self._again[offset] = (_NEVER, count)
+                elif not self._push(consumer, offset, count + 1, messages_max, pushed):
+                    break
+            offset = cursor.next_open(offset + 1)
+        return pushed
+
+    def _push(
+        self, consumer: Consumer, offset: int, count: int, messages_max: int, pushed: RedeliveryRound
+    ) -> bool:
+        """Redeliver an entry; False if it cannot be read now, or the round has sent enough."""
+        place, found = self._read(offset, 1)
+        if not found or place != offset:
+            return False
+        entry = found[0]
+        ack_set = self.cursor.ack_words(offset)
+        messages = self.cursor.open_messages(offset) if ack_set else message_count(entry)
+        if pushed.messages and pushed.messages + messages > messages_max:
+            return False
+        consumer.send(*self.topic.ledger.position(offset), entry, messages, count, ack_set)
+        pushed.messages += messages
+        self._again.pop(offset, None)
+        self._again[offset] = (self.scheduler.now, count)
+        if len(self._again) > PUSHED_REMEMBERED_MAX:
+            del self._again[next(iter(self._again))]
+        return True
 
     def close(self) -> None:
         super().close()

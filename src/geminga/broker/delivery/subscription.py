@@ -634,12 +634,21 @@ class PersistentSubscription:
             return -1
         if self._oldest[0] != offset:
             try:
-                published_ms = position_lookup.publish_time(self.topic.ledger, offset, self.scheduler.now_ms)
-                self._oldest = offset, published_ms
+                self._oldest = offset, self._published_ms(offset)
             except StoreError:
                 return -1
         published_ms = self._oldest[1]
         return max(0, self.scheduler.now_ms - published_ms) // 1000 if published_ms else -1
+
+    def published_before(self, offset: int, moment_ms: int) -> bool:
+        """Return whether an entry's publish time is earlier than ``moment_ms``."""
+        try:
+            return 0 < self._published_ms(offset) < moment_ms
+        except StoreError:
+            return False
+
+    def _published_ms(self, offset: int) -> int:
+        return position_lookup.publish_time(self.topic.ledger, offset, self.scheduler.now_ms)
 
     @property
     def acknowledged_behind(self) -> int:

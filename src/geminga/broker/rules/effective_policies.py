@@ -30,6 +30,8 @@ class UnackedRedelivery:
 
     after_seconds: float = 0.0
     messages_per_second_max: int = 1_000
+    age_seconds_max: int = 0
+    """Older messages are not redelivered; 0 is no limit."""
 
 
 def _first(*path: str, setting: str = "", default: Any = None, applied: bool = True, scale: int = 0) -> Any:
@@ -236,6 +238,7 @@ def resolve(settings: BrokerSettings, *layers: Mapping[str, Any]) -> Policies:
             messages_per_second_max=redelivery.get(
                 "messagesPerSecondMax", settings.redeliver_unacked_per_second_max
             ),
+            age_seconds_max=redelivery.get("ageSecondsMax", settings.redeliver_unacked_age_seconds_max),
         ),
         schema_compatibility_strategy=_DEFAULT_STRATEGY if strategy == "UNDEFINED" else strategy,
         offload_threshold_bytes=look.offload(
