@@ -266,14 +266,22 @@ def test_little_free_space_limits_pending_bytes(room):
     assert room.harness.broker.backpressure.pending_bytes_max == pytest.approx(2 * MIB, rel=0.01)
 
 
-def test_the_write_rate_is_reported(room):
+def test_the_write_rate_is_reported_and_excessive_retention_logged(room, caplog):
     room.leave(7 * MIB)
+    assert not room.guard.overflows
     for _ in range(10):
         publish(room, TOPIC, 20)
         room.look()
     rate = room.guard.bytes_per_second
     assert 5_000 < rate < 50_000
+    assert room.guard.overflows
     assert room.guard.described()["secondsToLowWater"] == pytest.approx(4 * MIB / rate, rel=0.2)
+    warnings = [
+        record.message for record in caplog.records if "a second the disk is full in" in record.message
+    ]
+    assert len(warnings) == 1
+    assert "for 7 days" in warnings[0]
+    assert "then the oldest of them are deleted earlier" in warnings[0]
     assert "publishing stops below 1 MiB" in room.guard.start_line()
 
 

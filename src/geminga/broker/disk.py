@@ -13,7 +13,7 @@ The disk is the file system of the data folder, or ``disk_limit_bytes`` of it. T
 Pending entries may take at most half of the space above the mark, so that a burst does not exceed it by far.
 
 All changes of the level are automatic: the disk is checked after writes, every second while space is low, and
-every 15 seconds otherwise. The rate of writing is measured, to tell when the mark will be reached.
+every 15 seconds otherwise. The rate of writing is measured, and a warning logged if retention would not fit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RATE_SECONDS: Final = 300.0
 RATE_SECONDS_MIN: Final = 30.0
 """Shortest period for a rate."""
 WARNING_SECONDS: Final = 600.0
-"""Interval of the warning that space is low."""
+"""Interval of the warning that retention will not fit."""
 UNDER_WAY_MIN: Final = 64 * 1024
 """Bytes of pending entries that are always allowed."""
 
@@ -69,7 +69,7 @@ class DiskGuard:
         self._backpressure = backpressure
         self._space: FreeSpace | None = None
         self._samples: deque[tuple[float, int]] = deque()
-        self._told_low_at = -INFINITY
+        self._warned_at = self._told_low_at = -INFINITY
         self.level = DiskLevel.PLENTY
         self.refusal = ""
         """Reason why publishing is refused; empty while it is not."""
@@ -179,6 +179,8 @@ class DiskGuard:
         self._sample()
         if short:
             self._press()
+        else:
+            self._forecast()
 
     def _press(self) -> None:
         """Delete retained messages early, unless space of deleted files is still being freed."""
@@ -216,8 +218,33 @@ class DiskGuard:
         space, rate = self._space, self.bytes_per_second
         return max(0, space.free_bytes - self.mark) / rate if space is not None and rate > 0 else INFINITY
 
+    @property
+    def overflows(self) -> bool:
+        """Whether retention, at the present rate, keeps more than fits on the disk."""
+        space, minutes = self._space, self._settings.retention_minutes
+        if space is None or minutes == 0 or self.bytes_per_second <= 0:
+            return False
+        megabytes = self._settings.retention_megabytes_default
+        if minutes < 0:
+            return megabytes < 0
+        return self.bytes_per_second * minutes * 60 > space.used_bytes + space.free_bytes - self.mark
+
+    def _forecast(self) -> None:
+        now = self._scheduler.now
+        if not self.overflows or now - self._warned_at < WARNING_SECONDS:
+            return
+        self._warned_at = now
+        gives_way = self._settings.disk_retention_gives_way and self._settings.retention_minutes > 0
+        log.warning(
+            "at %s a second the disk is full in %s, long before retention allows deleting messages (%s): "
+            "%s. Shorten retention, limit it by size (retention_megabytes) or use a larger disk",
+            amount(self.bytes_per_second), duration(self.seconds_left),
+            retention_text(self._settings.retention_minutes),
+            "then the oldest of them are deleted earlier" if gives_way else "then publishing stops",
+        )  # fmt: skip
+
     def use(self, settings: BrokerSettings) -> None:
-        """Use changed settings."""
+        """Use changed settings for forecasts and log lines."""
         self._settings = settings
 
     # --- reports ---
@@ -251,6 +278,7 @@ class DiskGuard:
             "lowWaterBytes": self.mark,
             "writtenBytesPerSecond": round(self.bytes_per_second),
             "secondsToLowWater": None if left == INFINITY else round(left),
+            "retentionOverflows": self.overflows,
         }
 
 

@@ -232,6 +232,9 @@ _STORE: Final = (
     ("geminga_disk_seconds_to_low_water", "gauge", "seconds",
      "Time until the low-water mark is reached at the present growth; +Inf: never."),
     ("geminga_publishing_refused", "gauge", "0 or 1", "1: publishing is refused because the disk is full."),
+    ("geminga_retention_overflows", "gauge", "0 or 1",
+     "1: at the present write rate, the data that retention keeps does not fit on the "
+     "disk.", "disk.retentionOverflows"),
     ("geminga_retention_gave_way_ledgers_total", "counter", "ledgers",
      "Acknowledged ledgers deleted before the end of their retention to free disk space.",
      "disk.gaveWayLedgers"),
