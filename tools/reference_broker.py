@@ -78,7 +78,7 @@ def _success(handler: Any) -> int | str:
     tree = ast.parse(textwrap.dedent(inspect.getsource(handler)))
     found = 204 if returned == "None" else 200
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "done_answer":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("done_answer", "http.done_answer"):
             found = 204
             if node.args and isinstance(node.args[0], ast.Constant):
                 found = int(str(node.args[0].value))

@@ -174,7 +174,7 @@ class Peer:
     def disconnect(self) -> None:
         self.is_closed = True
         self.writable = False
-        self.session.hung_up(self.harness.now)
+        self.session.closed(self.harness.now)
         if self.harness.auto_poll:
             self.harness.poll()
 
@@ -239,7 +239,7 @@ class Harness:
 
     @property
     def gone(self) -> set[Any]:
-        """Sessions of disconnected peers whose commands or handles are still worked on."""
+        """Sessions of disconnected peers whose producers and consumers are not all closed yet."""
         return self.broker._services.gone
 
     @property

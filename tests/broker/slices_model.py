@@ -324,7 +324,7 @@ class Client(Asking):
             return len(receipts) == count or bool(peer.take(Command.CLOSE_PRODUCER))
 
         if self.random.random() < 0.1:
-            peer.disconnect()  # what it had sent is still taken in, or not: the topic may be unloaded
+            peer.disconnect()  # what it had sent is taken in or dropped
             self.world.harness.settle()
         else:
             yield all_receipted

@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import batch_rewrite
 from geminga.broker.batch_rewrite import STEP_MESSAGES, OpenedBatch, opened, rebatched
 from geminga.broker.cooperative import at_once
 from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.varint import varint
 from tests.broker.batch_model import Keyed, open_batch
 
 CODECS = (pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY)
@@ -79,64 +77,7 @@ def test_messages_are_found_as_protobuf_finds_them():
         assert check(entry_of(messages, compression=CODECS[number % 5]))
 
 
-def test_messages_whose_metadata_end_with_a_size_need_no_protobuf(monkeypatch):
-    """Those without sequence ids, those with one, and what an earlier compaction left out."""
-    monkeypatch.setattr(batch_rewrite, "parse", None)
-    for size in (1, 127, 128, 16_383):
-        for fields in ({}, {"sequence_id": 7}, {"event_time": 3}):
-            single = pb.SingleMessageMetadata(partition_key="k", payload_size=size, **fields)
-            data = single.SerializeToString()
-            entry = entry_of([len(data).to_bytes(4, "big") + data + bytes(size)] * 3)
-            assert check(entry)
-            left = at_once(rebatched(entry, 0b100))
-            assert check(left)
-            found = at_once(opened(left))
-            assert found is not None
-            assert found.keys == [None, None, b"k"]
-
-
-def test_fields_may_come_in_any_order_and_more_than_once():
-    """The last occurrence of a field counts, as for consumers."""
-    random = Random(9)
-    texts = (
-        (0x12, (b"x", b"key", b"")),
-        (0x0A, (b"\x0a\x01p\x12\x01v",)),
-        (0x3A, (b"o",)),
-        (99 << 3 | 2, (b"?",)),
-    )
-    numbers = (
-        (0x20, (0, 1)),
-        (0x28, (3, 1 << 40)),
-        (0x30, (0, 1)),
-        (0x40, (0x12, 0x18, 0x20, 1 << 30)),
-        (98 << 3, (5,)),
-    )
-    for _ in range(400):
-        messages = []
-        for _ in range(5):
-            size = random.choice([0, 1, 3, 200])
-            fields = [varint(0x18) + varint(size)]
-            for _ in range(random.randrange(5)):
-                if random.random() < 0.5:
-                    tag, values = random.choice(texts)
-                    value = random.choice(values)
-                    fields.append(varint(tag) + varint(len(value)) + value)
-                else:
-                    tag, found = random.choice(numbers)
-                    fields.append(varint(tag) + varint(random.choice(found)))
-            random.shuffle(fields)
-            if random.random() < 0.2:
-                fields.insert(0, varint(0x18) + varint(7))
-            if random.random() < 0.5:
-                fields.insert(0, b"\x12\x01k")
-            data = b"".join(fields)
-            messages.append(len(data).to_bytes(4, "big") + data + bytes(size))
-        assert check(entry_of(messages))
-
-
 def test_damaged_batches_are_detected_as_by_protobuf():
-    """The reader agrees with protobuf wherever protobuf can parse. It does not check the fields behind the
-    size in a message's metadata: the consumer parses those."""
     random = Random(6)
     read = 0
     for _ in range(4_000):
@@ -148,11 +89,7 @@ def test_damaged_batches_are_detected_as_by_protobuf():
         metadata = parse_entry(entry).metadata
         metadata.num_messages_in_batch = 3
         entry = build_entry(metadata.SerializeToString(), bytes(parse_entry(entry).payload))
-        found, expected = at_once(opened(entry)), open_batch(entry)
-        if expected is not None:
-            read += 1
-            assert found is not None
-            assert list(found.starts) == expected.starts
+        read += check(entry)
     assert read > 500
 
 

@@ -54,7 +54,7 @@ class Silent(Peer):
     def disconnect(self) -> None:
         assert isinstance(self.harness, Stepped)
         self.is_closed, self.writable = True, False
-        self.harness.entry(lambda: self.session.hung_up(self.harness.now))
+        self.harness.entry(lambda: self.session.closed(self.harness.now))
         self.harness.poll()
 
     def commands(self, body: str, fields: Iterable[dict[str, Any]]) -> None:

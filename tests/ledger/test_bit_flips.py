@@ -18,13 +18,7 @@ import pytest
 
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
-from geminga.ledger.format import (
-    CHECKPOINT,
-    FILE_HEADER_BYTES,
-    GROUP_HEADER_BYTES,
-    OFFSET_MASK,
-    RECORD_BYTES,
-)
+from geminga.ledger.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, OFFSET_MASK, RECORD_BYTES, RecordKind
 from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.log import LogFiles, read_directory, scan_headers
 from geminga.ledger.settings import StoreSettings
@@ -215,11 +209,11 @@ def find_log_bytes(disk: SimulatedDisk) -> Iterator[LogByte]:
             yield LogByte(start + index, -1, index)
         start += GROUP_HEADER_BYTES + len(directory.kinds) * RECORD_BYTES
         for kind, size in zip(directory.kinds, directory.sizes, strict=True):
-            if operation >= 0 and kind != CHECKPOINT:
+            if operation >= 0 and kind != RecordKind.CHECKPOINT:
                 for index in range(size):
                     yield LogByte(start + index, operation, index)
             start += size
-            operation += kind != CHECKPOINT
+            operation += kind != RecordKind.CHECKPOINT
     assert operation == len(OPERATIONS)
 
 

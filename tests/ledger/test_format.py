@@ -15,7 +15,7 @@ POSITION = (3 << 32) | 64
 
 def encode(payloads: list[bytes]) -> bytes:
     directory = layout.Directory(
-        bytes([layout.ENTRY] * len(payloads)),
+        bytes([layout.RecordKind.ENTRY] * len(payloads)),
         array("I", map(len, payloads)),
         array("I", map(crc32c, payloads)),
         array("Q", [7] * len(payloads)),

@@ -6,7 +6,7 @@ import pytest
 
 from geminga.errors import StoreStopped
 from geminga.ledger.filesystem import FileSystem
-from geminga.ledger.format import CHECKPOINT, ENTRY
+from geminga.ledger.format import RecordKind
 from geminga.ledger.journal import FailedRecords, Journal
 from geminga.ledger.log import Group, LogEnd, LogWriter
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
@@ -24,12 +24,7 @@ class Clock:
 
 def make_writer(filesystem: FileSystem) -> LogWriter:
     return LogWriter(
-        filesystem,
-        "/store",
-        bytes(16),
-        end=LogEnd(),
-        file_bytes_max=1 << 20,
-        preallocate_bytes=0,
+        filesystem, "/store", bytes(16), end=LogEnd(), file_bytes_max=1 << 20, preallocate_bytes=0
     )
 
 
@@ -58,7 +53,7 @@ def filesystem():
     return filesystem
 
 
-def add(journal: Journal, count: int, size: int, kind: int = ENTRY) -> None:
+def add(journal: Journal, count: int, size: int, kind: int = RecordKind.ENTRY) -> None:
     for number in range(count):
         journal.pending.append((kind, 1, number, bytes(size), None))
 
@@ -97,14 +92,14 @@ def test_a_checkpoint_is_the_last_record_of_its_group(filesystem):
     for sizes, expected in (((2, 3), [3, 3]), ((9, 1), [3, 3, 4, 1])):
         add(journal, sizes[0], 300)
         journal.checkpoint_pending = True
-        add(journal, 1, 0, CHECKPOINT)
+        add(journal, 1, 0, RecordKind.CHECKPOINT)
         add(journal, sizes[1], 300)
         while journal.commit():
             pass
         groups = list(journal.completed)
         kinds = [group.kinds for group in groups if isinstance(group, Group)]
-        assert sum(CHECKPOINT in each for each in kinds) == 1
-        assert all(CHECKPOINT not in each[:-1] for each in kinds)
+        assert sum(RecordKind.CHECKPOINT in each for each in kinds) == 1
+        assert all(RecordKind.CHECKPOINT not in each[:-1] for each in kinds)
         assert sizes_of(journal) == expected
         assert not journal.checkpoint_pending
 
@@ -125,7 +120,7 @@ def test_never_syncs_but_for_checkpoints(filesystem):
     journal.commit()
     assert journal.syncs == 0
     journal.checkpoint_pending = True
-    add(journal, 1, 0, CHECKPOINT)
+    add(journal, 1, 0, RecordKind.CHECKPOINT)
     journal.commit()
     assert journal.syncs == 1
 
@@ -157,7 +152,7 @@ def test_the_thread_writes_all_before_it_stops(filesystem):
     journal = make_journal(filesystem, signal=ready.set)
     journal.start()
     for number in range(2000):
-        journal.pending.append((ENTRY, 1, number, b"entry", None))
+        journal.pending.append((RecordKind.ENTRY, 1, number, b"entry", None))
         if journal.idle:
             journal.wake()
     journal.stop()

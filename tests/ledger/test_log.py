@@ -3,21 +3,8 @@ import errno
 import pytest
 
 from geminga.errors import StoreDamaged
-from geminga.ledger.format import (
-    CREATE,
-    ENTRY,
-    FILE_HEADER_BYTES,
-    OFFSET_BITS,
-    GroupHeader,
-)
-from geminga.ledger.log import (
-    Gap,
-    LogEnd,
-    LogFiles,
-    LogWriter,
-    Record,
-    scan_headers,
-)
+from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_BITS, GroupHeader, RecordKind
+from geminga.ledger.log import Gap, LogEnd, LogFiles, LogWriter, Record, scan_headers
 from geminga.wire.checksum import crc32c
 from tests.support.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
 
@@ -44,7 +31,7 @@ def make_writer(filesystem: FaultyFileSystem, *, preallocate_bytes: int = 0) -> 
 
 
 def record(number: int, size: int = 500) -> Record:
-    return ENTRY, 1, number, bytes([number]) * size, None
+    return RecordKind.ENTRY, 1, number, bytes([number]) * size, None
 
 
 def test_a_group_larger_than_a_file_gets_a_file_of_its_own(filesystem):
@@ -57,8 +44,8 @@ def test_a_group_larger_than_a_file_gets_a_file_of_its_own(filesystem):
 def test_a_creation_that_is_written_again_does_not_lower_the_next_ledger_id(filesystem):
     """Rewriting and adoption repeat creations of old ledgers; the ids of newer ones must not be reused."""
     writer = make_writer(filesystem)
-    writer.write([(CREATE, 9, 0, b"new", None)])
-    writer.write([(CREATE, 2, 0, b"old", None)])
+    writer.write([(RecordKind.CREATE, 9, 0, b"new", None)])
+    writer.write([(RecordKind.CREATE, 2, 0, b"old", None)])
     assert writer.next_ledger_id == 10
 
 
@@ -100,18 +87,13 @@ def test_entries_of_wider_items_are_refused(filesystem):
     writer = make_writer(filesystem)
     wide = memoryview(bytes(80)).cast("Q")
     with pytest.raises(ValueError, match="single bytes"):
-        writer.write([(ENTRY, 1, 0, wide, None), record(1, 20_000)])
+        writer.write([(RecordKind.ENTRY, 1, 0, wide, None), record(1, 20_000)])
 
 
 @pytest.mark.parametrize("short_of_boundary", [*range(-60, 130, 9), 4096])
 def test_a_group_behind_a_long_gap_is_found_at_every_offset(filesystem, short_of_boundary):
     writer = LogWriter(
-        filesystem,
-        "/store",
-        STORE_ID,
-        end=LogEnd(),
-        file_bytes_max=8 << 20,
-        preallocate_bytes=0,
+        filesystem, "/store", STORE_ID, end=LogEnd(), file_bytes_max=8 << 20, preallocate_bytes=0
     )
     damaged = writer.write([record(1, (1 << 20) - short_of_boundary)])
     following = writer.write([record(2)])

@@ -4,7 +4,7 @@ from geminga.errors import LedgerNotFound
 from geminga.ledger.api import StoredLedger
 from geminga.ledger.catalog import Catalog
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.format import CREATE, DELETE_LEDGER, ENTRY, MOVED
+from geminga.ledger.format import RecordKind
 from geminga.ledger.index import LedgerState
 from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.replay import LogReplay
@@ -31,7 +31,11 @@ def replay(state: StoreState, *records: tuple[int, int, int, bytes]) -> list[Led
 def test_entries_may_come_before_their_ledgers_creation(state):
     """A creation written again by rewriting is behind the entries of its ledger."""
     assert not replay(
-        state, (ENTRY, 5, 0, b"a"), (ENTRY, 5, 1, b"b"), (CREATE, 5, 0, b"owner"), (ENTRY, 5, 2, b"c")
+        state,
+        (RecordKind.ENTRY, 5, 0, b"a"),
+        (RecordKind.ENTRY, 5, 1, b"b"),
+        (RecordKind.CREATE, 5, 0, b"owner"),
+        (RecordKind.ENTRY, 5, 2, b"c"),
     )
     (info,) = state.ledgers.owned("owner")
     assert (info.ledger_id, info.entries, info.size_bytes) == (5, 3, 3)
@@ -39,7 +43,13 @@ def test_entries_may_come_before_their_ledgers_creation(state):
 
 
 def test_moved_entries_may_come_before_those_they_follow(state):
-    replay(state, (CREATE, 1, 0, b"o"), (ENTRY, 1, 2, b"c"), (MOVED, 1, 0, b"a"), (MOVED, 1, 1, b"b"))
+    replay(
+        state,
+        (RecordKind.CREATE, 1, 0, b"o"),
+        (RecordKind.ENTRY, 1, 2, b"c"),
+        (RecordKind.MOVED, 1, 0, b"a"),
+        (RecordKind.MOVED, 1, 1, b"b"),
+    )
     ledger = state.ledgers.ledger(1)
     assert list(ledger.tail.sizes) == [1, 1, 1]
     assert 0 not in ledger.tail.positions
@@ -48,7 +58,11 @@ def test_moved_entries_may_come_before_those_they_follow(state):
 
 def test_a_deletion_written_again_deletes_records_of_older_files(state):
     assert not replay(
-        state, (ENTRY, 1, 0, b"a"), (DELETE_LEDGER, 1, 0, b""), (ENTRY, 1, 1, b"b"), (CREATE, 1, 0, b"o")
+        state,
+        (RecordKind.ENTRY, 1, 0, b"a"),
+        (RecordKind.DELETE_LEDGER, 1, 0, b""),
+        (RecordKind.ENTRY, 1, 1, b"b"),
+        (RecordKind.CREATE, 1, 0, b"o"),
     )
     assert state.ledgers.owned("o") == []
     with pytest.raises(LedgerNotFound):
@@ -56,7 +70,7 @@ def test_a_deletion_written_again_deletes_records_of_older_files(state):
 
 
 def test_ledgers_whose_creation_is_lost_are_returned(state):
-    (orphan,) = replay(state, (ENTRY, 7, 0, b"a"))
+    (orphan,) = replay(state, (RecordKind.ENTRY, 7, 0, b"a"))
     assert (orphan.ledger_id, orphan.next_entry) == (7, 1)
     assert state.ledgers.next_id == 8
     assert state.ledgers.owned(NOBODY) == [StoredLedger(7, NOBODY, 1, 1)]
@@ -83,7 +97,7 @@ def test_a_ledger_deleted_during_a_checkpoint_is_still_in_it(state, tmp_path):
 
 
 def test_doubted_ledgers_skip_ids_that_may_be_lost(state):
-    replay(state, (CREATE, 0, 0, b"o"), (ENTRY, 0, 0, b"a"))
+    replay(state, (RecordKind.CREATE, 0, 0, b"o"), (RecordKind.ENTRY, 0, 0, b"a"))
     state.ledgers.cast_doubt(0)
     assert not state.ledgers.ledger(0).doubted
     state.ledgers.cast_doubt(10)

@@ -21,7 +21,7 @@ from geminga.ledger.damage import EntriesDamaged
 from geminga.ledger.filesystem import RealFile, RealFileSystem
 from geminga.ledger.folder import discard_catalog
 from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, file_name
-from geminga.ledger.inspection import inspect, repair
+from geminga.ledger.inspection import inspect
 from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.offloading import OffloadFailed, Offloading
 from geminga.ledger.settings import StoreSettings
@@ -405,34 +405,6 @@ def test_a_check_reports_offloaded_ledgers_and_damaged_files():
     assert "belongs to no ledger; the store has no record of it" in over
 
 
-def test_a_record_lost_to_damage_is_restored_from_the_manifest():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
-    store.keys.put(f"topic/{TOPIC}", b"{}")
-    for ledger_id in kept:
-        offload(store, ledger_id)
-    first, second = kept
-    store.delete_ledgers([second])  # a deletion on purpose, with a crash before the file is gone
-    store.poll()
-    for key in [*store.keys.names("offloaded/"), *store.keys.names("offloaded-by/")]:
-        store.keys.delete(key)  # a loss by damage
-    store.local.poll()
-    store.local.close()  # type: ignore[attr-defined]
-    filesystem = FaultyFileSystem(disk)
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
-    report = inspect("/store", filesystem=filesystem, place=place)  # type: ignore[arg-type]
-    assert [each.record.ledger for each in report.forgotten] == [first]
-    assert not report.is_well
-    assert repair("/store", report, filesystem=filesystem, place=place) == []  # type: ignore[arg-type]
-    store = open_store(FaultyFileSystem(disk))
-    settle(store)
-    assert read(store, first) == kept[first]
-    assert [info.ledger_id for info in store.ledgers(TOPIC)] == [first]
-    check_tier(store, disk)
-    store.close()
-
-
 def test_wrong_bytes_are_read_again_before_they_are_given_up(monkeypatch):
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
@@ -643,32 +615,7 @@ def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted():
     store.close()
 
 
-def test_a_ledger_whose_record_is_lost_stays_in_the_manifest_until_repaired():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
-    store.keys.put(f"topic/{TOPIC}", b"{}")
-    first, second = kept
-    offload(store, first)
-    store.close()
-    filesystem = FaultyFileSystem(disk)
-    discard_catalog(filesystem, "/store")  # type: ignore[arg-type]
-    content = next(disk.content(path) for path in disk.names if path.startswith("/store/log"))
-    content[bytes(content).index(b'{"ledger": 0, "offset"') + 5] ^= 0xFF
-    store = open_store(filesystem)
-    assert store.tier.offloaded(TOPIC) == []
-    offload(store, second)
-    store.close()
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
-    report = inspect("/store", filesystem=filesystem, place=place)  # type: ignore[arg-type]
-    assert [each.record.ledger for each in report.forgotten] == [first]
-    repair("/store", report, filesystem=filesystem, place=place)  # type: ignore[arg-type]
-    store = open_store(FaultyFileSystem(disk))
-    assert {each: read(store, each) for each in kept} == kept
-    store.close()
-
-
-def test_a_repair_ignores_manifest_records_of_reused_ledger_ids():
+def test_a_backup_ignores_manifest_records_of_reused_ledger_ids():
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -680,8 +627,6 @@ def test_a_repair_ignores_manifest_records_of_reused_ledger_ids():
     store.close()
     place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
     for _ in range(2):
-        report = inspect("/copy", filesystem=filesystem, place=place)  # type: ignore[arg-type]
-        assert report.forgotten == []
         local = FileStore.open("/copy", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
         store = TieredStore(local, place, threads=False)
         kept = fill(store, 1)

@@ -98,16 +98,6 @@ def test_a_manifest_lists_exactly_the_ledgers_after_any_changes(seed, monkeypatc
         assert {path.rpartition("/")[2] for path in place.files} == manifest.files_of(place, TOPIC)
 
 
-def test_the_first_version_is_read_and_replaced():
-    place = Memory()
-    kept = [ledger(number).as_json() for number in range(70)]
-    place.files[HEAD] = json.dumps({"version": 1, "store": "s", "topic": TOPIC, "ledgers": kept}).encode()
-    assert loaded(place) == list(range(70))
-    ManifestWriter(place, "s").save(TOPIC, [ledger(number) for number in range(71)])
-    assert json.loads(place.files[HEAD])["version"] == 2
-    assert loaded(place) == list(range(71))
-
-
 def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again():
     place = Memory()
     writer = ManifestWriter(place, "store")

@@ -28,14 +28,8 @@ BATCH_MESSAGES_MAX: Final = 1_000_000
 STEP_MESSAGES: Final = 1_000
 """Messages that are processed in a step."""
 _SIZE = Struct(">I")
-_HEAD = Struct(">IBB")
-_KEY, _PAYLOAD_SIZE = 0x12, 0x18
-_OTHER_MIN = 0x28
-"""The first tag after those of the payload's size and of the compacted-out flag."""
 _MARK_OUT = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _EMPTIED = _SIZE.pack(len(_MARK_OUT)) + _MARK_OUT
-_AGAIN = re.compile(rb"[\x12\x18\x20]")
-"""Tags of the first fields when repeated after the others, where the last one counts."""
 _ONES = re.compile("1+")
 
 
@@ -72,7 +66,7 @@ def opened(entry: bytes) -> Steps[OpenedBatch | None]:
         else:
             body = bytes(parsed.payload)
         return (yield from _walk(metadata, body))
-    except (CorruptPayload, StructError, IndexError) as error:
+    except (CorruptPayload, StructError) as error:
         log.debug("cannot parse a batch: %s", error)
         return None
 
@@ -84,44 +78,11 @@ def _walk(metadata: pb.MessageMetadata, body: bytes) -> Steps[OpenedBatch]:
     starts = array("Q", (0,))
     keys: list[bytes | None] = []
     is_emptied, unkeyed = bytearray(count), array("I")
-    add_start, add_key = starts.append, keys.append
     position = 0
-    read_head, search = _HEAD.unpack_from, _AGAIN.search
     for number in range(count):
         if number and not number % STEP_MESSAGES:
             yield
-        metadata_size, tag, key_size = read_head(body, position)
-        end = position + 4 + metadata_size
-        # The usual message: a short key, then a payload size of one byte or two, then nothing of interest.
-        if tag == _KEY and key_size < 128:
-            start = position + 6
-            at = start + key_size
-            payload_size = -1
-            if at + 2 == end:
-                if body[at] == _PAYLOAD_SIZE and body[at + 1] < 128:
-                    payload_size = body[at + 1]
-            elif at + 2 < end <= size and body[at] == _PAYLOAD_SIZE:
-                payload_size, following = body[at + 1], body[at + 2]
-                if payload_size > 127:
-                    if following < 128:
-                        payload_size += (following << 7) - 128
-                        following = body[at + 3] if at + 3 < end else _OTHER_MIN
-                    else:
-                        following = 0
-                if following < _OTHER_MIN or search(body, at + 2, end) is not None:
-                    payload_size = -1
-            if payload_size >= 0:
-                if not payload_size:
-                    is_emptied[number] = 1
-                add_key(body[start:at])
-                position = end + payload_size
-                add_start(position)
-                continue
-        elif tag == _PAYLOAD_SIZE and body.startswith(_EMPTIED, position):
-            add_key(None)
-            position += len(_EMPTIED)
-            add_start(position)
-            continue
+        end = position + 4 + _SIZE.unpack_from(body, position)[0]
         if end > size:
             raise CorruptPayload(f"a message's metadata end at byte {end} of {size}")
         single = parse(
@@ -129,17 +90,15 @@ def _walk(metadata: pb.MessageMetadata, body: bytes) -> Steps[OpenedBatch]:
         )
         if single.payload_size < 0:
             raise CorruptPayload(f"a message of {single.payload_size} bytes")
-        if single.compacted_out:
-            add_key(None)
-        elif single.HasField("partition_key"):
-            add_key(key_bytes(single.partition_key))
-            if not single.payload_size:
-                is_emptied[number] = 1
-        else:
-            add_key(None)
+        key = None
+        if single.HasField("partition_key") and not single.compacted_out:
+            key = key_bytes(single.partition_key)
+            is_emptied[number] = not single.payload_size
+        elif not single.compacted_out:
             unkeyed.append(number)
+        keys.append(key)
         position = end + single.payload_size
-        add_start(position)
+        starts.append(position)
     if position != size:
         raise CorruptPayload(f"{count} messages end at byte {position} of a batch of {size} bytes")
     return OpenedBatch(metadata, body, starts, keys, is_emptied, unkeyed)

@@ -80,9 +80,7 @@ class Broker:
         )
         self._catches_up = self._has_more = False
         self.slices = CooperativeScheduler(
-            loop.clock,
-            loop.wake,
-            lambda about, error: self.scheduler.failed("job", about, error),
+            loop.clock, loop.wake, lambda about, error: self.scheduler.failed("job", about, error)
         )
         self.backpressure = MemoryBackpressure(self.scheduler, settings, lambda: store.is_behind)
         self.watched = WatchedLists(self.scheduler, self.slices)

@@ -14,24 +14,17 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Sequence
-from struct import Struct
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from geminga.broker.batch_rewrite import STEP_MESSAGES, key_bytes, opened
 from geminga.broker.cooperative import Steps
 from geminga.errors import CorruptPayload, StoreError
-from geminga.wire.metadata import MAGIC_CHECKSUM, EntryHead, parse_entry, peek_entry
+from geminga.wire.metadata import parse_entry, peek_entry
 
 log = logging.getLogger("geminga.broker")
 
 _KEY_OVERHEAD_BYTES = 150
 """Approximate memory of a key besides its own bytes."""
-_SIZE = Struct(">I")
-_CHECKED = MAGIC_CHECKSUM.to_bytes(2, "big")
-_REPLACED = "\N{REPLACEMENT CHARACTER}"
-"""Replacement for invalid UTF-8 in a key's text: such keys are distinguished by their bytes."""
-_NOTHING_BYTES_MAX: Final = 40
-"""Largest encoding of an empty payload by any codec, encryption included."""
 
 
 class TooManyKeys(StoreError):
@@ -84,7 +77,7 @@ class LatestPerKey:
                     return self._note_batch(ordinal, entry)
                 self._keep_unreadable(ordinal)
             elif head.marker_type is None:
-                self._note_single(ordinal, head, entry)
+                self._note_single(ordinal, entry)
         except CorruptPayload as error:
             log.debug("cannot parse an entry: %s", error)
             self._keep_unreadable(ordinal)
@@ -105,10 +98,14 @@ class LatestPerKey:
                 f"the keys take more than {self._bytes_max} bytes: raise compaction_memory_bytes_max"
             )
 
-    def _note_single(self, ordinal: int, head: EntryHead, entry: bytes) -> None:
-        key = _key_of(head, entry)
-        if key is not None:
-            self._put(key, ordinal, has_value=_has_value(entry))
+    def _note_single(self, ordinal: int, entry: bytes) -> None:
+        parsed = parse_entry(entry, verify=False)
+        metadata = parsed.metadata
+        if metadata.HasField("partition_key"):
+            size = len(parsed.payload)
+            if metadata.HasField("uncompressed_size"):
+                size = metadata.uncompressed_size
+            self._put(key_bytes(metadata.partition_key), ordinal, has_value=size > 0)
         elif self._retain_null_key:
             self._keep(ordinal)
 
@@ -197,25 +194,3 @@ class LatestPerKey:
         word = int.from_bytes(self._bits[first : (ordinal + count + 7) >> 3], "little")
         kept = word >> (ordinal & 7) & ((1 << count) - 1)
         return KeptMessages(kept, count, kept.bit_count())
-
-
-def _key_of(head: EntryHead, entry: bytes) -> bytes | None:
-    """Return the key in an entry's metadata, in wire format. Raises `CorruptPayload`."""
-    key = head.partition_key
-    if key is None:
-        return None
-    return key_bytes(parse_entry(entry, verify=False).metadata.partition_key if _REPLACED in key else key)
-
-
-def _has_value(entry: bytes) -> bool:
-    """Return whether a single message's payload is not empty, by the size in its metadata.
-
-    Raises `CorruptPayload`.
-    """
-    is_checked = len(entry) > 10 and entry[:2] == _CHECKED
-    if is_checked and len(entry) - 10 - _SIZE.unpack_from(entry, 6)[0] > _NOTHING_BYTES_MAX:
-        return True
-    parsed = parse_entry(entry, verify=False)
-    metadata = parsed.metadata
-    size = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(parsed.payload)
-    return size > 0

@@ -255,15 +255,7 @@ class ManagedLedger:
         return self.counts.between(max(offset, self.start), self.end)[1]
 
     # --- writing ---
-    def append(
-        self,
-        entry: Buffer,
-        messages: int,
-        *,
-        now_ms: int,
-        limits: LedgerLimits,
-        done: Done,
-    ) -> int:
+    def append(self, entry: Buffer, messages: int, *, now_ms: int, limits: LedgerLimits, done: Done) -> int:
         """Add an entry that counts as ``messages`` messages in backlogs, and return its offset.
 
         ``done`` reports; the owner then sets ``confirmed`` behind it. Raises `StoreStopped`.

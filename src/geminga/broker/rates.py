@@ -1,8 +1,6 @@
-"""Rates for stats: counters compared over a window, without a timer; and times as text."""
+"""Rates for stats: counters compared over a window, without a timer."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime
 
 WINDOW_SECONDS = 10.0
 _SHORTEST_SECONDS = 1.0
@@ -30,12 +28,3 @@ class Rates:
         if elapsed >= WINDOW_SECONDS:
             self._when, self._counts, self._rates = now, counts, rates
         return rates
-
-
-def iso_time(milliseconds: int) -> str:
-    """Format ``2026-11-21T00:46:42.051Z``; beyond the calendar the milliseconds themselves."""
-    try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, OSError, ValueError):
-        return str(milliseconds)  # clients may send any number as a time
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

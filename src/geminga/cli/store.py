@@ -68,17 +68,16 @@ def check(folder: str, offload_location: str | None, to_time: Any) -> int:
         click.echo("The files of offloaded ledgers were not checked: give their --offload-location.")
     if report.is_well:
         return 0
-    if (report.findings or report.forgotten) and is_single and not wants_json():
+    if report.findings and is_single and not wants_json():
         click.echo(f"\n'geminga store repair {folder}' settles this: the damaged data is dropped.")
     return EXIT_DAMAGED
 
 
 @command.command("repair")
 @folder_argument
-@click.option("--offload-location", help="Also restore lost entries from offloaded ledgers there.")
 @yes_option
 @json_option
-def repair(folder: Path, offload_location: str | None) -> int:
+def repair(folder: Path) -> int:
     """Repair DIR as far as possible, and drop what is lost, after reporting it.
 
     Copy DIR first: the repair cannot be undone.
@@ -86,18 +85,16 @@ def repair(folder: Path, offload_location: str | None) -> int:
     from geminga.ledger.inspection import inspect
     from geminga.ledger.inspection import repair as repair_store
 
-    storage = _storage(offload_location)
-    report = _interruptible(lambda _: inspect(folder, place=storage))
+    report = inspect(folder)
     _print(report)
-    if not (report.findings or report.forgotten):
+    if not report.findings:
         return 0
     confirm("\nDo that?", err=wants_json())
-    left = repair_store(folder, report, place=storage)
+    left = repair_store(folder, report)
     for damage in left:
         emit({"left": damage.name, "thing": damage.thing}, f"stays listed: {damage}")
     if not left:
-        repaired = len(report.findings) + len(report.forgotten)
-        emit({"repaired": repaired}, "Done: nothing is damaged any more.")
+        emit({"repaired": len(report.findings)}, "Done: nothing is damaged any more.")
     return 0
 
 
@@ -290,8 +287,6 @@ def _print(report: Any) -> None:
         )
         + (f"\n{report.borrowed}." if report.borrowed else ""),
     )
-    for forgotten in report.forgotten:
-        emit({"forgotten": forgotten.record.file}, f"\n  {forgotten}")
     for wrong in report.tier_findings:
         emit({"offloaded": wrong}, f"\n  {wrong}")
     for finding in report.findings:

@@ -31,7 +31,6 @@ from geminga.broker.admin.hole_map import CELLS_MAX
 from geminga.broker.admin.http import answer, whole_number
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.tailing import MESSAGES_MAX, MessageFilter, payload_messages
-from geminga.broker.rates import iso_time
 from geminga.broker.settings import BrokerSettings
 from geminga.client.admin.exchange import REDIRECTS_MAX
 from geminga.client.admin.transport import async_credentials
@@ -43,7 +42,7 @@ from geminga.connection.redirects import REDIRECTS, followed
 from geminga.console import derived
 from geminga.console.redriving import redrive
 from geminga.console.site import attach
-from geminga.diagnosis.commands import shell_command
+from geminga.diagnosis.commands import iso_time, shell_command
 from geminga.diagnosis.conclude import explanation
 from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.errors import InvalidConfiguration, LookupError

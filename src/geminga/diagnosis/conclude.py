@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Final
 
-from geminga.diagnosis.commands import how_many, shell_command
+from geminga.diagnosis.commands import how_many, iso_time, shell_command
 from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, Relief, SubscriptionFacts
 
 Json = dict[str, Any]
@@ -145,15 +144,6 @@ def explanation(facts: SubscriptionFacts) -> Json:
             for each in found.findings
         ],
     }
-
-
-def time_text(milliseconds: int) -> str:
-    """``2026-11-21T00:46:42.051Z``, or the number itself beyond the calendar."""
-    try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, OSError, ValueError):
-        return str(milliseconds)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def ago_text(seconds: float) -> str:
@@ -337,7 +327,7 @@ class _Inquiry:
     def _unconnected(self) -> Finding:
         facts = self.facts
         text = "no consumer is connected"
-        text += f" (since {time_text(facts.left_ms)})" if facts.left_ms else ""
+        text += f" (since {iso_time(facts.left_ms)})" if facts.left_ms else ""
         start = _advise("start the consumer; to see the messages", self._command("peek"))
         details: Json = {"sinceTimestamp": facts.left_ms} if facts.left_ms else {}
         if min(self.age(facts.published_ms), self.age(facts.left_ms)) < IDLE_SECONDS:
@@ -493,7 +483,7 @@ class _Inquiry:
             now = f"{self._policy('delayedDelivery', _NO_DELAYS)} && {self.unload}"
             advice.append(_advise("have them delivered now", now, delivers=facts.delayed))
         details: Json = {"entries": facts.delayed, "nextTimestamp": facts.delayed_next_ms}
-        when = f": the next at {time_text(facts.delayed_next_ms)}" if facts.delayed_next_ms else ""
+        when = f": the next at {iso_time(facts.delayed_next_ms)}" if facts.delayed_next_ms else ""
         verb = "is" if facts.delayed == 1 else "are"
         text = f"{how_many(facts.delayed, 'entry')} {verb} to be delivered later"
         if facts.delayed_max and facts.waiting:
@@ -555,9 +545,8 @@ class _Inquiry:
             later = "1 later one is" if number == 1 else f"{number:,} later ones are"
         text = f"message {hole.message} is not acknowledged although {later}"
         if hole.open_in_batch:
-            is_one = hole.open_in_batch.isdecimal()
-            text += f"; of its batch, {'message' if is_one else 'messages'} {hole.open_in_batch} "
-            text += "is not" if is_one else "are not"
+            what, are = ("message", "is") if hole.open_in_batch.isdecimal() else ("messages", "are")
+            text += f"; of its batch, {what} {hole.open_in_batch} {are} not"
         if hole.delivered:
             text += f"; {hole.holder_text} holds it" if hole.holder else "; it was delivered"
         text += f"; published {ago_text(hole.age_seconds)}" if hole.age_seconds >= 0 else ""
@@ -586,7 +575,7 @@ class _Inquiry:
         if worst is None or self.age(worst.held_since_ms) < HELD_SECONDS:
             return
         again = self._redeliver(worst.held) if facts.is_geminga else self._reconnect(facts.held)
-        since = f"{time_text(worst.held_since_ms)}{self._again_after()}"
+        since = f"{iso_time(worst.held_since_ms)}{self._again_after()}"
         held_text = how_many(worst.held, "message")
         yield Finding(
             kind="unacknowledged", level=Trouble.WATCH,

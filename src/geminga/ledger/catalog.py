@@ -57,11 +57,7 @@ class EntryChunk:
 
     def pack(self, ledger_id: int) -> bytes:
         body = b"".join(
-            (
-                pack_numbers("Q", self.positions),
-                pack_numbers("I", self.sizes),
-                pack_numbers("I", self.crcs),
-            )
+            (pack_numbers("Q", self.positions), pack_numbers("I", self.sizes), pack_numbers("I", self.crcs))
         )
         return body + crc32c(body, _seed(ledger_id, self.first)).to_bytes(4, "little")
 

@@ -22,7 +22,7 @@ from itertools import chain
 from geminga.errors import StoreStopped
 from geminga.ledger.api import never
 from geminga.ledger.catalog import CheckpointSnapshot
-from geminga.ledger.format import CHECKPOINT, OFFSET_BITS, OFFSET_MASK
+from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, RecordKind
 from geminga.ledger.index import Index
 from geminga.ledger.log import Group
 from geminga.ledger.rewriting import LogRewriter
@@ -130,7 +130,7 @@ class Checkpoints:
         self.deletions_wait = False
         number = self._parts.state.freeze_calls()
         self._parts.writes.journal.checkpoint_pending = True
-        self._parts.writes.submit(CHECKPOINT, number, 0, b"", None)
+        self._parts.writes.submit(RecordKind.CHECKPOINT, number, 0, b"", None)
 
     def reached(self, group: Group) -> Iterator[int]:
         """Pass the changes up to the checkpoint's record to the worker. Yields 0 between steps, as no
@@ -154,8 +154,7 @@ class Checkpoints:
     def _write(self, snapshot: CheckpointSnapshot) -> None:
         self._unfinished = None
         self._parts.worker.submit(
-            lambda: self._parts.catalog.write(snapshot),
-            lambda error: self._written(snapshot, error),
+            lambda: self._parts.catalog.write(snapshot), lambda error: self._written(snapshot, error)
         )
 
     def _written(self, snapshot: CheckpointSnapshot, error: Exception | None) -> None:

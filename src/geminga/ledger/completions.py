@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from geminga.ledger.callbacks import run_callback, run_in_steps
 from geminga.ledger.checkpoints import Checkpoints
-from geminga.ledger.format import CHECKPOINT, DROP_FILE
+from geminga.ledger.format import RecordKind
 from geminga.ledger.journal import FailedRecords
 from geminga.ledger.ledger_table import TailCache
 from geminga.ledger.log import Group
@@ -89,7 +89,7 @@ class Completions:
             yield from run_in_steps([record[4] for record in outcome.records], outcome.error)
             return
         self._settle(outcome)
-        if outcome.kinds[-1] == CHECKPOINT:
+        if outcome.kinds[-1] == RecordKind.CHECKPOINT:
             yield from self._checkpoints.reached(outcome)
         yield from run_in_steps(outcome.dones, None)
 
@@ -106,8 +106,8 @@ class Completions:
         if group.sealed is not None:
             sizes[group.sealed[0]] = group.sealed[1]
         self._rewriter.earn(group.payload_bytes)
-        if DROP_FILE in group.kinds:
+        if RecordKind.DROP_FILE in group.kinds:
             for kind, number in zip(group.kinds, group.firsts, strict=True):
-                if kind == DROP_FILE:
+                if kind == RecordKind.DROP_FILE:
                     sizes.pop(number, None)
                     state.files.discard(number)

@@ -57,41 +57,45 @@ _MARK = struct.Struct("<8sQQI")
 _MARK_MAGIC = b"GEMSYNC\x1a"
 MARK_BYTES = _MARK.size
 
-# Kinds of records; (first, second) are the two numbers of the record.
-ENTRY = 1  # (ledger, entry): the entry's bytes
-MOVED = 2  # (ledger, entry): an entry written again by the rewriting of a mostly dead file
-CREATE = 3  # (ledger, 0): the owner's name
-DELETE_LEDGER = 4  # (ledger, 0)
-PUT = 5  # (key bytes, key fingerprint): key, value
-MERGE = 6  # (key bytes, key fingerprint): key, delta
-DELETE_KEY = 7  # (key bytes, key fingerprint): key
-RESTATE = 8  # (key bytes, key fingerprint): key, base and deltas, written again by rewriting
-MANIFEST = 9  # (next ledger id, 0): the numbers of the log files that exist
-DROP_FILE = 10  # (file number, 0): the file is dead and may be missing from now on
-CHECKPOINT = 11  # (checkpoint number, 0): the last record before a checkpoint
-NOTHING = 12  # (0, 0): changes nothing; keeps the order of a callback among the writes
-GIVE_UP = 13  # (ledger, entry): the entry is lost to damage, and the loss is accepted
-REMAINS = 14  # (key bytes, key fingerprint): key, u32 values lost, u32 deltas lost, and then as RESTATE
-SETTLE = 15  # (0, 0): the name of a settled damage
 
-KEY_KINDS = frozenset((PUT, MERGE, DELETE_KEY, RESTATE, REMAINS))
+class RecordKind:
+    """Kinds of records; the comments have their two numbers (first, second), and what they hold."""
+
+    ENTRY = 1  # (ledger, entry): the entry's bytes
+    MOVED = 2  # (ledger, entry): an entry written again by the rewriting of a mostly dead file
+    CREATE = 3  # (ledger, 0): the owner's name
+    DELETE_LEDGER = 4  # (ledger, 0)
+    PUT = 5  # (key bytes, key fingerprint): key, value
+    MERGE = 6  # (key bytes, key fingerprint): key, delta
+    DELETE_KEY = 7  # (key bytes, key fingerprint): key
+    RESTATE = 8  # (key bytes, key fingerprint): key, base and deltas, written again by rewriting
+    MANIFEST = 9  # (next ledger id, 0): the numbers of the log files that exist
+    DROP_FILE = 10  # (file number, 0): the file is dead and may be missing from now on
+    CHECKPOINT = 11  # (checkpoint number, 0): the last record before a checkpoint
+    NOTHING = 12  # (0, 0): changes nothing; keeps the order of a callback among the writes
+    GIVE_UP = 13  # (ledger, entry): the entry is lost to damage, and the loss is accepted
+    REMAINS = 14  # (key bytes, key fingerprint): key, u32 values lost, u32 deltas lost, and then as RESTATE
+    SETTLE = 15  # (0, 0): the name of a settled damage
+
+    OF_KEYS = frozenset((PUT, MERGE, DELETE_KEY, RESTATE, REMAINS))
+
 
 KIND_NAMES = {
-    ENTRY: "entry",
-    MOVED: "entry",
-    CREATE: "ledger creation",
-    DELETE_LEDGER: "ledger deletion",
-    PUT: "key-value write",
-    MERGE: "key-value write",
-    DELETE_KEY: "key deletion",
-    RESTATE: "key-value write",
-    MANIFEST: "list of log files",
-    DROP_FILE: "file deletion",
-    CHECKPOINT: "checkpoint",
-    NOTHING: "empty record",
-    GIVE_UP: "giving up of an entry",
-    REMAINS: "key-value write",
-    SETTLE: "settling of damage",
+    RecordKind.ENTRY: "entry",
+    RecordKind.MOVED: "entry",
+    RecordKind.CREATE: "ledger creation",
+    RecordKind.DELETE_LEDGER: "ledger deletion",
+    RecordKind.PUT: "key-value write",
+    RecordKind.MERGE: "key-value write",
+    RecordKind.DELETE_KEY: "key deletion",
+    RecordKind.RESTATE: "key-value write",
+    RecordKind.MANIFEST: "list of log files",
+    RecordKind.DROP_FILE: "file deletion",
+    RecordKind.CHECKPOINT: "checkpoint",
+    RecordKind.NOTHING: "empty record",
+    RecordKind.GIVE_UP: "giving up of an entry",
+    RecordKind.REMAINS: "key-value write",
+    RecordKind.SETTLE: "settling of damage",
 }
 
 _SWAP = sys.byteorder == "big"
@@ -241,13 +245,7 @@ def encode_group(
         )
     )
     header = _GROUP.pack(
-        GROUP_MAGIC,
-        len(directory.kinds),
-        payload_bytes,
-        position,
-        sequence,
-        synced_through,
-        crc32c(columns),
+        GROUP_MAGIC, len(directory.kinds), payload_bytes, position, sequence, synced_through, crc32c(columns)
     )
     return b"".join((header, _CHECKSUM.pack(crc32c(header, seed)), columns))
 

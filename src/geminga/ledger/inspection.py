@@ -7,7 +7,9 @@ freed. A ledger without owner stays listed, as the broker finds its owner by its
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from geminga.errors import StoreError
@@ -19,8 +21,9 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
 from geminga.ledger.tier_claim import whose
-from geminga.ledger.tier_inspection import UnrecordedLedger, check_storage, forgotten
-from geminga.offload.storage import OffloadStorage
+from geminga.offload import manifest
+from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger
+from geminga.offload.storage import MANIFEST, OffloadStorage, check_file, folder_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,6 @@ class InspectionReport:
     """Size of their files in the storage location."""
     tier_findings: list[str] = field(default_factory=list)
     """Faults found in the storage location, if it was checked."""
-    forgotten: list[UnrecordedLedger] = field(default_factory=list)
-    """Ledgers in the storage location whose record the store has lost."""
     borrowed: str = ""
     """Owner of the offloaded files, if it is another store (as for a copy of a store); no fault."""
     written_by: str = ""
@@ -72,7 +73,7 @@ class InspectionReport:
 
     @property
     def is_well(self) -> bool:
-        return not (self.findings or self.tier_findings or self.forgotten)
+        return not (self.findings or self.tier_findings)
 
 
 def inspect(
@@ -110,30 +111,23 @@ def _inspect(filesystem: FileSystem, folder: str, storage: OffloadStorage | None
             report.offloaded_bytes += record.file_bytes
         if storage is not None:
             name = store.store_id.hex()
-            report.forgotten.extend(forgotten(storage, store, catalog, name))
             report.borrowed = whose(storage, filesystem, folder, name)
-            lost = {each.record.file for each in report.forgotten}
-            found = check_storage(storage, catalog, name, is_borrowed=bool(report.borrowed))
-            report.tier_findings.extend(each for each in found if not any(file in each for file in lost))
+            report.tier_findings += check_storage(storage, catalog, name, is_borrowed=bool(report.borrowed))
         return report
     finally:
         store.abandon()
 
 
 def repair(
-    folder: str | os.PathLike[str],
-    report: InspectionReport,
-    *,
-    filesystem: FileSystem | None = None,
-    place: OffloadStorage | None = None,
+    folder: str | os.PathLike[str], report: InspectionReport, *, filesystem: FileSystem | None = None
 ) -> list[Damage]:
-    """Repair the findings of ``report``; returns the remaining damage. ``place``: as for `inspect`.
+    """Repair the findings of ``report``; returns the remaining damage.
 
     Raises `StoreLocked` while a process has the store open, `StoreError` when it changed since the report.
     """
     filesystem = filesystem or RealFileSystem()
     path = _path_of(folder)
-    if _inspect(OverlayFileSystem(filesystem), path, place) != report:
+    if _inspect(OverlayFileSystem(filesystem), path) != report:
         raise StoreError(f"the store in {path} changed since it was checked: check it again")
     names = {finding.damage.name for finding in report.findings}
     settings = StoreSettings(verify_on_open=True)
@@ -142,9 +136,6 @@ def repair(
         for damage in store.damage.found:
             if damage.name in names and damage.lost != DamageLoss.OWNER:
                 store.damage.settle(damage.name)
-        catalog = TierCatalog(store)
-        for owner, record in report.forgotten:
-            catalog.put(owner, record)
         return store.damage.found
 
 
@@ -152,3 +143,48 @@ def _census(store: FileStore) -> tuple[int, int, int, int]:
     """Count log files and their bytes, ledgers and keys. Reads all keys."""
     keys = sum(1 for _ in store.keys.scan(""))
     return len(store.state.files), sum(store.log_sizes().values()), store.state.ledgers.count(), keys
+
+
+def check_storage(
+    storage: OffloadStorage, catalog: TierCatalog, store_name: str, *, is_borrowed: bool = False
+) -> Iterator[str]:
+    """Describe the faults of the files of a store's ledgers, a sentence each. Reads all files.
+
+    If the files are borrowed (`geminga.ledger.tier_claim`), other files in the storage are not checked.
+    """
+    owners: dict[str, list[OffloadedLedger]] = {}
+    for owner, record in catalog.everything():
+        owners.setdefault(owner, []).append(record)
+    suspected = {suspect.file for suspect in catalog.all_suspects()}
+    for owner, records in owners.items():
+        folder = folder_of(owner)
+        where = f"{storage.location}/{folder}"
+        for record in records:
+            wrong = _wrong(storage, f"{folder}/{record.file}", record)
+            if wrong:
+                yield f"{owner}: ledger {record.ledger} is not whole in {where}/{record.file}: {wrong}"
+        if is_borrowed:
+            continue
+        try:
+            found = manifest.load(storage, owner)
+            own, names = manifest.files_of(storage, owner), storage.names(folder)
+        except (OSError, ManifestUnreadable) as error:
+            yield f"{owner}: {error}"
+            continue
+        if found is None or found.store != store_name or list(found.ledgers) != records:
+            yield f"{where}/{MANIFEST} does not list the offloaded ledgers; the next offload repairs it"
+        kept = {*own, *(record.file for record in records)}
+        for name in names:
+            if name not in kept:
+                fate = "the broker deletes it" if name in suspected else "the store has no record of it"
+                yield f"{where}/{name} belongs to no ledger; {fate}"
+
+
+def _wrong(storage: OffloadStorage, path: str, record: OffloadedLedger) -> str:
+    try:
+        with contextlib.closing(storage.open(path)) as file:
+            return check_file(file, record.file_bytes, record.crc32c)
+    except FileNotFoundError:
+        return "the file is missing"
+    except OSError as error:
+        return str(error)

@@ -24,7 +24,8 @@ from operator import itemgetter
 from queue import Empty, SimpleQueue
 
 from geminga.errors import StoreError, StoreStopped
-from geminga.ledger.format import CHECKPOINT, DROP_FILE
+from geminga.ledger.api import Buffer, Done
+from geminga.ledger.format import RecordKind
 from geminga.ledger.log import Group, LogWriter, Record, SyncFailed
 from geminga.ledger.space import NO_SPACE, RETRY_SECONDS
 
@@ -135,7 +136,8 @@ class Journal:
                 return False
             if self.full is not None:
                 self._release()
-            if self._sync_is_due() or CHECKPOINT in group.kinds or DROP_FILE in group.kinds:
+            is_marked = RecordKind.CHECKPOINT in group.kinds or RecordKind.DROP_FILE in group.kinds
+            if self._sync_is_due() or is_marked:
                 # In every `sync` mode: a checkpoint or a file deletion must never be ahead of the log.
                 self._sync_now()
         except Exception as error:
@@ -183,7 +185,7 @@ class Journal:
         batch = pending[:_RECORDS_PER_GROUP_MAX]
         if self.checkpoint_pending:
             for index, kind in enumerate(map(_kind_of, batch)):
-                if kind == CHECKPOINT:
+                if kind == RecordKind.CHECKPOINT:
                     del batch[index + 1 :]
                     self.checkpoint_pending = False
                     break
@@ -191,7 +193,7 @@ class Journal:
         if ends and ends[-1] > self._group_bytes_max:
             cut = max(1, bisect_right(ends, self._group_bytes_max))
             if cut < len(batch):
-                if batch[-1][0] == CHECKPOINT:
+                if batch[-1][0] == RecordKind.CHECKPOINT:
                     self.checkpoint_pending = True
                 del batch[cut:]
         del pending[: len(batch)]
@@ -261,3 +263,47 @@ class Journal:
             except Exception as error:
                 self._fail(error, [])
                 self._signal()
+
+
+class StoreWrites:
+    """Passes records to the journal in the order of the calls. Used on the owner's thread."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.pending = journal.pending
+        self.failure: StoreError | None = None
+        """Error that stopped the store; None while it works."""
+        self.refusal: StoreError | None = None
+        """Error that refuses entries: ``failure``, or the one that the owner gave."""
+        self.is_closed = False
+
+    @property
+    def are_well(self) -> bool:
+        """Whether the store works and is open."""
+        return self.failure is None and not self.is_closed
+
+    def check(self) -> None:
+        """Raise the error that stopped the store."""
+        if self.failure is not None:
+            raise self.failure
+
+    def submit(self, kind: int, first: int, second: int, data: Buffer, done: Done | None) -> None:
+        """Pass on a record; ``done`` is called when it is on the disk, or with the error."""
+        self.pending.append((kind, first, second, data, done))
+        if self.journal.idle:
+            self.journal.wake()
+
+    def refuse_entries(self, why: StoreError | None) -> None:
+        self.refusal = self.failure or why
+
+    def end(self, failure: StoreError) -> StoreError:
+        """Refuse writes from now on, with the first error that ended them; returns that error."""
+        self.failure = self.refusal = self.failure or failure
+        return self.failure
+
+    def stop(self, failure: StoreError, cause: Exception | None) -> None:
+        """Refuse writes from now on because of an error, and log it."""
+        if self.failure is None:
+            failure.__cause__ = cause
+            logger.error("%s", failure)
+            self.end(failure)

@@ -14,10 +14,10 @@ from itertools import chain, islice
 from geminga.ledger.api import Done, StoredValue
 from geminga.ledger.catalog import PAGE_KEYS, Catalog
 from geminga.ledger.catalog_keys import KeyChange
-from geminga.ledger.format import DELETE_KEY, MERGE, PUT, RESTATE, encode_value
+from geminga.ledger.format import RecordKind, encode_value
+from geminga.ledger.journal import StoreWrites
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.steps import emptied
-from geminga.ledger.store_writes import StoreWrites
 from geminga.wire.checksum import crc32c
 
 _KEY_BYTES = 450
@@ -267,7 +267,9 @@ class FileStoreKeys:
         change = self._keys.put(key, value)
         key_bytes = change.key_bytes
         data = encode_value(key_bytes, value, ()) if same else key_bytes + value
-        self._writes.submit(RESTATE if same else PUT, len(key_bytes), change.fingerprint, data, done)
+        self._writes.submit(
+            RecordKind.RESTATE if same else RecordKind.PUT, len(key_bytes), change.fingerprint, data, done
+        )
 
     def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
         writes = self._writes
@@ -275,14 +277,16 @@ class FileStoreKeys:
             raise writes.failure
         change = self._keys.merge(key, bytes(delta))
         key_bytes = change.key_bytes
-        writes.pending.append((MERGE, len(key_bytes), change.fingerprint, key_bytes + delta, done))
+        writes.pending.append((RecordKind.MERGE, len(key_bytes), change.fingerprint, key_bytes + delta, done))
         if writes.journal.idle:
             writes.journal.wake()
 
     def delete(self, key: str, done: Done | None = None) -> None:
         self._writes.check()
         change = self._keys.delete(key)
-        self._writes.submit(DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes, done)
+        self._writes.submit(
+            RecordKind.DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes, done
+        )
 
     def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
         return self._keys.scan(prefix, after)

@@ -21,16 +21,14 @@ from geminga.ledger.api import Buffer, Done
 from geminga.ledger.filesystem import File, FileSystem, write_fully
 from geminga.ledger.folder import file_gone
 from geminga.ledger.format import (
-    CREATE,
-    DROP_FILE,
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
     GROUP_MAGIC,
-    MANIFEST,
     OFFSET_BITS,
     OFFSET_MASK,
     Directory,
     GroupHeader,
+    RecordKind,
     decode_directory,
     decode_file_header,
     decode_group_header,
@@ -290,7 +288,7 @@ class LogWriter:
         self.offset += needed
         self._has_records = True
         sealed, self._sealed = self._sealed, None
-        if CREATE in directory.kinds or DROP_FILE in directory.kinds:
+        if RecordKind.CREATE in directory.kinds or RecordKind.DROP_FILE in directory.kinds:
             self._note(kinds, firsts)
         return Group(
             position,
@@ -311,9 +309,9 @@ class LogWriter:
     def _note(self, kinds: Sequence[int], firsts: Sequence[int]) -> None:
         """Note created ledgers and dropped files, for the list of files in the next file's first group."""
         for kind, number in zip(kinds, firsts, strict=True):
-            if kind == CREATE:
+            if kind == RecordKind.CREATE:
                 self.next_ledger_id = max(self.next_ledger_id, number + 1)  # an older one is written again
-            elif kind == DROP_FILE:
+            elif kind == RecordKind.DROP_FILE:
                 self.live_files.discard(number)
 
     def sync(self) -> None:
@@ -399,7 +397,7 @@ class LogWriter:
         file.truncate(0)
         manifest = pack_numbers("Q", sorted({*self.live_files, number}))
         directory = Directory(
-            bytes((MANIFEST,)),
+            bytes((RecordKind.MANIFEST,)),
             array("I", (len(manifest),)),
             array("I", (crc32c(manifest),)),
             array("Q", (self.next_ledger_id,)),

@@ -29,13 +29,13 @@ from geminga.ledger.filesystem import FileSystem, write_fully
 from geminga.ledger.format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
-    MANIFEST,
     MARK_BYTES,
     OFFSET_BITS,
     OFFSET_MASK,
     RECORD_BYTES,
     Directory,
     GroupHeader,
+    RecordKind,
     decode_file_header,
     decode_group_header,
     decode_mark,
@@ -218,7 +218,7 @@ class Recovery:
             data = file.read(GROUP_HEADER_BYTES, FILE_HEADER_BYTES)
             header = decode_group_header(data, number << OFFSET_BITS | FILE_HEADER_BYTES, self._seed)
             directory = read_directory(file, header) if header is not None else None
-            if header is None or directory is None or directory.kinds[:1] != bytes((MANIFEST,)):
+            if header is None or directory is None or directory.kinds[:1] != bytes((RecordKind.MANIFEST,)):
                 continue
             payload = read_payload(file, header)[: directory.sizes[0]]
             if crc32c(payload) == directory.crcs[0]:

@@ -7,18 +7,13 @@ import logging
 
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.format import (
-    CREATE,
-    ENTRY,
-    KEY_KINDS,
     KIND_NAMES,
-    MERGE,
-    MOVED,
     OFFSET_BITS,
     OFFSET_MASK,
     RECORD_BYTES,
-    RESTATE,
     Directory,
     GroupHeader,
+    RecordKind,
     file_name,
     file_number,
     key_name,
@@ -103,7 +98,7 @@ class RecoveryDamage:
         kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
         state = self._state
         what = f"{KIND_NAMES.get(kind, f'record of kind {kind}')} fails its checksum"
-        if kind in (ENTRY, MOVED):
+        if kind in (RecordKind.ENTRY, RecordKind.MOVED):
             if not is_cataloged:
                 self._replay.entry(
                     kind, first, second, position, directory.sizes[index], directory.crcs[index]
@@ -111,7 +106,7 @@ class RecoveryDamage:
             if not is_cataloged or state.ledgers.is_at(first, second, position):
                 self.report(self.at(position, what, first, second, second, lost=DamageLoss.ENTRIES))
             return
-        if kind in KEY_KINDS:
+        if kind in RecordKind.OF_KEYS:
             start = sum(directory.sizes[:index])
             body = payload[start : start + directory.sizes[index]]
             name = key_name(body[:first], second)
@@ -124,7 +119,7 @@ class RecoveryDamage:
                 return
             self._report_key(kind, name, second, position, what, is_cataloged)
             return
-        if kind == CREATE:
+        if kind == RecordKind.CREATE:
             if is_cataloged or state.ledgers.exists(first):
                 if self.report(self.at(position, what, first, lost=DamageLoss.NOTHING)):
                     self.unwritten_ledgers.add(first)
@@ -140,13 +135,11 @@ class RecoveryDamage:
         """List a damaged write of a key, whose name may be damaged too."""
         keys = self._state.keys
         key = name.decode("utf-8", "replace") if name is not None else None
-        lost = DamageLoss.DELTA if kind == MERGE else DamageLoss.VALUE
-        if is_cataloged or (kind == RESTATE and not self.from_beginning):
+        lost = DamageLoss.DELTA if kind == RecordKind.MERGE else DamageLoss.VALUE
+        if is_cataloged or (kind == RecordKind.RESTATE and not self.from_beginning):
             lost = DamageLoss.NOTHING  # the catalog has the value
         damage = dataclasses.replace(
-            self.at(position, what, lost=lost),
-            key=key,
-            fingerprint=fingerprint if key is None else None,
+            self.at(position, what, lost=lost), key=key, fingerprint=fingerprint if key is None else None
         )
         if lost == DamageLoss.DELTA and key is not None:
             keys.change(key).deltas.append(b"")  # keeps the positions of the other deltas

@@ -7,23 +7,11 @@ from collections.abc import Callable, Set
 from geminga.errors import LedgerNotFound
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.format import (
-    CREATE,
-    DELETE_KEY,
-    DELETE_LEDGER,
-    DROP_FILE,
-    ENTRY,
-    GIVE_UP,
-    MANIFEST,
-    MERGE,
-    MOVED,
     OFFSET_BITS,
     OFFSET_MASK,
-    PUT,
     RECORD_BYTES,
-    REMAINS,
-    RESTATE,
-    SETTLE,
     Directory,
+    RecordKind,
     decode_remains,
     decode_value,
     file_name,
@@ -80,36 +68,36 @@ class LogReplay:
         self, kind: int, first: int, second: int, payload: memoryview, position: int, crc: int
     ) -> None:
         """Replay one intact record."""
-        if kind in (ENTRY, MOVED):
+        if kind in (RecordKind.ENTRY, RecordKind.MOVED):
             self.entry(kind, first, second, position, len(payload), crc)
-        elif kind == MERGE:
+        elif kind == RecordKind.MERGE:
             self._state.keys.merge(str(payload[:first], "utf-8"), bytes(payload[first:]))
-        elif kind == PUT:
+        elif kind == RecordKind.PUT:
             self._state.keys.put(str(payload[:first], "utf-8"), bytes(payload[first:]))
-        elif kind == DELETE_KEY:
+        elif kind == RecordKind.DELETE_KEY:
             self._state.keys.delete(str(payload[:first], "utf-8"))
-        elif kind == RESTATE:
+        elif kind == RecordKind.RESTATE:
             key = str(payload[:first], "utf-8")
             self._state.keys.restate(key, *decode_value(payload[first:]))
             self._state.quarantine.key_is_whole(key)
-        elif kind == REMAINS:
+        elif kind == RecordKind.REMAINS:
             self._replay_remains(str(payload[:first], "utf-8"), payload[first:], position)
-        elif kind == CREATE:
+        elif kind == RecordKind.CREATE:
             self.create(first, str(payload, "utf-8"))
-        elif kind == GIVE_UP:
+        elif kind == RecordKind.GIVE_UP:
             self._replay_give_up(first, second)
-        elif kind == SETTLE:
+        elif kind == RecordKind.SETTLE:
             self._state.quarantine.settle(str(payload, "utf-8"))
-        elif kind == DELETE_LEDGER:
+        elif kind == RecordKind.DELETE_LEDGER:
             self._orphans.pop(first, None)
             self._state.quarantine.ledger_is_gone(first)
             self._ledgers.delete(first)
             self._ledgers.settle_deletion(first)
             self._ledgers.deleted.add(first)
-        elif kind == MANIFEST:
+        elif kind == RecordKind.MANIFEST:
             self._state.files = set(unpack_numbers("Q", payload))
             self._ledgers.next_id = max(self._ledgers.next_id, first)
-        elif kind == DROP_FILE:
+        elif kind == RecordKind.DROP_FILE:
             self._state.files.discard(first)
             self._state.dropped_files.add(first)
 
@@ -126,7 +114,7 @@ class LogReplay:
                 ledger = self._orphans[first] = LedgerState(first, "", 0, 0)
         self._state.live_bytes[position >> OFFSET_BITS] += size + RECORD_BYTES
         if second < ledger.tail.first:
-            if kind == MOVED:
+            if kind == RecordKind.MOVED:
                 self._ledgers.index.moved.setdefault(first, {})[second] = position
             return
         before = ledger.set_position(second, position, size, crc)

@@ -27,21 +27,11 @@ from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.catalog import Catalog, EntryChunk
 from geminga.ledger.filesystem import File
 from geminga.ledger.format import (
-    CREATE,
-    DELETE_KEY,
-    DELETE_LEDGER,
-    DROP_FILE,
-    ENTRY,
     FILE_HEADER_BYTES,
-    GIVE_UP,
-    KEY_KINDS,
-    MOVED,
     OFFSET_MASK,
     RECORD_BYTES,
-    REMAINS,
-    RESTATE,
-    SETTLE,
     Directory,
+    RecordKind,
     encode_remains,
     encode_value,
     file_name,
@@ -134,12 +124,12 @@ class LiveRecordReader:
     def _take(self, directory: Directory, index: int, position: int, into: FileSlice) -> None:
         """Add record ``index`` to the slice if it may still be live."""
         kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
-        if kind in (ENTRY, MOVED):
+        if kind in (RecordKind.ENTRY, RecordKind.MOVED):
             if self._lives(first, second, position):
                 data = self._payload(directory, index, position)
                 into.entries.append((first, second, data))
                 into.size_bytes += len(data)
-        elif kind in KEY_KINDS:
+        elif kind in RecordKind.OF_KEYS:
             name = key_name(self._file.read(first, position & OFFSET_MASK), second)
             if name is None:
                 into.keys.update(*self._catalog.keys.named({second}).values())
@@ -147,13 +137,13 @@ class LiveRecordReader:
             elif (key := str(name, "utf-8")) not in self._keys_seen:
                 self._keys_seen.add(key)
                 into.keys.add(key)
-        elif kind == CREATE:
+        elif kind == RecordKind.CREATE:
             into.created.add(first)
-        elif kind == DELETE_LEDGER:
+        elif kind == RecordKind.DELETE_LEDGER:
             into.deleted.add(first)
-        elif kind == GIVE_UP:
+        elif kind == RecordKind.GIVE_UP:
             into.given_up.append((first, second))
-        elif kind == SETTLE:
+        elif kind == RecordKind.SETTLE:
             into.settled.append(self._payload(directory, index, position))
 
     def _lives(self, ledger_id: int, entry_id: int, position: int) -> bool:
@@ -178,14 +168,14 @@ def restatement(state: StoreState, key: str, *, with_deletion: bool) -> NewRecor
         if not with_deletion:
             return None
         change = state.keys.delete(key)
-        return DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes
+        return RecordKind.DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes
     change = state.keys.restate(key, value.base, list(value.deltas))
     lost = value.lost
     if lost is None:
         data = encode_value(change.key_bytes, value.base, value.deltas)
-        return RESTATE, len(change.key_bytes), change.fingerprint, data
+        return RecordKind.RESTATE, len(change.key_bytes), change.fingerprint, data
     data = encode_remains(change.key_bytes, lost.values, lost.deltas, value.base, value.deltas)
-    return REMAINS, len(change.key_bytes), change.fingerprint, data
+    return RecordKind.REMAINS, len(change.key_bytes), change.fingerprint, data
 
 
 class LogRewriter:
@@ -297,7 +287,7 @@ class LogRewriter:
                 yield partial(self._submit, *records[-1])
             if self._stopping:
                 return
-        yield partial(self._submit, DROP_FILE, number, 0, b"")
+        yield partial(self._submit, RecordKind.DROP_FILE, number, 0, b"")
         self._close_reader()
         # Written bytes were also added as the owner's when they reached the disk: hence three times.
         self.earn(size - 3 * written_bytes)
@@ -319,17 +309,18 @@ class LogRewriter:
         records: list[NewRecord] = []
         has_older = any(other < number for other in self._sizes)
         for ledger_id in sorted(part.created):
-            if state.ledgers.exists(ledger_id) and state.ledgers.ledger(ledger_id).owner != NOBODY:
-                records.append((CREATE, ledger_id, 0, state.ledgers.ledger(ledger_id).owner.encode()))
+            owner = state.ledgers.ledger(ledger_id).owner if state.ledgers.exists(ledger_id) else NOBODY
+            if owner != NOBODY:
+                records.append((RecordKind.CREATE, ledger_id, 0, owner.encode()))
         for ledger_id, entry_id, data in part.entries:
             if state.ledgers.exists(ledger_id):
-                records.append((MOVED, ledger_id, entry_id, data))
+                records.append((RecordKind.MOVED, ledger_id, entry_id, data))
         if has_older:
-            records += ((DELETE_LEDGER, ledger_id, 0, b"") for ledger_id in sorted(part.deleted))
-            records += ((SETTLE, 0, 0, name) for name in part.settled)
+            records += ((RecordKind.DELETE_LEDGER, ledger_id, 0, b"") for ledger_id in sorted(part.deleted))
+            records += ((RecordKind.SETTLE, 0, 0, name) for name in part.settled)
         for ledger_id, entry_id in part.given_up:
             if state.ledgers.is_at(ledger_id, entry_id, GIVEN_UP):
-                records.append((GIVE_UP, ledger_id, entry_id, b""))
+                records.append((RecordKind.GIVE_UP, ledger_id, entry_id, b""))
         if part.fingerprints:
             part.keys.update(*state.keys.named_unsaved(part.fingerprints).values())
         for key in sorted(part.keys):

@@ -11,15 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from geminga.ledger.catalog import Catalog, CheckpointSnapshot
-from geminga.ledger.format import (
-    CREATE,
-    DELETE_LEDGER,
-    ENTRY,
-    GIVE_UP,
-    MOVED,
-    OFFSET_BITS,
-    RECORD_BYTES,
-)
+from geminga.ledger.format import OFFSET_BITS, RECORD_BYTES, RecordKind
 from geminga.ledger.index import Index, LedgerState
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.ledger_table import LedgerTable, LostTail
@@ -53,7 +45,7 @@ class StoreState:
         """Add the positions of a group's entries; returns the entries per ledger, and their total size."""
         self.unsaved_records += len(group.kinds)
         self.ledgers.settled_groups += 1
-        if group.kinds.count(ENTRY) == len(group.kinds):
+        if group.kinds.count(RecordKind.ENTRY) == len(group.kinds):
             first = group.firsts[0]
             if group.firsts.count(first) == len(group.kinds):
                 self._settle_run(first, group)
@@ -91,7 +83,7 @@ class StoreState:
         for kind, first, second, position, size, crc in zip(
             group.kinds, group.firsts, group.seconds, group.positions, group.sizes, group.crcs, strict=True
         ):
-            if kind == ENTRY:
+            if kind == RecordKind.ENTRY:
                 ledger = ledgers.get(first) or table.dying.get(first)
                 if ledger is None:
                     continue
@@ -109,14 +101,14 @@ class StoreState:
                 if not ledger.changed:
                     ledger.changed = True
                     table.changed.append(ledger)
-            elif kind == CREATE:
+            elif kind == RecordKind.CREATE:
                 table.mark_changed(first)
-            elif kind == DELETE_LEDGER:
+            elif kind == RecordKind.DELETE_LEDGER:
                 table.settle_deletion(first)
-            elif kind == MOVED and table.exists(first):
+            elif kind == RecordKind.MOVED and table.exists(first):
                 self.index.moved.setdefault(first, {})[second] = position
                 moved_bytes += size + RECORD_BYTES
-            elif kind == GIVE_UP:
+            elif kind == RecordKind.GIVE_UP:
                 table.give_up(first, second)
         self.live_bytes[group.position >> OFFSET_BITS] += live_bytes + records * RECORD_BYTES + moved_bytes
         return counts, live_bytes

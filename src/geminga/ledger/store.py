@@ -29,8 +29,8 @@ from geminga.ledger.checkpoints import Checkpoints
 from geminga.ledger.completions import Completions, WakeUp
 from geminga.ledger.filesystem import FileSystem, RealFileSystem
 from geminga.ledger.folder import StoreLock, open_folder
-from geminga.ledger.format import CREATE, DELETE_LEDGER, ENTRY, NOTHING
-from geminga.ledger.journal import Journal
+from geminga.ledger.format import RecordKind
+from geminga.ledger.journal import Journal, StoreWrites
 from geminga.ledger.keys import FileStoreKeys
 from geminga.ledger.log import LogEnd, LogFiles, LogWriter
 from geminga.ledger.reading import StoreReading
@@ -42,7 +42,6 @@ from geminga.ledger.state import StoreState
 from geminga.ledger.store_damage import FileStoreDamage
 from geminga.ledger.store_disk import FileStoreDisk
 from geminga.ledger.store_parts import StoreParts
-from geminga.ledger.store_writes import StoreWrites
 from geminga.ledger.worker import Worker
 
 
@@ -240,7 +239,7 @@ class FileStore:
         self._writes.check()
         name = owner.encode()
         ledger = self._ledgers.create(owner)
-        self._writes.submit(CREATE, ledger.ledger_id, 0, name, None)
+        self._writes.submit(RecordKind.CREATE, ledger.ledger_id, 0, name, None)
         return ledger.ledger_id
 
     def append(self, ledger_id: int, entry: Buffer, done: Done) -> int:
@@ -257,7 +256,7 @@ class FileStore:
         ledger.next_entry = entry_id + 1
         ledger.size_bytes += size
         ledger.recent.append(entry)
-        self._pending.append((ENTRY, ledger_id, entry_id, entry, done))
+        self._pending.append((RecordKind.ENTRY, ledger_id, entry_id, entry, done))
         if self._journal.idle:
             self._journal.wake()
         return entry_id
@@ -272,7 +271,7 @@ class FileStore:
         ids = ledger.take(entries)
         dones = chain(repeat(None, len(ids) - 1), (done,))
         # A list first: the writer takes from the front meanwhile, and extending by a list is atomic.
-        self._pending.extend(list(zip(repeat(ENTRY), repeat(ledger_id), ids, entries, dones)))
+        self._pending.extend(list(zip(repeat(RecordKind.ENTRY), repeat(ledger_id), ids, entries, dones)))
         if self._journal.idle:
             self._journal.wake()
         return ids[0]
@@ -281,13 +280,13 @@ class FileStore:
         self._writes.check()
         existing = [ledger_id for ledger_id in ledger_ids if self._ledgers.delete(ledger_id)]
         for ledger_id in existing[:-1]:
-            self._writes.submit(DELETE_LEDGER, ledger_id, 0, b"", None)
+            self._writes.submit(RecordKind.DELETE_LEDGER, ledger_id, 0, b"", None)
         if existing:
             self._checkpoints.deletions_wait = True
-            self._writes.submit(DELETE_LEDGER, existing[-1], 0, b"", done)
+            self._writes.submit(RecordKind.DELETE_LEDGER, existing[-1], 0, b"", done)
         elif done is not None:
             # Nothing to write, but the callback keeps its order.
-            self._writes.submit(NOTHING, 0, 0, b"", done)
+            self._writes.submit(RecordKind.NOTHING, 0, 0, b"", done)
 
     # --- life ---
     def poll(self, enough: Callable[[], bool] = never) -> int:

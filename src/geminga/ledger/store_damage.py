@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from geminga.ledger.api import Done
 from geminga.ledger.damage import Damage, DamageLoss
-from geminga.ledger.format import CREATE, GIVE_UP, NOTHING, SETTLE
+from geminga.ledger.format import RecordKind
 from geminga.ledger.rewriting import restatement
 from geminga.ledger.store_parts import StoreParts
 
@@ -45,7 +45,7 @@ class FileStoreDamage:
         self._writes.check()
         if not self._state.ledgers.adopt(ledger_id, owner):
             return False
-        self._submit(CREATE, ledger_id, 0, owner.encode(), None)
+        self._submit(RecordKind.CREATE, ledger_id, 0, owner.encode(), None)
         return True
 
     def settle(self, name: str, done: Done | None = None) -> bool:
@@ -57,7 +57,9 @@ class FileStoreDamage:
         if damages:
             quarantine.settle(name)
             self._look_again()
-        self._submit(SETTLE if damages else NOTHING, 0, 0, name.encode() if damages else b"", done)
+            self._submit(RecordKind.SETTLE, 0, 0, name.encode(), done)
+        else:
+            self._submit(RecordKind.NOTHING, 0, 0, b"", done)
         return bool(damages)
 
     def _settle(self, damage: Damage) -> None:
@@ -67,7 +69,7 @@ class FileStoreDamage:
             assert damage.last_entry_id is not None
             for entry_id in range(damage.first_entry_id, damage.last_entry_id + 1):
                 self._state.ledgers.give_up(damage.ledger_id, entry_id)
-                self._submit(GIVE_UP, damage.ledger_id, entry_id, b"", None)
+                self._submit(RecordKind.GIVE_UP, damage.ledger_id, entry_id, b"", None)
         elif damage.lost == DamageLoss.OWNER and damage.ledger_id is not None:
             self._delete_ledgers([damage.ledger_id])
         elif damage.key is not None and damage.lost != DamageLoss.NOTHING:
@@ -87,4 +89,4 @@ class FileStoreDamage:
         for ledger_id in sorted(ledgers):
             if self._state.ledgers.exists(ledger_id):
                 owner = self._state.ledgers.ledger(ledger_id).owner
-                self._submit(CREATE, ledger_id, 0, owner.encode(), None)
+                self._submit(RecordKind.CREATE, ledger_id, 0, owner.encode(), None)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from geminga.ledger.catalog import Catalog
 from geminga.ledger.filesystem import FileSystem
+from geminga.ledger.journal import StoreWrites
 from geminga.ledger.log import LogFiles
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge
 from geminga.ledger.state import StoreState
-from geminga.ledger.store_writes import StoreWrites
 from geminga.ledger.worker import Worker
 
 

@@ -79,27 +79,16 @@ class TierFiles:
     def listing(self, owner: str, without: Set[str] = frozenset()) -> Callable[[], None]:
         """Return a job for the worker that updates the manifest, and leaves out the files in ``without``.
 
-        The manifest lists recorded ledgers and finished ones whose record is pending. If the store has
-        damage, it also keeps ledgers whose record the store has lost, as nothing else names them.
+        The manifest lists recorded ledgers, and finished ones whose record is pending.
         """
         known = {each.ledger: each for each in self.catalog.of_owner(owner)}
         for uuid, (topic, record) in self.pending.items():
             if topic == owner and record is not None and uuid not in without:
                 known.setdefault(record.ledger, record)
-        may_be_lost = bool(self.local.damage.found)
-        suspected = {each.uuid for each in self.catalog.all_suspects()} if may_be_lost else set()
-        here = {info.ledger_id for info in self.local.ledgers(owner)} if may_be_lost else set()
-
-        def is_lost(record: OffloadedLedger) -> bool:
-            there_is = record.ledger in known or record.ledger in here
-            return not there_is and record.uuid not in suspected and record.uuid not in without
 
         def save() -> None:
             self.claim.check()
-            found = manifest.load(self.storage, owner) if may_be_lost else None
-            is_ours = found is not None and (found.store, found.topic) == (self.store_name, owner)
-            lost = [each for each in found.ledgers if is_lost(each)] if found is not None and is_ours else []
-            self._manifests.save(owner, [*known.values(), *lost])
+            self._manifests.save(owner, list(known.values()))
 
         return save
 

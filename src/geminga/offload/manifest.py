@@ -20,7 +20,7 @@ ledger ends at the offset at which the next begins, no ledger is missing in betw
 without rows, such as encrypted ones; ``plain`` is true if the rows are all that a reader needs
 (`geminga.offload.file`; false if missing); ``tail`` is the Parquet footer with its size and magic. Times are
 milliseconds since 1970; a span is null if no message has the time. ``digest`` is a digest of the uuids of a
-page's ledgers. Version 1, all in one file, can be read too.
+page's ledgers.
 """
 
 from __future__ import annotations
@@ -130,14 +130,14 @@ def _decode(data: bytes, where: str) -> dict[str, Any]:
     try:
         kept = json.loads(data)
         version = kept["version"]
-        if version in (1, VERSION):
+        if version == VERSION:
             kept["ledgers"] = tuple(OffloadedLedger.of_json(each) for each in kept["ledgers"])
             kept["pages"] = tuple(ManifestPage(**each) for each in kept.get("pages", ()))
             return dict(kept)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ManifestUnreadable(f"{where} cannot be read: {error!r}") from error
     unreadable = ManifestNewer if isinstance(version, int) and version > VERSION else ManifestUnreadable
-    raise unreadable(f"{where} is of version {version}; up to {VERSION} can be read")
+    raise unreadable(f"{where} is of version {version}; {VERSION} can be read")
 
 
 def path_of(topic: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 from geminga.broker.admin import http, metrics
 from geminga.broker.admin.http import json_pieces
 from geminga.broker.admin.partitioned import MergedStats
-from geminga.broker.admin.stats import iso_time
 from geminga.broker.cooperative import at_once
+from geminga.diagnosis.commands import iso_time
 from geminga.ids import TopicName
 
 TOPIC = "persistent://public/default/t"

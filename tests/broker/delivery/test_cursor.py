@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from geminga.broker.delivery import cursor as cursor_module
-from geminga.broker.delivery.cursor import (
-    Cursor,
-    CursorFull,
-    bits_from_words,
-    words_from_bits,
-)
+from geminga.broker.delivery.cursor import Cursor, CursorFull, bits_from_words, words_from_bits
 from geminga.broker.delivery.cursor_writer import CursorWriter
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
@@ -168,7 +163,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def doubt(self) -> None:
-        """Recompute the tally, as after a start with a cursor of an older version."""
+        """Recompute the tally, as after a start with a cursor without one."""
         self.cursor._tally = None
 
     @rule()
@@ -230,18 +225,6 @@ def test_contiguous_acknowledgements_become_one_short_delta():
         cursor.acknowledge(offset)
     assert len(cursor.take_delta()) < 8
     assert not cursor.changed
-
-
-def test_a_cursor_of_the_first_version_is_read():
-    # Written by it: mark 3, no properties, 5 and 7 acknowledged; then a delta with 20..22 and batch 9.
-    base = bytes.fromhex("01 03 02 7b7d 01 00 02 02 05 01 01 01 00")
-    delta = bytes.fromhex("01 01 14 03 03 09 01 05")
-    found = load(StoredValue(base, [delta]), PlainCounts())
-    assert (found.mark, list(found.holes.ranges())) == (3, [(5, 6), (7, 8), (20, 23)])
-    assert found.batches == {9: 0b101}
-    # It wrote no tally: that is counted.
-    messages, size = PlainCounts().added_up(at for at in range(3, 30) if at not in (5, 7, 20, 21, 22))
-    assert found.open_tally(30) == (messages - 8, size)  # of the ten messages in entry 9, two are open
 
 
 def test_loading_does_not_multiply_ranges_by_batches():

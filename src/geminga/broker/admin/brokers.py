@@ -1,4 +1,4 @@
-"""``/admin/v2/brokers``, ``/admin/v2/broker-stats`` and ``/metrics``: state and figures of this broker."""
+"""``/admin/v2/brokers``, ``/admin/v2/broker-stats``, ``/metrics``, ``/lookup/v2``: state of this broker."""
 
 from __future__ import annotations
 
@@ -14,31 +14,25 @@ from typing import Any
 from aiohttp import web
 
 from geminga._version import __version__
-from geminga.broker.admin import health, metrics
+from geminga.broker.admin import health, http, metrics
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import (
-    Resource,
-    answer_pieces,
-    bare_text,
-    json_pieces,
-    stepwise,
-    when_done,
-)
 from geminga.broker.admin.namespaces import bundle_of
-from geminga.broker.admin.routes import CREDENTIALS, METRICS, NOTHING, SUPER_USER, route
+from geminga.broker.admin.routes import CREDENTIALS, LOOK, METRICS, NOTHING, SUPER_USER, route
 from geminga.broker.cooperative import at_once
 from geminga.broker.core import Broker
+from geminga.broker.listeners import no_listener
 from geminga.broker.rules.dynamic import DYNAMIC
 from geminga.broker.settings import shown
 from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.ids import TopicName
 
+_LOOKUP = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 RESTING_SECONDS = 1.0
 """Longest wait of a scrape, after a start, for the backlogs of topics that are not in memory."""
 
 
-class BrokersResource(Resource):
+class BrokersResource(http.Resource):
     """The resource of the cluster's only broker, which is its own leader."""
 
     @route("GET", "/admin/v2/brokers/health", needs=SUPER_USER)
@@ -58,7 +52,7 @@ class BrokersResource(Resource):
     @route("GET", "/admin/v2/brokers/version", needs=CREDENTIALS)
     async def version(self) -> web.Response:
         """The version of Geminga."""
-        return bare_text(__version__)
+        return http.bare_text(__version__)
 
     @route("GET", "/admin/v2/brokers/leaderBroker", needs=SUPER_USER)
     async def leader(self) -> object:
@@ -163,7 +157,7 @@ class BrokersResource(Resource):
     async def backlog_quota_check(self) -> None:
         """Check the quotas of the topics in memory now instead of within 15 s."""
         topics = self.server.broker.topics
-        async for name in stepwise(topics.loaded()):
+        async for name in http.stepwise(topics.loaded()):
             topic = topics.in_memory(name)
             if isinstance(topic, PersistentTopic):
                 quota.check(topic)
@@ -197,7 +191,7 @@ class BrokersResource(Resource):
         for namespace in self.namespaces.all_namespaces():
             count = self.now(partial(counts.of, namespace))
             if not count.is_complete:
-                await when_done(self.server, partial(counts.when_counted, namespace))
+                await http.when_done(self.server, partial(counts.when_counted, namespace))
             found[namespace] += count.topics
         return found
 
@@ -216,7 +210,7 @@ class BrokersResource(Resource):
         by_namespace = await self._topic_counts()
         await self.resting_read(RESTING_SECONDS)
         topics = metrics.TopicMetrics(out, by_topic=server.settings.topic_metrics)
-        async for topic in stepwise(self.topics.loaded()):
+        async for topic in http.stepwise(self.topics.loaded()):
             if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
                 stats = await self.in_steps(self.actions.stats_steps(topic, key_ranges=False))
                 await self.in_steps(topics.add(topic, stats, self._writes(topic)))
@@ -238,23 +232,23 @@ class BrokersResource(Resource):
         )  # fmt: skip
         expires_at = server.tls.expires_at if server.tls else None
         metrics.add_security(out, server.broker.audit.failures, expires_at)
-        return await answer_pieces(request, stepwise(out.lines()), metrics.CONTENT_TYPE)
+        return await http.answer_pieces(request, http.stepwise(out.lines()), metrics.CONTENT_TYPE)
 
 
-class BrokerStatsResource(Resource):
+class BrokerStatsResource(http.Resource):
     """``/admin/v2/broker-stats``, as far as it has a meaning for a single broker."""
 
     @route("GET", "/admin/v2/broker-stats/topics", needs=SUPER_USER)
     @route("GET", "/admin/v2/broker-stats/destinations", needs=SUPER_USER)
     async def topics_by_bundle(self, request: web.Request) -> web.StreamResponse:
         """Stats of all topics in memory, by namespace, bundle and domain."""
-        return await answer_pieces(request, self._by_bundle())
+        return await http.answer_pieces(request, self._by_bundle())
 
     async def _by_bundle(self) -> AsyncIterator[str]:
         """An object by namespace, bundle, domain and topic, in pieces."""
         found: dict[str, dict[tuple[str, str], list[TopicName]]] = {}
         boundaries: dict[str, list[str]] = {}
-        async for topic in stepwise(self.topics.loaded()):
+        async for topic in http.stepwise(self.topics.loaded()):
             namespace = topic.namespace_name
             if not self.namespaces.exists(topic.tenant, topic.namespace):
                 continue  # it has been deleted meanwhile
@@ -274,11 +268,11 @@ class BrokerStatsResource(Resource):
                     yield ("}," if before else "{") + json.dumps(bundle) + ":{"
                 yield f"{json.dumps(domain)}:{{"
                 before, inner = bundle, ""
-                async for topic in stepwise(places[bundle, domain]):
+                async for topic in http.stepwise(places[bundle, domain]):
                     if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
                         stats = await self.in_steps(self.actions.stats_among_all(topic))
                         yield f"{inner}{json.dumps(str(topic))}:"
-                        async for piece in stepwise(json_pieces(stats)):
+                        async for piece in http.stepwise(http.json_pieces(stats)):
                             yield piece
                         inner = ","
                 yield "}"
@@ -308,6 +302,40 @@ class BrokerStatsResource(Resource):
         raise AdminRefusal(404, f"there is no allocator {allocator}: this broker runs on Python")
 
 
+class LookupResource(http.Resource):
+    """Lookups over HTTP; one broker serves everything, so the answer is always this broker."""
+
+    @route("GET", _LOOKUP, needs=LOOK)
+    async def get(self, request: web.Request) -> object:
+        """The broker that serves a topic: this one, by the address that the client can reach."""
+        topic = http.topic_of(request)
+        self.namespaces.policies(topic.tenant, topic.namespace)
+        settings = self.server.settings
+        listener = request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName")
+        addresses = settings.addresses(listener)
+        if addresses is None:
+            raise AdminRefusal(500, no_listener(listener, settings.advertised_listeners))
+        if not listener and settings.lookup_through_service_url and request.url.host:
+            # The only name that surely works for this client is the one that it has used.
+            addresses = settings.own_addresses(request.url.host)
+        found = {
+            "brokerUrl": addresses.pulsar,
+            "brokerUrlTls": addresses.pulsar_tls,
+            "httpUrl": addresses.http,
+            "httpUrlTls": addresses.https,
+            "nativeUrl": addresses.pulsar or "",
+            "brokerUrlSsl": addresses.pulsar_tls or "",
+        }
+        return {name: url for name, url in found.items() if url is not None}
+
+    @route("GET", _LOOKUP + "/bundle", needs=LOOK)
+    async def bundle(self, request: web.Request) -> web.Response:
+        """The hash range that a topic falls into."""
+        topic = http.topic_of(request)
+        document = self.namespaces.document(topic.tenant, topic.namespace)
+        return http.bare_text(bundle_of(document["bundles"]["boundaries"], topic))
+
+
 def disk_figures(broker: Broker) -> dict[str, Any]:
     """Return figures of the disk and what retention deleted early; empty without a disk."""
     found = broker.disk.described()
@@ -322,7 +350,7 @@ def disk_figures(broker: Broker) -> dict[str, Any]:
 def _healthy(failure: str) -> web.Response:
     if failure:
         raise AdminRefusal(503, failure)
-    return bare_text("ok")
+    return http.bare_text("ok")
 
 
 def _text(value: Any) -> str:

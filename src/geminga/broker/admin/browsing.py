@@ -36,14 +36,7 @@ class Browser:
     """Search through the entries of one topic; `step` takes some milliseconds, until `is_done`."""
 
     def __init__(
-        self,
-        topic: PersistentTopic,
-        wanted: MessageFilter,
-        count: int,
-        *,
-        older: bool,
-        start: int,
-        stop: int,
+        self, topic: PersistentTopic, wanted: MessageFilter, count: int, *, older: bool, start: int, stop: int
     ) -> None:
         """Search the offsets from ``start`` to below ``stop``; with ``older`` the newest of them first."""
         self._topic = topic

@@ -21,14 +21,7 @@ from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
 from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX, QUIET_SECONDS, Trouble, diagnose
-from geminga.diagnosis.facts import (
-    ConsumerFacts,
-    HoleFacts,
-    KeyFacts,
-    QuotaFacts,
-    Relief,
-    SubscriptionFacts,
-)
+from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, KeyFacts, QuotaFacts, Relief, SubscriptionFacts
 from geminga.errors import StoreError
 
 KEYS_SHOWN_MAX = 5

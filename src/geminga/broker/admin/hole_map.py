@@ -132,10 +132,7 @@ def _entry(
     segment = ledger.segment_of(offset)
     if segment is None or not segment.base <= offset < segment.end:
         return {"offset": offset, "id": "", "state": "missing"}
-    entry: Json = {
-        "offset": offset,
-        "id": f"{segment.ledger_id}:{offset - segment.base}",
-    }
+    entry: Json = {"offset": offset, "id": f"{segment.ledger_id}:{offset - segment.base}"}
     entry["messages"], entry["bytes"] = ledger.counts.of(offset)
     if any(a <= offset < b for a, b in ledger.damaged):
         entry["state"] = "damaged"

@@ -42,13 +42,7 @@ from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import prefetch
 from geminga.broker.topics.topic_names import TopicNames
 from geminga.broker.topics.topic_registry import TOPIC_NAME_MAX
-from geminga.errors import (
-    InvalidConfiguration,
-    InvalidTopicName,
-    LedgerNotFound,
-    StoreBusy,
-    StoreError,
-)
+from geminga.errors import InvalidConfiguration, InvalidTopicName, LedgerNotFound, StoreBusy, StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done, EntryStore
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
 from urllib.parse import quote
 
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.tailing import METADATA_BYTES_MAX, text_of
+from geminga.diagnosis.commands import iso_time
 from geminga.errors import CorruptPayload
 from geminga.wire.compression import decompress
 from geminga.wire.metadata import metadata_size, parse_entry
@@ -52,7 +52,7 @@ def _answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
         "X-Pulsar-Message-ID": f"{ledger_id}:{entry_id}",
         "X-Pulsar-producer-name": _ascii(metadata.producer_name),
         "X-Pulsar-sequence-id": str(metadata.sequence_id),
-        "X-Pulsar-publish-time": _time(metadata.publish_time),
+        "X-Pulsar-publish-time": iso_time(metadata.publish_time),
         "X-Pulsar-partition-key-b64-encoded": str(metadata.partition_key_b64_encoded).lower(),
         "X-Pulsar-Is-Encrypted": str(encrypted).lower(),
         "X-Pulsar-uncompressed-size": str(metadata.uncompressed_size),
@@ -62,7 +62,7 @@ def _answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
     if metadata.HasField("compression"):
         headers["X-Pulsar-compression"] = pb.CompressionType.Name(metadata.compression)
     if metadata.event_time:
-        headers["X-Pulsar-event-time"] = _time(metadata.event_time)
+        headers["X-Pulsar-event-time"] = iso_time(metadata.event_time)
     if metadata.HasField("partition_key"):
         headers["X-Pulsar-partition-key"] = _ascii(metadata.partition_key)
     if metadata.HasField("num_messages_in_batch"):
@@ -78,15 +78,6 @@ def _answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
             413, f"entry {ledger_id}:{entry_id} has keys or properties of {longest} bytes, too many for HTTP"
         )
     return web.Response(body=payload, headers=headers, content_type="application/octet-stream")
-
-
-def _time(milliseconds: int) -> str:
-    """ISO 8601 with milliseconds, UTC."""
-    try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, OSError, ValueError):
-        return str(milliseconds)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _ascii(text: str) -> str:

@@ -11,17 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
+from geminga.broker.admin import http
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import (
-    Resource,
-    answer_names,
-    body,
-    for_each,
-    object_body,
-    passing_over_missing,
-    query_flag,
-    stepwise,
-)
 from geminga.broker.admin.routes import ADMINISTRATOR, LIST, SUBSCRIPTIONS, SUPER_USER, route
 from geminga.broker.rules.policies import AUTH_ACTIONS, words
 from geminga.broker.topics.topic_names import TopicNames
@@ -43,27 +34,27 @@ def bundle_of(boundaries: list[str], topic: TopicName) -> str:
     return f"{boundaries[-2]}_{boundaries[-1]}"
 
 
-async def delete_namespace_with_topics(resource: Resource, tenant: str, namespace: str) -> None:
+async def delete_namespace_with_topics(resource: http.Resource, tenant: str, namespace: str) -> None:
     """Delete a namespace by force: topics first; their clients are disconnected."""
     with resource.namespaces.leaving(tenant, namespace):
-        await for_each(topics_of(resource, tenant, namespace), partial(_delete_topic, resource))
+        await http.for_each(topics_of(resource, tenant, namespace), partial(_delete_topic, resource))
         async for base in resource.walk_names(*_partitioned(resource, f"{tenant}/{namespace}")):
             await _delete_topic(resource, TopicName.parse(base))
         await resource.durable(lambda done: resource.namespaces.delete_namespace(tenant, namespace, done))
 
 
-async def _delete_topic(resource: Resource, topic: TopicName) -> None:
-    with passing_over_missing():
+async def _delete_topic(resource: http.Resource, topic: TopicName) -> None:
+    with http.passing_over_missing():
         await resource.durable(lambda done: resource.actions.delete(topic, True, done))
 
 
-def _partitioned(resource: Resource, namespace: str) -> list[TopicNames]:
+def _partitioned(resource: http.Resource, namespace: str) -> list[TopicNames]:
     """Return the partitioned topics of ``tenant/namespace``, both domains."""
     return [resource.topics.partitioned.walk(namespace, persistent=each) for each in (False, True)]
 
 
 async def topics_of(
-    resource: Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
+    resource: http.Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
 ) -> AsyncIterator[TopicName]:
     """Yield all topics of a namespace in order, each partition as a topic, serving other requests in between.
 
@@ -74,14 +65,14 @@ async def topics_of(
 
 
 def _walks(
-    resource: Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
+    resource: http.Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
 ) -> list[TopicNames]:
     """Return the topics of a namespace, by domain."""
     place = f"{tenant}/{namespace}"
     return [resource.topics.walk(place, persistent=each == "persistent") for each in sorted(domains)]
 
 
-def permissions_of(resource: Resource, tenant: str, namespace: str) -> dict[str, Any]:
+def permissions_of(resource: http.Resource, tenant: str, namespace: str) -> dict[str, Any]:
     """Return the permissions in a namespace, by kind."""
     kinds = "namespace_auth", "destination_auth", "subscription_auth_roles"
     kept: dict[str, Any] = resource.namespaces.document(tenant, namespace)["auth_policies"]
@@ -89,7 +80,7 @@ def permissions_of(resource: Resource, tenant: str, namespace: str) -> dict[str,
 
 
 async def change_permissions(
-    resource: Resource, tenant: str, namespace: str, change: Callable[[dict[str, Any]], object]
+    resource: http.Resource, tenant: str, namespace: str, change: Callable[[dict[str, Any]], object]
 ) -> None:
     """Change permissions; the present value is read within the call, after other requests' changes."""
 
@@ -101,7 +92,7 @@ async def change_permissions(
     await resource.durable(write)
 
 
-class NamespacesResource(Resource):
+class NamespacesResource(http.Resource):
     """Namespaces. Policies are in `geminga.broker.admin.policy_routes`."""
 
     # --- life ---
@@ -124,14 +115,14 @@ class NamespacesResource(Resource):
     @route("PUT", _PATH, needs=ADMINISTRATOR)
     async def create(self, request: web.Request, tenant: str, namespace: str) -> None:
         """Make a namespace. Body: policies, or nothing."""
-        document = await object_body(request, optional=True)
+        document = await http.object_body(request, optional=True)
         await self.durable(lambda done: self.namespaces.create_namespace(tenant, namespace, document, done))
 
     @route("DELETE", _PATH, needs=ADMINISTRATOR)
     async def delete(self, request: web.Request, tenant: str, namespace: str) -> None:
         """Delete an empty namespace; with ``?force=true`` its topics, too."""
         self.namespaces.document(tenant, namespace)
-        if query_flag(request, "force"):
+        if http.query_flag(request, "force"):
             await delete_namespace_with_topics(self, tenant, namespace)
             return
         place = f"{tenant}/{namespace}"
@@ -146,14 +137,14 @@ class NamespacesResource(Resource):
         """Names of its topics, partitions each. ``?mode=`` ``PERSISTENT``, ``NON_PERSISTENT`` or ``ALL``."""
         self.namespaces.document(tenant, namespace)
         domains = _MODES.get(request.query.get("mode", "PERSISTENT").upper(), _ALL_DOMAINS)
-        return await answer_names(request, self.walk_names(*_walks(self, tenant, namespace, domains)))
+        return await http.answer_names(request, self.walk_names(*_walks(self, tenant, namespace, domains)))
 
     @route("PUT", _PATH + "/unload", needs=ADMINISTRATOR)
     @route("PUT", _PATH + "/{bundle}/unload", needs=ADMINISTRATOR)
     async def unload(self, tenant: str, namespace: str, bundle: str = "") -> None:
         """Unload its topics from memory; clients reconnect automatically."""
         place, chosen = f"{tenant}/{namespace}", self._chosen(tenant, namespace, bundle)
-        async for topic in stepwise(self.topics.loaded()):
+        async for topic in http.stepwise(self.topics.loaded()):
             if topic.namespace_name == place and chosen(topic):
                 with contextlib.suppress(AdminRefusal):  # it may have been deleted meanwhile
                     self.now(partial(self.actions.unload, topic))
@@ -242,7 +233,7 @@ class NamespacesResource(Resource):
     async def grant(self, request: web.Request, tenant: str, namespace: str, role: str) -> None:
         """Allow a role actions. Body: a list of ``produce``, ``consume``, ``functions``, ``sources``,
         ``sinks``, ``packages``."""
-        actions = words(AUTH_ACTIONS)("actions", await body(request))
+        actions = words(AUTH_ACTIONS)("actions", await http.body(request))
         await change_permissions(
             self, tenant, namespace, lambda auth: auth["namespace_auth"].update({role: actions})
         )
@@ -257,7 +248,7 @@ class NamespacesResource(Resource):
         self, request: web.Request, tenant: str, namespace: str, subscription: str
     ) -> None:
         """Restrict a subscription to roles. Body: a list of roles."""
-        roles = words()("roles", await body(request))
+        roles = words()("roles", await http.body(request))
 
         def grant(auth: dict[str, Any]) -> None:
             auth["subscription_auth_roles"][subscription] = roles

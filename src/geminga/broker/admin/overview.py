@@ -26,13 +26,7 @@ from geminga.broker.admin.damage import described
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.history import History
 from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
-from geminga.broker.admin.http import (
-    DOORKEEPER,
-    Server,
-    object_body,
-    query_flag,
-    whole_number,
-)
+from geminga.broker.admin.http import DOORKEEPER, Server, object_body, query_flag, whole_number
 from geminga.broker.admin.previews import Preview, preview
 from geminga.broker.admin.publishing import publish
 from geminga.broker.admin.routes import CONSUME, CREDENTIALS, LOOK, PRODUCE, SUPER_USER, route

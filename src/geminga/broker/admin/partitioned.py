@@ -9,18 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
+from geminga.broker.admin import http
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import (
-    answer_names,
-    answer_pieces,
-    body,
-    json_pieces,
-    message_id_json,
-    query_flag,
-    stepwise,
-    topic_of,
-    whole_number,
-)
 from geminga.broker.admin.routes import ADMINISTRATOR, LIST, LOOK, route
 from geminga.broker.admin.topics import DOMAIN, PATH, TopicResourceBase
 from geminga.ids import TopicName
@@ -37,17 +27,17 @@ class PartitionedTopicsResource(TopicResourceBase):
         self.namespaces.policies(tenant, namespace)
         persistent = domain == "persistent"
         walk = self.topics.partitioned.walk(f"{tenant}/{namespace}", persistent=persistent)
-        return await answer_names(request, self.walk_names(walk))
+        return await http.answer_names(request, self.walk_names(walk))
 
     @route("GET", PATH + "/partitions", needs=LOOK)
     async def get(self, request: web.Request) -> object:
         """Number of partitions of a topic; 0 if it is not partitioned. With ``?checkAllowAutoCreation=true``
         the topic is created if policies allow it."""
-        topic = topic_of(request)
+        topic = http.topic_of(request)
         policies = self.namespaces.policies(topic.tenant, topic.namespace)
         if self.actions.exists(topic):
             count = self.actions.partitions(topic)
-        elif query_flag(request, "checkAllowAutoCreation") and policies.auto_create_topics:
+        elif http.query_flag(request, "checkAllowAutoCreation") and policies.auto_create_topics:
             count = policies.auto_create_partitions
             if count and topic.partition < 0:
                 await self.durable(lambda done: self.actions.create_partitioned(topic, count, done))
@@ -58,9 +48,9 @@ class PartitionedTopicsResource(TopicResourceBase):
     @route("PUT", PATH + "/partitions", needs=ADMINISTRATOR)
     async def create(self, request: web.Request) -> None:
         """Make a partitioned topic. Body: the number, or ``partitions`` and ``properties``."""
-        topic = topic_of(request)
+        topic = http.topic_of(request)
         properties: dict[str, str] = {}
-        wanted = await body(request)
+        wanted = await http.body(request)
         if isinstance(wanted, dict):
             # Newer clients send the number together with properties.
             properties = wanted.get("properties") or {}
@@ -73,15 +63,15 @@ class PartitionedTopicsResource(TopicResourceBase):
     @route("POST", PATH + "/partitions", needs=ADMINISTRATOR)
     async def grow(self, request: web.Request) -> None:
         """Add partitions. Body: the new number. Fewer are refused; keys move to other partitions."""
-        topic = topic_of(request)
+        topic = http.topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic):
             raise AdminRefusal(409, f"Topic {topic} is not a partitioned topic")
-        count = self._checked_count(await body(request), 1)
+        count = self._checked_count(await http.body(request), 1)
         await self.durable(lambda done: self.actions.update_partitions(topic, count, done))
 
     def _checked_count(self, wanted: Any, minimum: int) -> int:
-        count = whole_number(wanted, "partitions", minimum)
+        count = http.whole_number(wanted, "partitions", minimum)
         limit = self.server.settings.partitions_max
         if count > limit:
             raise AdminRefusal(406, f"partitions={count} is not allowed; allowed: at most {limit}")
@@ -90,7 +80,7 @@ class PartitionedTopicsResource(TopicResourceBase):
     @route("DELETE", PATH + "/partitions", needs=ADMINISTRATOR)
     async def delete(self, request: web.Request) -> None:
         """Delete the topic with its partitions; with ``?force=true`` also while clients are connected."""
-        topic, force = self._partitioned(request), query_flag(request, "force")
+        topic, force = self._partitioned(request), http.query_flag(request, "force")
         await self.durable(lambda done: self.actions.delete(topic, force, done))
 
     @route("POST", PATH + "/createMissedPartitions", needs=ADMINISTRATOR)
@@ -102,7 +92,7 @@ class PartitionedTopicsResource(TopicResourceBase):
     @route("POST", PATH + "/terminate/partitions", needs=ADMINISTRATOR)
     async def terminate(self, request: web.Request) -> object:
         """Terminate the topic: publishing is refused. Answers with the last message of each partition."""
-        topic = topic_of(request)
+        topic = http.topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic) or not self.actions.partitions(topic):
             raise AdminRefusal(405, f"{topic} is no partitioned topic: it is terminated without partitions")
@@ -110,7 +100,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         for index in range(self.actions.partitions(topic)):
             name = topic.partition_name(index)
             await self.durable(self.actions.topic(name).terminate)
-            found[str(index)] = message_id_json(self.now(partial(self.actions.last_message_id, name)))
+            found[str(index)] = http.message_id_json(self.now(partial(self.actions.last_message_id, name)))
         return found
 
     # --- stats ---
@@ -118,7 +108,7 @@ class PartitionedTopicsResource(TopicResourceBase):
     async def stats(self, request: web.Request) -> web.StreamResponse:
         """Stats, added up, and with ``?perPartition=true`` (the default) of each partition."""
         topic = self._partitioned(request)
-        is_listed = query_flag(request, "perPartition", True)
+        is_listed = http.query_flag(request, "perPartition", True)
         merged = MergedStats()
 
         async def stats_of(name: TopicName) -> dict[str, Any]:
@@ -126,7 +116,7 @@ class PartitionedTopicsResource(TopicResourceBase):
             merged.add(found)
             return found
 
-        return await answer_pieces(request, self._pieces(topic, stats_of, merged.finish, is_listed))
+        return await http.answer_pieces(request, self._pieces(topic, stats_of, merged.finish, is_listed))
 
     @route("GET", PATH + "/partitioned-internalStats", needs=LOOK)
     async def internal_stats(self, request: web.Request) -> web.StreamResponse:
@@ -136,7 +126,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         async def stats_of(name: TopicName) -> dict[str, Any]:
             return await self.in_steps(self.actions.internal_stats(name))
 
-        return await answer_pieces(request, self._pieces(topic, stats_of, dict, True))
+        return await http.answer_pieces(request, self._pieces(topic, stats_of, dict, True))
 
     async def _pieces(
         self,
@@ -148,23 +138,23 @@ class PartitionedTopicsResource(TopicResourceBase):
         """Yield an answer about each partition, then about the ``whole``; others are served in between."""
         count = self.actions.partitions(topic)
         separator = '{"partitions":{'
-        async for index in stepwise(range(count)):
+        async for index in http.stepwise(range(count)):
             name = topic.partition_name(index)
             if self.actions.exists(name):
                 found = await stats_of(name)
                 if is_listed:
                     yield f"{separator}{json.dumps(str(name))}:"
-                    async for piece in stepwise(json_pieces(found)):
+                    async for piece in http.stepwise(http.json_pieces(found)):
                         yield piece
                     separator = ","
         rest = {**whole(), "metadata": {"partitions": count, "deleted": False}}
-        pieces = json_pieces(rest)
+        pieces = http.json_pieces(rest)
         yield f"{'' if separator == ',' else separator}}},{next(pieces)[1:]}"
-        async for piece in stepwise(pieces):
+        async for piece in http.stepwise(pieces):
             yield piece
 
     def _partitioned(self, request: web.Request) -> TopicName:
-        topic = topic_of(request)
+        topic = http.topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic) or not self.actions.partitions(topic):
             raise AdminRefusal(404, f"Partitioned Topic not found: {topic} has zero partitions")

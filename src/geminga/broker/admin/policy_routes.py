@@ -11,39 +11,19 @@ from typing import Any
 
 from aiohttp import web
 
+from geminga.broker.admin import http
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import (
-    Resource,
-    answer,
-    answer_or_empty,
-    answering,
-    bare_text,
-    body,
-    done_answer,
-    object_body,
-    query_flag,
-    sent,
-    topic_of,
-    whole_number,
-)
 from geminga.broker.admin.routes import ADMINISTRATOR, SUPER_USER, Handler, Route, route
 from geminga.broker.rules.effective_policies import in_force
 from geminga.broker.rules.policies import backlog_quota, one_of, text_map
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
-from geminga.policies import (
-    QUOTA_KINDS,
-    CommonScope,
-    NamespaceScope,
-    Policy,
-    TopicScope,
-    declared,
-)
+from geminga.policies import QUOTA_KINDS, CommonScope, NamespaceScope, Policy, TopicScope, declared
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
 
-class _PolicyResource(Resource):
+class _PolicyResource(http.Resource):
     """Handlers of policies; subclasses define where a policy is stored."""
 
     path = ""
@@ -78,16 +58,16 @@ class _PolicyResource(Resource):
             yield Route("DELETE", path, change, self._remover(policy))
         quota = f"{self.path}/backlogQuota"
         yield Route("GET", f"{self.path}/policiesSet", ADMINISTRATOR, self._lister(policies))
-        yield Route("GET", f"{self.path}/backlogQuotaMap", ADMINISTRATOR, answering(self.backlog_quotas))
-        yield Route("POST", quota, ADMINISTRATOR, answering(self.set_backlog_quota))
-        yield Route("DELETE", quota, ADMINISTRATOR, answering(self.remove_backlog_quota))
+        yield Route("GET", f"{self.path}/backlogQuotaMap", ADMINISTRATOR, http.answering(self.backlog_quotas))
+        yield Route("POST", quota, ADMINISTRATOR, http.answering(self.set_backlog_quota))
+        yield Route("DELETE", quota, ADMINISTRATOR, http.answering(self.remove_backlog_quota))
 
     def _getter(self, policy: Policy[Any]) -> Handler:
         async def get(request: web.Request) -> web.StreamResponse:
             found = self.read(request, policy.field)
             if policy.by_cluster and found is not None:
                 found = found.get(self.server.settings.cluster)
-            return answer_or_empty(policy.unset if found is None else found)
+            return http.answer_or_empty(policy.unset if found is None else found)
 
         return get
 
@@ -102,22 +82,22 @@ class _PolicyResource(Resource):
                     found.append(policy.segment)
             if self.read(request, "backlog_quota_map"):
                 found.append("backlogQuotaMap")
-            return answer(sorted(found))
+            return http.answer(sorted(found))
 
         return policies_set
 
     def _setter(self, policy: Policy[Any]) -> Handler:
         async def set_policy(request: web.Request) -> web.StreamResponse:
             if policy.as_query is None:
-                value = await body(request, policy.empty_body)
+                value = await http.body(request, policy.empty_body)
             else:
-                value = whole_number(request.query.get(policy.as_query), policy.as_query)
+                value = http.whole_number(request.query.get(policy.as_query), policy.as_query)
             if policy.by_cluster and value is not None:
                 here = {self.server.settings.cluster: value}
                 await self.change(request, policy.field, lambda found: {**(found or {}), **here})
             else:
                 await self.write(request, policy.field, value)
-            return done_answer(policy.status)
+            return http.done_answer(policy.status)
 
         return set_policy
 
@@ -128,7 +108,7 @@ class _PolicyResource(Resource):
                 await self.change(request, policy.field, lambda found: _without(found, cluster))
             else:
                 await self.write(request, policy.field, None)
-            return done_answer()
+            return http.done_answer()
 
         return remove
 
@@ -140,7 +120,7 @@ class _PolicyResource(Resource):
         """Set one: ``?backlogQuotaType=`` ``destination_storage`` (default) or ``message_age``. Body:
         ``limitSize`` in bytes, ``limitTime`` in seconds, ``policy``: ``producer_request_hold``,
         ``producer_exception`` or ``consumer_backlog_eviction``."""
-        quota = backlog_quota("backlogQuota", await object_body(request))
+        quota = backlog_quota("backlogQuota", await http.object_body(request))
         kind = _quota_kind(request)
         await self.change(request, "backlog_quota_map", lambda found: {**(found or {}), kind: quota})
 
@@ -169,7 +149,7 @@ class NamespacePoliciesResource(_PolicyResource):
         """Return what is set; for ``GET ...?applied=true`` else what is in force."""
         tenant, namespace = request.match_info["tenant"], request.match_info["namespace"]
         found = self.namespaces.get_policy(tenant, namespace, field)
-        if request.method in ("GET", "HEAD") and query_flag(request, "applied"):
+        if request.method in ("GET", "HEAD") and http.query_flag(request, "applied"):
             applied = in_force(self.namespaces.policies(tenant, namespace), self.server.settings.cluster)
             if found is None or found == {} or field == "backlog_quota_map":
                 found = applied.get(field, found)
@@ -188,13 +168,13 @@ class NamespacePoliciesResource(_PolicyResource):
     async def anti_affinity(self, request: web.Request) -> web.Response:
         """Stored and shown, without effect: there is only one broker."""
         found = self.read(request, "antiAffinityGroup")
-        return done_answer() if found is None else bare_text(found)
+        return http.done_answer() if found is None else http.bare_text(found)
 
     @route("POST", _NAMESPACE + "/antiAffinity", needs=ADMINISTRATOR)
     async def set_anti_affinity(self, request: web.Request) -> None:
         """Stored and shown, without effect. Body: a name."""
         # Apache Pulsar's client sends the bare name, others a JSON text.
-        text = (await sent(request)).decode("utf-8", "replace").strip()
+        text = (await http.sent(request)).decode("utf-8", "replace").strip()
         try:
             group = json.loads(text)
         except (ValueError, RecursionError):
@@ -216,13 +196,13 @@ class NamespacePoliciesResource(_PolicyResource):
     async def remove_anti_affinity(self, request: web.Request) -> web.Response:
         """Remove it."""
         await self.write(request, "antiAffinityGroup", None)
-        return done_answer(200)
+        return http.done_answer(200)
 
     @route("GET", _NAMESPACE + "/resourcegroup", needs=ADMINISTRATOR)
     async def resource_group(self, request: web.Request) -> web.Response:
         """Stored and shown, without effect: set rates of namespaces and topics instead."""
         found = self.read(request, "resource_group_name")
-        return bare_text(found or "")
+        return http.bare_text(found or "")
 
     @route("POST", _NAMESPACE + "/resourcegroup/{group}", needs=SUPER_USER)
     async def set_resource_group(self, request: web.Request, group: str) -> None:
@@ -242,7 +222,7 @@ class NamespacePoliciesResource(_PolicyResource):
     @route("PUT", _NAMESPACE + "/properties", needs=ADMINISTRATOR)
     async def add_properties(self, request: web.Request) -> None:
         """Add properties, or replace single ones."""
-        added = text_map("properties", await object_body(request))
+        added = text_map("properties", await http.object_body(request))
         await self.change(request, "properties", lambda found: {**(found or {}), **added})
 
     @route("DELETE", _NAMESPACE + "/properties", needs=ADMINISTRATOR)
@@ -254,7 +234,7 @@ class NamespacePoliciesResource(_PolicyResource):
     async def get_property(self, request: web.Request, key: str) -> web.Response:
         """One property."""
         found = (self.read(request, "properties") or {}).get(key)
-        return bare_text(found or "")
+        return http.bare_text(found or "")
 
     @route("PUT", _NAMESPACE + "/property/{key}/{value}", needs=ADMINISTRATOR)
     async def set_property(self, request: web.Request, key: str, value: str) -> None:
@@ -266,7 +246,7 @@ class NamespacePoliciesResource(_PolicyResource):
         """Remove a property; answers with its value."""
         found = (self.read(request, "properties") or {}).get(key)
         await self.change(request, "properties", lambda kept: _without(kept, key))
-        return bare_text(found or "")
+        return http.bare_text(found or "")
 
 
 class TopicPoliciesResource(_PolicyResource):
@@ -276,16 +256,16 @@ class TopicPoliciesResource(_PolicyResource):
     scope = TopicScope
 
     def _topic(self, request: web.Request) -> TopicName:
-        topic = topic_of(request)
+        topic = http.topic_of(request)
         if not self.actions.exists(topic.base) and not self.actions.exists(topic):
             raise AdminRefusal(404, f"Topic {topic} not found")
         return topic
 
     def read(self, request: web.Request, field: str) -> Any:
         topic = self._topic(request)
-        of_all = query_flag(request, "isGlobal")
+        of_all = http.query_flag(request, "isGlobal")
         found = self.namespaces.get_topic_policy(topic, field, of_all_clusters=of_all)
-        if request.method in ("GET", "HEAD") and query_flag(request, "applied"):
+        if request.method in ("GET", "HEAD") and http.query_flag(request, "applied"):
             if field == "backlog_quota_map":
                 return self._applied(topic)[field]  # of each kind, wherever that was set
             if found is None:
@@ -300,5 +280,5 @@ class TopicPoliciesResource(_PolicyResource):
         return in_force(self.namespaces.topic_policies(topic), self.server.settings.cluster)
 
     def put(self, request: web.Request, field: str, value: Any, done: Done) -> None:
-        topic, of_all = self._topic(request), query_flag(request, "isGlobal")
+        topic, of_all = self._topic(request), http.query_flag(request, "isGlobal")
         self.namespaces.set_topic_policy(topic, field, value, done, of_all_clusters=of_all)

@@ -8,9 +8,8 @@ from typing import Any, Final
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.position_lookup import offset_by_time, publish_time
-from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.diagnosis.commands import how_many, shell_command
+from geminga.diagnosis.commands import how_many, iso_time, shell_command
 
 Json = dict[str, Any]
 
@@ -86,11 +85,7 @@ class Preview:
 
     # --- inside ---
     def _base(self, offset: int, command: str) -> Json:
-        return {
-            "from": self._place(self.cursor.mark),
-            "to": self._place(offset),
-            "command": command,
-        }
+        return {"from": self._place(self.cursor.mark), "to": self._place(offset), "command": command}
 
     def _command(self, verb: str, *names: str, options: str = "") -> str:
         place = self.topic.text, self.subscription.name

@@ -9,14 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import (
-    LONG_BODY_BYTES_MAX,
-    Resource,
-    answer,
-    object_body,
-    query_flag,
-    topic_of,
-)
+from geminga.broker.admin.http import LONG_BODY_BYTES_MAX, Resource, answer, object_body, query_flag, topic_of
 from geminga.broker.admin.routes import ADMINISTRATOR, LOOK, PRODUCE, route
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.compatibility import check_compatible, check_definition

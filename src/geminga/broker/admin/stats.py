@@ -24,10 +24,10 @@ from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import last_position
-from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.topic import Topic
+from geminga.diagnosis.commands import iso_time
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Json = dict[str, Any]

@@ -85,10 +85,7 @@ def messages_of(
 
 
 def payload_messages(
-    headers: Mapping[str, str],
-    payload: bytes,
-    wanted: MessageFilter,
-    shown_bytes: int = PAYLOAD_SHOWN_BYTES,
+    headers: Mapping[str, str], payload: bytes, wanted: MessageFilter, shown_bytes: int = PAYLOAD_SHOWN_BYTES
 ) -> Iterator[Json]:
     """Yield the messages of an entry as admin REST returns it: decompressed, with ``X-Pulsar-`` headers."""
     metadata = pb.MessageMetadata(

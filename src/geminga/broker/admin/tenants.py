@@ -5,14 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import (
-    Resource,
-    answer_or_empty,
-    body,
-    done_answer,
-    object_body,
-    query_flag,
-)
+from geminga.broker.admin.http import Resource, answer_or_empty, body, done_answer, object_body, query_flag
 from geminga.broker.admin.namespaces import delete_namespace_with_topics
 from geminga.broker.admin.routes import CREDENTIALS, SUPER_USER, route
 from geminga.broker.rules.policies import words

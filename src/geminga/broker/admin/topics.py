@@ -9,21 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
+from geminga.broker.admin import http
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import (
-    Resource,
-    answer_long,
-    answer_names,
-    bare_text,
-    body,
-    done_answer,
-    message_id_json,
-    message_id_of,
-    object_body,
-    query_flag,
-    topic_of,
-    whole_number,
-)
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.namespaces import bundle_of, change_permissions, check_bundle, permissions_of
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, LIST, LOOK, route
@@ -42,12 +29,12 @@ _COUNTING_SECONDS = 0.05
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_", "__consumer_offsets")
 
 
-class TopicResourceBase(Resource):
+class TopicResourceBase(http.Resource):
     """Base of the resources of topics."""
 
     def existing(self, request: web.Request) -> TopicName:
         """Return the topic of the path; 404 if it does not exist."""
-        topic = topic_of(request)
+        topic = http.topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic):
             raise AdminRefusal(404, f"Topic {topic} not found")
@@ -87,9 +74,9 @@ class TopicResourceBase(Resource):
 
     async def asked_stats(self, request: web.Request, topic: TopicName) -> dict[str, Any]:
         """Return statistics of a plain topic, without the lists that the request excludes."""
-        no_consumers = query_flag(request, "excludeConsumers")
+        no_consumers = http.query_flag(request, "excludeConsumers")
         found = await self.in_steps(self.actions.stats_steps(topic, key_ranges=not no_consumers))
-        if query_flag(request, "excludePublishers"):
+        if http.query_flag(request, "excludePublishers"):
             found["publishers"] = []
         if no_consumers:
             for subscription in found.get("subscriptions", {}).values():
@@ -107,14 +94,14 @@ class TopicsResource(TopicResourceBase):
     ) -> web.StreamResponse:
         """Names of the topics, partitions included; with ``?includeSystemTopic=true`` system topics, too."""
         self.namespaces.policies(tenant, namespace)
-        all_topics = query_flag(request, "includeSystemTopic")
+        all_topics = http.query_flag(request, "includeSystemTopic")
         names = self.walk_names(self.topics.walk(f"{tenant}/{namespace}", persistent=domain == "persistent"))
         shown = (
             name
             async for name in names
             if all_topics or not name.split("/", 4)[-1].startswith(_SYSTEM_PREFIXES)
         )
-        return await answer_names(request, shown)
+        return await http.answer_names(request, shown)
 
     @route("GET", DOMAIN + "/{bundle:0x[0-9a-fA-F]+_0x[0-9a-fA-F]+}", needs=LIST)
     async def names_in_bundle(
@@ -125,13 +112,13 @@ class TopicsResource(TopicResourceBase):
         check_bundle(boundaries, bundle)
         names = self.walk_names(self.topics.walk(f"{tenant}/{namespace}", persistent=domain == "persistent"))
         inside = (name async for name in names if bundle_of(boundaries, TopicName.parse(name)) == bundle)
-        return await answer_names(request, inside)
+        return await http.answer_names(request, inside)
 
     @route("PUT", PATH, needs=ADMINISTRATOR)
     async def create(self, request: web.Request) -> None:
         """Make a topic. Body: its properties, or nothing."""
-        topic = topic_of(request)
-        properties = properties_map("properties", await object_body(request, optional=True))
+        topic = http.topic_of(request)
+        properties = properties_map("properties", await http.object_body(request, optional=True))
         while not self.now(partial(self.topics.loader.is_counted, topic)):
             await asyncio.sleep(_COUNTING_SECONDS)
         await self.durable(lambda done: self.actions.create(topic, done, properties=properties))
@@ -139,7 +126,7 @@ class TopicsResource(TopicResourceBase):
     @route("DELETE", PATH, needs=ADMINISTRATOR)
     async def delete(self, request: web.Request) -> None:
         """Delete it; with ``?force=true`` also while clients are connected."""
-        topic, force = self.existing(request), query_flag(request, "force")
+        topic, force = self.existing(request), http.query_flag(request, "force")
         if self.actions.partitions(topic):
             raise AdminRefusal(409, f"{topic} is partitioned; delete it with .../partitions")
         await self.durable(lambda done: self.actions.delete(topic, force, done))
@@ -149,7 +136,7 @@ class TopicsResource(TopicResourceBase):
         """Terminate it: publishing to it is refused. Answers with the last message's id."""
         topic = self.stored(request)
         await self.durable(lambda done: self.actions.topic(topic).terminate(done))
-        return message_id_json(self.now(lambda: self.actions.last_message_id(topic)))
+        return http.message_id_json(self.now(lambda: self.actions.last_message_id(topic)))
 
     @route("DELETE", PATH + "/truncate", needs=ADMINISTRATOR)
     async def truncate(self, request: web.Request) -> None:
@@ -168,26 +155,26 @@ class TopicsResource(TopicResourceBase):
         """Delete unneeded ledgers now instead of at the next check."""
         for topic in self.parts(request):
             self.now(partial(self.actions.trim, topic))
-        return done_answer(200)
+        return http.done_answer(200)
 
     # --- what it holds ---
     @route("GET", PATH + "/stats", needs=LOOK)
     async def stats(self, request: web.Request) -> web.StreamResponse:
         """Rates, sizes, producers, subscriptions and consumers. ``?excludePublishers=true`` and
         ``?excludeConsumers=true`` leave those out."""
-        return await answer_long(request, await self.asked_stats(request, self._plain(request)))
+        return await http.answer_long(request, await self.asked_stats(request, self._plain(request)))
 
     @route("GET", PATH + "/internalStats", needs=LOOK)
     async def internal_stats(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors."""
         topic = self._plain(request)
-        return await answer_long(request, await self.in_steps(self.actions.internal_stats(topic)))
+        return await http.answer_long(request, await self.in_steps(self.actions.internal_stats(topic)))
 
     @route("GET", PATH + "/internal-info", needs=LOOK)
     async def internal_info(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors as they are stored."""
         topic = self.stored(request)
-        return await answer_long(request, await self.in_steps(internal_info(self.actions.topic(topic))))
+        return await http.answer_long(request, await self.in_steps(internal_info(self.actions.topic(topic))))
 
     def _plain(self, request: web.Request) -> TopicName:
         topic = self.existing(request)
@@ -200,7 +187,7 @@ class TopicsResource(TopicResourceBase):
     @route("GET", PATH + "/lastMessageId", needs=CONSUME)
     async def last_message_id(self, request: web.Request) -> object:
         """The last message's id."""
-        return message_id_json(self.actions.last_message_id(self.stored(request)))
+        return http.message_id_json(self.actions.last_message_id(self.stored(request)))
 
     @route("GET", PATH + "/messageid/{timestamp}", needs=CONSUME)
     async def message_id_at(self, request: web.Request, timestamp: int) -> object:
@@ -213,7 +200,7 @@ class TopicsResource(TopicResourceBase):
             position = ledger.position(offset) if offset < ledger.confirmed else last_position(ledger)
             return MessageId(topic.partition, *position)
 
-        return message_id_json(await self.looking(find))
+        return http.message_id_json(await self.looking(find))
 
     @route("GET", PATH + "/ledger/{ledger}/entry/{entry}", needs=CONSUME)
     async def entry(self, request: web.Request, ledger: int, entry: int) -> web.Response:
@@ -228,7 +215,7 @@ class TopicsResource(TopicResourceBase):
         start = (request.query.get("initialPosition") or "latest").lower()
         if start not in ("earliest", "latest"):
             raise AdminRefusal(412, f"initialPosition={start!r} is not allowed; allowed: earliest, latest")
-        nth = whole_number(request.query.get("messagePosition") or 1, "messagePosition", 1)
+        nth = http.whole_number(request.query.get("messagePosition") or 1, "messagePosition", 1)
         if start == "earliest":
             return await self.entry_at(topic, lambda ledger: ledger.start + nth - 1)
         return await self.entry_at(topic, lambda ledger: ledger.confirmed - nth)
@@ -237,7 +224,7 @@ class TopicsResource(TopicResourceBase):
     async def backlog_size(self, request: web.Request) -> object:
         """Bytes behind a message id (body)."""
         topic = self.stored(request)
-        position = message_id_of(await body(request))
+        position = http.message_id_of(await http.body(request))
         ledger = self.actions.topic(topic).ledger
         return ledger.size_from(ledger.offset_from(position.ledger_id, position.entry_id))
 
@@ -274,14 +261,14 @@ class TopicsResource(TopicResourceBase):
         return {
             "status": JobStatus.NOT_RUN if last is None else last.status,
             "lastError": "" if last is None else last.last_error,
-            "firstUnoffloadedMessage": message_id_json(MessageId(-1, *first)),
+            "firstUnoffloadedMessage": http.message_id_json(MessageId(-1, *first)),
         }
 
     @route("PUT", PATH + "/offload", needs=ADMINISTRATOR)
     async def trigger_offload(self, request: web.Request) -> None:
         """Move ledgers before a message id (body) to offload storage; 409 while an offload is running."""
         topic = self.stored(request)
-        position = message_id_of(await body(request))
+        position = http.message_id_of(await http.body(request))
         try:
             self.now(lambda: offloading.of(self.actions.topic(topic)).start(position.ledger_id))
         except offloading.AlreadyOffloading as running:
@@ -295,7 +282,7 @@ class TopicsResource(TopicResourceBase):
     async def existing_empty(self, request: web.Request) -> web.Response:
         """Always empty: there are no shadow topics."""
         self.existing(request)
-        return bare_text("")
+        return http.bare_text("")
 
 
 class TopicAttributesResource(TopicResourceBase):
@@ -310,7 +297,7 @@ class TopicAttributesResource(TopicResourceBase):
     async def add_properties(self, request: web.Request) -> None:
         """Add properties, or replace single ones."""
         topic = self.existing(request)
-        added = properties_map("properties", await object_body(request))
+        added = properties_map("properties", await http.object_body(request))
         merged = properties_map("properties", {**self.actions.properties(topic), **added})
         await self.durable(lambda done: self.actions.set_properties(topic, merged, done))
 
@@ -333,7 +320,7 @@ class TopicAttributesResource(TopicResourceBase):
     async def grant(self, request: web.Request, role: str) -> None:
         """Allow a role actions on it. Body: as for namespaces."""
         topic = self.existing(request)
-        actions = words(AUTH_ACTIONS)("actions", await body(request))
+        actions = words(AUTH_ACTIONS)("actions", await http.body(request))
 
         def add(auth: dict[str, Any]) -> None:
             auth["destination_auth"].setdefault(str(topic), {})[role] = actions

@@ -11,7 +11,7 @@ from typing import cast
 from aiohttp import web
 
 from geminga.broker.admin.auth import AuthorizationMiddleware
-from geminga.broker.admin.brokers import BrokersResource, BrokerStatsResource
+from geminga.broker.admin.brokers import BrokersResource, BrokerStatsResource, LookupResource
 from geminga.broker.admin.damage import DamageResource
 from geminga.broker.admin.http import (
     DOORKEEPER,
@@ -23,7 +23,6 @@ from geminga.broker.admin.http import (
     TlsPortInfo,
     errors_as_json,
 )  # fmt: skip
-from geminga.broker.admin.lookup import LookupResource
 from geminga.broker.admin.namespaces import NamespacesResource
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.overview import OverviewResource
@@ -111,9 +110,7 @@ class WebServer:
         application = make_application(server, site)
         self._quiet = application[QUIET]
         self._runner = web.AppRunner(
-            application,
-            handle_signals=False,
-            shutdown_timeout=2 * LAST_ANSWERS_SECONDS,
+            application, handle_signals=False, shutdown_timeout=2 * LAST_ANSWERS_SECONDS
         )
         self._log = unquoted(log, self._log_limited)
         self._listeners: list[asyncio.Server] = []

@@ -22,10 +22,10 @@ from geminga.broker.commands.session import Session
 from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, Subscription, type_name
 from geminga.broker.delivery.subscription import COMPACTION
-from geminga.broker.rates import iso_time
 from geminga.broker.refusal import ProtocolViolation, Refused, storage_refusal
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
 from geminga.broker.topics.topic_registry import parse_topic
+from geminga.diagnosis.commands import iso_time
 from geminga.errors import StoreBusy, StoreError
 from geminga.ids import to_signed, to_unsigned
 from geminga.wire.broker_frames import AckFrame

@@ -28,10 +28,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
 
 H = TypeVar("H", bound=Producer | Consumer)
-_BLOCKED = {
-    True: pb.ProducerBlockedQuotaExceededError,
-    False: pb.ProducerBlockedQuotaExceededException,
-}
+_BLOCKED = {True: pb.ProducerBlockedQuotaExceededError, False: pb.ProducerBlockedQuotaExceededException}
 """Error for blocked producers by whether their clients keep the messages, or fail them."""
 _TAKEN = frozenset((pb.ProducerBusy, pb.ProducerFenced, pb.ConsumerBusy, pb.ConsumerAssignError))
 """Refusals because of another client's producer or consumer."""
@@ -194,7 +191,7 @@ def find_or_create(session: Session, name: TopicName, *, may_create: bool = True
 
 
 def _gone_among(session: Session, handles: Iterable[Producer | Consumer]) -> Peer | None:
-    """Return the first disconnected peer that still has one of these handles until its work is done."""
+    """Return the first disconnected peer that still has one of these handles, until they are closed."""
     gone = session.services.gone
     return next((each.peer for each in handles if each.peer in gone), None) if gone else None
 
@@ -335,8 +332,8 @@ def on_send(session: Session, frame: SendFrame) -> None:
     """Store an entry; its receipt follows when it is durable."""
     producer = session.producers.get(frame.producer_id)
     if producer is None:
-        if session.has_gone or session.was_recently_closed(frame.producer_id):
-            return  # another client has its name by now, or its client looks the topic up again
+        if session.was_recently_closed(frame.producer_id):
+            return  # its client looks the topic up again
         raise ProtocolViolation(f"SEND of the unknown producer {frame.producer_id}")
     try:
         is_intact = checksum_matches(frame.entry) is not False

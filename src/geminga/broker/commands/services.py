@@ -23,8 +23,8 @@ from geminga.broker.topics.topic_registry import TopicRegistry
 class Services:
     """Services for all sessions. ``peers`` holds the sessions that have not ended.
 
-    ``gone`` are those whose peers have disconnected: their remaining commands are being handled, or their
-    handles closed. Another client that needs one of these handles waits, and is not refused.
+    ``gone`` are those whose connections have ended and whose handles are still being closed. Another client
+    that needs one of these handles waits, and is not refused.
     """
 
     version: str

@@ -10,11 +10,9 @@ CONNECTED             closed                     handled; unknown ones close the
 CLOSED                nothing is read            nothing is read
 ====================  =========================  =====================================
 
-A protocol violation closes the connection; other connections are not affected.
-
-After a peer has disconnected, its received commands that need no answer are still handled, in turn with
-other work, above all acknowledgements: without them messages would be redelivered. Clients that need a
-producer name or a subscription of the peer wait for that: it is often the same client reconnecting.
+A protocol violation closes the connection; other connections are not affected. The peer's producers and
+consumers are closed in turn with other work. Clients that need a producer name or a subscription of a peer
+that has disconnected wait for that: it is often the same client reconnecting.
 """
 
 from __future__ import annotations
@@ -53,8 +51,6 @@ Command = pb.BaseCommand
 Handler = Callable[["Session", pb.BaseCommand], Job | None]
 """A long command returns a job; the peer's next command waits for its end."""
 
-LINGER_SECONDS = 10.0
-"""Longest time for handling commands of a disconnected peer: rate limits and the disk may delay it."""
 FRAMES_AT_ONCE = 256
 """Frames that are decoded between two checks of the turn's time."""
 RECENTLY_CLOSED_SECONDS = 30.0
@@ -88,7 +84,6 @@ class CommandTable:
     """Commands with this field in `geminga.broker.commands.table.CommandSpec`; the next three likewise."""
     quick: frozenset[int]
     calm: frozenset[int]
-    when_gone: frozenset[int]
 
 
 class Session:
@@ -96,7 +91,7 @@ class Session:
 
     __slots__ = (
         "_backpressure", "_certificate_name", "_contact", "_counted", "_frames_at_once", "_handshake",
-        "_held_at", "_holds", "_is_calm", "_keepalive", "_late", "_leaving", "_linger", "_log_limited",
+        "_held_at", "_holds", "_is_calm", "_keepalive", "_late", "_leaving", "_log_limited",
         "_ping_pending", "_probes", "_rate_timer", "_recently_closed", "_slices", "_slowed", "_suspended",
         "_table", "_work", "address", "client_version", "consumers", "decoder", "identity", "is_cpp_client",
         "last_message_requests", "output", "pending_bytes", "producers", "protocol_version", "scheduler",
@@ -150,8 +145,6 @@ class Session:
         self._rate_timer: Timer | None = None
         self._contact: Timer | None = None
         self._held_at = 0.0
-        self._linger: Timer | None = None
-        """Runs from the disconnection of a peer with unhandled commands."""
         self._leaving: Job | None = None
         self._is_calm = True
         services.peers.add(self)
@@ -194,9 +187,7 @@ class Session:
             yield from self._frames(data)
         except Exception as error:
             self._failed(error)
-        if self.has_gone:
-            self.close()
-        elif self._work is not None:
+        if self._work is not None:
             self._work = None
             self._count_received()
             self.release(HELD_BY_WORK)
@@ -233,27 +224,23 @@ class Session:
     def _frames(self, data: Buffer) -> Job:
         decoder, slices, output, late = self.decoder, self._slices, self.output, self._late
         table, connected = self._table, SessionState.CONNECTED
-        quick, when_gone = table.quick, table.when_gone
+        quick = table.quick
         # The turn's time is checked only when there is more to do.
-        should_yield, look, handled, has_gone = False, True, False, False
+        should_yield, look, handled = False, True, False
         while True:
             # Until CONNECT is answered, the next frame may be no larger than a handshake.
             for frame in decoder.feed(data, self._frames_at_once if self.state is connected else 1):
                 kind = frame.type
                 if handled or kind not in quick:
                     if look:
-                        unread = handled and not (output.writable or has_gone)
+                        unread = handled and not output.writable
                         should_yield = unread or (slices.should_yield if handled else slices.over)
                         look = False
                     if should_yield:
                         yield self._wait()
-                        should_yield, has_gone = False, self.has_gone
+                        should_yield = False
                         if self.state is SessionState.CLOSED:
                             return
-                if has_gone and kind not in when_gone:
-                    if kind == Command.SEEK:
-                        self._close_consumer(frame.command.seek.consumer_id)
-                    continue
                 handled = True
                 if kind == SEND:
                     if self.state is not connected:
@@ -274,9 +261,6 @@ class Session:
                             yield is_parked or self._wait()
                             if self.state is SessionState.CLOSED:
                                 return
-                            has_gone = self.has_gone
-                            if has_gone and kind not in when_gone:
-                                job.close()
                     look = True
                 if self.state is SessionState.CLOSED:
                     return
@@ -293,19 +277,12 @@ class Session:
     @property
     def _blocked(self) -> bool:
         """Whether nothing is done for this peer: it does not read, or has too many pending entries."""
-        if self._holds & (HELD_BY_PENDING | HELD_BY_RATE):
-            return True
-        return not (self.output.writable or self.has_gone)
+        return bool(self._holds & (HELD_BY_PENDING | HELD_BY_RATE)) or not self.output.writable
 
     @property
     def has_gone(self) -> bool:
-        """Whether the peer has disconnected. Its received commands may still be handled."""
-        return self._linger is not None or self.state is SessionState.CLOSED
-
-    def _close_consumer(self, consumer_id: int) -> None:
-        consumer = self.consumers.take(consumer_id)
-        if consumer is not None:
-            consumer.subscription.remove(consumer)
+        """Whether the connection has ended."""
+        return self.state is SessionState.CLOSED
 
     def _wait(self) -> bool:
         """Return the value that an unfinished job yields: whether it is suspended until `_go_on`."""
@@ -326,24 +303,8 @@ class Session:
             self._counted = size > COUNTED_BYTES
             self._backpressure.received(self, size)
 
-    def hung_up(self, now: float) -> None:
-        """Handle the end of the connection by its peer. The output is closed after its commands are done."""
-        self.scheduler.enter(now)
-        try:
-            if self._work is None or self.state is not SessionState.CONNECTED:
-                self._end()
-                return
-            self._linger = self.scheduler.after(LINGER_SECONDS, self.close, self)
-            self.services.gone.add(self)
-            for timer in (self._keepalive, self._contact):
-                if timer is not None:
-                    timer.cancel()
-            self._go_on()
-        finally:
-            self.scheduler.leave()
-
     def closed(self, now: float) -> None:
-        """Handle a lost connection: nothing more is done for it."""
+        """Handle the end of the connection: nothing more is done for its peer."""
         self.scheduler.enter(now)
         try:
             self._end()
@@ -374,7 +335,7 @@ class Session:
             return
         self.state = SessionState.CLOSED
         self.services.gone.add(self)
-        for timer in (self._handshake, self._keepalive, self._rate_timer, self._contact, self._linger):
+        for timer in (self._handshake, self._keepalive, self._rate_timer, self._contact):
             if timer is not None:
                 timer.cancel()
         if self.identity is not None:
@@ -433,7 +394,7 @@ class Session:
     def probe(self, decided: Callable[[], None]) -> None:
         """Find out whether the peer lives: ``decided`` is called after it spoke, or was dropped for silence.
 
-        For a disconnected peer it is called after the last of its commands, within the same time limit.
+        For a disconnected peer it is called after the last of its producers and consumers is closed.
         """
         if self._unheard or self not in self.services.peers:
             # A PING would not be read, because the store is slow; or the peer has no handles any more.

@@ -31,9 +31,6 @@ class CommandSpec:
     calm: bool = False
     """Whether it writes nothing: a peer that sends only such commands is read from although the store is
     behind."""
-    when_gone: bool = False
-    """Whether it is still handled for a disconnected peer. All others request something, or open it; a client
-    without an answer repeats a SEEK, and what its consumer sent after it refers to the new position."""
 
 
 def _on_ping(session: Session, command: pb.BaseCommand) -> None:
@@ -84,17 +81,17 @@ COMMANDS: Final[Mapping[int, CommandSpec]] = {
     Command.WATCH_TOPIC_LIST: CommandSpec(lookup.on_watch, _MAY_WATCH),
     Command.WATCH_TOPIC_LIST_CLOSE: CommandSpec(lookup.on_watch_close, HANDLE),
     Command.PRODUCER: CommandSpec(producing.on_producer, _MAY_PRODUCE),
-    Command.SEND: CommandSpec(None, HANDLE, quick=True, when_gone=True),
-    Command.CLOSE_PRODUCER: CommandSpec(producing.on_close_producer, HANDLE, when_gone=True),
+    Command.SEND: CommandSpec(None, HANDLE, quick=True),
+    Command.CLOSE_PRODUCER: CommandSpec(producing.on_close_producer, HANDLE),
     Command.SUBSCRIBE: CommandSpec(consuming.on_subscribe, _MAY_SUBSCRIBE),
     Command.FLOW: CommandSpec(consuming.on_flow, HANDLE, quick=True),
-    Command.ACK: CommandSpec(consuming.on_ack, HANDLE, quick=True, when_gone=True),
+    Command.ACK: CommandSpec(consuming.on_ack, HANDLE, quick=True),
     Command.REDELIVER_UNACKNOWLEDGED_MESSAGES: CommandSpec(consuming.on_redeliver, HANDLE),
-    Command.UNSUBSCRIBE: CommandSpec(consuming.on_unsubscribe, HANDLE, when_gone=True),
+    Command.UNSUBSCRIBE: CommandSpec(consuming.on_unsubscribe, HANDLE),
     Command.SEEK: CommandSpec(consuming.on_seek, HANDLE),
     Command.GET_LAST_MESSAGE_ID: CommandSpec(consuming.on_last_message_id, HANDLE),
     Command.CONSUMER_STATS: CommandSpec(consuming.on_consumer_stats, HANDLE),
-    Command.CLOSE_CONSUMER: CommandSpec(consuming.on_close_consumer, HANDLE, when_gone=True),
+    Command.CLOSE_CONSUMER: CommandSpec(consuming.on_close_consumer, HANDLE),
     Command.GET_SCHEMA: CommandSpec(schema_commands.on_get_schema, _MAY_READ_SCHEMA),
     Command.GET_OR_CREATE_SCHEMA: CommandSpec(schema_commands.on_get_or_create_schema, _MAY_REGISTER_SCHEMA),
     **dict.fromkeys(_TRANSACTION_BODIES, CommandSpec(_on_transaction, NoPermissionNeeded.REFUSED)),
@@ -122,5 +119,4 @@ TABLE: Final = CommandTable(
     before_connect=_kinds("before_connect"),
     quick=_kinds("quick"),
     calm=_kinds("calm"),
-    when_gone=_kinds("when_gone"),
 )

@@ -32,7 +32,7 @@ from geminga.ledger.api import StoredValue
 from geminga.wire.varint import varint
 
 _VERSION = 3
-"""Format version. Versions 1 and 2 wrote partly acknowledged batches individually; version 1 had no tally."""
+"""Format version, the first of a release."""
 _RANGES, _BELOW, _BATCH, _OFFSETS, _TALLY = 1, 2, 3, 4, 6
 _TALLY_FORM = struct.Struct("<QQQQQQ")
 """Mark, entries in holes and partly acknowledged batches identify the state that the tally belongs to; the
@@ -521,7 +521,7 @@ class Cursor:
         """Parse a stored cursor; raises `StoreDamaged` naming ``what``."""
         reader = RecordReader(value.base, what)
         version = reader.varint()
-        if not 1 <= version <= _VERSION:
+        if version != _VERSION:
             raise reader.damaged(f"cursor version {version}, this program knows {_VERSION}")
         cursor = Cursor(reader.varint(), counts=counts, durable=True)
         try:
@@ -529,15 +529,9 @@ class Cursor:
         except (ValueError, RecursionError) as error:
             raise reader.damaged("the properties are no JSON") from error
         cursor.holes = RangeSet.decode(reader)
-        tally = None
-        if version >= _VERSION:
-            cursor._read_batches(reader)
-            tally = _read_tally(reader) if reader else None
-            cursor.is_behind = bool(reader)
-        else:
-            for _ in range(reader.varint()):
-                offset = reader.varint()
-                cursor.batches[offset] = int.from_bytes(reader.blob(), "little")
+        cursor._read_batches(reader)
+        tally = _read_tally(reader) if reader else None
+        cursor.is_behind = bool(reader)
         cursor._snapshot_bytes, placed = len(value.base), cursor.mark
         for delta in value.deltas:
             tally = cursor._take_in(RecordReader(delta, what))

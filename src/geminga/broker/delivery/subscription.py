@@ -20,12 +20,7 @@ from geminga.broker.delivery.consumer import (
     close_detached,
     type_name,
 )
-from geminga.broker.delivery.cursor import (
-    Cursor,
-    CursorFull,
-    without_lowest_ones,
-    words_from_bits,
-)
+from geminga.broker.delivery.cursor import Cursor, CursorFull, without_lowest_ones, words_from_bits
 from geminga.broker.delivery.cursor_writer import CursorWriter
 from geminga.broker.delivery.dispatcher import Dispatcher, SubscribedTopic
 from geminga.broker.delivery.key_shared import KeySharedDispatcher

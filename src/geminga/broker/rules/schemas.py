@@ -228,8 +228,7 @@ class SchemaRegistry:
             raise Refused(pb.IncompatibleSchema, "Don't allow auto update schema.")
         if count >= VERSIONS_MAX or kept_bytes + len(schema.schema_data) > VERSIONS_BYTES_MAX:
             raise Refused(
-                pb.IncompatibleSchema,
-                f"The topic has {count} schema versions of {kept_bytes} bytes already",
+                pb.IncompatibleSchema, f"The topic has {count} schema versions of {kept_bytes} bytes already"
             )
         check_definition(schema)
         check_compatible(schema, parsed.intact, self._strategy(name))

@@ -216,7 +216,6 @@ class TenantRegistry:
         for cluster in clusters:
             if cluster not in known:
                 raise RuleViolation(
-                    InvalidRequest.NOT_ALLOWED,
-                    f"Clusters do not exist: {cluster}; known: {', '.join(known)}",
+                    InvalidRequest.NOT_ALLOWED, f"Clusters do not exist: {cluster}; known: {', '.join(known)}"
                 )
         return {**info, "adminRoles": roles, "allowedClusters": clusters}

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import uuid4
 
 from geminga.broker.admin.in_flight_requests import InFlightRequests
-from geminga.broker.commands.session import Session, SessionState
+from geminga.broker.commands.session import Session
 from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.core_calls import CoreCalls
@@ -60,7 +60,7 @@ class PeerConnection(asyncio.Protocol):
     """Connection of one peer: the `Output` of the core's session."""
 
     __slots__ = (
-        "_address", "_chunks", "_core", "_core_paused", "_flush_bytes", "_is_cut", "_is_open", "_peer_paused",
+        "_address", "_chunks", "_core", "_core_paused", "_flush_bytes", "_is_open", "_peer_paused",
         "_pending_bytes", "_reading", "_server", "_session", "_starved", "_transport", "_was_admitted",
         "unsent_bytes",
     )  # fmt: skip
@@ -81,7 +81,6 @@ class PeerConnection(asyncio.Protocol):
         self._flush_bytes = server.flush_bytes
         self._starved = False
         self._is_open = False
-        self._is_cut = False
         self.unsent_bytes = 0
 
     @property
@@ -137,11 +136,9 @@ class PeerConnection(asyncio.Protocol):
         server = self._server
         server.unsent.record(self, 0)
         if session is not None:
-            end = session.closed if self._is_cut else session.hung_up
             with self._core.entry():
-                end(time.monotonic())
-        if session is None or session.state is SessionState.CLOSED:
-            self._leave()
+                session.closed(time.monotonic())
+        server.connections.discard(self)
 
     def pause_writing(self) -> None:
         self._peer_paused = True
@@ -196,9 +193,7 @@ class PeerConnection(asyncio.Protocol):
         """Close the connection after the written bytes are sent."""
         transport = self._transport
         self._is_open = False
-        if transport is None:
-            self._leave()
-        else:
+        if transport is not None:
             self.flush()
             if not transport.is_closing():
                 transport.close()
@@ -240,13 +235,8 @@ class PeerConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection at once; unsent bytes are dropped, received ones are not handled."""
-        self._is_cut = True
         if self._transport is not None:
             self._transport.abort()
-
-    def _leave(self) -> None:
-        """Free the connection's slot, once no work is left for a disconnected peer."""
-        self._server.connections.discard(self)
 
     def _apply_reading(self) -> None:
         reading = not (self._core_paused or self._peer_paused)

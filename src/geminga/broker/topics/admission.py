@@ -70,8 +70,6 @@ def check_duplicate(dedup: Deduplication, producer: Producer, frame: SendFrame) 
     if verdict is DedupVerdict.DUPLICATE:
         return DedupRecord.DUPLICATE
     producer.error(
-        highest,
-        pb.PersistenceError,
-        "Cannot determine whether the message is a duplicate at this time",
+        highest, pb.PersistenceError, "Cannot determine whether the message is a duplicate at this time"
     )
     return DedupRecord.ANSWERED

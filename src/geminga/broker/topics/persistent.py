@@ -52,12 +52,7 @@ class PersistentTopic:
 
     persistent = True
 
-    def __init__(
-        self,
-        services: TopicServices,
-        name: TopicName,
-        record: TopicRecord,
-    ) -> None:
+    def __init__(self, services: TopicServices, name: TopicName, record: TopicRecord) -> None:
         """The caller runs `load` before the topic is used."""
         self.scheduler = services.scheduler
         self.services = services
