@@ -30,7 +30,7 @@ PACKAGES = {
     "broker": ("aiohttp", "uvloop"),
     "columnar": ("pyarrow", "numpy", "numba"),
     "spark": ("pyspark",),
-    "pipelines": ("pyyaml", "matplotlib"),
+    "pipelines": ("pyyaml",),
     "encryption": ("cryptography",),
     "security": ("pyjwt", "cryptography", "libpass", "bcrypt"),
     "avro": ("fastavro",),
