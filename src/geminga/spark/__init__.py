@@ -18,7 +18,6 @@ _PLACES = {
     "PulsarDataSource": "geminga.spark.datasource",
     "observed": "geminga.spark.observing",
     "query_lag": "geminga.spark.observing",
-    "query_skipped": "geminga.spark.observing",
     "serve_metrics": "geminga.spark.observing",
     "register": "geminga.spark.sessions",
     "session": "geminga.spark.sessions",

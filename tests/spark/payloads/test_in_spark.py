@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf import source_context_pb2
-from waiting import eventually
 
 import geminga.spark
 from geminga import Client, MessageId
@@ -95,7 +94,6 @@ def test_a_restarted_stream_reads_the_columns_of_a_grown_schema(
 
 
 def test_progress_reports_malformed_messages(spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
-    import geminga.spark
 
     publish(pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo"), Reading("Rome")])
     publish(pulsar_client, pulsar_topic, BytesSchema(), [b"garbage"])
@@ -127,28 +125,6 @@ def test_progress_reports_malformed_messages(spark, pulsar_broker, pulsar_client
         path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()
     ]
     assert not [text for text in shown if "canary" in text]
-
-
-def test_progress_reports_left_out_messages(spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
-    publish(pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo")])
-    publish(pulsar_client, pulsar_topic, BytesSchema(), [b"bad"] * 3)
-    given = {
-        "service.url": pulsar_broker.service_url, "valueSchema": "TOPIC", "startingOffsets": "earliest",
-        "mode": "DROPMALFORMED", "columns": "station",
-    }  # fmt: skip
-    # An idle query tells no sooner than this; Spark's default is 10 seconds.
-    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100ms")
-    with geminga.spark.serve_metrics(spark) as server:
-        source = spark.readStream.format("pulsar").options(**given).load(pulsar_topic)
-        writer = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
-        query = writer.trigger(processingTime="0 seconds").start()
-        try:
-            wanted = f'topic="{pulsar_topic}",reason="malformed"}} 3\n'
-            eventually(lambda: wanted in server.listener.text())
-            assert geminga.spark.query_skipped(query.lastProgress) == {pulsar_topic: {"malformed": 3}}
-        finally:
-            query.stop()
-            spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
 
 
 def test_a_frame_written_as_protobuf_is_read_back(spark, pulsar_broker, pulsar_client, pulsar_topic):

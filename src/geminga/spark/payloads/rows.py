@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.spark.counting import DEAD_LETTERS, MALFORMED, SkipCounters
 from geminga.spark.dead_letters import MESSAGE_COLUMNS, DeadLetters
 from geminga.spark.options import ReadOptions
 from geminga.spark.payloads.arrays import Mask, booleans, numbers
@@ -158,7 +157,6 @@ class PayloadBatchConverter:
         newest: SchemaInfo | None,
         lookup: Lookup,
         letters: DeadLetters | None,
-        skip_counters: SkipCounters,
     ) -> None:
         """``newest``: the topic's schema when the query began."""
         self.options = options
@@ -167,7 +165,6 @@ class PayloadBatchConverter:
         self.newest = newest
         self.lookup = lookup
         self.letters = letters
-        self.skip_counters = skip_counters
         self.zone = session_zone()
         self.schema: pa.Schema = arrow_schema(schema)
         asked = {field.name: field for field in schema.fields}
@@ -194,12 +191,9 @@ class PayloadBatchConverter:
         rows, damaged, reasons = self._read(found)
         if damaged.any():
             self._tell(found, damaged, reasons)
-            if self.mode == DROPMALFORMED:
-                self.skip_counters.add(MALFORMED, int(damaged.sum()))
             if self.letters is not None:
                 assert again is not None
                 errors = [self._reason(found, int(row), reasons) for row in np.flatnonzero(damaged)]
-                self.skip_counters.add(DEAD_LETTERS, len(errors))
                 self.letters.add(again(MESSAGE_COLUMNS).filter(booleans(damaged)), errors)
         payload = dict(zip(self.of_payload, rows.flatten(), strict=True))
         arrays = []
