@@ -1,4 +1,4 @@
-"""Output of the demo without a terminal."""
+"""Output of the demo."""
 
 import time
 from types import SimpleNamespace
@@ -7,11 +7,11 @@ from geminga.demo import console
 from geminga.demo.console import Console
 
 
-def test_progress_without_a_terminal_is_sparse_lines(monkeypatch, capsys):
+def test_progress_is_sparse_lines(monkeypatch, capsys):
     clock = iter(range(100))
     monkeypatch.setattr(console, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: next(clock)}))
     shown = Console()
-    with shown.many(("flights", "delays"), 1000) as update:
+    with shown.progress(("flights", "delays"), 1000) as update:
         for done in range(100, 1100, 100):
             update("flights", done, f"lag {1000 - done} messages")
     lines = capsys.readouterr().out.splitlines()
@@ -19,16 +19,11 @@ def test_progress_without_a_terminal_is_sparse_lines(monkeypatch, capsys):
     assert "flights 100% (lag 0 messages), delays 0% of 1,000" in lines[-1]
 
 
-def test_a_bar_never_goes_back(capsys):
-    with Console().many(("flights",), 1000) as update:
+def test_progress_never_goes_back(capsys):
+    with Console().progress(("flights",), 1000) as update:
         for done in (700, 300, 1200, 0):
             update("flights", done, "")
     assert "flights 100% of 1,000" in capsys.readouterr().out
-
-
-def test_long_lines_are_not_broken_without_a_terminal(capsys):
-    Console().line("x" * 200)
-    assert "x" * 200 in capsys.readouterr().out
 
 
 def test_with_json_nothing_else_goes_to_standard_output(capsys):

@@ -93,13 +93,3 @@ def test_micro_batches_of_a_killed_driver_are_read(tmp_path):
         for batch in batches:
             (tmp_path / log / batch).touch()
     assert proof.micro_batches(str(tmp_path)) == (10, 9)
-
-
-def test_airlines_are_sorted_by_punctuality():
-    late = window(carrier="EV", airline="ExpressJet", flights=2, cancelled=0, on_time_share=0.5)
-    found = proof.airlines([*WINDOWS, late])
-    assert [each["airline"] for each in found] == ["JetBlue Airways", "ExpressJet"]
-    assert found[0] == {
-        "airline": "JetBlue Airways", "flights": 5, "mean_delay": 12.5, "on_time": pytest.approx(2 / 3),
-        "cancelled": 0.4,
-    }  # fmt: skip

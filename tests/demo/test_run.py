@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -44,7 +43,6 @@ def test_killed_drivers_lose_and_duplicate_no_row(tmp_path, capfd):
     assert summary["proof"]["published"]["count"] == 8_000
     assert summary["proof"]["rollup"]["windows"] > 100
     assert all(each["files"] == 1 for each in summary["lake"].values())
-    assert Path(summary["picture"]).stat().st_size > 1000
     assert "Killed the Spark driver" in captured.err
     assert "lag" in captured.err
     for noise in ("WARN", "Traceback", "Exception"):

@@ -13,7 +13,7 @@ from geminga.cli.common import json_option, wants_json
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-output"),
     show_default=True,
-    help="Folder for store, lake, picture and checkpoints; an earlier demo's folder is replaced.",
+    help="Folder for store, lake and checkpoints; an earlier demo's folder is replaced.",
 )  # fmt: skip
 @click.option("--rows", type=click.IntRange(1000), help="Publish only the first ROWS of the 336,776 flights.")
 @json_option

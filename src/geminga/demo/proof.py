@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -89,25 +89,3 @@ def micro_batches(checkpoint: str) -> tuple[int, int]:
         last_batch(fs.LocalFileSystem(), f"{checkpoint}/{log}") for log in ("offsets", "commits")
     )
     return planned, committed
-
-
-def airlines(windows: Iterable[Window]) -> list[dict[str, Any]]:
-    """Return per airline: flights, mean delay in minutes, share on time; the most punctual first."""
-    by_airline: dict[str, list[Window]] = defaultdict(list)
-    for window in windows:
-        by_airline[window["airline"]].append(window)
-    found = []
-    for airline, those in by_airline.items():
-        flights = sum(w["flights"] for w in those)
-        flown = [(w, w["flights"] - w["cancelled"]) for w in those if w["flights"] > w["cancelled"]]
-        count = max(1, sum(each for _, each in flown))
-        found.append(
-            {
-                "airline": airline,
-                "flights": flights,
-                "mean_delay": sum(w["mean_departure_delay"] * each for w, each in flown) / count,
-                "on_time": sum(w["on_time_share"] * each for w, each in flown) / count,
-                "cancelled": sum(w["cancelled"] for w in those) / flights,
-            }
-        )
-    return sorted(found, key=lambda each: (-each["on_time"], each["airline"]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import geminga
 from geminga.client.admin.sync import Admin
-from geminga.demo import flights, picture, pipeline, proof
+from geminga.demo import flights, pipeline, proof
 from geminga.demo.application import DriverProgress, follow
 from geminga.demo.console import Console, Update
 from geminga.demo.driver import DriverJob
@@ -82,13 +82,13 @@ def publish_rows(client: Any, table: pa.Table, console: Console) -> Published:
         compression_type=geminga.CompressionType.LZ4,
     )
     started, cpu = time.perf_counter(), _cpu_seconds()
-    with console.progress("publishing row by row", len(values)) as progress:
+    with console.progress(("row by row",), len(values)) as progress:
         for index, (key, value, event_time) in enumerate(zip(keys, values, times, strict=True)):
             producer.send_async(value, receipted, partition_key=key, event_timestamp=event_time)
             if not index % 5_000:
-                progress(index)
+                progress("row by row", index, "")
         producer.flush()
-        progress(len(values))
+        progress("row by row", len(values), "")
     seconds, cpu = time.perf_counter() - started, _cpu_seconds() - cpu
     producer.close()
     if failed:
@@ -106,11 +106,11 @@ def publish_columns(client: Any, table: pa.Table, console: Console) -> Published
     warm.close()
     producer = client.create_producer(TOPIC, compression_type=geminga.CompressionType.LZ4)
     started, cpu = time.perf_counter(), _cpu_seconds()
-    with console.progress("publishing columns", table.num_rows) as progress:
+    with console.progress(("columns",), table.num_rows) as progress:
         for first in range(0, table.num_rows, 50_000):
             part = table.slice(first, 50_000)
             producer.send_table(part)
-            progress(first + part.num_rows)
+            progress("columns", first + part.num_rows, "")
     seconds, cpu = time.perf_counter() - started, _cpu_seconds() - cpu
     producer.close()
     return Published(how="columns", rows=table.num_rows, bytes=size, seconds=seconds, cpu_seconds=cpu)
@@ -193,8 +193,6 @@ def _summary(
             **proof.account(expected, proof.of_rows(lake), windows, messages),
             "dropped_late": sum(query.dropped_late for query in told.queries.values()),
         },
-        "airlines": proof.airlines(windows),
-        "picture": str(picture.draw(windows, folder / "flights.svg")),
     }
 
 
@@ -205,7 +203,7 @@ def _create_topic(admin_url: str) -> None:
 def _stream(job: DriverJob, log: Path, told: DriverProgress, total: int, console: Console) -> int:
     """Run the queries: a driver that is killed half-way, and a second one. Returns the rows of the second."""
     console.step(f"Starting Spark; what it prints goes to {log}")
-    with console.many(pipeline.QUERIES, total) as update:
+    with console.progress(pipeline.QUERIES, total) as update:
         follow(job, log, told, partial(_show, total, update, console), kill_when=partial(_is_half, total))
     console.step("Killed the Spark driver half-way (SIGKILL), in the middle of its micro-batches")
     lake = pipeline.Lake(folder=Path(job.folder))
@@ -215,7 +213,7 @@ def _stream(job: DriverJob, log: Path, told: DriverProgress, total: int, console
         console.line(f"{name}: {told.queries[name].rows:,} rows done, {state}")
     before = sum(query.rows for query in told.queries.values())
     console.step("Starting Spark again: every query goes on from its checkpoint")
-    with console.many(pipeline.QUERIES, total) as update:
+    with console.progress(pipeline.QUERIES, total) as update:
         _show(total, update, console, told)
         follow(job, log, told, partial(_show, total, update, console))
     return sum(query.rows for query in told.queries.values()) - before
