@@ -1,4 +1,4 @@
-"""Protobuf payloads as Arrow arrays, and back."""
+"""Protobuf payloads as Arrow arrays."""
 
 import math
 import random
@@ -7,20 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf import timestamp_pb2 as timestamps
 from google.protobuf.internal.encoder import _VarintBytes as varint  # type: ignore[attr-defined]
 from google.protobuf.message import DecodeError
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from geminga.errors import IncompatibleSchema, InvalidMessage
 from geminga.schema import ProtobufNativeSchema
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.protobuf import ProtobufReader, node_of
-from geminga.spark.payloads.types import columns_of
-from geminga.spark.payloads.writing import PayloadWriter
 
 SCALARS = {
     "double": 1, "float": 2, "int64": 3, "uint64": 4, "int32": 5, "fixed64": 6, "fixed32": 7, "bool": 8,
@@ -321,92 +316,3 @@ def test_groups_are_read_as_structs():
     value.g.x = 4
     found, _ = reader.read(pa.array([value.SerializeToString()], pa.binary()))
     assert found.to_pylist() == [{"g": {"x": 4}}]
-
-
-# --- writing -------------------------------------------------------------------------------------
-
-
-def columns_for(reader: ProtobufReader, values: list[Any]) -> tuple[list[pa.Array], Any]:
-    """The columns of messages, as a slice of larger ones, and their Spark types."""
-    payloads = [value.SerializeToString() for value in values]
-    rows, _ = reader.read(pa.array([payloads[-1], *payloads, payloads[0]], pa.binary()))
-    return list(rows.slice(1, len(values)).flatten()), columns_of(definition_of(reader.info))
-
-
-@pytest.mark.parametrize("syntax", ["proto2", "proto3"])
-def test_writing_what_was_read(syntax):
-    message = everything(syntax)
-    rng = random.Random(8)
-    values = [filled(rng, message) for _ in range(300)]
-    for value in values[:100]:
-        for name in ("marks", "parts", "places", "moments"):
-            value.ClearField(name)
-    info = schema_of(message)
-    columns, schema = columns_for(reader_of(message), values)
-    payloads = PayloadWriter(info, schema).write(columns, len(values))
-    payloads.validate(full=True)
-    for payload, value in zip(payloads.to_pylist(), values, strict=True):
-        assert plain_message(message.FromString(payload)) == plain_message(value)
-    # Without maps, which have no order, to the byte.
-    assert payloads.to_pylist()[:100] == [value.SerializeToString() for value in values[:100]]
-
-
-def plain_message(value: Any) -> str:
-    """As text: NaN is not itself."""
-    return text_format.MessageToString(value, as_one_line=True)
-
-
-def small(syntax: str = "proto3", label: int = OPTIONAL) -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name="s.proto", package="t", syntax=syntax)
-    letters = file.enum_type.add(name="Letter")
-    letters.value.add(name="A", number=0)
-    message = file.message_type.add(name="Small")
-    message.field.add(name="id", number=1, type=4, label=label)
-    message.field.add(name="small", number=2, type=13, label=OPTIONAL)
-    message.field.add(name="letter", number=3, type=14, label=OPTIONAL, type_name=".t.Letter")
-    message.field.add(name="words", number=4, type=9, label=REPEATED)
-    add_map(message, "marks", 5, 9, 9)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Small"))
-
-
-def write_rows(message: Any, **columns: tuple[pa.DataType, list[Any]]) -> list[Any]:
-    """The messages that rows of a frame become."""
-    schema = from_arrow_schema(pa.schema({name: kind for name, (kind, _) in columns.items()}))
-    arrays = [pa.array(values, kind) for kind, values in columns.values()]
-    payloads = PayloadWriter(schema_of(message), schema).write(arrays, len(arrays[0]))
-    return [message.FromString(payload) for payload in payloads.to_pylist()]
-
-
-def test_columns_that_a_frame_has_or_lacks():
-    message = small()
-    found = write_rows(message, small=(pa.int32(), [5, None]), words=(pa.list_(pa.string()), [["a"], None]))
-    assert found == [message(small=5, words=["a"]), message()]
-    found = write_rows(message, id=(pa.int64(), [7]), letter=(pa.string(), ["9"]))
-    assert found == [message(id=7, letter=9)]
-    with pytest.raises(IncompatibleSchema, match="no field for the column 'other'"):
-        write_rows(message, other=(pa.int32(), [1]))
-    with pytest.raises(IncompatibleSchema, match="requires the field 'id'"):
-        write_rows(small("proto2", 2), small=(pa.int32(), [5]))
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        ({"small": (pa.int64(), [1, 1 << 32])}, r"'small': a number is not from 0 to 2\^32"),
-        ({"small": (pa.int64(), [-1])}, r"'small': a number is not from 0 to 2\^32"),
-        ({"id": (pa.int64(), [-1])}, r"'id': a number is not from 0 to 2\^64"),
-        ({"letter": (pa.string(), ["B"])}, "'letter': 'B' is none of A"),
-        ({"words": (pa.list_(pa.string()), [["a", None]])}, "'words': an item is null"),
-        ({"marks": (pa.map_(pa.string(), pa.string()), [[("k", None)]])}, "'marks.value' is required"),
-    ],
-)
-def test_values_that_a_field_does_not_take(column, message):
-    with pytest.raises(InvalidMessage, match=message):
-        write_rows(small(), **column)
-
-
-def test_a_required_field_that_is_null():
-    with pytest.raises(InvalidMessage, match="field 'id' is required"):
-        write_rows(small("proto2", 2), id=(pa.int64(), [1, None]))

@@ -9,6 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from google.protobuf import source_context_pb2
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -25,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from geminga.errors import IncompatibleSchema, InvalidMessage
+from geminga.schema import ProtobufNativeSchema
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.json_text import JsonReader
@@ -182,5 +184,6 @@ def test_types_without_a_schema_type_are_refused():
         with pytest.raises(IncompatibleSchema, match=f"column 'x': no schema .*{advice}"):
             avro_definition(StructType().add("x", kind), "R")
     pair = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')
-    with pytest.raises(IncompatibleSchema, match="which frames can't be written as"):
-        PayloadWriter(pair, StructType().add("value", ArrayType(IntegerType())))
+    for info in (pair, ProtobufNativeSchema(source_context_pb2.SourceContext).schema_info()):
+        with pytest.raises(IncompatibleSchema, match="which frames can't be written as"):
+            PayloadWriter(info, StructType().add("value", ArrayType(IntegerType())))
