@@ -169,7 +169,8 @@ def _read(
         return  # Spark makes up an empty partition when there is nothing to read
     for each in part.parts:
         cluster = clusters.connect(options.connection)
-        kept = DeadLetters(options, each, query) if options.has_dead_letters else contextlib.nullcontext()
+        place = options.dead_letter_path
+        kept = contextlib.nullcontext() if place is None else DeadLetters(place, each, query)
         with kept as letters:
             converter: BatchConverter
             if options.value_schema == "BYTES":
@@ -499,7 +500,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _query(self) -> str:
         """Return, in a task, the query's id, which is valid as long as its checkpoint."""
-        if not self.options.has_dead_letters:
+        if self.options.dead_letter_path is None:
             return ""
         return query_of_task(" ".join(self.options.topics) or str(self.options.topics_pattern))
 

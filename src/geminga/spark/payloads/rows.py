@@ -315,8 +315,8 @@ class PayloadBatchConverter:
         if self.mode == FAILFAST:
             raise CorruptPayload(
                 f"{what}. The option mode=PERMISSIVE keeps such messages in the column "
-                f"{self.options.corrupt_column!r}, DROPMALFORMED leaves them out, deadLetterPath and "
-                "deadLetterTopic keep them elsewhere"
+                f"{self.options.corrupt_column!r}, DROPMALFORMED leaves them out, deadLetterPath "
+                "keeps them elsewhere"
             )
         verb = "left out" if self.mode == DROPMALFORMED else "delivered without values"
         logger.warning("%s (%d of %d messages are %s)", what, damaged.sum(), len(damaged), verb)
