@@ -183,7 +183,8 @@ def test_types_without_a_schema_type_are_refused():
     for kind, advice in ((VariantType(), "to_json"), (DayTimeIntervalType(), "cast the column to STRING")):
         with pytest.raises(IncompatibleSchema, match=f"column 'x': no schema .*{advice}"):
             avro_definition(StructType().add("x", kind), "R")
-    pair = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')
-    for info in (pair, ProtobufNativeSchema(source_context_pb2.SourceContext).schema_info()):
-        with pytest.raises(IncompatibleSchema, match="which frames can't be written as"):
+    array = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')
+    message = ProtobufNativeSchema(source_context_pb2.SourceContext).schema_info()
+    for info, why in ((array, "which frames can't be written as"), (message, "from_protobuf")):
+        with pytest.raises(IncompatibleSchema, match=why):
             PayloadWriter(info, StructType().add("value", ArrayType(IntegerType())))

@@ -23,7 +23,6 @@ from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.json_text import JsonReader
 from geminga.spark.payloads.nodes import Definition, SchemaNode
 from geminga.spark.payloads.plain import PlainReader, split_pairs
-from geminga.spark.payloads.protobuf import ProtobufReader
 from geminga.spark.payloads.types import check_readable, columns_of, spark_type
 from geminga.spark.payloads.writing import node_of_type
 from geminga.spark.reading import Again
@@ -46,7 +45,7 @@ def is_message_column(name: str) -> bool:
     return name.startswith("__") and name.lower() in {known.lower() for known in COLUMNS}
 
 
-PayloadReader = AvroReader | JsonReader | ProtobufReader | PlainReader
+PayloadReader = AvroReader | JsonReader | PlainReader
 """Reads the payloads of one format."""
 
 
@@ -58,8 +57,6 @@ def payload_reader(
         return AvroReader(definition.root, wanted, reader)
     if definition.format == "json":
         return JsonReader(definition.root, wanted, reader, zone)
-    if definition.format == "protobuf":
-        return ProtobufReader(definition.info, definition.root, wanted, reader)
     return PlainReader(definition.root)
 
 

@@ -73,7 +73,7 @@ TEMPLATES: Mapping[str, Template] = {
         ),
         Template(
             "ingest_typed",
-            "a topic with a registered schema (Avro, JSON, Protobuf …) likewise, with the schema's columns",
+            "a topic with a registered schema (Avro, JSON …) likewise, with the schema's columns",
             {**_PLACE, "topic": "events", "table": "events", "format": "parquet"},
         ),
         Template(
