@@ -1,7 +1,5 @@
 """``geminga demo``: flights of 2013 through broker and Spark into a lake, with a driver killed half-way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

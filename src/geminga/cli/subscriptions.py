@@ -1,7 +1,5 @@
 """``geminga subscriptions``: subscriptions of topics and their positions."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Output of the demo: plain lines, or JSON on request."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Verification of the demo's output without Spark: the lake by Arrow, the rollup by a reader."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -9,8 +9,6 @@
 loaded by the first use of a name of this module; type checkers read the names in ``__init__.pyi``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 _PLACES = {

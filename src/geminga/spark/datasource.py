@@ -1,7 +1,5 @@
 """``format("pulsar")``: the classes that Spark calls; the work is in the neighbouring modules."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -5,8 +5,6 @@ range: they grow with the position except for clock differences, and a cut would
 misplace (``startingTime`` and ``endingTime`` are for programs that accept that).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ Spark's Kafka source expect (``minPartitions``, ``maxOffsetsPerTrigger``, ...). 
 over in lower case; they are matched without regard to case.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping

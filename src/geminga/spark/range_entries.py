@@ -1,7 +1,5 @@
 """Entries of one range, from the broker or from files, checked to be complete."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator

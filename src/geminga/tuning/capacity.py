@@ -6,8 +6,6 @@ around the edge, and other load of the machine moves single runs, not the result
 formula's settings depend on the rate.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ Avro and JSON schemas are registered as Avro definitions, the others by their ty
 with the fields ``key`` and ``value``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

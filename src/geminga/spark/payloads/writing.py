@@ -1,7 +1,5 @@
 """Frames as payloads: the schema definition of a frame's columns, and its rows in the topic's format."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -4,8 +4,6 @@ A template is a folder of text files. ``@@name@@`` in them is replaced; all othe
 template reads like the resulting project. Files common to all projects are in ``_common``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
