@@ -1,7 +1,5 @@
 """Messages and ids in admin REST: entries with headers, and batches to split."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from base64 import b64decode

@@ -1,7 +1,5 @@
 """Subscriptions: creation, deletion, position, and reading their backlog."""
 
-from __future__ import annotations
-
 import datetime as dt
 import time
 from collections.abc import Mapping
