@@ -1,4 +1,4 @@
-"""Costs of a function: CPU for each message, and the time that it adds at a low rate.
+"""Costs of a function: CPU for rows and tables, and the time that it adds at a low rate.
 
 ``python -m benchmarks.functions`` starts a broker of its own in another process. CPU is that of the
 instance's process without its start; on a busy machine it is more reliable than the rate. The time added is
@@ -28,14 +28,20 @@ SIZE = 100
 
 
 def same(value: bytes) -> bytes:
-    """The function."""
+    """The row function."""
     return value
 
 
-def _instance(url: str, topic: str, guarantee: str, messages: int) -> None:
+def same_table(table: Any) -> Any:
+    """The function of tables."""
+    return table
+
+
+def _instance(url: str, topic: str, kind: str, guarantee: str, messages: int) -> None:
     settings = FunctionSettings(
-        function=same, inputs=(topic,), output=f"{topic}-out", guarantee=guarantee, service_url=url,
-        name=topic.lower(), receiver_queue_size=20_000,
+        function=same_table if kind == "tables" else same, inputs=(topic,), output=f"{topic}-out",
+        arrow=kind == "tables", guarantee=guarantee, service_url=url, name=topic.lower(),
+        receiver_queue_size=None if kind == "tables" else 20_000,
     )  # fmt: skip
     runner = FunctionRunner(settings).start()
     warm = messages // 10
@@ -54,13 +60,16 @@ def _cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _throughput(url: str, rows: int) -> None:
-    for guarantee, messages in (("ATLEAST_ONCE", rows), ("EFFECTIVELY_ONCE", rows // 2)):
-        topic = f"bench-{guarantee}"
+def _throughput(url: str, rows: int, tables: int) -> None:
+    for kind, guarantee, messages in (
+        ("rows", "ATLEAST_ONCE", rows),
+        ("rows", "EFFECTIVELY_ONCE", rows // 2), ("tables", "ATLEAST_ONCE", tables),
+    ):  # fmt: skip
+        topic = f"bench-{kind}-{guarantee}"
         with geminga.Client(url) as client:
             client.subscribe(
                 topic,
-                f"public/default/bench-{guarantee}".lower(),
+                f"public/default/bench-{kind}-{guarantee}".lower(),
                 geminga.ConsumerType.Shared if guarantee == "ATLEAST_ONCE" else geminga.ConsumerType.Failover,
             ).close()
             producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True,
@@ -68,7 +77,7 @@ def _throughput(url: str, rows: int) -> None:
             values = [bytes(SIZE)] * 10_000
             for _ in range(messages // len(values)):
                 producer.send_many(values)
-        arguments = ["--instance", url, topic, guarantee, str(messages)]
+        arguments = ["--instance", url, topic, kind, guarantee, str(messages)]
         run = subprocess.run(
             python("benchmarks.functions", *arguments),
             stdout=subprocess.PIPE,
@@ -79,7 +88,7 @@ def _throughput(url: str, rows: int) -> None:
         count, seconds, cpu = json.loads(run.stdout)
         emit(
             Measurement(
-                work=f"function of rows {SIZE} B, {guarantee.lower()}",
+                work=f"function of {kind} {SIZE} B, {guarantee.lower()}",
                 who=OURS,
                 messages=count,
                 seconds=seconds,
@@ -144,21 +153,22 @@ def _fields(settings: FunctionSettings) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--tables", type=int, default=5_000_000)
     parser.add_argument("--low", type=int, default=1000, help="messages at the low rate")
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--folder", type=Path, help="where the broker keeps its store")
-    parser.add_argument("--instance", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--instance", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.instance:
-        url, topic, guarantee, messages = given.instance
-        _instance(url, topic, guarantee, int(messages))
+        url, topic, kind, guarantee, messages = given.instance
+        _instance(url, topic, kind, guarantee, int(messages))
         return
     with (
         brokers.work_folder(given.folder) as folder,
         brokers.geminga(Path(folder), extra=("--deduplication",)) as broker,
     ):
         _added(broker.service_url, given.low, given.rate)
-        _throughput(broker.service_url, given.rows)
+        _throughput(broker.service_url, given.rows, given.tables)
 
 
 if __name__ == "__main__":

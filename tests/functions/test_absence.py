@@ -38,11 +38,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {"function": same},
     "marked": {"function": marked},
     "once": {"function": same, "guarantee": "EFFECTIVELY_ONCE"},
+    "tables": {"function": same, "arrow": True},
 }
 
 
 @pytest.fixture(params=KINDS)
 def kind(request):
+    if request.param == "tables":
+        pytest.importorskip("pyarrow")
     return KINDS[request.param]
 
 

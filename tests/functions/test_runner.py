@@ -298,6 +298,22 @@ def test_schemas_decode_inputs_and_encode_results(place, guarantee):
         assert consumer.receive(30_000).value() == Reading("a", 2.5)
 
 
+def test_tables_are_processed(place):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.compute as pc
+
+    def upper(table: Any) -> Any:
+        value = pc.binary_join_element_wise(table.column("value"), pa.scalar(b"!"), pa.scalar(b""))
+        return table.set_column(table.column_names.index("value"), "value", value)
+
+    settings = place.settings(upper, arrow=True)
+    with FunctionRunner(settings) as runner:
+        place.send(*range(5000))
+        assert place.values(5000) == [f"{n}!" for n in range(5000)]
+    assert runner.metrics.processed == 5000
+    assert place.backlog(settings.subscription_name) == 0
+
+
 def test_stopping_acknowledges_only_messages_with_results(place):
     entered, leave = threading.Event(), threading.Event()
 
@@ -320,7 +336,7 @@ def test_stopping_acknowledges_only_messages_with_results(place):
         assert sorted(place.values(100), key=int) == [str(n) for n in range(100)]
 
 
-@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("kind", ["plain", "async", "table"])
 def test_a_call_that_does_not_end_is_abandoned_when_stopping(place, kind):
     """A stop ends in time: messages in flight are redelivered."""
     entered, leave = threading.Event(), threading.Event()
@@ -333,7 +349,13 @@ def test_a_call_that_does_not_end_is_abandoned_when_stopping(place, kind):
         entered.set()
         await asyncio.Event().wait()
 
-    settings = place.settings(plain if kind == "plain" else on_the_loop, drain_seconds=0.1)
+    def table(rows: Any) -> None:
+        plain("")
+
+    if kind == "table":
+        pytest.importorskip("pyarrow")
+    function = {"plain": plain, "async": on_the_loop, "table": table}[kind]
+    settings = place.settings(function, arrow=kind == "table", drain_seconds=0.1)
     runner = FunctionRunner(settings).start()
     place.send(1, 2, 3)
     assert entered.wait(60)

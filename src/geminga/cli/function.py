@@ -45,6 +45,8 @@ def command() -> None:
     "--dead-letter-topic",
     help="Topic for messages that failed --max-retries times.  [default: TOPIC-SUBSCRIPTION-DLQ]",
 )
+@click.option("--arrow", is_flag=True, default=None, help="The callable takes and returns Arrow tables.")
+@click.option("--max-rows", type=click.IntRange(1), help="Most rows in an Arrow table.  [default: 100000]")
 @click.option(
     "--max-concurrency", type=click.IntRange(1),
     help="Concurrent calls of an async callable.  [default: 100]",

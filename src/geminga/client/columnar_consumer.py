@@ -300,6 +300,17 @@ def acknowledge_rows(consumer: TableSource, table: pa.Table | pa.RecordBatch) ->
         handle.flush_soon()
 
 
+def refuse_rows(consumer: TableSource, table: pa.Table) -> None:
+    """Negatively acknowledge the messages of a table with the columns of `receive_table`, on the loop's
+    thread. They are redelivered after the delay for their redelivery count."""
+    now = consumer.context.now()
+    counts = table.column("redelivery_count").to_numpy()
+    for rows in _rows_by_entry(consumer, table):
+        rows.consumer.negative_acknowledge_id(MessageId(-1, *rows.key), now, int(counts[rows.first]))
+    for handle in consumer.group.handles.values():
+        handle.flush_soon()
+
+
 def _acknowledge_entry(consumer: TableSource, entry: ReceivedEntry, now: float) -> None:
     """Acknowledge the rows of an entry in a table: the whole entry, or the messages in its ``ack_set``."""
     handle = consumer.group.handles.get(entry.origin.topic)
@@ -332,6 +343,8 @@ class _Rows:
     key: tuple[int, int]
     size: int
     indexes: list[int]
+    first: int
+    """Index of the first of these rows in the table."""
 
 
 def _acknowledge_by_columns(consumer: TableSource, table: pa.Table, now: float) -> None:
@@ -369,7 +382,7 @@ def _rows_by_entry(consumer: TableSource, table: pa.Table) -> Iterator[_Rows]:
             continue
         key = (int(ledgers[start]), int(entries[start]))
         if indexes[start] < 0:
-            yield _Rows(handle.consumer, key, 0, [])
+            yield _Rows(handle.consumer, key, 0, [], start)
             continue
         known = handle.consumer.acks.parts.batches.get(key)
         if known is not None:
@@ -387,7 +400,7 @@ def _rows_by_entry(consumer: TableSource, table: pa.Table) -> Iterator[_Rows]:
                 f"acknowledge_table: the batch {key[0]}:{key[1]} has {size} messages, and the table names "
                 f"batch_index={min(rows) if min(rows) < 0 else max(rows)} of it"
             )
-        yield _Rows(handle.consumer, key, size, rows)
+        yield _Rows(handle.consumer, key, size, rows, start)
 
 
 def _whole_numbers(table: pa.Table, name: str, missing: int | None = None) -> Any:

@@ -116,13 +116,13 @@ class Settlement:
                 self.counted.refused += 1
             self._negative(keys, redelivery_count, now)
 
-    def negative_acknowledge_id(self, message_id: MessageId, now: float) -> None:
+    def negative_acknowledge_id(self, message_id: MessageId, now: float, redelivery_count: int = 0) -> None:
         """`negative_acknowledge` by id, which does not have the redelivery count."""
         if message_id.cluster != self.origin.cluster:
             return
         keys = self.acks.parts.entries_of((message_id.ledger_id, message_id.entry_id))
         self.counted.refused += 1
-        self._negative(keys, 0, now)
+        self._negative(keys, redelivery_count, now)
 
     def _negative(self, keys: Sequence[EntryKey], redelivery_count: int, now: float) -> None:
         if not self.origin.keeps:

@@ -31,7 +31,7 @@ CHUNK_MESSAGES = 500
 _WAIT_SECONDS = 1.0
 _ACK_GROUPING_MS = 10
 """Acknowledgement grouping time. Brokers allow 50,000 unacknowledged messages per consumer; with the usual
-100 ms, a function could not exceed 500,000 messages per second."""
+100 ms, tables could not exceed 500,000 messages per second."""
 _STATE_SECONDS_MAX = 600.0
 """Time limit for reading the state; then reading is retried."""
 
@@ -189,6 +189,19 @@ class FunctionRunner(LongRunning[None]):
             assert shared.open_state is not None
             shared.state = await thread.run(shared.open_state)
         sender: ResultSender
+        if settings.arrow:
+            from geminga.functions.tables import TableRelay
+
+            relay = TableRelay(settling, call, thread, self._stopping)
+            try:
+                await relay.open()
+            except PulsarException as error:
+                if not is_passing(error):
+                    raise
+            self._ready.set()
+            await relay.run()
+            await consumer.close()
+            return
         if settings.guarantee == "EFFECTIVELY_ONCE":
             from geminga.functions.effectively_once import EffectivelyOnce
 
@@ -228,7 +241,8 @@ class FunctionRunner(LongRunning[None]):
             settings.subscription_name,
             consumer_type=geminga.ConsumerType.Failover if once else geminga.ConsumerType.Shared,
             schema=schema("input_schema", settings.input_schema),
-            receiver_queue_size=settings.receiver_queue_size or 5000,
+            receiver_queue_size=settings.receiver_queue_size
+            or (2 * settings.max_rows if settings.arrow else 5000),
             initial_position=geminga.InitialPosition[settings.subscription_position.capitalize()],
             unacked_messages_timeout_ms=settings.timeout_ms,
             negative_ack_redelivery_backoff=geminga.RedeliveryBackoff(

@@ -73,7 +73,11 @@ class FunctionSettings:
     max_pending: int = 20_000
     """Most messages whose results have no receipt yet; fewer if they are large (128 MiB in all)."""
     receiver_queue_size: int | None = None
-    """Receiver queue size in messages; None: 5,000."""
+    """Receiver queue size in messages; None: 5,000, with ``arrow`` twice ``max_rows``."""
+    arrow: bool = False
+    """The callable takes and returns Arrow tables."""
+    max_rows: int = 100_000
+    """Approximate maximum of rows in a table."""
     input_schema: Any = None
     """Schema of the input: a schema of the client, or ``module:NAME``."""
     output_schema: Any = None
@@ -139,12 +143,15 @@ class FunctionSettings:
         check_int("max_pending", self.max_pending, 1)
         if self.receiver_queue_size is not None:
             check_int("receiver_queue_size", self.receiver_queue_size, 1)
+        check_int("max_rows", self.max_rows, 1)
         check_int("parallelism", self.parallelism, 1, PARALLELISM_MAX)
         check_int("instance_id", self.instance_id, 0)
         check_milliseconds("batching_max_publish_delay_ms", self.batching_max_publish_delay_ms)
         check_seconds("drain_seconds", self.drain_seconds)
         if self.metrics_port is not None:
             check_int("metrics_port", self.metrics_port, 0, 65535)
+        if self.arrow and self.guarantee != "ATLEAST_ONCE":
+            refuse("guarantee", self.guarantee, "'ATLEAST_ONCE' with arrow=True")
         if self.guarantee == "EFFECTIVELY_ONCE" and self.output is None:
             refuse("output", None, "a topic whose deduplication is on, with guarantee='EFFECTIVELY_ONCE'")
 
