@@ -1,6 +1,7 @@
 """The pipeline templates that ``make test`` has no time for, with Spark, a broker and real data.
 
-One broker holds a topic of flights, which `ingest` makes a table of, through a kill -9.
+One broker holds a topic of flights; a table that `ingest` made of it, through a kill -9, is where `replay`
+and `backfill` begin.
 """
 
 import json
@@ -169,6 +170,61 @@ def test_ingest_equals_the_published_rows_after_kills(ingested):
     done = subprocess.run([*command, "--keep-hours", "0"], capture_output=True, text=True, timeout=120)
     assert f"flights: {before.files} files are now" in done.stdout, done.stderr
     assert multiset(table(ingested.project, "flights")) == ingested.rows
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_replay_publishes_the_table_in_the_order_of_its_time(ingested, tmp_path):
+    project = tmp_path / "again"
+    answers = {
+        "service_url": ingested.broker.service_url, "source": str(ingested.project / "lake/flights"),
+        "time": "__eventTime", "speed": "max", "topic": "flights-again",
+    }  # fmt: skip
+    create(project, "replay", answers)
+    for _ in range(2):  # the second run finds nothing more to do
+        successful(run(project))
+    reader = ingested.client.create_reader("flights-again", geminga.MessageId.earliest)
+    again, times = [], []
+    while reader.has_message_available():
+        message = reader.read_next(5000)
+        again.append(json.loads(message.data()))
+        times.append(message.event_timestamp())
+        assert message.partition_key() == again[-1]["carrier"]
+        assert message.properties() == {"hour": str(message.event_timestamp())}
+    assert multiset(again) == ingested.rows
+    assert times == sorted(times)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_backfill_has_no_gap_and_no_duplicate_at_the_boundary(ingested, tmp_path):
+    ingested.publish(300)
+    project = tmp_path / "all"
+    answers = {
+        "service_url": ingested.broker.service_url, "source": str(ingested.project / "lake/flights"),
+        "topic": TOPIC, "schema": SCHEMA, "table": "all_flights",
+    }  # fmt: skip
+    create(project, "backfill", answers)
+    successful(run(project))
+    assert multiset(table(project, "all_flights")) == ingested.rows
+    # Both sides continue: the table gets the flights after the seam too, and its files are compacted.
+    ingested.publish(300)
+    successful(run(ingested.project))
+    lake.compact(str(ingested.project / "lake/flights"))
+    successful(run(project))
+    rows = table(project, "all_flights")
+    assert multiset(rows) == ingested.rows
+    places = Counter(
+        (row["__partition"], row["__ledgerId"], row["__entryId"], row["__batchIndex"]) for row in rows
+    )
+    assert max(places.values()) == 1
+    # The seam is behind the newest flight: unreadable messages after it are in the dead letters here too.
+    dead = Counter(
+        (row["__partition"], row["__ledgerId"], row["__entryId"], row["__batchIndex"])
+        for row in table(project, "all_flights_dead_letters")
+    )
+    assert 2 <= len(dead) <= 3
+    assert max(dead.values()) == 1
 
 
 @pytest.mark.long

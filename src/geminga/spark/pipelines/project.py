@@ -84,12 +84,28 @@ TEMPLATES: Mapping[str, Template] = {
             },
         ),
         Template(
+            "replay",
+            "a table of the lake into a topic, in the order of its time and at a pace of your choice",
+            {
+                **_PLACE, "source": "/path/of/a/table", "time": "__publishTime", "speed": "1",
+                "topic": "replayed",
+            },
+        ),
+        Template(
             "publish",
             "a topic's messages into another topic, chosen and reshaped by SQL, each once and in their order",
             {
                 **_PLACE, "topic": "events", "schema": "id BIGINT, name STRING",
                 "where": "name IS NOT NULL", "select": "id, upper(name) AS name", "key": "__key",
                 "output_topic": "named-events",
+            },
+        ),
+        Template(
+            "backfill",
+            "a table of the lake and the topic that it came from as one table: no gap, nothing twice",
+            {
+                **_PLACE, "source": "/path/of/a/table", "topic": "events",
+                "schema": "id BIGINT, name STRING", "table": "all_events",
             },
         ),
         Template(
