@@ -261,6 +261,52 @@ def test_changelog_keeps_the_newest_value_of_each_key(world, tmp_path):
     assert len(table(project, "tails_dead_letters")) == 2
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_health_finds_and_draws_the_stuck_subscription(world, tmp_path):
+    producer = world.client.create_producer("watched", batching_enabled=True, batching_max_messages=10)
+    for number in range(100):
+        producer.send_async(b"%d" % number, lambda r, m: None)
+    producer.flush()
+    for name in ("stuck", "done"):
+        consumer = world.client.subscribe(
+            "watched", name, consumer_type=geminga.ConsumerType.Shared,
+            initial_position=geminga.InitialPosition.Earliest,
+        )  # fmt: skip
+        for number in range(100):
+            message = consumer.receive(5000)
+            if name == "done" or number // 10 in (3, 5):
+                consumer.acknowledge(message)
+    project = tmp_path / "fleet"
+    answers = {
+        "admin_url": world.broker.admin_url, "pattern": "watched|idle", "samples": "3", "every": "1 second",
+        "stuck_after": "1 second",
+    }  # fmt: skip
+    create(project, "health", answers)
+    world.client.create_producer("idle").close()
+    for runs in (1, 2):
+        successful(run(project))
+        samples = table(project, "samples")
+        assert len(samples) == 9 * runs
+    newest = {row["subscription"]: row for row in sorted(samples, key=lambda row: row["sampled_at"])}
+    assert newest["stuck"]["status"] == "stuck"
+    assert newest["stuck"]["ack_holes"] == 2
+    assert newest["stuck"]["backlog"] == 8
+    assert newest["stuck"]["batch_fill"] == 10
+    assert newest["stuck"]["unmoved_seconds"] > 4, "what an earlier run has seen counts"
+    assert (newest["done"]["status"], newest["done"]["backlog"]) == ("ok", 0)
+    assert newest[""]["status"] == "none"
+    assert [row["subscription"] for row in table(project, "alerts")] == ["stuck"]
+    done = subprocess.run(
+        [sys.executable, "-m", "geminga.cli.main", "pipeline", "report", str(project)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "1 of 3 subscriptions are stuck or growing" in done.stdout, done.stderr
+    pictures = list((project / "report").glob("*.png"))
+    assert len(pictures) == 4
+    assert min(picture.stat().st_size for picture in pictures) > 5000
+
+
 @pytest.mark.timeout(700)
 def test_rollup_writes_the_same_to_lake_and_topic(world, tmp_path):
     producer = world.client.create_producer("events", batching_enabled=True)

@@ -28,7 +28,7 @@ PACKAGES = {
     "broker": ("aiohttp", "uvloop"),
     "columnar": ("pyarrow", "numpy", "numba"),
     "spark": ("pyspark",),
-    "pipelines": ("pyyaml",),
+    "pipelines": ("pyyaml", "matplotlib"),
     "encryption": ("cryptography",),
     "security": ("pyjwt", "cryptography", "libpass", "bcrypt"),
     "avro": ("fastavro",),

@@ -134,3 +134,16 @@ def compact(folder: Path, names: tuple[str, ...], target_mb: float, keep_hours: 
                 f"{name}: {done.files_before:,} files are now {done.files_after:,}, "
                 f"{done.bytes_before:,} bytes {done.bytes_after:,}; {len(gone):,} old files deleted"
             )
+
+
+@command.command("report")
+@_FOLDER
+def report(folder: Path) -> None:
+    """Run a project's `report.py`, which draws its pictures; the template health has one."""
+    import subprocess
+    import sys
+
+    script = folder / "report.py"
+    if not script.is_file():
+        raise click.UsageError(f"{folder} has no report.py: the template health has one")
+    raise SystemExit(subprocess.run([sys.executable, str(script)], check=False).returncode)

@@ -498,6 +498,19 @@ def _connection(found: dict[str, Any]) -> ConnectionOptions:
     return ConnectionOptions(**{name: found.pop(name) for name in list(found) if name in _CONNECTION_FIELDS})
 
 
+_ACCESS = ("auth.token", "auth.plugin", "auth.params", "tls.trustCertsFilePath", "tls.certificateFilePath",
+           "tls.keyFilePath", "tls.allowInsecureConnection", "tls.validateHostname")  # fmt: skip
+ACCESS: dict[str, Option] = {name: OPTIONS[name] for name in _ACCESS}
+"""Authentication and TLS options."""
+
+
+def access_options(options: Mapping[str, str]) -> ConnectionOptions:
+    """Return the options in `ACCESS` alone, for endpoints other than the service URL."""
+    wanted = {name.lower() for name in ACCESS}
+    given = {name: value for name, value in options.items() if name.lower() in wanted}
+    return _connection({**_parsed(given, READ), "service_url": "pulsar://elsewhere"})
+
+
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of a read. Raises `InvalidConfiguration` naming option, value and range."""
     found = _parsed(options, READ)

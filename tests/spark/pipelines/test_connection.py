@@ -7,7 +7,7 @@ import pytest
 
 import geminga
 from geminga.client.cluster import Cluster
-from geminga.errors import UsageError
+from geminga.errors import InvalidConfiguration, UsageError
 from geminga.spark.pipelines import lake
 from geminga.spark.pipelines.connection import VARIABLE, check_asks, connection, handed_over
 from geminga.spark.pipelines.project import TEMPLATES, create
@@ -26,12 +26,16 @@ def test_without_options_a_project_uses_its_own_address(monkeypatch):
         if value is not None:
             monkeypatch.setenv(VARIABLE, value)
         assert connection("pulsar://b:6650") == {"service.url": "pulsar://b:6650"}
+        assert connection(admin_url="http://b:8080") == {"admin.url": "http://b:8080"}
+    with pytest.raises(InvalidConfiguration, match="service_url or an admin_url"):
+        connection()
 
 
 def test_connection_returns_the_options_of_the_run(monkeypatch):
     access = {"auth.plugin": "token", "auth.params": "token:x"}
     monkeypatch.setenv(VARIABLE, handed_over(ELSEWHERE, is_addressed=True))
     assert connection("pulsar://b:6650") == {"service.url": "pulsar+ssl://a:6651", **access}
+    assert connection(admin_url="http://b:8080") == {"admin.url": "https://a:8443", **access}
     monkeypatch.setenv(VARIABLE, handed_over(ELSEWHERE, is_addressed=False))
     assert connection("pulsar://b:6650") == {"service.url": "pulsar://b:6650", **access}
 
@@ -41,7 +45,9 @@ def test_the_flows_of_every_template_call_connection(template, tmp_path):
     create(tmp_path / "p", template)
     check_asks(tmp_path / "p")
     for path in (tmp_path / "p/transformations").rglob("*.py"):
-        assert '"service.url"' not in path.read_text()
+        text = path.read_text()
+        assert '"service.url"' not in text
+        assert '"admin.url"' not in text
 
 
 def test_a_project_without_a_call_of_connection_is_refused(tmp_path):

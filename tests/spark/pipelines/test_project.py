@@ -13,14 +13,15 @@ from geminga.spark.pipelines.project import DELTA, SETTINGS_FILE, SPEC_FILE, TEM
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_created_project_is_complete(template, tmp_path):
     folder = tmp_path / "mine"
-    made = create(folder, template, {"topic": "orders"})
+    field = "pattern" if template == "health" else "topic"
+    made = create(folder, template, {field: "orders"})
     assert {folder / SPEC_FILE, folder / SETTINGS_FILE} < set(made)
     for path in made:
         assert "@@" not in path.read_text()
     spec = yaml.safe_load((folder / SPEC_FILE).read_text())
     assert spec["name"] == "mine"
     assert spec["storage"] == f"{folder.as_uri()}/checkpoints"
-    assert spec["configuration"][f"{template.partition('_')[0]}.topic"] == "orders"
+    assert spec["configuration"][f"{template.partition('_')[0]}.{field}"] == "orders"
     for source in folder.rglob("*.py"):
         assert ast.get_docstring(ast.parse(source.read_text()))
     assert len(list((folder / "transformations").glob("*.py"))) == 1

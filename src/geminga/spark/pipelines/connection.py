@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from geminga.client.cluster import Cluster
-from geminga.errors import UsageError
+from geminga.errors import InvalidConfiguration, UsageError
 
 VARIABLE = "GEMINGA_PIPELINE_CLUSTER"
 """Environment variable of a run's processes, with the text of `handed_over`."""
@@ -47,14 +47,22 @@ def reach(values: Iterable[object], given: str) -> None:
         connect(read_options({**connection(url, given=given), **limit}).connection).reach("address-check")
 
 
-def connection(service_url: str, *, given: str | None = None) -> dict[str, str]:
-    """Return options of ``format("pulsar")`` for a topic at ``service_url``: address, authentication and TLS.
-    ``given`` replaces the text of `VARIABLE`."""
+def connection(
+    service_url: str | None = None, *, admin_url: str | None = None, given: str | None = None
+) -> dict[str, str]:
+    """Return options of ``format("pulsar")`` for a topic at ``service_url``, or of ``format("pulsar_stats")``
+    for a broker whose web port is at ``admin_url``: address, authentication and TLS. ``given`` replaces the
+    text of `VARIABLE`."""
+    if service_url is None and admin_url is None:
+        raise InvalidConfiguration("connection() needs a service_url or an admin_url")
     text = os.environ.get(VARIABLE) if given is None else given
     run: dict[str, Any] = json.loads(text or '{"cluster": {}, "is_addressed": false}')
     cluster = Cluster.from_dict(run["cluster"])
+    if run["is_addressed"]:
+        service_url, admin_url = service_url and cluster.service_url, admin_url and cluster.find_admin_url()
     options = {
-        "service.url": cluster.service_url if run["is_addressed"] else service_url,
+        "service.url": service_url,
+        "admin.url": admin_url,
         "auth.plugin": cluster.auth_plugin,
         "auth.params": cluster.auth_params,
         "tls.trustCertsFilePath": cluster.tls_trust_certs_file_path,

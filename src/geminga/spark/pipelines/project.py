@@ -113,6 +113,14 @@ TEMPLATES: Mapping[str, Template] = {
             "a keyed topic as a table of the newest value of each key, and as a table of all changes",
             {**_PLACE, "topic": "events", "schema": "id BIGINT, name STRING", "table": "current_events"},
         ),
+        Template(
+            "health",
+            "statistics of any number of subscriptions over time: which are stuck or grow; with pictures",
+            {
+                "admin_url": "http://127.0.0.1:8080", "namespace": "public/default", "pattern": ".*",
+                "samples": "6", "every": "10 seconds", "stuck_after": "5 minutes",
+            },
+        ),
     )
 }  # fmt: skip
 
