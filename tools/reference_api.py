@@ -281,7 +281,7 @@ def signature(name: str, value: Any) -> str:
     except (TypeError, ValueError):
         return f"{name}(...)"
     kept = [p for p in found.parameters.values() if p.name != "self"]
-    text = str(found.replace(parameters=kept)).replace("'", "")
+    text = re.sub(r"~(?=[A-Z])", "", str(found.replace(parameters=kept)).replace("'", ""))
     text = re.sub(r"<(\w+\.\w+): [^>]+>", r"\1", _ADDRESS.sub("", text))
     return f"{name}{_VARIABLE.sub('T', _HOME.sub('', text))}"
 

@@ -26,7 +26,7 @@ ELSEWHERE = {
     },
     "coming-from-kafka.md": "tests/spark/test_page.py",
     "offloading.md": "tests/spark/test_page.py",
-    "pipelines.md": "tests/spark/test_replaying.py, tests/spark/pipelines",
+    "pipelines.md": "tests/spark/pipelines",
     "security.md": "tests/docs/test_security_page.py",
     "spark.md": "tests/spark/test_page.py",
 }

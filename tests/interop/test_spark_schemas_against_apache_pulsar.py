@@ -10,7 +10,6 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from geminga import Client
 from geminga.errors import IncompatibleSchema
-from geminga.spark import dead_letters
 from geminga.spark.datasource import PulsarDataSource, PulsarReader
 from geminga.testing.apache_pulsar import ApachePulsar, run_tool
 
@@ -162,42 +161,3 @@ def test_data_frames_are_read_by_java_and_pulsar_client(apache_pulsar, client, t
     )
     again.write(iter([pa.record_batch({"id": [8]})]))
     assert [row["id"] for row in rows(apache_pulsar, name)] == [7, 8]
-
-
-def test_each_dead_letter_is_published_once(apache_pulsar, client, topic, monkeypatch):
-    """A task that died half-way, that ran again, and once more: Apache Pulsar drops what it has already."""
-    name = topic("spoilt")
-    bad = [b"bad-%d" % number for number in range(30)]
-    theirs = pulsar.Client(apache_pulsar.service_url)
-    try:
-        good = theirs.create_producer(name, schema=official.AvroSchema(Reading))
-        plain = theirs.create_producer(name)
-        for number, value in enumerate(bad):
-            good.send(Reading(id=number, name=None, part=None, marks=None))
-            plain.send(value)
-        found = source(apache_pulsar, name, deadLetterTopic=f"{name}-letters")
-        reader = found.reader(found.schema())
-        assert isinstance(reader, PulsarReader)
-        (part,) = reader.partitions()
-        publish_all = dead_letters._publish
-
-        def dying(producer: Any, letters: pa.Table) -> None:
-            publish_all(producer, letters.slice(0, 11))
-            raise OSError("the machine is gone")
-
-        monkeypatch.setattr(dead_letters, "_publish", dying)
-        with pytest.raises(OSError, match="gone"):
-            list(reader.read(part))
-        monkeypatch.setattr(dead_letters, "_publish", publish_all)
-        for _ in range(2):
-            ids = [row["id"] for batch in reader.read(part) for row in batch.to_pylist()]
-            assert ids == list(range(30))
-        letters = theirs.create_reader(f"{name}-letters", pulsar.MessageId.earliest)
-        told = []
-        while letters.has_message_available():
-            told.append(letters.read_next(60_000))
-        assert [message.data() for message in told] == bad
-        assert told[3].properties()["REAL_TOPIC"] == name
-        assert told[3].properties()["DEAD_LETTER_ERROR"] == "its producer named no schema"
-    finally:
-        theirs.close()

@@ -49,8 +49,6 @@ class ScriptedCluster:
     down: Callable[[], None] = lambda: None
     opened: int = 0
     closed: int = 0
-    posted: dict[str, list[bytes]] = field(default_factory=dict)
-    """Unread messages by topic."""
     questions: int = 0
     rounds: int = 0
     bytes_read: int = 0
@@ -98,14 +96,6 @@ class ScriptedCluster:
         self.opened += 1
         return ScriptedSource(self, partition, (start.ledger_id, start.entry_id), compacted)
 
-    def mailbox(self, topic: str) -> ScriptedMailbox:
-        self.down()
-        return ScriptedMailbox(self.posted.setdefault(topic, []))
-
-    def post(self, topic: str, message: bytes) -> None:
-        self.down()
-        self.posted[topic].append(message)
-
     def places_from(self, partition: Partition, start: Place, *, compacted: bool = False) -> list[Place]:
         places = sorted(self.topics.get(partition, {}))
         if compacted and partition in self.compacted:
@@ -123,18 +113,6 @@ class ScriptedCluster:
         entry = self.topics[partition][place]
         self.bytes_read += len(entry)
         return RawEntry(partition_topic(partition), partition[1], *place, entry)
-
-
-@dataclass
-class ScriptedMailbox:
-    waiting: list[bytes]
-
-    def messages(self) -> list[bytes]:
-        found, self.waiting[:] = list(self.waiting), []
-        return found
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass

@@ -153,7 +153,6 @@ def test_offsets_are_parsed():
             "'non-persistent://.*/t' is not persistent",
         ),
         ({**URL, "topicsPattern": "non-persistent://public/default/t.*"}, "is not persistent"),
-        ({**READ, "valueSchema": "JSON", "deadLetterTopic": "non-persistent://a/b/t"}, "is not persistent"),
         (
             {**READ, "startingTime": "1000000000002", "endingTime": "1000000000001"},
             "startingTime=1000000000002 is after endingTime=1000000000001",

@@ -1,7 +1,5 @@
 """``geminga bench``: latency and throughput between this machine and a broker, in a few seconds."""
 
-from __future__ import annotations
-
 import datetime as dt
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Parts that several sub-commands share: lazy groups, number types, ``--json``, and printing of results."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -1,7 +1,5 @@
 """``geminga config``: the configuration of ``geminga standalone``."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

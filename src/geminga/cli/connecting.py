@@ -5,8 +5,6 @@ current context), then localhost. A context is used as a whole or not at all: if
 an address, the current context is ignored, so that its token is never sent to another cluster.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

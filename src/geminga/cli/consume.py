@@ -1,7 +1,5 @@
 """``geminga consume``: print the messages of a topic as text or as JSON lines."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """``geminga context``: named clusters."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -4,8 +4,6 @@ The file is ``contexts.json`` in the user's config folder (``~/.config/geminga``
 mode 0600, replaced atomically.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """``geminga dashboard``: dashboards of a broker's metrics, as files."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 
 import click

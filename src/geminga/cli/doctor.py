@@ -1,7 +1,5 @@
 """``geminga doctor``: is this machine fit for the broker, the client and Spark?"""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -1,7 +1,5 @@
 """``geminga explain``: why messages are not delivered, on one screen, with advice."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import click

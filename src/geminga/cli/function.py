@@ -1,7 +1,5 @@
 """``geminga function``: call a function for every message of its input topics and publish the results."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

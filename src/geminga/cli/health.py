@@ -1,7 +1,5 @@
 """``geminga health``: check that a broker is alive and accepts messages, for containers and scripts."""
 
-from __future__ import annotations
-
 import contextlib
 
 import click

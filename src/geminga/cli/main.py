@@ -4,8 +4,6 @@ A sub-command's module is imported when the command or its help is run, so that 
 and a missing extra affects only the command that needs it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import re

@@ -1,7 +1,5 @@
 """``geminga namespaces``: namespaces, their policies and permissions."""
 
-from __future__ import annotations
-
 import click
 
 from geminga.cli.common import Commands, confirm, emit, yes_option

@@ -1,7 +1,5 @@
 """``geminga peek``: print the next messages of a subscription without consuming them."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import datetime as dt

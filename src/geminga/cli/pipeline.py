@@ -1,7 +1,5 @@
 """``geminga pipeline``: create and run projects of Spark Declarative Pipelines."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Commands of both ``namespaces`` and ``topics``: ``policies``, ``set-...``, ``unset``, ``policy``; and those
 of permissions: ``permissions``, ``grant``, ``revoke``."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime as dt
 import json

@@ -1,7 +1,5 @@
 """``geminga produce``: publish messages from arguments, a file or standard input to a topic."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import itertools

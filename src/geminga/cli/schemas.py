@@ -1,7 +1,5 @@
 """``geminga schemas``: schemas of topics."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

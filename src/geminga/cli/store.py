@@ -1,7 +1,5 @@
 """``geminga store``: check, repair, back up and restore a broker's data folder."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``geminga subscriptions``: subscriptions of topics and their positions."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any
 
@@ -126,8 +124,7 @@ def skip(
 ) -> None:
     """Skip the next messages of SUBSCRIPTION. Messages in a batch count individually.
 
-    Apache Pulsar skips whole batches only: if the count ends inside a batch, nothing is skipped and the error
-    names the possible counts.
+    Apache Pulsar skips whole batches only: use --entries.
     """
     if [messages, entries, message].count(None) != 2:
         raise click.UsageError("give one of --count, --entries and --message")

@@ -1,7 +1,5 @@
 """Output of commands: rows as a table, or as JSON objects, one per line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

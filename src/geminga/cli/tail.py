@@ -1,7 +1,5 @@
 """``geminga tail``: print a topic's messages as they are published."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 import click

@@ -1,7 +1,5 @@
 """``geminga token``: keys and tokens, compatible with ``pulsar tokens``."""
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import json

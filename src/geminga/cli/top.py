@@ -1,7 +1,5 @@
 """``geminga top``: live table of topics or subscriptions, the largest backlog first."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import re

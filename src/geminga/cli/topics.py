@@ -1,7 +1,5 @@
 """``geminga topics``: topics, their policies and permissions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

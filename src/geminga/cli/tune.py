@@ -1,7 +1,5 @@
 """``geminga tune``: advice for producer settings, and measurements of their effect."""
 
-from __future__ import annotations
-
 import click
 
 from geminga.cli.common import LazyGroup

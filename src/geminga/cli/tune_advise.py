@@ -1,7 +1,5 @@
 """``geminga tune advise``: producer settings for a topic, from given or observed traffic."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """``geminga tune capacity``: the highest rate within a latency budget, with stock and advised settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``geminga tune fleet``: producer settings for all topics of a cluster, and their total savings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options that the ``geminga tune`` commands share: broker, traffic, sample and output files."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``geminga tune prove``: measure on a broker what the advised settings save."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

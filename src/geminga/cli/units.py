@@ -1,7 +1,5 @@
 """Parsing and printing of times, positions, sizes and counts: ``7d``, ``2h ago``, ``12:7``, ``20G``."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import re

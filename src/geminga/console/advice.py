@@ -4,8 +4,6 @@ The page that shows the topic sends the figures (rate, size, messages per entry)
 advisor (`geminga.tuning.formula`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

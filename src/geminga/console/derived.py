@@ -4,8 +4,6 @@ Levels and sentences are those of `geminga.diagnosis`. Apache Pulsar counts back
 messages are unknown (-1). The JSON has the form of Geminga's ``/admin/v2/geminga``.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections import Counter

@@ -1,7 +1,5 @@
 """Dead letters that are sent back from the console: what ``geminga subscriptions redrive`` does."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from typing import Any, Final

@@ -9,8 +9,6 @@ Redirects within the cluster are followed with method, body and credentials, as 
 redirects are refused (`geminga.connection.redirects`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import functools

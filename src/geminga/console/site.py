@@ -6,8 +6,6 @@ without authentication. The content security policy allows scripts, styles and r
 forbids framing by other pages, and (with Trusted Types) forbids markup from text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final

@@ -1,168 +1,151 @@
-"""Spark driver process of the demo: ``python -m geminga.demo.driver JOB``.
+"""Spark driver process of the demo: ``python -m geminga.demo.driver SERVICE_URL FOLDER ROWS_PER_BATCH``.
 
-It runs the queries over the topic's messages, publishes the closing event, and runs the queries again. It may
-be killed at any moment; a restarted driver resumes. Events are written as JSON lines to a pipe, since Spark
-prints to standard output.
+Two streaming queries read the topic, each with its own checkpoint:
+
+* ``flights``: every event, joined with airline and plane, as a row of the lake;
+* ``delays``: delays per day, origin and carrier with a watermark; each window is a message of another topic,
+  exactly once.
+
+They end when they have processed the messages that the topic holds now. Then the closing event is published,
+and they run again. A driver may be killed at any moment; the next one resumes.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
 import threading
-import time
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from geminga.client.sync import Client
-from geminga.demo import pipeline
+from geminga.demo import flights
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-POLL_SECONDS = 0.1
-_NO_WORKER = re.compile("connect back|failed to launch worker|socket to Python daemon")
-"""Errors of Spark when a Python worker does not start in time, on a loaded machine."""
+TOPIC = "persistent://public/default/flights"
+ROLLUP_TOPIC = "persistent://public/default/delays-by-day"
+QUERIES = ("flights", "delays")
+EVENT_SCHEMA = (
+    "carrier string, flight int, tailnum string, origin string, dest string, scheduled_departure string, "
+    "departure_delay double, arrival_delay double, air_time double, distance int"
+)
+WATERMARK = "60 days"
+"""Watermark delay. Partitions are read at different speeds, so that a batch may hold flights of different
+weeks; the state (one row per day, origin and carrier) is small enough for a long delay."""
+CLOSING = datetime(2015, 1, 1, tzinfo=UTC)
+"""Time of the closing event, which moves the watermark past the year and is in no result."""
 SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
     # Each file list of a table is complete, so that files can be merged.
     "spark.sql.streaming.fileSink.log.compactInterval": "1",
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverJob:
-    """Job of the driver, encoded as JSON. ``events_fd``: pipe for events."""
-
-    service_url: str
-    topic: str
-    rollup_topic: str
-    folder: str
-    rows_per_batch: int
-    last_event: str
-    """Time of the last event, in ISO format."""
-    events_fd: int
-
-    def as_json(self) -> str:
-        return json.dumps(asdict(self))
+def lake(folder: Path) -> str:
+    """Return the folder of the table ``flights``."""
+    return str(folder / "lake" / "flights")
 
 
-class EventWriter:
-    """Writes events: each has a name and fields."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def __call__(self, event: str, **fields: Any) -> None:
-        self._stream.write(json.dumps({"event": event, **fields}) + "\n")
-        self._stream.flush()
+def checkpoint(folder: Path, query: str) -> str:
+    return str(folder / "checkpoints" / query)
 
 
 def main() -> None:
-    job = DriverJob(**json.loads(sys.argv[1]))
-    tell = EventWriter(os.fdopen(job.events_fd, "w"))
+    from geminga.spark.sessions import session
+
+    service_url, folder, rows = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
-    try:
-        _work(job, tell)
-    except Exception as error:
-        tell("failed", error=str(error).strip().splitlines()[0], kind=type(error).__name__)
-        raise
+    spark = session("local[2]", "geminga-demo", SPARK_SETTINGS)
+    source = {
+        "service.url": service_url, "topic": TOPIC, "startingOffsets": "earliest", "maxRowsPerTrigger": rows,
+        "columns": "value,__eventTime",
+    }  # fmt: skip
+    run_queries(spark, source, folder)
+    # It must follow all others: partitions are read in parallel, at different speeds.
+    with Client(service_url) as client, client.create_producer(TOPIC) as producer:
+        producer.send(b"{}", event_timestamp=int(CLOSING.timestamp() * 1000))
+    run_queries(spark, source, folder)
+    spark.stop()
 
 
 def _end_with_parent() -> None:
     """End this process when standard input closes, as the demo has ended; the JVM ends with it."""
-    sys.stdin.buffer.read()
+    os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 
 
-def _work(job: DriverJob, tell: EventWriter) -> None:
-    from geminga.spark.sessions import session
-
-    spark = session("local[2]", "geminga-demo", SPARK_SETTINGS)
-    source = {"service.url": job.service_url, "topic": job.topic, "startingOffsets": "earliest"}
-    dimensions = pipeline.dimension_frames(spark)
-    # The closing event moves the watermark past the year, so it must follow all others: partitions are read
-    # in parallel, at different speeds.
-    run_queries(spark, job, source, dimensions, tell)
-    _publish_closing(job)
-    run_queries(spark, job, source, dimensions, tell)
-    spark.stop()
-    tell("done")
+def run_queries(spark: SparkSession, source: dict[str, str], folder: Path) -> None:
+    """Run the queries side by side, until they have processed the messages that the topic holds now."""
+    for query in [start(spark, name, source, folder) for name in QUERIES]:
+        query.awaitTermination()
 
 
-def run_queries(
-    spark: SparkSession,
-    job: DriverJob,
-    source: dict[str, str],
-    dimensions: dict[str, DataFrame],
-    tell: EventWriter,
-) -> None:
-    """Run all queries in parallel, until they have processed the messages that the topic holds now. A query
-    whose Python worker does not start is started again, once."""
-    limited = {**source, "maxRowsPerTrigger": str(job.rows_per_batch)}
-    lake = pipeline.Lake(folder=Path(job.folder))
-    started = time.perf_counter()
+def start(spark: SparkSession, query: str, source: dict[str, str], folder: Path) -> Any:
+    """Start a query; it resumes at its checkpoint."""
+    from pyspark.sql import functions as F
 
-    def start(name: str) -> Any:
-        return pipeline.start(spark, name, limited, lake, dimensions, rollup_topic=job.rollup_topic)
-
-    queries = {name: start(name) for name in pipeline.QUERIES}
-    restarted: set[str] = set()
-    told: set[tuple[str, int]] = set()
-    running = True
-    while running:
-        time.sleep(POLL_SECONDS)
-        running = any(query.isActive for query in queries.values())  # before its last progress is read
-        for name, query in list(queries.items()):
-            error = query.exception()
-            if error is not None:
-                if name in restarted or not _NO_WORKER.search(str(error)):
-                    raise error
-                restarted.add(name)
-                tell("restarted", query=name)
-                queries[name], running = start(name), True
-                continue
-            for progress in query.recentProgress:
-                if (name, progress["batchId"]) not in told:
-                    told.add((name, progress["batchId"]))
-                    tell("progress", query=name, **_figures(progress))
-    tell("caught up", seconds=time.perf_counter() - started)
-
-
-def _figures(progress: Any) -> dict[str, Any]:
-    from geminga.spark.observing import query_lag
-
-    lag = list(query_lag(progress).values())
-    return {
-        "batch": progress["batchId"],
-        "rows": progress["numInputRows"],
-        "lag_messages": _total(lag, "messages"),
-        "lag_bytes": _total(lag, "bytes"),
-        "dropped_late": sum(each.get("numRowsDroppedByWatermark", 0) for each in progress["stateOperators"]),
-    }
-
-
-def _total(lag: list[dict[str, Any]], name: str) -> int | None:
-    found = [each[name] for each in lag]
-    return None if not found or None in found else sum(found)
-
-
-def _publish_closing(job: DriverJob) -> None:
-    """Publish one event long after the last, so that the watermark passes and every window is written."""
-    closing = datetime.fromisoformat(job.last_event) + timedelta(days=366)
-    with Client(job.service_url) as client, client.create_producer(job.topic) as producer:
-        producer.send(
-            b"{}",
-            properties={pipeline.CLOSING_PROPERTY: "true"},
-            event_timestamp=int(closing.timestamp() * 1000),
+    stream = spark.readStream.format("pulsar").options(**source).load()
+    names = spark.createDataFrame(flights.dimension("airlines")).withColumnRenamed("name", "airline")
+    airlines = F.broadcast(names)
+    # The raw value's CRC-32 is for the comparison with what was published.
+    events = stream.select(
+        F.crc32("value").alias("crc32"),
+        F.from_json(F.col("value").cast("string"), EVENT_SCHEMA).alias("event"),
+        F.col("__eventTime").alias("event_time"),
+    ).select("crc32", "event.*", "event_time")
+    if query == "flights":
+        planes = spark.createDataFrame(flights.dimension("planes"))
+        frame = with_names(events.where(F.col("event_time") < F.lit(CLOSING)), airlines, planes)
+        writer = frame.writeStream.format("parquet").option("path", lake(folder))
+    else:
+        windows = delays(events).join(airlines, "carrier", "left")
+        told = windows.select(F.col("carrier").alias("__key"), F.to_json(F.struct("*")).alias("value"))
+        writer = told.writeStream.format("pulsar").options(
+            **{"service.url": source["service.url"], "topic": ROLLUP_TOPIC, "exactlyOnce": "true"},
+            stagingLocation=str(folder / "staging"),
         )
+    return (
+        writer.queryName(query)
+        .option("checkpointLocation", checkpoint(folder, query))
+        .outputMode("append")
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def with_names(events: DataFrame, airlines: DataFrame, planes: DataFrame) -> DataFrame:
+    """Return every flight with its airline and plane; no row is dropped."""
+    from pyspark.sql import functions as F
+
+    known = planes.select("tailnum", "manufacturer", "model", "seats", F.col("year").alias("plane_year"))
+    return events.join(airlines, "carrier", "left").join(F.broadcast(known), "tailnum", "left")
+
+
+def delays(events: DataFrame) -> DataFrame:
+    """Return delay statistics per day, origin and carrier, in minutes."""
+    from pyspark.sql import functions as F
+
+    return (
+        events.withWatermark("event_time", WATERMARK)
+        # The closing event is not filtered out: Spark would move the filter before the watermark. It has its
+        # own window, which the watermark never passes.
+        .groupBy(F.window("event_time", "1 day"), "origin", "carrier")
+        .agg(
+            F.count("*").alias("flights"),
+            F.sum("crc32").alias("crc32_sum"),
+            F.avg("departure_delay").alias("mean_departure_delay"),
+            F.max("departure_delay").alias("worst_departure_delay"),
+        )
+        .withColumn("day", F.to_date("window.start"))
+        .drop("window")
+    )
 
 
 if __name__ == "__main__":

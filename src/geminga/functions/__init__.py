@@ -7,8 +7,6 @@ cluster of function workers. The interfaces have ``pulsar-client``'s names:
 Modules are imported at first use; type checkers read the names in ``__init__.pyi``.
 """
 
-from __future__ import annotations
-
 import importlib
 
 _HOMES = {

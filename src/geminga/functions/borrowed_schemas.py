@@ -1,7 +1,5 @@
 """Schemas and records of the module ``pulsar``, for functions written for ``pulsar-client``."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calling of the function: decodes messages, encodes results, returns a `CallOutcome` per message."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -4,8 +4,6 @@ Published messages and state changes of a call are collected and take effect whe
 call has no effect and is retried. The input message is acknowledged when all results have their receipts.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

@@ -1,7 +1,5 @@
 """`Function`: base class of functions."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Process of a function instance: ``python -m geminga.functions.instance``, settings on standard input."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Loading of functions by ``module:callable``, and inspection of their parameters."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

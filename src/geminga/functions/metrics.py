@@ -1,7 +1,5 @@
 """Counters of an instance, for the last line of the command and for Prometheus."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """`Output`: a result of a function, with a topic, a key or other options."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

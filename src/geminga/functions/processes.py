@@ -4,8 +4,6 @@ An instance reads its settings from its standard input, which stays open: if the
 and the instance shuts down.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

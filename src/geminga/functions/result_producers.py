@@ -1,7 +1,5 @@
 """Producers of a function's results and state: how they are opened, and what they accept."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from geminga.asyncio import Client, CompressionType

@@ -1,7 +1,5 @@
 """`SerDe`: serialisation of a function's values to payloads and back."""
 
-from __future__ import annotations
-
 import pickle
 from abc import abstractmethod
 from typing import Any

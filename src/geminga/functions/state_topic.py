@@ -4,8 +4,6 @@ The topic is compacted by size, and compacted messages are trimmed; compaction's
 others. Policies that were set for the topic are not changed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,7 +1,5 @@
 """Thread that calls plain callables outside the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -7,8 +7,6 @@ no storage: its progress is read from the target. See docs/moving-to-a-cluster.m
 Modules are imported at first use; type checkers read the names in ``__init__.pyi``.
 """
 
-from __future__ import annotations
-
 import importlib
 
 _HOMES = {

@@ -1,7 +1,5 @@
 """Both clusters of a mirror, which its partitions share, and the state and counters of a partition."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """Positions of a subscription, as reported by admin REST of source and target."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable

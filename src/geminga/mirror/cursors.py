@@ -7,8 +7,6 @@ target stands for the original there. If a subscription is reset in the source w
 reset in the target, unless consumers have acknowledged there.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ Two things are changed: a schema version that has another number in the target, 
 message (it was delivered, hence it is committed).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from geminga.entries import (

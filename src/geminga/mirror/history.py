@@ -5,8 +5,6 @@ Entries of other producers may lie in between, so that positions cannot be compu
 pair's stamps increase with the positions of its entries.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple

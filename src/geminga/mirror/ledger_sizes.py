@@ -4,8 +4,6 @@ Within a ledger, skipped entries are known from positions. At its end they are n
 backlog are soon deleted: so sizes are recorded while the ledgers exist.
 """
 
-from __future__ import annotations
-
 from geminga.admin import InternalStats
 from geminga.mirror.positions import NOWHERE, Position, parse_position
 

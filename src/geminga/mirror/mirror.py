@@ -1,7 +1,5 @@
 """`Mirror`: copies topics of one cluster to another until it is stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

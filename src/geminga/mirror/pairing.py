@@ -8,8 +8,6 @@ entry.
 The subscription retains in the source the entries that are not mirrored yet; its position is confirmed.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple

@@ -6,8 +6,6 @@ receipt. After an error (lost connection, stopped broker) a new session starts i
 never resent without checking the target; see docs/decisions/mirror.md.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

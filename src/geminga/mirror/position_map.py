@@ -4,8 +4,6 @@ Consecutive entries of the source are mostly consecutive in the target: such a r
 Entries older than the map are searched in the clusters (`geminga.mirror.cursors`).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable
 

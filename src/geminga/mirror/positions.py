@@ -1,7 +1,5 @@
 """Positions of entries in a topic: order, text form, and conversion to sequence ids."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from geminga.errors import OperationNotSupported, ProtocolError

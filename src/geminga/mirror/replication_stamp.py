@@ -5,8 +5,6 @@ mirror reads in the target how far it is, and which entry of the target belongs 
 Earlier versions appended a signature, which is ignored.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from geminga.entries import ORIGIN_FIELD, read_varint, varint

@@ -1,7 +1,5 @@
 """Position at which a mirror of a partition resumes: searched in the source and in the target."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

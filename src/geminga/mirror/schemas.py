@@ -1,7 +1,5 @@
 """Mirroring of schemas: all versions of a topic in order, and their version numbers in the target."""
 
-from __future__ import annotations
-
 import logging
 
 from geminga.entries import ClientContext, Schema, register_schema

@@ -1,7 +1,5 @@
 """Settings of a mirror: two clusters, topics, and options."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Status of a mirror, as objects, text, JSON and Prometheus metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any

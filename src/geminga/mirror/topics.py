@@ -1,7 +1,5 @@
 """Discovery of topics to mirror, and their creation in the target: partitions, namespaces and policies."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -8,8 +8,6 @@ take the topic's own schema (`AutoConsumeSchema`, `AutoProduceBytesSchema`).
 Type checkers read the names in ``__init__.pyi``.
 """
 
-from __future__ import annotations
-
 import importlib
 
 _HOMES = {

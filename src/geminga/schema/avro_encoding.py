@@ -4,8 +4,6 @@ They cover records, arrays, maps, enums, primitive types and unions of one type 
 fit exactly. `AvroSchema` leaves all else, wrong values included, to fastavro, which writes the same bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
 from struct import Struct

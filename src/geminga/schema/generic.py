@@ -1,7 +1,5 @@
 """Schemas determined by the topic: reading messages of any schema, and publishing encoded payloads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, ClassVar

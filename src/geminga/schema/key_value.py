@@ -4,8 +4,6 @@ INLINE puts both into the payload. SEPARATED puts only the value there, and the 
 partition key (base64), by which the message is routed and compacted.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -34,8 +34,6 @@ another such class             record                                  object
 ``Annotated[int, Integer()]`` uses a field type of `geminga.schema.definition` instead, such as ``int``.
 """
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import datetime as dt

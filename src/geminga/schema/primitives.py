@@ -3,8 +3,6 @@
 Their definitions are empty, as a broker refuses any other.
 """
 
-from __future__ import annotations
-
 import struct
 from struct import Struct
 from typing import Any, ClassVar

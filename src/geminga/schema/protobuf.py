@@ -1,7 +1,5 @@
 """Protobuf messages in binary encoding, with the definition of Java's ``ProtobufNativeSchema``."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any, TypeVar

@@ -15,8 +15,6 @@ schema                   Python value                   payload (big-endian)
 Decoded times are in UTC. Python has microseconds: finer digits are cut off in both directions.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from struct import Struct
 from typing import Any

@@ -5,8 +5,6 @@ producer used; the client requests that version from the broker once (``schema_o
 `Schema.attach_client`), and values are resolved from it to the consumer's schema.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

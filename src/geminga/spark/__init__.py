@@ -9,8 +9,6 @@
 loaded by the first use of a name of this module; type checkers read the names in ``__init__.pyi``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 _PLACES = {
@@ -18,7 +16,6 @@ _PLACES = {
     "PulsarDataSource": "geminga.spark.datasource",
     "observed": "geminga.spark.observing",
     "query_lag": "geminga.spark.observing",
-    "query_skipped": "geminga.spark.observing",
     "serve_metrics": "geminga.spark.observing",
     "register": "geminga.spark.sessions",
     "session": "geminga.spark.sessions",

@@ -1,7 +1,6 @@
 from geminga.spark.datasource import PulsarDataSource as PulsarDataSource
 from geminga.spark.observing import observed as observed
 from geminga.spark.observing import query_lag as query_lag
-from geminga.spark.observing import query_skipped as query_skipped
 from geminga.spark.observing import serve_metrics as serve_metrics
 from geminga.spark.sessions import register as register
 from geminga.spark.sessions import session as session

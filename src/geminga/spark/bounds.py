@@ -1,7 +1,5 @@
 """Start and end of a query, as its options name them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 

@@ -6,14 +6,13 @@ connection options, and recreated after a fork.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from geminga.errors import InvalidConfiguration, PulsarException, Timeout, TopicNotFound
+from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.ids import MessageId, TopicName
 from geminga.schema_info import SchemaInfo
 from geminga.spark.offsets import Offset, Partition, partition_topic
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from geminga.client.authentication import Authentication
     from geminga.client.sync import Client
 
-MAIL_MAX = 10_000
-"""Maximum unread messages of a mailbox; the broker drops further ones."""
 CLIENTS_MAX = 16
 """Maximum clients of one process; the oldest is closed when another is needed."""
 
@@ -56,25 +53,6 @@ def matching_topics(pattern: str, topics: list[str]) -> list[str]:
     return sorted(
         str(base) for base in bases if matches(pattern, str(base)) and not base.local.startswith("__")
     )
-
-
-class PulsarMailbox:
-    """The driver's subscription to its query's topic of counts, which is not persistent."""
-
-    def __init__(self, client: Client, topic: str) -> None:
-        self._consumer = client.subscribe(topic, "driver", receiver_queue_size=MAIL_MAX)
-
-    def messages(self) -> list[bytes]:
-        """Return the messages received since the last call, without waiting."""
-        found = []
-        with contextlib.suppress(Timeout):
-            while True:
-                found.append(self._consumer.receive(timeout_millis=1).data())
-        return found
-
-    def close(self) -> None:
-        with contextlib.suppress(PulsarException):
-            self._consumer.close()
 
 
 class Cluster:
@@ -131,15 +109,6 @@ class Cluster:
     def cursors(self, subscription: str) -> PulsarCursors:
         """Open one query's own durable subscription, for its driver."""
         return PulsarCursors(self.client, subscription)
-
-    def mailbox(self, topic: str) -> PulsarMailbox:
-        """Subscribe to the messages posted to the non-persistent ``topic`` from now on."""
-        return PulsarMailbox(self.client, topic)
-
-    def post(self, topic: str, message: bytes) -> None:
-        """Send a message; return when the broker has it, or raise."""
-        with self.client.create_producer(topic) as producer:
-            producer.send(message)
 
     def newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
         """Return the newest schema of each partition's topic with its version; None if it has no schema."""

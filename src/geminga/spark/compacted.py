@@ -6,8 +6,6 @@ that key at all. So it reads the compacted topic up to its end, and then all mes
 uncompacted: any replacement is among them. A stream gets the replacements in its next micro-batch.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 

@@ -20,8 +20,6 @@ an idle topic, but it would be a permanent backlog that counts towards time-base
 `geminga.spark.watch.PulsarCursors` moves the subscriptions.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ first row. `geminga.spark.session` sets this module as ``spark.python.daemon.mod
 made otherwise work without it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

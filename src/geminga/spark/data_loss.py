@@ -1,7 +1,5 @@
 """Data loss: unread messages that no longer exist."""
 
-from __future__ import annotations
-
 from geminga.errors import ReadError
 
 

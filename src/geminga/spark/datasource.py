@@ -1,7 +1,5 @@
 """``format("pulsar")``: the classes that Spark calls; the work is in the neighbouring modules."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -27,7 +25,6 @@ from geminga.filesystems import resolve
 from geminga.schema_info import SchemaInfo
 from geminga.spark import cluster as clusters
 from geminga.spark.admission import BatchLimits
-from geminga.spark.counting import SKIPPED, SkipCountCollector, SkipCounters, may_skip
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.dead_letters import DeadLetters
 from geminga.spark.filters import Test, pushes_down, understood, wanted_partitions
@@ -68,13 +65,11 @@ class PulsarRanges(InputPartition):
     """The ranges that one task reads, one after the other."""
 
     parts: tuple[Range, ...]
-    report: str | None = None
-    """Topic for the counts of messages that the task leaves out."""
 
 
-def _tasks(ranges: Sequence[Range], min_partitions: int, report: str | None = None) -> list[PulsarRanges]:
+def _tasks(ranges: Sequence[Range], min_partitions: int) -> list[PulsarRanges]:
     """Return the ranges as sent to the tasks."""
-    return [PulsarRanges(tuple(task), report) for task in combined(ranges, max(TASKS_MIN, min_partitions))]
+    return [PulsarRanges(tuple(task)) for task in combined(ranges, max(TASKS_MIN, min_partitions))]
 
 
 class PulsarDataSource(DataSource):
@@ -172,8 +167,8 @@ def _read(
         return  # Spark makes up an empty partition when there is nothing to read
     for each in part.parts:
         cluster = clusters.connect(options.connection)
-        skip_counters = SkipCounters()
-        kept = DeadLetters(options, each, query) if options.has_dead_letters else contextlib.nullcontext()
+        place = options.dead_letter_path
+        kept = contextlib.nullcontext() if place is None else DeadLetters(place, each, query)
         with kept as letters:
             converter: BatchConverter
             if options.value_schema == "BYTES":
@@ -183,11 +178,8 @@ def _read(
 
                 topic = each.partition[0]
                 lookup = functools.partial(_schema_version, cluster, options, each.partition)
-                converter = PayloadBatchConverter(
-                    schema, options, topic, newest.get(topic), lookup, letters, skip_counters
-                )
-            yield from read_range(cluster, options, each, converter, skip_counters)
-        skip_counters.tell(cluster, part.report, each)
+                converter = PayloadBatchConverter(schema, options, topic, newest.get(topic), lookup, letters)
+            yield from read_range(cluster, options, each, converter)
 
 
 def _schema_version(
@@ -273,7 +265,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bytes=options.max_bytes_per_trigger,
         )
         self._planner: Planner | None = None
-        self._collector: SkipCountCollector | None = None
         self._initial: Offsets | None = None
         self._target: Offsets | None = None
         self._first: Offsets = {}
@@ -371,8 +362,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self.planner.limited(offsets, latest, limits)
         behind = {p: self._first.get(p, place) if place == EARLIEST else place for p, place in end.items()}
         self._reported = {**to_json(newest), LAG: self.planner.lag(behind, newest)}
-        if self._collector is not None:
-            self._reported[SKIPPED] = self._collector.totals()
         return start if end == begin.offsets else self._ended(begin, end, newest)
 
     def _partitions(self) -> list[Partition]:
@@ -502,26 +491,21 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 is_new=is_new,
             )
         ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
-        if self._collector is None and ranges and may_skip(self.options):
-            self._collector = SkipCountCollector(self.planner.cluster, ranges[0].partition[0])
-        report = None if self._collector is None else self._collector.topic
-        return _tasks(ranges, self.options.min_partitions, report)
+        return _tasks(ranges, self.options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, self.newest, partition, self._query())
 
     def _query(self) -> str:
         """Return, in a task, the query's id, which is valid as long as its checkpoint."""
-        if not self.options.has_dead_letters:
+        if self.options.dead_letter_path is None:
             return ""
         return query_of_task(" ".join(self.options.topics) or str(self.options.topics_pattern))
 
     def stop(self) -> None:
-        if self._collector is not None:
-            self._collector.close()
         if self._planner is not None:
             self._planner.close()
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks get a copy without the driver's connections.
-        return {**self.__dict__, "_planner": None, "_collector": None, "_first": {}}
+        return {**self.__dict__, "_planner": None, "_first": {}}

@@ -1,48 +1,29 @@
-"""Messages that can't become rows, kept with their bytes in files below a path, or in a topic.
+"""Messages that can't become rows, kept with their bytes in files below a path.
 
 A task keeps them before it ends, so no message is lost that Spark takes for read. A task may run again, in
-parallel or after a restart, and the messages are kept once all the same:
-
-*  A file name holds the query and the covered range of a partition. A task whose range is covered
-   writes nothing; of a partly covered range it writes the uncovered part.
-*  Messages of a topic have a producer name made from the query and the task's range, and sequence ids made
-   from their positions, each in its own entry: the broker's deduplication drops those that an earlier
-   attempt has published. Without deduplication on the namespace they are published at least once.
+parallel or after a restart, and the messages are kept once all the same: a file name holds the query and the
+covered range of a partition. A task whose range is covered writes nothing; of a partly covered range it
+writes the uncovered part.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import re
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from geminga.consumer.dead_letters import PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_REAL_TOPIC
-from geminga.errors import PulsarException
 from geminga.filesystems import resolve, write_whole
-from geminga.spark.cluster import client_for
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
-from geminga.spark.options import ReadOptions, WriteOptions
-from geminga.spark.producers import named
 from geminga.spark.ranges import Range
 from geminga.spark.staging import folder_name
 
-if TYPE_CHECKING:
-    from geminga.client.producer import Producer
-
 PART_BYTES_MAX = 16 * 1024 * 1024
 """Bytes collected before they are written; the rest of a range is written at its end."""
-PROPERTY_ERROR = "DEAD_LETTER_ERROR"
-"""Property with the error; the other properties are those of consumers' dead letters."""
 
 _US = pa.timestamp("us", tz="UTC")
 _OF_MESSAGES: dict[str, tuple[str, pa.DataType]] = {
@@ -60,7 +41,7 @@ _OF_MESSAGES: dict[str, tuple[str, pa.DataType]] = {
     "__producerName": ("producer_name", pa.string()),
 }
 """Columns of the files that are the source's, with the message columns that they are made of."""
-MESSAGE_COLUMNS = [*(column for column, _ in _OF_MESSAGES.values()), "key", "schema_version"]
+MESSAGE_COLUMNS = [*(column for column, _ in _OF_MESSAGES.values()), "schema_version"]
 """Columns read of a message that becomes a dead letter."""
 LETTERS = pa.schema(
     [
@@ -78,13 +59,9 @@ class DeadLetters:
     ``query``: id of the query; the same for all attempts at the same work.
     """
 
-    def __init__(self, options: ReadOptions, part: Range, query: str) -> None:
+    def __init__(self, location: str, part: Range, query: str) -> None:
         self.part = part
-        self.targets: list[_Files | _Topic] = []
-        if options.dead_letter_path is not None:
-            self.targets.append(_Files(options.dead_letter_path, query, part.partition))
-        if options.dead_letter_topic is not None:
-            self.targets.append(_Topic(options, options.dead_letter_topic, query, part))
+        self.files = _Files(location, query, part.partition)
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
         self._through = part.start
@@ -93,7 +70,7 @@ class DeadLetters:
     def add(self, messages: pa.RecordBatch, errors: Sequence[str]) -> None:
         """Add messages with the columns `MESSAGE_COLUMNS` and one text of ``errors`` for each.
 
-        Raises the errors of the file system or the broker when they can't be kept: the task has then failed.
+        Raises the errors of the file system when they can't be kept: the task has then failed.
         """
         self._rows.append(_with_errors(messages, errors))
         self._bytes += messages.nbytes
@@ -104,11 +81,10 @@ class DeadLetters:
         """Keep the collected messages; ``end``: they are complete up to this offset."""
         if not self._rows:
             return
-        rows = pa.Table.from_batches(self._rows, schema=_KEPT)
+        rows = pa.Table.from_batches(self._rows, schema=LETTERS)
         last = _place(rows, rows.num_rows - 1)
         through = last if end is None else max(last, end)
-        for target in self.targets:
-            target.keep(rows, self._through, through)
+        self.files.keep(rows, self._through, through)
         self._rows, self._bytes, self._through = [], 0, through
 
     def __enter__(self) -> DeadLetters:
@@ -123,12 +99,6 @@ class DeadLetters:
             self._keep(None)  # Spark needs no more rows, since it has read all before
 
 
-_KEPT = LETTERS.append(pa.field("key", pa.string())).append(pa.field("event_ms", pa.int64()))
-"""Plus the key and event time as on the wire: Python cannot represent some of the times."""
-_PUBLISHED = [
-    "value", "key", "event_ms", "error", "__messageProperties", "__topic", "__partition", "__ledgerId",
-    "__entryId", "__batchIndex",
-]  # fmt: skip
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -138,8 +108,7 @@ def _with_errors(messages: pa.RecordBatch, errors: Sequence[str]) -> pa.RecordBa
     versions = [number if 0 <= number <= _INT64_MAX else None for number in numbers]
     columns = [found[column].cast(kind, safe=False) for column, kind in _OF_MESSAGES.values()]
     columns += [pa.array(versions, pa.int64()), pa.array(errors, pa.string())]
-    columns += [found["key"], found["event_time"].cast(pa.int64())]
-    return pa.RecordBatch.from_arrays(columns, schema=_KEPT)
+    return pa.RecordBatch.from_arrays(columns, schema=LETTERS)
 
 
 def _place(rows: pa.Table, number: int) -> Offset:
@@ -147,9 +116,6 @@ def _place(rows: pa.Table, number: int) -> Offset:
         rows.column(name)[number].as_py() for name in ("__ledgerId", "__entryId", "__batchIndex")
     )
     return Offset(ledger, entry, WHOLE_ENTRY if index < 0 else index)
-
-
-# --- files ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +162,7 @@ class _Files:
             if known.start < wanted.end and wanted.start < known.end:
                 rows = known.without(rows)
         if rows.num_rows:
-            self._write(rows.select(LETTERS.names), f"{self.prefix}_{wanted.text}.parquet")
+            self._write(rows, f"{self.prefix}_{wanted.text}.parquet")
 
     def _known(self) -> Iterator[_Covered]:
         selector = fs.FileSelector(self.folder, allow_not_found=True, recursive=False)
@@ -217,78 +183,3 @@ class _Files:
             # rows.
             if self.files.get_file_info(path).type == fs.FileType.NotFound:
                 raise
-
-
-# --- a topic -------------------------------------------------------------------------------------
-
-_INDEX_BITS = 24
-"""Bits of a sequence id for the batch index; the entry id has the others."""
-
-
-class _Topic:
-    """Messages of a topic. Those of one source partition go to one target partition, in their order."""
-
-    def __init__(self, options: ReadOptions, topic: str, query: str, part: Range) -> None:
-        self.topic = topic
-        self.part = part
-        self.options = WriteOptions(
-            connection=options.connection, topics=(topic,), batching_enabled=False, compression="NONE"
-        )
-        key = f"{partition_topic(part.partition)} {part.start}"
-        self.name = f"geminga-dead-letters-{query}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-
-    def keep(self, rows: pa.Table, start: Offset, end: Offset) -> None:
-        target = self._partition()
-        ledgers = rows.column("__ledgerId").to_numpy()
-        # Rows are sorted by position.
-        cuts = [0, *(np.flatnonzero(np.diff(ledgers)) + 1).tolist(), len(ledgers)]
-        for first, behind in itertools.pairwise(cuts):
-            # Sequence ids grow within a ledger only.
-            name = f"{self.name}-{ledgers[first]}"
-            with named(self.options, target, name) as producer:
-                _publish(producer, rows.slice(first, behind - first))
-
-    def _partition(self) -> str:
-        """Return the target partition, which is the same at every attempt."""
-        names = client_for(self.options.connection).get_topic_partitions(self.topic)
-        return names[zlib.crc32(partition_topic(self.part.partition).encode()) % len(names)]
-
-
-def _publish(producer: Producer[Any], rows: pa.Table) -> None:
-    """Publish, and wait for all receipts. Raises the first error."""
-    from geminga.client.enums import Result
-
-    refusals: list[Any] = []
-
-    def settled(result: Any, place: Any) -> None:
-        if result != Result.Ok:
-            refusals.append(result)
-
-    for row in rows.select(_PUBLISHED).to_pylist():
-        producer.send_async(
-            row["value"] or b"",
-            settled,
-            properties=_properties(row),
-            partition_key=row["key"],
-            sequence_id=(row["__entryId"] << _INDEX_BITS) | (row["__batchIndex"] + 1),
-            event_timestamp=row["event_ms"] if (row["event_ms"] or 0) > 0 else None,
-        )
-    producer.flush()
-    if refusals:
-        raise PulsarException(
-            f"{producer.topic()}: {len(refusals)} dead letters were not published: {refusals[0]}. Use "
-            "the option deadLetterPath for messages that a topic does not take"
-        )
-
-
-def _properties(row: dict[str, Any]) -> dict[str, str]:
-    """Return the message's properties, with its origin in the form of Java's clients, and the error."""
-    origin = f"{row['__ledgerId']}:{row['__entryId']}:{row['__partition']}"
-    if row["__batchIndex"] >= 0:
-        origin += f":{row['__batchIndex']}"
-    return {
-        **dict(row["__messageProperties"] or ()),
-        PROPERTY_REAL_TOPIC: row["__topic"],
-        PROPERTY_ORIGIN_MESSAGE_ID: origin,
-        PROPERTY_ERROR: row["error"],
-    }

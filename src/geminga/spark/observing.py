@@ -3,7 +3,6 @@
 ::
 
     geminga.spark.query_lag(query.lastProgress)  # {'persistent://...': {'messages': 7000, ...}}
-    geminga.spark.query_skipped(query.lastProgress)  # {'persistent://...': {'malformed': 3}}
     with geminga.spark.serve_metrics(spark, port=9095): ...
     frame = geminga.spark.observed(frame)      # query.lastProgress.observedMetrics["pulsar"]["malformed"]
 
@@ -23,7 +22,6 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from geminga.client.metrics_port import serve
 from geminga.client.runtime import LoopThread
-from geminga.spark.counting import SKIPPED
 from geminga.spark.lag import LAG
 
 if TYPE_CHECKING:
@@ -45,12 +43,10 @@ _QUERY_GAUGES = {
     ),
     "batchId": ("geminga_spark_micro_batch", "Number of the last micro-batch."),
 }
-_SKIPPED = ("geminga_spark_skipped_total", "What the query has left out of its rows.")
 _OBSERVED = ("geminga_spark_observed", "Spark's observed metrics of the last micro-batch.")
 FAMILIES = (
     *((*each, "gauge", ("query", "id")) for each in _QUERY_GAUGES.values()),
     *((*each, "gauge", ("query", "id", "topic")) for each in _TOPIC_GAUGES.values()),
-    (*_SKIPPED, "counter", ("query", "id", "topic", "reason")),
     (*_OBSERVED, "gauge", ("query", "id", "metrics", "field")),
 )
 """Name, help text, type and labels of the metrics of `serve_metrics`."""
@@ -65,19 +61,6 @@ def query_lag(progress: Any) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for latest in _latest_offsets(progress):
         found.update(latest.get(LAG, {}))
-    return found
-
-
-def query_skipped(progress: Any) -> dict[str, dict[str, int]]:
-    """Return the counts of messages that a query has left out since it was started, from its progress.
-
-    By topic: ``malformed`` messages (``mode=DROPMALFORMED``), ``deadLetters``, which may include those,
-    ``undecryptable`` entries (``cryptoFailureAction=DISCARD``), and ``lostIntervals``, offset ranges in which
-    messages may be lost (``failOnDataLoss=false``). Counts of a micro-batch appear in the progress after it.
-    """
-    found: dict[str, dict[str, int]] = {}
-    for latest in _latest_offsets(progress):
-        found.update(latest.get(SKIPPED, {}))
     return found
 
 
@@ -137,7 +120,7 @@ class MetricsListener(StreamingQueryListener):
         self.saw(_as_json(event.progress))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Update from the last progress: counts of the last micro-batch may have arrived since."""
+        """Update from the last progress, whose lag may have grown."""
         progress = _as_json(self._newest(str(event.id)))
         if progress:
             self.saw(progress)
@@ -174,9 +157,6 @@ def _samples(progress: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str],
         for field, (name, _) in _TOPIC_GAUGES.items():
             if lag.get(field) is not None:
                 yield name, {"topic": topic}, lag[field]
-    for topic, counts in query_skipped(progress).items():
-        for reason, count in counts.items():
-            yield _SKIPPED[0], {"topic": topic, "reason": reason}, count
     for metrics, observed in (progress.get("observedMetrics") or {}).items():
         for field, value in observed.items():
             if isinstance(value, int | float) and not isinstance(value, bool):

@@ -6,8 +6,6 @@ ledger it is read from the file, otherwise from the broker. So every entry is re
 entirely in files needs no broker. The entries are rebuilt byte for byte.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

@@ -4,8 +4,6 @@ PySpark 4.0 and 4.1 do not pass the start of the next micro-batch to a Python so
 newest offsets of this log are that start.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from typing import Any

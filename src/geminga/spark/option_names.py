@@ -5,8 +5,6 @@ because the feature they tune does not exist or does not matter here; or refused
 change which messages are read or written, or which certificates are trusted.
 """
 
-from __future__ import annotations
-
 _NO_CLIENT_EFFECT = (
     "statsIntervalSeconds", "numIoThreads", "numListenerThreads", "connectionMaxIdleSeconds", "useTcpNoDelay",
     "useTls", "concurrentLookupRequest", "maxLookupRequest", "maxLookupRedirects",

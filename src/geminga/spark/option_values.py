@@ -1,7 +1,5 @@
 """Parsers of option texts: each takes an option's name and text, and raises an error naming both."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Spark's Kafka source expect (``minPartitions``, ``maxOffsetsPerTrigger``, ...). 
 over in lower case; they are matched without regard to case.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -23,7 +21,7 @@ from geminga.producer.settings import CompressionType, ProducerSettings, check_c
 from geminga.spark import offsets
 from geminga.spark import option_values as values
 from geminga.spark.option_names import NO_EFFECT, REFUSED
-from geminga.spark.option_values import Times, matches
+from geminga.spark.option_values import Times
 from geminga.spark.retry_policy import RetryPolicy
 
 logger = logging.getLogger("geminga.spark")
@@ -114,8 +112,6 @@ _TABLE = (
     _option(READ, values.text, "deadLetterPath",
             text="Folder, shared by all machines, for messages whose payload can't be decoded: bytes, ids "
             "and errors, as Parquet. ``mode`` then defaults to ``DROPMALFORMED``."),
-    _option(READ, values.one_topic, "deadLetterTopic", text="Topic for messages whose payload can't be "
-            "decoded, with the properties ``REAL_TOPIC``, ``ORIGIN_MESSAGE_ID`` and ``DEAD_LETTER_ERROR``."),
     _option(READ, values.text, "columnNameOfCorruptRecord", field="corrupt_column", text="Column (binary or "
             "string) for payloads that can't be decoded. Default ``_corrupt_record``."),
     _option(READ, values.flag, "mergeSchema", text="Deliver the columns of all versions of the topics' "
@@ -305,7 +301,6 @@ class ReadOptions:
     payload_mode: str = "FAILFAST"
     corrupt_column: str = "_corrupt_record"
     dead_letter_path: str | None = None
-    dead_letter_topic: str | None = None
     merge_schema: bool = False
     schema_evolution: str = "none"
     checkpoint_location: str | None = None
@@ -322,7 +317,7 @@ class ReadOptions:
                 "exactly one of the options topic, topics and topicsPattern must be given"
                 + (" (two are)" if self.topics else "; for example .option('topic', 'my-topic')")
             )
-        for topic in filter(None, (*self.topics, self.topics_pattern, self.dead_letter_topic)):
+        for topic in filter(None, (*self.topics, self.topics_pattern)):
             if not TopicName.parse(topic).persistent:
                 raise InvalidConfiguration(
                     f"topic {topic!r} is not persistent: no broker stores its messages, so no query can "
@@ -335,7 +330,11 @@ class ReadOptions:
             "startingOffsetsByTimestamp",
             self.starting_times,
         )
-        self._check_dead_letters()
+        if self.dead_letter_path is not None and self.payload_mode == "FAILFAST":
+            raise InvalidConfiguration(
+                "mode=FAILFAST fails a query at its first dead letter: with deadLetterPath, leave it out or "
+                "set DROPMALFORMED or PERMISSIVE"
+            )
         if self.read_compacted and (
             self.says_end or self.starting_times or self.starting_time_ms is not None
         ):
@@ -352,24 +351,6 @@ class ReadOptions:
             )
 
     @property
-    def has_dead_letters(self) -> bool:
-        return self.dead_letter_path is not None or self.dead_letter_topic is not None
-
-    def _check_dead_letters(self) -> None:
-        if self.has_dead_letters and self.payload_mode == "FAILFAST":
-            raise InvalidConfiguration(
-                "mode=FAILFAST fails a query at its first dead letter: with deadLetterPath or "
-                "deadLetterTopic, leave it out or set DROPMALFORMED or PERMISSIVE"
-            )
-        topic = self.dead_letter_topic
-        if topic is None:
-            return
-        if topic in self.topics or (self.topics_pattern and matches(self.topics_pattern, topic)):
-            raise InvalidConfiguration(
-                f"option deadLetterTopic={topic!r} is read by this query; allowed: another topic"
-            )
-
-    @property
     def says_start(self) -> bool:
         """Whether an option says where a new query starts."""
         return bool(self.starting_offsets or self.starting_time_ms is not None or self.starting_times)
@@ -380,7 +361,7 @@ class ReadOptions:
 
 
 _OF_SCHEMAS = {
-    "deadLetterPath": "dead_letter_path", "deadLetterTopic": "dead_letter_topic", "mode": "payload_mode",
+    "deadLetterPath": "dead_letter_path", "mode": "payload_mode",
     "columnNameOfCorruptRecord": "corrupt_column", "mergeSchema": "merge_schema",
     "schemaEvolutionMode": "schema_evolution",
 }  # fmt: skip
@@ -534,7 +515,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of a read. Raises `InvalidConfiguration` naming option, value and range."""
     found = _parsed(options, READ)
     found.pop("admin_url", None)
-    if found.keys() & {"dead_letter_path", "dead_letter_topic"}:
+    if "dead_letter_path" in found:
         found.setdefault("payload_mode", "DROPMALFORMED")
     return ReadOptions(connection=_connection(found), **found)
 

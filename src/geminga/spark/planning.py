@@ -4,8 +4,6 @@ Everything here runs on the driver and holds no state that a restart would miss.
 partitions at once (`geminga.spark.watch`), and are retried while a broker restarts.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

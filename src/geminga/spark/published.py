@@ -7,8 +7,6 @@ may have been trimmed as well, which leaves no trace in a topic that was empty a
 that was recent, the published part is then unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass

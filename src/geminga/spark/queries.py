@@ -1,7 +1,5 @@
 """Requests of a query's driver to the cluster about all partitions, retried while a broker restarts."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Entries of one range, from the broker or from files, checked to be complete."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +9,6 @@ from typing import TypeVar
 from geminga.errors import PulsarException, Timeout
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, EntrySource, closed_quietly
-from geminga.spark.counting import LOST, SkipCounters
 from geminga.spark.data_loss import refusal
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions
@@ -40,14 +37,12 @@ class RangeEntries:
         part: Range,
         *,
         retry_policy: RetryPolicy,
-        skip_counters: SkipCounters,
     ) -> None:
         self.cluster = cluster
         self.options = options
         self.part = part
         self.topic = partition_topic(part.partition)
         self.retry_policy = retry_policy
-        self.skip_counters = skip_counters
         self._source: EntrySource | None = None
         self._place = part.start.next_place
         """Position at which a reopened reader resumes."""
@@ -231,10 +226,9 @@ class RangeEntries:
         )
 
     def lost(self, what: str) -> None:
-        """Report a possible loss of messages, as `PartitionQueries.lost` does, and count it."""
+        """Report a possible loss of messages, as `PartitionQueries.lost` does."""
         if self.options.fail_on_data_loss:
             raise refusal(what)
-        self.skip_counters.add(LOST)
         logger.warning("%s", what)
 
     def first_entries(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:

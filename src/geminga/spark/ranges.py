@@ -1,7 +1,5 @@
 """Ranges of partitions that tasks read, and how small ones share a task."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

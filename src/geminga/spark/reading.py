@@ -14,7 +14,6 @@ from geminga.errors import CryptoError, PulsarException, Timeout
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, closed_quietly
 from geminga.spark.compacted import CompactedEntries
-from geminga.spark.counting import UNDECRYPTABLE, SkipCounters
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, partition_topic
 from geminga.spark.options import ReadOptions
 from geminga.spark.range_entries import READ_ENTRIES, RangeEntries
@@ -69,11 +68,9 @@ class RangeReader:
         converter: BatchConverter,
         *,
         retry_policy: RetryPolicy | None = None,
-        skip_counters: SkipCounters | None = None,
     ) -> None:
         from geminga.wire.columnar import ChunkCarry
 
-        skip_counters = skip_counters or SkipCounters()
         self.cluster = cluster
         self.options = options
         self.part = part
@@ -81,13 +78,11 @@ class RangeReader:
         self.topic = partition_topic(part.partition)
         self.retry_policy = retry_policy or options.connection.retry_policy
         self.chunks: ChunkCarry = ChunkCarry(limit=OPEN_CHUNKED_MAX)
-        self._open_entries: Opener = opener(options, skip_counters)
+        self._open_entries: Opener = opener(options)
         # Ends inside a batch are cut by row; no other range needs the extra columns.
         self.cuts_batches = any(WHOLE_ENTRY != place.batch_index >= 0 for place in (part.start, part.end))
         entries = CompactedEntries if part.compacted else RangeEntries
-        self.entries = entries(
-            cluster, options, part, retry_policy=self.retry_policy, skip_counters=skip_counters
-        )  # fmt: skip
+        self.entries = entries(cluster, options, part, retry_policy=self.retry_policy)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches of the schema that Spark requested.
@@ -226,7 +221,7 @@ class RangeReader:
 Opener = Callable[[Sequence[RawEntry]], list[RawEntry]]
 
 
-def opener(options: ReadOptions, skip_counters: SkipCounters) -> Opener:
+def opener(options: ReadOptions) -> Opener:
     """Return the function that decrypts a range's entries. By the options, entries that can't be decrypted
     fail or are left out. Raises `CryptoError` naming the entry, and if ``cryptography`` is missing."""
     key = options.crypto_private_key_path
@@ -263,7 +258,6 @@ def opener(options: ReadOptions, skip_counters: SkipCounters) -> Opener:
             except CryptoError as error:
                 if not discards:
                     raise CryptoError(f"{place}: {error}") from None
-                skip_counters.add(UNDECRYPTABLE)
                 logger.warning("leaving out %s: %s", place, error)
                 found[number] = None
         return [entry for entry in found if entry is not None]
@@ -272,19 +266,15 @@ def opener(options: ReadOptions, skip_counters: SkipCounters) -> Opener:
 
 
 def read_range(
-    cluster: Cluster,
-    options: ReadOptions,
-    part: Range,
-    converter: BatchConverter,
-    skip_counters: SkipCounters | None = None,
+    cluster: Cluster, options: ReadOptions, part: Range, converter: BatchConverter
 ) -> Iterator[pa.RecordBatch]:
-    """Read ``part``; errors name the range. ``skip_counters`` counts the messages left out."""
+    """Read ``part``; errors name the range."""
     try:
-        reader = RangeReader(cluster, options, part, converter, skip_counters=skip_counters)
+        reader = RangeReader(cluster, options, part, converter)
         yield from reader.batches()
         entries = reader.entries
         if part.goes_on and isinstance(entries, CompactedEntries) and (rest := entries.published_meanwhile()):
-            yield from RangeReader(cluster, options, rest, converter, skip_counters=skip_counters).batches()
+            yield from RangeReader(cluster, options, rest, converter).batches()
     except PulsarException as error:
         error.add_note(f"while reading {part}")
         if isinstance(error, CryptoError) and options.crypto_private_key_path is None:

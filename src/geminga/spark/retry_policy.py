@@ -1,7 +1,5 @@
 """Retries while the cluster is unreachable, so that a restarted broker does not end a query."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -9,8 +9,6 @@ A search is a generator without I/O: it yields several positions at once, is sen
 partitions together, and sends each round of their queries at once.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tasks of a micro-batch or of a batch query: the ranges of partitions between two offsets."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """Properties of the query that a task belongs to, as Spark passes them to the task."""
 
-from __future__ import annotations
-
 import hashlib
 
 _QUERY_ID = "sql.streaming.queryId"

@@ -4,8 +4,6 @@ At least once: a task ends when every row has its receipt. A task that Spark run
 again; `geminga.spark.exactly_once` avoids that.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections import deque

@@ -4,8 +4,6 @@
 topic, its present state against the formula's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from geminga.producer.settings import CompressionType

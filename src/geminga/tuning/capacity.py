@@ -7,8 +7,6 @@ same result the edge is elsewhere: the steps are wide again. Subjects take turns
 depend on the rate.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Report of the capacity: a table, what it means in machines, and a picture of rate against latency."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -5,8 +5,6 @@ delay, count and bytes. The messages of a producer in one partition depend on ro
 stays on the partition, a partition's share with keys.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -19,8 +19,6 @@ one field that costs latency, so it comes from the latency budget; and it is nev
 takes to fill, for beyond that it only keeps the rest of a batch waiting.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ a reader, which leaves no subscription behind. Their metadata show batch fill an
 unless encrypted, are the sample on which other settings are tried.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Shared parts of the pictures. Matplotlib is loaded when the first picture is drawn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Report of a comparison: two tables and a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Advice as text: a table, and the settings for Python, Java and as a settings file."""
 
-from __future__ import annotations
-
 import json
 import math
 import textwrap

@@ -4,8 +4,6 @@ The saving of a codec depends on the data and on the batch size, so it is measur
 are built from the sample's messages in order, and other sizes are interpolated.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 import time

@@ -7,8 +7,6 @@ The defaults differ more than their names suggest. Java's client limits memory s
 both as in docs/protocol/algorithms.md section 8.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from geminga.config import check_choice

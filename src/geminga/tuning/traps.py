@@ -4,8 +4,6 @@ Most traps lead to batches that never fill. No error shows this: messages arrive
 times as many entries as necessary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum

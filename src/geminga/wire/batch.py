@@ -4,8 +4,6 @@ A batch is, for each message: a 4-byte size, that many bytes of ``SingleMessageM
 ``payload_size`` bytes of payload. Nothing follows the last one. `wire.columnar` does the same by columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain

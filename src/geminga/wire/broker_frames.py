@@ -1,7 +1,5 @@
 """The broker's decoder: clients' frames, with SENDs in runs, and ACKs of single entries read by hand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Final
 

@@ -1,7 +1,5 @@
 """Cache of encoded fields and texts: a dictionary that computes missing values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sized
 from typing import Generic, TypeVar
 

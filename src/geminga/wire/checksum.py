@@ -5,8 +5,6 @@ The ``crc32c`` package was chosen over ``google-crc32c``: both use the CPU's ins
 checked in the read buffer without a copy.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from importlib.machinery import PathFinder

@@ -5,8 +5,6 @@ receipt are compared with the expected ones; any difference ends the run, and th
 (`wire.frames`). `message_runs` does the same for messages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import repeat
 

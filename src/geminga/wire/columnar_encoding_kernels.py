@@ -6,8 +6,6 @@ See `geminga.wire.columnar_kernels` for the rules that these functions follow.
 # numba infers the types of these functions; annotations would neither be read nor checked.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg"
 
-from __future__ import annotations
-
 import numpy as np
 
 from geminga.wire import columnar_fields as col

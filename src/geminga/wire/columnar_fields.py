@@ -1,7 +1,5 @@
 """Column numbers of the arrays that `geminga.wire.columnar`, `columnar_encoding` and their loops exchange."""
 
-from __future__ import annotations
-
 # --- fields of an entry head (one row an entry) ---------------------------------------------------
 
 (

@@ -12,8 +12,6 @@ success or the index of the damaged entry, which the caller names.
 # numba infers the types of these functions; annotations would neither be read nor checked.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg"
 
-from __future__ import annotations
-
 import importlib
 import logging
 from collections.abc import Callable

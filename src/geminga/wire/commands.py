@@ -1,7 +1,5 @@
 """Parsing of commands by protobuf, with checks that they are known and complete and their text is UTF-8."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ numba compiles `geminga.wire.columnar_kernels` and `columnar_encoding_kernels` a
 and version, which takes some seconds. Run this module when a container's image is built.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

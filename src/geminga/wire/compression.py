@@ -6,8 +6,6 @@ that Java ends with a sync flush: no final block and no Adler-32, so a streaming
 limit, so decompression bombs can't exhaust memory.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Generator
 from typing import Final

@@ -4,8 +4,6 @@ Framing.md section 1. SEND and MESSAGE are written up to the entry, whose bytes 
 never copied to be framed. Each writer joins cached bytes of slow-changing ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain, repeat
 from struct import Struct

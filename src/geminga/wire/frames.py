@@ -20,8 +20,6 @@ them. Frames before the bad one in the same `feed` are not lost: they are return
 in the stream at which reading could resume.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO

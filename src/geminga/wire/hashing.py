@@ -5,8 +5,6 @@ the partition. Results for short keys are remembered, since keys repeat: a look-
 computation 0.1 to 0.4 µs a byte.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from operator import mul

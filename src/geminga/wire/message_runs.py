@@ -6,8 +6,6 @@ ends the run, and that frame is read as usual (`wire.frames`). The entries are c
 once, into the columns that the application's messages are made of.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache

@@ -14,8 +14,6 @@ Text that is not UTF-8 is read with replacement characters, as the Java client d
 that for the strings of a parsed protobuf message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct

@@ -6,8 +6,6 @@ and its receipts are built from a few pieces. Any difference ends the run; that 
 (`wire.frames`).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Protobuf's parser accepts a message that lacks required fields, and hands text t
 ``bytes``. These helpers close both gaps.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, TypeVar
 

@@ -5,8 +5,6 @@ bytes), so that an id of up to 28 bits costs one or two look-ups instead of a lo
 of consecutive numbers: scattered small objects that are never freed would keep whole memory pages in use.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 

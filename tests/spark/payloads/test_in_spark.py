@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.protobuf import source_context_pb2
-from waiting import eventually
 
 import geminga.spark
-from geminga import Client, MessageId
-from geminga.schema import AvroSchema, BytesSchema, ProtobufNativeSchema
+from geminga import Client
+from geminga.schema import AvroSchema, BytesSchema
 
 if TYPE_CHECKING:
     pass
@@ -95,7 +93,6 @@ def test_a_restarted_stream_reads_the_columns_of_a_grown_schema(
 
 
 def test_progress_reports_malformed_messages(spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
-    import geminga.spark
 
     publish(pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo"), Reading("Rome")])
     publish(pulsar_client, pulsar_topic, BytesSchema(), [b"garbage"])
@@ -127,40 +124,3 @@ def test_progress_reports_malformed_messages(spark, pulsar_broker, pulsar_client
         path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()
     ]
     assert not [text for text in shown if "canary" in text]
-
-
-def test_progress_reports_left_out_messages(spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path):
-    publish(pulsar_client, pulsar_topic, AvroSchema(Reading), [Reading("Oslo")])
-    publish(pulsar_client, pulsar_topic, BytesSchema(), [b"bad"] * 3)
-    given = {
-        "service.url": pulsar_broker.service_url, "valueSchema": "TOPIC", "startingOffsets": "earliest",
-        "mode": "DROPMALFORMED", "columns": "station",
-    }  # fmt: skip
-    # An idle query tells no sooner than this; Spark's default is 10 seconds.
-    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100ms")
-    with geminga.spark.serve_metrics(spark) as server:
-        source = spark.readStream.format("pulsar").options(**given).load(pulsar_topic)
-        writer = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
-        query = writer.trigger(processingTime="0 seconds").start()
-        try:
-            wanted = f'topic="{pulsar_topic}",reason="malformed"}} 3\n'
-            eventually(lambda: wanted in server.listener.text())
-            assert geminga.spark.query_skipped(query.lastProgress) == {pulsar_topic: {"malformed": 3}}
-        finally:
-            query.stop()
-            spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
-
-
-def test_a_frame_written_as_protobuf_is_read_back(spark, pulsar_broker, pulsar_client, pulsar_topic):
-    """With a message type that Protobuf brings along: ``file_name`` is its one field."""
-    message = source_context_pb2.SourceContext
-    pulsar_client.create_producer(pulsar_topic, schema=ProtobufNativeSchema(message)).close()
-    frame = spark.sql("SELECT cast(id AS STRING) AS file_name, cast(id AS STRING) AS __key FROM range(1000)")
-    given = {"service.url": pulsar_broker.service_url, "valueSchema": "TOPIC", "topic": pulsar_topic}
-    frame.write.format("pulsar").options(**given).mode("append").save()
-    found = spark.read.format("pulsar").options(**given).load()
-    assert found.schema.simpleString().startswith("struct<file_name:string,__key:")
-    assert sorted(int(row.file_name) for row in found.collect()) == list(range(1000))
-    # As any other client has them.
-    with pulsar_client.create_reader(pulsar_topic, MessageId.earliest) as reader:
-        assert message.FromString(reader.read_next(20_000).data()).file_name.isdigit()

@@ -5,12 +5,11 @@ import datetime as dt
 import logging
 import pickle
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Annotated, Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import source_context_pb2
 from pyspark.sql.types import ArrayType, StructType
 
 from geminga import Client, schema
@@ -172,43 +171,12 @@ def test_primitive_values_are_the_column_value(source, pulsar_client):
     assert source.rows(columns="value,__partition") == [{"value": 5}, {"value": -1}]
 
 
-def message_class() -> Any:
-    """``Trip``: scalars, a nested message, a repeated one, a map, an enum, and one with presence."""
-    file = descriptor_pb2.FileDescriptorProto(name="trip.proto", package="t", syntax="proto3")
-    part = file.message_type.add(name="Stop")
-    part.field.add(name="at", number=1, type=9, label=1)
-    trip = file.message_type.add(name="Trip")
-    file.enum_type.add(name="Kind").value.add(name="BUS", number=0)
-    file.enum_type[0].value.add(name="TRAM", number=1)
-    trip.nested_type.add(name="PricesEntry").options.map_entry = True
-    trip.nested_type[0].field.add(name="key", number=1, type=9, label=1)
-    trip.nested_type[0].field.add(name="value", number=2, type=1, label=1)
-    trip.field.add(name="id", number=1, type=4, label=1)
-    trip.field.add(name="first", number=2, type=11, label=1, type_name=".t.Stop")
-    trip.field.add(name="stops", number=3, type=11, label=3, type_name=".t.Stop")
-    trip.field.add(name="prices", number=4, type=11, label=3, type_name=".t.Trip.PricesEntry")
-    trip.field.add(name="kind", number=5, type=14, label=1, type_name=".t.Kind")
-    trip.oneof_decl.add(name="_note")
-    trip.field.add(name="note", number=6, type=9, label=1, proto3_optional=True, oneof_index=0)
-    trip.field.add(name="raw", number=7, type=12, label=1)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Trip"))
-
-
-def test_protobuf_messages_are_read(source, pulsar_client):
-    trip: Any = message_class()
-    full = trip(id=(1 << 64) - 1, kind=1, note="n", prices={"a": 0.5}, raw=b"r", stops=[{"at": "x"}, {}])
-    full.first.at = "y"
-    publish(pulsar_client, source.topic, schema.ProtobufNativeSchema(trip), [full, trip(kind=9)])
-    assert source.rows() == [
-        {
-            "id": Decimal((1 << 64) - 1), "first": {"at": "y"}, "stops": [{"at": "x"}, {"at": ""}],
-            "prices": [("a", 0.5)], "kind": "TRAM", "note": "n", "raw": b"r",
-        },
-        {"id": Decimal(0), "first": None, "stops": [], "prices": [], "kind": "9", "note": None, "raw": b""},
-    ]  # fmt: skip
-    assert source.rows(columns="kind", mode="DROPMALFORMED") == [{"kind": "TRAM"}, {"kind": "9"}]
+def test_the_columns_of_protobuf_messages_are_left_to_from_protobuf(source, pulsar_client):
+    message = source_context_pb2.SourceContext(file_name="a")
+    publish(pulsar_client, source.topic, schema.ProtobufNativeSchema(type(message)), [message])
+    with pytest.raises(IncompatibleSchema, match="from_protobuf"):
+        source.rows()
+    assert source.rows(valueSchema="BYTES", columns="value") == [{"value": message.SerializeToString()}]
 
 
 # --- what can't be read --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+from google.protobuf import source_context_pb2
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -25,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from geminga.errors import IncompatibleSchema, InvalidMessage
+from geminga.schema import ProtobufNativeSchema
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.json_text import JsonReader
@@ -181,6 +183,8 @@ def test_types_without_a_schema_type_are_refused():
     for kind, advice in ((VariantType(), "to_json"), (DayTimeIntervalType(), "cast the column to STRING")):
         with pytest.raises(IncompatibleSchema, match=f"column 'x': no schema .*{advice}"):
             avro_definition(StructType().add("x", kind), "R")
-    pair = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')
-    with pytest.raises(IncompatibleSchema, match="which frames can't be written as"):
-        PayloadWriter(pair, StructType().add("value", ArrayType(IntegerType())))
+    array = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')
+    message = ProtobufNativeSchema(source_context_pb2.SourceContext).schema_info()
+    for info, why in ((array, "which frames can't be written as"), (message, "from_protobuf")):
+        with pytest.raises(IncompatibleSchema, match=why):
+            PayloadWriter(info, StructType().add("value", ArrayType(IntegerType())))

@@ -1,7 +1,5 @@
 """Admin REST: `geminga.asyncio.Admin`, and `geminga.Admin`, which runs its methods for threads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from geminga.client.admin.exchange import topic_path as topic_path

@@ -5,8 +5,6 @@ and pauses between tries. Reads are retried after lost connections and on "tempo
 change is sent once, unless no host received a byte of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

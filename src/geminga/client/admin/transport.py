@@ -4,8 +4,6 @@ A change always uses a new connection: on a reused one, it would be unknown whet
 before closing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

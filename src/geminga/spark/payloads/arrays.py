@@ -1,7 +1,5 @@
 """Arrow arrays from NumPy arrays, without a Python object for each value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

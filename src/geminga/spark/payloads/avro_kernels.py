@@ -8,8 +8,6 @@ and no size in a payload is trusted before its bytes are verified to be there.
 # numba infers the types of these functions; annotations would neither be read nor checked.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg, assignment"
 
-from __future__ import annotations
-
 import numpy as np
 
 from geminga.wire.columnar_kernels import inlined as compiled

@@ -4,8 +4,6 @@ A column becomes the numbers that reading would have appended to its nodes, and 
 out, row by row.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,10 +1,8 @@
 """A topic's registered schema as a tree of nodes.
 
-Avro and JSON schemas are registered as Avro definitions, Protobuf as descriptors, the others by their type
-alone. `definition_of` reads all of them; a pair is a record with the fields ``key`` and ``value``.
+Avro and JSON schemas are registered as Avro definitions, the others by their type alone. A pair is a record
+with the fields ``key`` and ``value``.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping
@@ -20,7 +18,6 @@ from geminga.spark.payloads.nodes import (
     SchemaNode,
     check_size,
 )
-from geminga.spark.payloads.protobuf import node_of
 
 
 def definition_of(info: SchemaInfo) -> Definition:
@@ -42,7 +39,10 @@ def _of(info: SchemaInfo) -> Definition:
     if info.type == SchemaType.JSON:
         return Definition("json", _Avro().node(json.loads(info.data), ""), info)
     if info.type == SchemaType.PROTOBUF_NATIVE:
-        return Definition("protobuf", node_of(info), info)
+        raise IncompatibleSchema(
+            "fields of Protobuf messages are no columns: leave valueSchema out; Spark's from_protobuf and "
+            "to_protobuf convert the column value"
+        )
     if info.type == SchemaType.KEY_VALUE:
         parts = tuple(_of(part) for part in parts_of(info))
         names = ("key", "value")

@@ -1,7 +1,5 @@
 """Conversion of columns from the writer's schema to the one that a query reads."""
 
-from __future__ import annotations
-
 import datetime as dt
 import decimal
 from typing import Any

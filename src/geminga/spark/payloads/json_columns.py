@@ -4,8 +4,6 @@ Only the usual notation is converted here, a whole column at once. Any other val
 parses the rows concerned one by one, with the full rules.
 """
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import time

@@ -1,7 +1,5 @@
 """Writer of JSON texts from Arrow columns, a column at a time."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

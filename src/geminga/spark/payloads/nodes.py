@@ -66,7 +66,7 @@ class SchemaNode:
 class Definition:
     """Payload format of one schema, its tree, and further data that the format needs.
 
-    ``format``: ``avro``, ``json``, ``protobuf``, ``pair``, or ``plain`` for primitives and bytes.
+    ``format``: ``avro``, ``json``, ``pair``, or ``plain`` for primitives and bytes.
     """
 
     format: str

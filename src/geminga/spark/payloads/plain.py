@@ -1,7 +1,5 @@
 """Payloads of Pulsar's primitive schemas: numbers as Java writes them, booleans, text, dates and times."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Columns of a query over payloads, read from the topics' schema registry at planning time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.spark.counting import DEAD_LETTERS, MALFORMED, SkipCounters
 from geminga.spark.dead_letters import MESSAGE_COLUMNS, DeadLetters
 from geminga.spark.options import ReadOptions
 from geminga.spark.payloads.arrays import Mask, booleans, numbers
@@ -24,7 +23,6 @@ from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.json_text import JsonReader
 from geminga.spark.payloads.nodes import Definition, SchemaNode
 from geminga.spark.payloads.plain import PlainReader, split_pairs
-from geminga.spark.payloads.protobuf import ProtobufReader
 from geminga.spark.payloads.types import check_readable, columns_of, spark_type
 from geminga.spark.payloads.writing import node_of_type
 from geminga.spark.reading import Again
@@ -47,7 +45,7 @@ def is_message_column(name: str) -> bool:
     return name.startswith("__") and name.lower() in {known.lower() for known in COLUMNS}
 
 
-PayloadReader = AvroReader | JsonReader | ProtobufReader | PlainReader
+PayloadReader = AvroReader | JsonReader | PlainReader
 """Reads the payloads of one format."""
 
 
@@ -59,8 +57,6 @@ def payload_reader(
         return AvroReader(definition.root, wanted, reader)
     if definition.format == "json":
         return JsonReader(definition.root, wanted, reader, zone)
-    if definition.format == "protobuf":
-        return ProtobufReader(definition.info, definition.root, wanted, reader)
     return PlainReader(definition.root)
 
 
@@ -158,7 +154,6 @@ class PayloadBatchConverter:
         newest: SchemaInfo | None,
         lookup: Lookup,
         letters: DeadLetters | None,
-        skip_counters: SkipCounters,
     ) -> None:
         """``newest``: the topic's schema when the query began."""
         self.options = options
@@ -167,7 +162,6 @@ class PayloadBatchConverter:
         self.newest = newest
         self.lookup = lookup
         self.letters = letters
-        self.skip_counters = skip_counters
         self.zone = session_zone()
         self.schema: pa.Schema = arrow_schema(schema)
         asked = {field.name: field for field in schema.fields}
@@ -194,12 +188,9 @@ class PayloadBatchConverter:
         rows, damaged, reasons = self._read(found)
         if damaged.any():
             self._tell(found, damaged, reasons)
-            if self.mode == DROPMALFORMED:
-                self.skip_counters.add(MALFORMED, int(damaged.sum()))
             if self.letters is not None:
                 assert again is not None
                 errors = [self._reason(found, int(row), reasons) for row in np.flatnonzero(damaged)]
-                self.skip_counters.add(DEAD_LETTERS, len(errors))
                 self.letters.add(again(MESSAGE_COLUMNS).filter(booleans(damaged)), errors)
         payload = dict(zip(self.of_payload, rows.flatten(), strict=True))
         arrays = []
@@ -321,8 +312,8 @@ class PayloadBatchConverter:
         if self.mode == FAILFAST:
             raise CorruptPayload(
                 f"{what}. The option mode=PERMISSIVE keeps such messages in the column "
-                f"{self.options.corrupt_column!r}, DROPMALFORMED leaves them out, deadLetterPath and "
-                "deadLetterTopic keep them elsewhere"
+                f"{self.options.corrupt_column!r}, DROPMALFORMED leaves them out, deadLetterPath "
+                "keeps them elsewhere"
             )
         verb = "left out" if self.mode == DROPMALFORMED else "delivered without values"
         logger.warning("%s (%d of %d messages are %s)", what, damaged.sum(), len(damaged), verb)

@@ -3,8 +3,6 @@
 All columns can be null, as those of Spark's file sources: a message of another version may lack any of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pyspark.sql.types import (

@@ -1,7 +1,5 @@
 """Frames as payloads: the schema definition of a frame's columns, and its rows in the topic's format."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -36,7 +34,6 @@ from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.json_writing import json_texts
 from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, SchemaField, SchemaNode
-from geminga.spark.payloads.protobuf_writing import ProtobufWriter
 from geminga.spark.payloads.types import check_readable, columns_of
 from geminga.spark.releases import arrow_type
 from geminga.spark.schema import same_name
@@ -153,9 +150,6 @@ class PayloadWriter:
         self.info = info
         self.definition = definition_of(info)
         _check_writable(self.definition)
-        self._protobuf: ProtobufWriter | None = None
-        if self.definition.format == "protobuf":
-            self._protobuf = ProtobufWriter(info.data)
         root = self.definition.root.inner
         self.fields = root.fields if root.kind == "record" else (SchemaField("value", self.definition.root),)
         columns = columns_of(self.definition)
@@ -164,7 +158,7 @@ class PayloadWriter:
         """Fields with the indices of their columns in the frame, as far as it has them."""
         for field in self.fields:
             source = same_name(schema.names, field.name)
-            if source is None and self._is_needed(field):
+            if source is None and field.default is NO_DEFAULT and not _is_optional(field.node):
                 raise IncompatibleSchema(
                     f"the topic's schema requires the field {field.name!r}, and the frame has no such column"
                 )
@@ -179,11 +173,6 @@ class PayloadWriter:
             )
         self.wanted = pa.struct([pa.field(f.name, arrow_type(f.dataType)) for f in columns.fields])
 
-    def _is_needed(self, field: SchemaField) -> bool:
-        if self._protobuf is not None:
-            return self._protobuf.needs(field.name)
-        return field.default is NO_DEFAULT and not _is_optional(field.node)
-
     def write(self, columns: list[pa.Array], count: int) -> pa.Array:
         """Return the payloads of ``count`` rows, given the frame's payload columns. Raises `InvalidMessage`
         naming a field whose value the schema doesn't take."""
@@ -197,8 +186,6 @@ class PayloadWriter:
             return _plain(self.definition, whole.field(0))
         if self.definition.format == "json":
             return json_texts(whole, self.definition.root).cast(pa.binary())
-        if self._protobuf is not None:
-            return self._protobuf.write(whole)
         return AvroWriter(self.definition.root).write(whole)
 
 
@@ -207,7 +194,7 @@ def _is_optional(node: SchemaNode) -> bool:
 
 
 def _check_writable(definition: Definition) -> None:
-    if definition.format not in ("avro", "json", "protobuf", "plain") or (
+    if definition.format not in ("avro", "json", "plain") or (
         definition.format != "plain" and not definition.is_record
     ):
         raise IncompatibleSchema(

@@ -4,8 +4,6 @@ A flow's checkpoint is the folder ``<storage>/_checkpoints/<catalog>/<database>/
 it, Spark writes ``offsets/N`` when it has planned micro-batch N, and ``commits/N`` when its rows are stored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 hold no secrets. A template's flows call `connection` for the options of their sources and sinks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable

@@ -11,8 +11,6 @@ in one file. That makes compaction safe against crashes: the new files are writt
 renaming the new list replaces them. Readers see the old files or the new ones, never both.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

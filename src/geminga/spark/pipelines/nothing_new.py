@@ -1,7 +1,5 @@
 """Search for new messages before a run of the template ``ingest``: without any, Spark need not be started."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from importlib import resources

@@ -4,8 +4,6 @@ A template is a folder of text files. ``@@name@@`` in them is replaced; all othe
 template reads like the resulting project. Files common to all projects are in ``_common``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,7 +71,7 @@ TEMPLATES: Mapping[str, Template] = {
         ),
         Template(
             "ingest_typed",
-            "a topic with a registered schema (Avro, JSON, Protobuf …) likewise, with the schema's columns",
+            "a topic with a registered schema (Avro, JSON …) likewise, with the schema's columns",
             {**_PLACE, "topic": "events", "table": "events", "format": "parquet"},
         ),
         Template(

@@ -4,8 +4,6 @@ The CPU of a local broker is read from the operating system, that of a remote on
 (``process_cpu_seconds_total``, which Apache Pulsar exports).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field, replace
 

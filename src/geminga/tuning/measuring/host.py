@@ -3,8 +3,6 @@
 Linux only: ``/proc`` and CPU clocks of processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import os

@@ -6,8 +6,6 @@ have the same interface. The cost of the loop is measured with a no-op producer,
 library's cost.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

@@ -5,8 +5,6 @@ an offset that keeps the number of digits constant. All processes of a machine r
 reader of a message can compute its latency.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -5,8 +5,6 @@ two readings of the counters: CPU and disk writes of the server processes, entri
 broker. It ends when every due message has its receipt or failure.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import tempfile

@@ -4,8 +4,6 @@ It receives whole entries as Arrow tables, to keep its own cost low; a message c
 was due (`payloads`).
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

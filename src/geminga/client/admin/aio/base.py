@@ -1,7 +1,5 @@
 """Opening of `geminga.Admin` and `geminga.asyncio.Admin`: their arguments and what both have."""
 
-from __future__ import annotations
-
 from geminga.client.admin.aio.calls import AdminCalls
 from geminga.client.admin.exchange import AdminSettings, settings_of
 from geminga.client.authentication import Authentication

@@ -1,7 +1,5 @@
 """Calls to admin REST, shared by the sections of an admin."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Namespaces: creation, deletion, policies and permissions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

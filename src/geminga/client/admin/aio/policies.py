@@ -3,8 +3,6 @@
 The attributes are those of `geminga.policies`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 

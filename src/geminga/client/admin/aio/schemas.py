@@ -1,7 +1,5 @@
 """Schemas of topics."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Tenants, clusters and brokers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Topics: creation, deletion, messages, and statistics."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
