@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -37,7 +38,8 @@ def main() -> int:
     try:
         runner.run(signals=False)
     except PulsarException as error:
-        print(f"geminga: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            print(f"geminga: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UsageError) else 1
     except Exception:
         traceback.print_exc()
