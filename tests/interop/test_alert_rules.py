@@ -1,15 +1,24 @@
-"""Alert rules, evaluated by Prometheus' own ``promtool``: each fires when it should, and only then."""
+"""Alert rules, evaluated by Prometheus' own ``promtool``: each fires when it should, and only then; and a
+scrape by Prometheus itself."""
 
 import json
 import re
 import shutil
 import subprocess
+import urllib.request
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
 
+import geminga
+from geminga.broker.rules.tokens import make_token
 from geminga.cli.main import command
+from geminga.testing.apache_pulsar import free_ports
+from tests.support.certificates import Authority
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.interop
 
@@ -111,23 +120,48 @@ def test_prometheus_fires_each_alert_when_it_should_and_no_other_time(tmp_path, 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_prometheus_accepts_the_configuration_of_the_page(tmp_path, promtool):
+def test_prometheus_scrapes_a_broker_and_evaluates_the_rules_with_the_configuration_of_the_page(
+    tmp_path, promtool
+):
     page = (Path(__file__).parents[2] / "docs/how-to/run-in-production.md").read_text()
     [configuration] = re.findall(r"cat > prometheus\.yml <<'END'\n(.*?)^END", page, re.M | re.S)
-    (tmp_path / "prometheus.yml").write_text(configuration)
     (tmp_path / "alerts.json").write_text(RULES)
-    for name in ("prometheus.token", "ca.pem"):
-        (tmp_path / name).touch()
-    done = subprocess.run(
-        [promtool, "check", "config", str(tmp_path / "prometheus.yml")],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "prometheus.token").write_text(make_token("prometheus", b"s" * 32, "HS256"))
+    certificate, key = Authority(tmp_path, "ca").sign("broker")
+    (port,) = free_ports(1)
+
+    def result(query: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{query}", timeout=20) as answer:
+            return dict(json.load(answer)["data"])
+
+    with geminga.embedded(
+        token_secret_key=f"data:,{'s' * 32}", metrics_roles=["prometheus"], tls_certificate=certificate,
+        tls_key=key, host="localhost",
+    ) as broker:  # fmt: skip
+        address = urlsplit(str(broker.admin_url)).netloc
+        often = "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        (tmp_path / "prometheus.yml").write_text(often + configuration.replace("localhost:18443", address))
+        with subprocess.Popen(
+            [Path(promtool).with_name("prometheus"), f"--web.listen-address=127.0.0.1:{port}"], cwd=tmp_path
+        ) as running:
+            try:
+                up = "query?query=up%7Bjob%3D%22broker%22%7D"
+                found = eventually(lambda: result(up)["result"], but=OSError)
+                eventually(lambda: result(up)["result"][0]["value"][1] == "1", detail=found)
+                [sample] = result("query?query=geminga_store_healthy")["result"]
+                assert sample["value"][1] == "1"
+                [group] = eventually(
+                    lambda: [each for each in result("rules")["groups"] if each["lastEvaluation"] > "0002"]
+                )
+                assert [rule["name"] for rule in group["rules"] if rule.get("lastError")] == []
+            finally:
+                running.terminate()
 
 
 @pytest.fixture
 def promtool():
-    """Path of Prometheus' rule checker; without one, in continuous integration too, the test is skipped."""
+    """Path of Prometheus' rule checker, with Prometheus beside it; without them, in continuous integration
+    too, the test is skipped."""
     fetched = Path(__file__).parents[2] / ".cache/prometheus/usr/bin/promtool"
     found = str(fetched) if fetched.exists() else shutil.which("promtool")
     if found is None:
