@@ -141,9 +141,8 @@ def test_prometheus_scrapes_a_broker_and_evaluates_the_rules_with_the_configurat
         address = urlsplit(str(broker.admin_url)).netloc
         often = "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
         (tmp_path / "prometheus.yml").write_text(often + configuration.replace("localhost:18443", address))
-        with subprocess.Popen(
-            [Path(promtool).with_name("prometheus"), f"--web.listen-address=127.0.0.1:{port}"], cwd=tmp_path
-        ) as running:
+        arguments = ["--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
+        with subprocess.Popen([Path(promtool).with_name("prometheus"), *arguments], cwd=tmp_path) as running:
             try:
                 up = "query?query=up%7Bjob%3D%22broker%22%7D"
                 found = eventually(lambda: result(up)["result"], but=OSError)
