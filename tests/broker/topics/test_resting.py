@@ -37,7 +37,7 @@ def unload(harness: Harness, topic: str) -> None:
     found = harness.broker.topics.find(TopicName.parse(text_of(topic)))
     assert found is not None
     harness.actions.unload(found.name)
-    assert not harness.broker.topics.in_memory_text(text_of(topic))
+    assert not harness.broker.topics.in_memory(text_of(topic))
 
 
 def begin(harness: Harness) -> Any:

@@ -74,7 +74,7 @@ class RestingTopics:
         self,
         services: TopicServices,
         bring: Callable[[PrefetchRequest, Done], None],
-        in_memory: Callable[[str], bool],
+        in_memory: Callable[[str], object],
     ) -> None:
         self._services = services
         self._store = services.store

@@ -51,7 +51,7 @@ class TopicRegistry:
         """Called after each change."""
         self.counts = TopicCounts(services, lambda each: self.walk(each, persistent=True), self.turn_page)
         """Numbers of persistent topics by namespace."""
-        self.resting = RestingTopics(services, self.bring, self.in_memory_text)
+        self.resting = RestingTopics(services, self.bring, self.in_memory)
         self.loader = TopicLoader(services, namespaces, self._loaded, self._enter, self.bring, self.counts)
         self.partitioned = PartitionedTopics(
             services, self.policies, self.find, self._add_stored, self.delete_topic, self.loader.prepare_all
@@ -79,10 +79,6 @@ class TopicRegistry:
     def loaded_count(self) -> int:
         """Return the number of topics in memory."""
         return len(self._loaded)
-
-    def in_memory_text(self, text: str) -> bool:
-        """Return whether the topic of that full name is loaded."""
-        return text in self._loaded
 
     def in_memory(self, name: TopicName | str) -> Topic | None:
         """Return the topic if it is loaded."""
