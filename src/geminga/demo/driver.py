@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -19,12 +20,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from geminga.client.sync import Client
 from geminga.demo import pipeline
-from geminga.spark.sessions import NO_WORKER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POLL_SECONDS = 0.1
+_NO_WORKER = re.compile("connect back|failed to launch worker|socket to Python daemon")
+"""Errors of Spark when a Python worker does not start in time, on a loaded machine."""
 SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -121,7 +123,7 @@ def run_queries(
         for name, query in list(queries.items()):
             error = query.exception()
             if error is not None:
-                if name in restarted or not NO_WORKER.search(str(error)):
+                if name in restarted or not _NO_WORKER.search(str(error)):
                     raise error
                 restarted.add(name)
                 tell("restarted", query=name)

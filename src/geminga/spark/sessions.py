@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("geminga.spark")
 
-NO_WORKER = re.compile("connect back|failed to launch worker|socket to Python daemon")
+_NO_WORKER = re.compile("connect back|failed to launch worker|socket to Python daemon")
 """Errors of Spark when a Python worker does not start in time, on a loaded machine."""
 
 _LOCAL_CONFIGURATION = {
@@ -170,6 +170,6 @@ def run_query(start: Callable[[], StreamingQuery], restarts: int = 3) -> Streami
             return query
         except StreamingQueryException as error:
             failed = 0 if query.lastProgress else failed + 1
-            if failed > restarts or not NO_WORKER.search(str(error)):
+            if failed > restarts or not _NO_WORKER.search(str(error)):
                 raise
             logger.warning("a Python process of Spark did not start in time: the query is started again")
