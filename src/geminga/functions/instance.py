@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -38,8 +37,7 @@ def main() -> int:
     try:
         runner.run(signals=False)
     except PulsarException as error:
-        with contextlib.suppress(OSError):
-            print(f"geminga: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        logging.getLogger("geminga.functions").error("%s: %s", type(error).__name__, error)
         return 2 if isinstance(error, UsageError) else 1
     except Exception:
         traceback.print_exc()
