@@ -177,8 +177,8 @@ class TopicMetrics:
             if not self._by_topic:
                 for name, key in _FIGURES.items():
                     out.add(name, getattr(figures, key), labels)
-                for name, *counters in zip(_TRAFFIC, *traffic[namespace], strict=True):
-                    out.add(name, sum(counters), labels)
+                for name, *values in zip(_TRAFFIC, *traffic[namespace], strict=True):
+                    out.add(name, sum(values), labels)
         for text, backlogs in resting.listed.items():
             if text not in self._listed and self._by_topic:
                 _add_resting(out, TopicName.parse(text), backlogs)
