@@ -1,6 +1,6 @@
-"""Bring Prometheus' ``promtool`` here from Debian's packages, for the test of the alert rules.
+"""Bring Prometheus and ``promtool`` here from Debian's packages, for the tests of alert rules and scrapes.
 
-It is unpacked to ``.cache/prometheus``, once. Where there is no ``apt-get``, that test is skipped.
+It is unpacked to ``.cache/prometheus``, once. Where there is no ``apt-get``, those tests are skipped.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import tempfile
 from pathlib import Path
 
 HOME = Path(__file__).parent.parent / ".cache/prometheus"
-PROMTOOL = HOME / "usr/bin/promtool"
+PROGRAMS = (HOME / "usr/bin/promtool", HOME / "usr/bin/prometheus")
 
 
 def main() -> int:
-    if not PROMTOOL.exists() and (why := fetch()):
-        print(f"no promtool: {why}; the test of the alert rules is skipped", file=sys.stderr)
+    if not all(each.exists() for each in PROGRAMS) and (why := fetch()):
+        print(f"no Prometheus: {why}; the tests of alert rules and scrapes are skipped", file=sys.stderr)
         return 0
-    print(f"promtool: {PROMTOOL}")
+    print(f"Prometheus: {HOME}")
     return 0
 
 
@@ -37,8 +37,9 @@ def fetch() -> str:
             return (found.stderr.strip().splitlines() or ["apt-get found no package"])[-1]
         unpacked = Path(folder) / "unpacked"
         subprocess.run(["dpkg", "-x", str(packages[0]), str(unpacked)], timeout=60, check=True)
-        PROMTOOL.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(unpacked / "usr/bin/promtool", PROMTOOL)
+        for each in PROGRAMS:
+            each.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(unpacked / "usr/bin" / each.name, each)
     return ""
 
 

@@ -36,6 +36,7 @@ def test_a_folder_is_a_path(tmp_path):
         ({"data_dir": None, "memory": False}, "data_dir"),
         ({"data_dir": "x", "memory": True}, "data_dir"),
         ({"data_dir": "~/x", "memory": False}, "data_dir.*without ~"),
+        ({"data_dir": "$HOME/x", "memory": False}, r"data_dir.*without ~ and \$"),
         ({"data_dir": Path("s3://bucket/x"), "memory": False}, "data_dir.*no URL"),
         ({"data_dir": "x", "memory": False, "offload_location": "~/x"}, "offload_location.*without ~"),
         ({"port": 70_000}, "port"),

@@ -193,7 +193,7 @@ def test_a_backup_is_made_with_closed_standard_streams(tmp_path):
     assert len([each for each in (tmp_path / "backups").iterdir() if each.is_dir()]) == 1
 
 
-def test_an_unwritable_standard_error_is_ignored(monkeypatch):
+def test_an_unwritable_standard_error_changes_no_exit_status(monkeypatch):
     class FullDisk(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -203,6 +203,9 @@ def test_an_unwritable_standard_error_is_ignored(monkeypatch):
     with click.Context(command):
         show_warnings()
         logging.getLogger("geminga").warning("a warning of the client's")
+    for wrong in (["prodce"], ["standalone", "--memory", "--data-dir", "x"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(wrong)
 
 
 HANGUP_AT_THE_START = """

@@ -13,11 +13,11 @@ from geminga.cli.topics import TopicPolicies
 WORDS = {
     "": ("5", 5),
     "bytes": ("1K", 1024),
-    "seconds": ("2m", 120),
-    "minutes": ("2m", 2),
-    "milliseconds": ("2m", 120_000),
+    "seconds": ("1200ms", 2),
+    "minutes": ("61s", 2),
+    "milliseconds": ("1.2s", 1200),
 }
-"""An argument and its value, by the unit of a policy."""
+"""An argument and its value, by the unit of a policy: a time is rounded up, as 0 is no limit."""
 
 
 @pytest.mark.parametrize("of", [Namespaces, TopicPolicies])

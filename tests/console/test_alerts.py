@@ -17,5 +17,5 @@ FUNCTIONS = {"rate", "increase", "time", "and", "or"}
 def test_an_alert_uses_metrics_of_brokers(rule):
     if rule["expr"].startswith("up{"):  # of Prometheus itself
         return
-    names = set(re.findall(r"\b([a-z]\w+)\b(?!\s*\[?\d)", re.sub(r"\[[^\]]*\]", "", rule["expr"])))
+    names = set(re.findall(r"\b([a-z]\w+)\b(?!\s*\[?\d)", re.sub(r"\[[^\]]*\]|\{[^}]*\}", "", rule["expr"])))
     assert names - FUNCTIONS <= set(METRICS)

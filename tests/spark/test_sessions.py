@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from interpreter import run_python
+from pyspark.errors import StreamingQueryException
 
 import geminga.spark
 from geminga.errors import InvalidConfiguration
@@ -227,6 +229,25 @@ def test_a_spark_connect_session_reads_topics_and_joins_streams(
             server.terminate()
     assert output.split() == ["pyspark.sql.connect.session", "5", "True"]
     assert plain.split() == ["5", "True", "5"]
+
+
+LATE = "Python worker failed to connect back."
+
+
+@pytest.mark.parametrize(
+    ("errors", "progress", "is_raised"),
+    [(["", *[LATE] * 3], None, False), (["", *[LATE] * 4], None, True),
+     (["", *[LATE] * 9], {"batchId": 1}, False), (["", "no disk"], None, True)],
+)  # fmt: skip
+def test_a_query_whose_python_process_starts_late_is_started_again(errors, progress, is_raised):
+    def end() -> None:
+        if error := errors.pop():
+            raise StreamingQueryException(error)
+
+    query: Any = SimpleNamespace(awaitTermination=end, lastProgress=progress)
+    with pytest.raises(StreamingQueryException) if is_raised else contextlib.nullcontext():
+        assert geminga.spark.run_query(lambda: query) is query
+    assert errors == ([""] if is_raised else [])
 
 
 def test_importing_the_package_loads_no_spark():

@@ -41,7 +41,7 @@ _TYPES: Final = {"bool": (bool,), "str": (str,), "Path | str": (str, os.PathLike
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _HOST = re.compile(r"[-.\w]+\Z|(?=.*:.*:)[0-9A-Fa-f:.]+(%[-.\w]+)?\Z", re.ASCII)  # or an IPv6 address
-_NO_FOLDER = re.compile(r"~|\Z|.*\0|[A-Za-z][A-Za-z0-9+.-]+:/", re.DOTALL)
+_NO_FOLDER = re.compile(r"[~$]|\Z|.*\0|[A-Za-z][A-Za-z0-9+.-]+:/", re.DOTALL)
 
 
 def setting(
@@ -506,7 +506,7 @@ class BrokerSettings:
         if not _NAME.match(self.cluster):
             refuse("cluster", self.cluster, "letters, digits and -=:._")
         if self.data_dir is not None and _NO_FOLDER.match(folder := str(self.data_dir)):
-            refuse("data_dir", without_secrets(folder), "a path without ~, which only shells expand; no URL")
+            refuse("data_dir", without_secrets(folder), "a path without ~ and $, which shells expand; no URL")
         if self.memory == (self.data_dir is not None):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
         if self.disk_limit_bytes is not None and self.memory:

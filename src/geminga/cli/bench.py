@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import click
 
-from geminga.cli.common import emit, json_option, show_warnings
+from geminga.cli.common import emit, json_option, say, show_warnings
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.units import SIZE, SPAN, size
 from geminga.client.cluster import Cluster
@@ -66,7 +66,7 @@ def command(
                 try:
                     admin.topics.delete(topic, force=True)
                 except PulsarException as error:
-                    click.echo(f"geminga: {topic} is still there: {error}", err=True)
+                    say(f"geminga: {topic} is still there: {error}")
 
 
 def _say(name: str, found: dict[str, Any]) -> None:

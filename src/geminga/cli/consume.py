@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import SECONDS, WordChoice, json_option, show_warnings, wants_json
+from geminga.cli.common import SECONDS, WordChoice, json_option, say, show_warnings, wants_json
 from geminga.cli.connecting import ConnectingCommand, check_exists, connecting
 from geminga.cli.peek import PrintFilter, decode_option, decoded_value, filter_options, payload_of, show
 from geminga.cli.units import WHERE, Where, id_text
@@ -151,7 +151,7 @@ def command(
         )
         source.close()
     if not wants_json():
-        click.echo(how_many(printed), err=True)
+        say(how_many(printed))
     if count is not None and printed < count:
         raise Timeout(
             f"{printed:,} of {count:,} messages came; raise --timeout or use --follow to wait longer"

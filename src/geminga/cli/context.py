@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, emit, json_option, wants_json
+from geminga.cli.common import Commands, emit, json_option, say, wants_json
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options
 from geminga.cli.contexts import Contexts, contexts_file, read_contexts, write_contexts
 from geminga.cli.tables import TableColumn, print_rows
@@ -34,7 +34,7 @@ def list_contexts() -> None:
     contexts = read_contexts()
     rows = [_row(name, contexts) for name in sorted(contexts.by_name)]
     if not print_rows(rows, _COLUMNS) and not wants_json():
-        click.echo("no context yet: geminga context set NAME --url pulsar://host:6650", err=True)
+        say("no context yet: geminga context set NAME --url pulsar://host:6650")
 
 
 @command.command("show")
@@ -98,10 +98,10 @@ def delete(name: str) -> None:
     write_contexts(Contexts(None if was_current else contexts.current, left))
     emit({"context": name, "deleted": True}, f"deleted {name}")
     if was_current:
-        click.echo(
+        say(
             f"{name} was the current context: commands now go to {Cluster().service_url}, unless you choose "
-            "another with `geminga context use NAME`", err=True,
-        )  # fmt: skip
+            "another with `geminga context use NAME`"
+        )
 
 
 def _row(name: str, contexts: Contexts) -> dict[str, Any]:

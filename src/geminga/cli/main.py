@@ -18,7 +18,7 @@ except ImportError:  # pragma: no cover - shown to people who installed the bare
     raise SystemExit(2) from None
 
 from geminga._version import __version__
-from geminga.cli.common import LazyGroup, discard_output
+from geminga.cli.common import LazyGroup, discard_output, say
 from geminga.descriptors import fill_standard
 from geminga.errors import PulsarException, Timeout, UsageError
 from geminga.exits import leave
@@ -128,7 +128,8 @@ def _run(arguments: list[str] | None) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):
+            error.show()
         return error.exit_code
     except _ReaderGoneError:
         discard_output()
@@ -137,20 +138,20 @@ def _run(arguments: list[str] | None) -> int:
         better = error if isinstance(error, MissingExtra) else missing("this command", error)
         if better is None:
             raise
-        click.echo(f"geminga: {better}", err=True)
+        say(f"geminga: {better}")
         return EXIT_FAILED
     except PulsarException as error:
         # Class and request help a program, which has them; a person reads the broker's reason.
-        click.echo(f"geminga: {re.sub(_REQUEST, '', str(error))}", err=True)
+        say(f"geminga: {re.sub(_REQUEST, '', str(error))}")
         if isinstance(error, Timeout):
             return EXIT_TIMEOUT
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
     except OSError as error:
         text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
-        click.echo(f"geminga: {text}", err=True)
+        say(f"geminga: {text}")
         return EXIT_FAILED
     except UnicodeEncodeError as error:  # of an argument that is not UTF-8, or a terminal that is not
-        click.echo(f"geminga: {error.object!a:.200} cannot be written in {error.encoding}", err=True)
+        say(f"geminga: {error.object!a:.200} cannot be written in {error.encoding}")
         return EXIT_USAGE
 
 

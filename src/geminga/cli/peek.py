@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import json_option, pairs, wants_json
+from geminga.cli.common import json_option, pairs, say, wants_json
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.units import PATTERN, WHERE, Where, id_text, moment
 from geminga.client.admin.types import SchemaVersion, StoredMessage
@@ -94,7 +94,7 @@ def command(
     for row in rows:
         show(row)
     if not wants_json():
-        click.echo(how_many(len(rows)), err=True)
+        say(how_many(len(rows)))
 
 
 def _is_behind(message: StoredMessage, start: MessageId | dt.datetime) -> bool:

@@ -4,6 +4,7 @@ of permissions: ``permissions``, ``grant``, ``revoke``."""
 import dataclasses
 import datetime as dt
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -48,7 +49,8 @@ class ArgumentForm(NamedTuple):
 
 
 def _seconds(value: dt.timedelta) -> int:
-    return int(value.total_seconds())
+    """Return whole seconds, rounded up: 0 has a meaning of its own, such as no limit."""
+    return math.ceil(value.total_seconds())
 
 
 def _number(value: Any) -> Any:
@@ -64,8 +66,12 @@ _FORMS: dict[tuple[type, str], ArgumentForm] = {
     (int, ""): ArgumentForm(click.IntRange(0), _number, count),
     (int, "bytes"): ArgumentForm(SIZE, _number, size),
     (int, "seconds"): ArgumentForm(SPAN, _seconds, span),
-    (int, "minutes"): ArgumentForm(SPAN, lambda value: _seconds(value) // 60, lambda v: span(v * 60)),
-    (int, "milliseconds"): ArgumentForm(SPAN, lambda value: _seconds(value) * 1000, lambda v: span(v / 1000)),
+    (int, "minutes"): ArgumentForm(
+        SPAN, lambda value: math.ceil(_seconds(value) / 60), lambda v: span(v * 60)
+    ),
+    (int, "milliseconds"): ArgumentForm(
+        SPAN, lambda value: math.ceil(value.total_seconds() * 1000), lambda v: span(v / 1000)
+    ),
 }
 """Form by type and unit of a policy."""
 
@@ -178,8 +184,8 @@ def _with_fields(policy: str, *parameters: Callable[[Any], Any]) -> Callable[[Ca
 )  # fmt: skip
 def _retention(time: Any, limit: Any) -> Retention:
     """Set how long acknowledged messages are kept: 7d, 12h, forever, or 0s to delete them at once."""
-    minutes = -1 if time == "forever" else -(-_seconds(time) // 60)
-    megabytes = -1 if limit == "unlimited" else -(-int(limit) // (1024 * 1024))
+    minutes = -1 if time == "forever" else math.ceil(_seconds(time) / 60)
+    megabytes = -1 if limit == "unlimited" else math.ceil(int(limit) / (1024 * 1024))
     return Retention(minutes=minutes, megabytes=megabytes if minutes else 0)
 
 

@@ -8,10 +8,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import click
-
 from geminga.asyncio import Admin, Client, Redrive, RedriveFilter, RedriveResult
-from geminga.cli.common import asks, confirm, emit
+from geminga.cli.common import asks, confirm, emit, say
 from geminga.client.cluster import Cluster
 from geminga.diagnosis.commands import how_many
 
@@ -64,12 +62,12 @@ class _Progress:
 
     def __exit__(self, *_: object) -> None:
         if sys.stderr.isatty():
-            click.echo("\r\x1b[K", nl=False, err=True)
+            say("\r\x1b[K", nl=False)
 
     def show(self, sent: int) -> None:
         if sys.stderr.isatty() and time.monotonic() >= self._next:
             self._next = time.monotonic() + 1
-            click.echo(f"\r{how_many(sent)} sent", nl=False, err=True)
+            say(f"\r{how_many(sent)} sent", nl=False)
 
 
 def _text(result: RedriveResult, verb: str) -> str:

@@ -16,6 +16,7 @@ from geminga.cli.common import (
     discard_output,
     emit,
     json_option,
+    say,
     wants_json,
     yes_option,
 )
@@ -247,7 +248,7 @@ def _copy(copy_store: Callable[[_Progress], tuple[str, Any, Any]], source: str, 
             _print(report)
     except OSError as error:  # of the output: the exit status is that of the copy, which is complete
         discard_output()
-        click.echo(f"geminga: {what}: {target}; the output cannot be written: {error.strerror}", err=True)
+        say(f"geminga: {what}: {target}; the output cannot be written: {error.strerror}")
     return 0 if report is None or report.is_well else EXIT_DAMAGED
 
 

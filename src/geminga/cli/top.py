@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import WordChoice, json_option, wants_json
+from geminga.cli.common import WordChoice, json_option, say, wants_json
 from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
 from geminga.cli.tables import TableColumn, fitted, table, trouble
 from geminga.cli.units import PATTERN, SPAN, count, rate, size, span
@@ -217,4 +217,4 @@ def show(rows: list[dict[str, Any]], columns: tuple[TableColumn, ...], summary: 
     click.echo("\n".join(lines))
     for row in rows:
         if "failed" in row:
-            click.echo(f"{row['topic']}: {row['failed']}", err=True)
+            say(f"{row['topic']}: {row['failed']}")

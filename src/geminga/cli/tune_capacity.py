@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from geminga.cli.common import say
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import read_samples, run_options, traffic_options, traffic_profile
 from geminga.client.cluster import Cluster
@@ -45,7 +46,7 @@ def command(
         profile=traffic_profile(traffic), samples=read_samples(sample), only=only or SUBJECTS,
         repeats=crossings, **chosen,
     )  # fmt: skip
-    proof = CapacityFinder(plan, output, lambda line: click.echo(line, err=True)).prove()
+    proof = CapacityFinder(plan, output, say).prove()
     from geminga.tuning import capacity_report
 
     text = capacity_report.table(proof)

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from geminga.cli.common import say
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tune_options import read_samples, run_options, traffic_options, traffic_profile
 from geminga.client.cluster import Cluster
@@ -41,7 +42,7 @@ def command(
         samples=read_samples(sample), clients=clients or _installed(),
         **chosen,
     )  # fmt: skip
-    proof = Prover(plan, output, lambda line: click.echo(line, err=True)).prove()
+    proof = Prover(plan, output, say).prove()
     from geminga.tuning import proof_report
 
     (output / "proof.md").write_text(proof_report.table(proof))

@@ -35,7 +35,7 @@ def main() -> int:
     try:
         runner.run(signals=False)
     except PulsarException as error:
-        print(f"geminga: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        logging.getLogger("geminga.functions").error("%s: %s", type(error).__name__, error)
         return 2 if isinstance(error, UsageError) else 1
     except Exception:
         traceback.print_exc()

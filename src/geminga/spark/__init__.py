@@ -18,6 +18,7 @@ _PLACES = {
     "query_lag": "geminga.spark.observing",
     "serve_metrics": "geminga.spark.observing",
     "register": "geminga.spark.sessions",
+    "run_query": "geminga.spark.sessions",
     "session": "geminga.spark.sessions",
     "snapshot": "geminga.spark.snapshots",
 }

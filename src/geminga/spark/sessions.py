@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -11,9 +12,15 @@ from typing import TYPE_CHECKING, Any
 from geminga.spark.java import check_java
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger("geminga.spark")
+
+_NO_WORKER = re.compile("connect back|failed to launch worker|socket to Python daemon")
+"""Errors of Spark when a Python worker does not start in time, on a loaded machine."""
 
 _LOCAL_CONFIGURATION = {
     # Workers are forked from a process that has loaded the modules they need.
@@ -142,3 +149,27 @@ def _is_local(master: str | None) -> bool:
         named = re.findall(r"^\s*spark\.master[\s=:]+(\S+)", text, re.MULTILINE)
         master = named[-1] if named else "local"
     return master.startswith("local")
+
+
+def run_query(start: Callable[[], StreamingQuery], restarts: int = 3) -> StreamingQuery:
+    """Return the streaming query that ``start`` starts, after its end.
+
+    Spark ends a query if a Python process does not load within ten seconds, as on a busy machine. Such a
+    query is started again: up to ``restarts`` times without a micro-batch in between. Its checkpoint location
+    makes it continue. Raises the query's `StreamingQueryException` for all other errors::
+
+        geminga.spark.run_query(lambda: rows.writeStream.option("checkpointLocation", "c").start("lake"))
+    """
+    from pyspark.errors import StreamingQueryException
+
+    failed = 0
+    while True:
+        query = start()
+        try:
+            query.awaitTermination()
+            return query
+        except StreamingQueryException as error:
+            failed = 0 if query.lastProgress else failed + 1
+            if failed > restarts or not _NO_WORKER.search(str(error)):
+                raise
+            logger.warning("a Python process of Spark did not start in time: the query is started again")

@@ -215,19 +215,13 @@ def test_topics_can_be_left_out_and_namespaces_have_their_sums():
     with geminga.embedded(topic_metrics=False) as broker, broker.client() as client:
         for name in ("one", "two"):
             client.subscribe(name, "s").close()
-            with client.create_producer(name) as producer:
-                for _ in range(3):
-                    producer.send(b"x")
+            client.create_producer(name).send(b"x")
         text, _ = scraped(broker.admin_url)
-    assert "topic=" not in text
-    assert "subscription=" not in text
+    assert not re.search("topic=|subscription=", text)
     labels = '{cluster="standalone",namespace="public/default"}'
-    for name, value in (
-        ("pulsar_msg_backlog", 6), ("pulsar_subscription_back_log", 6), ("pulsar_in_messages_total", 6),
-        ("pulsar_subscriptions_count", 2), ("pulsar_topics_count", 2),
-    ):  # fmt: skip
+    for name in ("pulsar_msg_backlog", "pulsar_in_messages_total", "pulsar_producers_count"):
         (total,) = re.findall(f"^{re.escape(name + labels)} (.*)$", text, re.M)
-        assert float(total) == value, name
+        assert float(total) == 2, name
     assert "pulsar_average_msg_size" not in text, "an average has no sum"
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import geminga
 from geminga.broker.serving.credentials import make_authentication, read_key, read_secret
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
@@ -82,3 +83,9 @@ def test_a_key_that_tokens_cannot_use_never_becomes_a_secret(tmp_path):
 def test_a_short_second_secret_is_named():
     with pytest.raises(InvalidConfiguration, match="token_second_key has 3 bytes; a secret needs 32"):
         make_authentication(BrokerSettings(memory=True, token_secret_key="A" * 44, token_second_key="AAAA"))
+
+
+def test_a_broker_with_a_wrong_key_does_not_touch_the_store(tmp_path):
+    with pytest.raises(InvalidConfiguration, match="token_secret_key has 5 bytes"):
+        geminga.embedded(tmp_path / "data", token_secret_key="data:,short")
+    assert list(tmp_path.iterdir()) == []

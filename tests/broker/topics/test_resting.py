@@ -16,6 +16,7 @@ from geminga.ledger import memory
 from tests.broker.conftest import Harness
 
 SPACE = "public/default"
+NAMESPACE = f'{{namespace="{SPACE}"}}'
 
 
 def text_of(topic: str) -> str:
@@ -36,7 +37,7 @@ def unload(harness: Harness, topic: str) -> None:
     found = harness.broker.topics.find(TopicName.parse(text_of(topic)))
     assert found is not None
     harness.actions.unload(found.name)
-    assert not harness.broker.topics.in_memory_text(text_of(topic))
+    assert not harness.broker.topics.in_memory(text_of(topic))
 
 
 def begin(harness: Harness) -> Any:
@@ -47,14 +48,14 @@ def begin(harness: Harness) -> Any:
     return harness.broker.topics.resting
 
 
-def scrape(harness: Harness) -> dict[str, float]:
+def scrape(harness: Harness, *, by_topic: bool = True) -> dict[str, float]:
     """Samples by name, and by topic and subscription where there are any."""
     topics = harness.broker.topics
     out = metrics.Exposition()
-    listed = metrics.TopicMetrics(out)
+    listed = metrics.TopicMetrics(out, by_topic=by_topic)
     for name in topics.loaded():
-        at_once(listed.add(name, harness.actions.stats(name)))
-    listed.finish({SPACE: 1}, topics.resting, topics.in_memory_text)
+        at_once(listed.add(name, harness.actions.stats(name), (), topics.in_memory(name)))
+    listed.finish({SPACE: 1}, topics.resting, topics.in_memory)
     samples: dict[str, float] = {}
     for line in out.text().splitlines():
         if not line.startswith("#"):
@@ -91,6 +92,21 @@ def test_a_backlog_stays_when_its_topic_leaves_memory(harness):
     for message in peer.messages()[:40]:
         peer.ack((message.ledger_id, message.entry_id))
     check(harness, "t", 60)
+
+
+def test_sums_of_a_namespace_keep_topics_that_left_memory_and_its_counters_never_fall(harness):
+    begin(harness)
+    for topic in ("left", "deleted"):
+        publish(harness, topic, 3)
+        peer = harness.peer()
+        peer.subscribe(text_of(topic))
+        assert len(peer.messages()) == 3
+    unload(harness, "left")
+    harness.broker.topics.delete_topic(TopicName.parse(text_of("deleted")), None)
+    found = scrape(harness, by_topic=False)
+    assert found[f"pulsar_subscription_back_log{NAMESPACE}"] == 3
+    assert found[f"pulsar_in_messages_total{NAMESPACE}"] == 6
+    assert found[f"pulsar_out_messages_total{NAMESPACE}"] == 6
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
@@ -168,6 +184,7 @@ def test_sums_stay_exact_as_topics_come_and_go(seed, monkeypatch):
     harness.restart()
     resting = harness.broker.topics.resting
     done: list[bool] = []
+    published = 0
     resting.begin(lambda: done.append(True))
     for _ in range(200):
         topic = chance.choice(names)
@@ -178,6 +195,7 @@ def test_sums_stay_exact_as_topics_come_and_go(seed, monkeypatch):
             more = chance.randrange(4)
             publish(harness, topic, more, ("a", "b"))
             wanted[topic] = wanted.get(topic, 0) + more
+            published += more
         elif topic in wanted and action == "load":
             harness.broker.topics.find(TopicName.parse(text_of(topic)))
         elif topic in wanted and action == "unload":
@@ -189,6 +207,9 @@ def test_sums_stay_exact_as_topics_come_and_go(seed, monkeypatch):
             found = scrape(harness)
             assert found["pulsar_broker_msg_backlog"] == 2 * sum(wanted.values())
             assert found["pulsar_broker_subscriptions_count"] == 2 * len(wanted)
+            sums = scrape(harness, by_topic=False)
+            assert sums[f"pulsar_msg_backlog{NAMESPACE}"] == 2 * sum(wanted.values())
+            assert sums[f"pulsar_in_messages_total{NAMESPACE}"] == published
     harness.advance(10)
     assert done == [True]
     assert not any(harness.broker.scheduler.failures.values())

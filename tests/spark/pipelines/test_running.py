@@ -85,11 +85,14 @@ def test_a_projects_table_folder_is_read_from_its_files(tmp_path):
         places(project)
 
 
-def test_a_second_run_of_a_project_is_refused(tmp_path):
+def test_a_second_run_of_a_project_is_refused_also_after_its_lock_file_is_deleted(tmp_path):
     project = tmp_path / "mine"
     create(project, "ingest")
-    with alone(project), pytest.raises(UsageError, match="is in use"):
-        run(project)
+    with alone(project):
+        for _ in range(2):
+            with pytest.raises(UsageError, match="is in use"):
+                run(project)
+            (project / running.LOCK_FILE).unlink()
     with alone(project):
         pass
 

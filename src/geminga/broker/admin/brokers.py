@@ -211,15 +211,16 @@ class BrokersResource(http.Resource):
         await self.resting_read(RESTING_SECONDS)
         topics = metrics.TopicMetrics(out, by_topic=server.settings.topic_metrics)
         async for topic in http.stepwise(self.topics.loaded()):
-            if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
+            loaded = self.topics.in_memory(topic)
+            if loaded is not None:  # it may have left meanwhile
                 stats = await self.in_steps(self.actions.stats_steps(topic, key_ranges=False))
-                await self.in_steps(topics.add(topic, stats, self._writes(topic)))
+                await self.in_steps(topics.add(topic, stats, self._writes(topic), loaded))
         for topic in self.topics.loaded():
             if topic not in topics:  # it was loaded meanwhile
                 stats = self.actions.stats(topic, key_ranges=False)
-                at_once(topics.add(topic, stats, self._writes(topic)))
+                at_once(topics.add(topic, stats, self._writes(topic), self.topics.in_memory(topic)))
         out.add("geminga_topics_loaded", self.topics.loaded_count)
-        topics.finish(by_namespace, self.topics.resting, self.topics.in_memory_text)
+        topics.finish(by_namespace, self.topics.resting, self.topics.in_memory)
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)
         if server.store.tier is not None:
             metrics.add_tier(out, server.store.tier.tier_stats)

@@ -18,7 +18,8 @@ from typing import Any, Final
 from geminga._version import __version__
 from geminga.broker.admin.metric_table import METRICS, WRITES, MetricScope, sources
 from geminga.broker.cooperative import Steps
-from geminga.broker.topics.resting import Figures, RestingTopics
+from geminga.broker.topics.resting import Figures, RestingTopics, Traffic, traffic_of
+from geminga.broker.topics.topic import Topic
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats, TierStats
 from geminga.ledger.damage import Damage, DamageLoss
@@ -96,14 +97,22 @@ _OFFLOAD: Final = sources(MetricScope.OFFLOAD)
 _STORE: Final = sources(MetricScope.STORE, "store.")
 _DISK: Final = sources(MetricScope.STORE, "disk.")
 SUMMED: Final = frozenset((
-    "pulsar_subscriptions_count", "pulsar_producers_count", "pulsar_consumers_count", "pulsar_msg_backlog",
-    "pulsar_rate_in", "pulsar_rate_out", "pulsar_throughput_in", "pulsar_throughput_out",
-    "pulsar_in_messages_total", "pulsar_in_bytes_total", "pulsar_out_messages_total",
-    "pulsar_out_bytes_total", "pulsar_storage_size", "pulsar_storage_logical_size",
-    "pulsar_storage_backlog_size", "pulsar_storage_offloaded_size", "pulsar_subscription_back_log",
-    "pulsar_subscription_delayed", "pulsar_subscription_unacked_messages", *WRITES,
+    "pulsar_producers_count", "pulsar_consumers_count", "pulsar_rate_in", "pulsar_rate_out",
+    "pulsar_throughput_in", "pulsar_throughput_out", "pulsar_storage_backlog_size",
+    "pulsar_storage_offloaded_size", "pulsar_subscription_delayed", "pulsar_subscription_unacked_messages",
+    *WRITES,
 ))  # fmt: skip
-"""Metrics of topics and subscriptions that namespaces have as sums if topics are left out."""
+"""Metrics of topics and subscriptions that namespaces have as sums if topics are left out, beside those of
+`_FIGURES` and `_TRAFFIC`, which topics that are not in memory have, too."""
+_FIGURES: Final = {
+    "pulsar_subscriptions_count": "subscriptions", "pulsar_msg_backlog": "backlog",
+    "pulsar_subscription_back_log": "backlog", "pulsar_storage_size": "size_bytes",
+    "pulsar_storage_logical_size": "size_bytes",
+}  # fmt: skip
+_TRAFFIC: Final = (
+    "pulsar_in_messages_total", "pulsar_in_bytes_total", "pulsar_out_messages_total",
+    "pulsar_out_bytes_total",
+)  # fmt: skip
 _BROKER_SUMS: Final = sources(MetricScope.BROKER)
 
 
@@ -111,20 +120,26 @@ class TopicMetrics:
     """Metrics of topics, then the sums of namespaces and of the broker, topics not in memory included."""
 
     def __init__(self, out: Exposition, *, by_topic: bool = True) -> None:
-        """Without ``by_topic`` namespaces have the sums of `SUMMED`, and topics and subscriptions nothing."""
+        """Without ``by_topic`` namespaces have sums, and topics and subscriptions nothing."""
         self._out = out
         self._by_topic = by_topic
         self._sums: dict[str, float] = dict.fromkeys((key for _, key in _BROKER_SUMS), 0.0)
         self._counts = {"producers": 0, "consumers": 0}
         self._listed: dict[str, tuple[str, Figures]] = {}
+        self._traffic: dict[str, tuple[Topic, Traffic]] = {}
+        """Topic and its counters, by name; without ``by_topic``."""
 
     def __contains__(self, topic: TopicName) -> bool:
         return str(topic) in self._listed
 
     def add(
-        self, topic: TopicName, found: Mapping[str, Any], writes: Iterable[tuple[str, float]] = ()
+        self,
+        topic: TopicName,
+        found: Mapping[str, Any],
+        writes: Iterable[tuple[str, float]] = (),
+        loaded: Topic | None = None,
     ) -> Steps[None]:
-        """Add a topic's stats, and the metrics of what it has stored."""
+        """Add the stats of a ``loaded`` topic, and the metrics of what it has stored."""
         named: Labels = (("namespace", topic.namespace_name),)
         labels = self._out.labels((*named, ("topic", str(topic))) if self._by_topic else named)
         for name, value in writes:
@@ -133,25 +148,37 @@ class TopicMetrics:
             self._sums[key] += found.get(key, 0)
         figures = yield from _add_topic(self._out, topic, found, self._counts, self._by_topic)
         self._listed[str(topic)] = topic.namespace_name, figures
+        if loaded is not None and not self._by_topic:
+            self._traffic[str(topic)] = loaded, traffic_of(loaded)
 
     def finish(
-        self, topics: Mapping[str, int], resting: RestingTopics, is_in_memory: Callable[[str], bool]
+        self, topics: Mapping[str, int], resting: RestingTopics, in_memory: Callable[[str], object]
     ) -> None:
-        """Add the sums. ``topics`` are topic counts by namespace, topics that are not in memory included.
+        """Add the sums. ``topics`` are topic counts by namespace, topics that are not in memory included;
+        ``in_memory`` returns a loaded topic, or None.
 
         A topic that was listed and has left memory since is among those of ``resting``.
         """
         out, counts = self._out, self._counts
         parts = defaultdict(list, {namespace: [each] for namespace, each in resting.sums.items()})
         for text, (namespace, figures) in self._listed.items():
-            if is_in_memory(text):
+            if in_memory(text) is not None:
                 parts[namespace].append(figures)
         # One step: columns of many topics are summed at once.
         sums = {namespace: Figures(*map(sum, zip(*each, strict=True))) for namespace, each in parts.items()}
+        traffic = defaultdict(list, {namespace: [each] for namespace, each in resting.traffic.items()})
+        for text, (loaded, counters) in self._traffic.items():
+            if in_memory(text) is loaded:
+                traffic[loaded.name.namespace_name].append(counters)
         for namespace, count in topics.items():
-            labels = out.labels((("namespace", namespace),))
+            labels, figures = out.labels((("namespace", namespace),)), sums.get(namespace, Figures())
             out.add("pulsar_topics_count", count, labels)
-            out.add("geminga_namespace_msg_backlog", sums.get(namespace, Figures()).backlog, labels)
+            out.add("geminga_namespace_msg_backlog", figures.backlog, labels)
+            if not self._by_topic:
+                for name, key in _FIGURES.items():
+                    out.add(name, getattr(figures, key), labels)
+                for name, *values in zip(_TRAFFIC, *traffic[namespace], strict=True):
+                    out.add(name, sum(values), labels)
         for text, backlogs in resting.listed.items():
             if text not in self._listed and self._by_topic:
                 _add_resting(out, TopicName.parse(text), backlogs)

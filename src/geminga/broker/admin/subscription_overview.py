@@ -466,7 +466,7 @@ class OverviewCache:
                 if name != COMPACTION and self._is_wanted(topic.text, name, kind):
                     self._add_awake(survey, topic, subscription, rate_in, now)
             yield None
-        resting, in_memory = topics.resting, topics.in_memory_text
+        resting, in_memory = topics.resting, topics.in_memory
         for number, key in enumerate(self._broker.store.keys.names(_CURSORS), 1):
             text, _, name = key[len(_CURSORS) :].partition("\x00")
             if name != COMPACTION and not in_memory(text) and self._is_wanted(text, name, runs(name)):

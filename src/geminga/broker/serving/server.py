@@ -408,8 +408,6 @@ class BrokerServer:
             return self._open_broker_once(undo)
 
     def _open_broker_once(self, undo: contextlib.ExitStack) -> Broker:
-        self.store = self._open_store(self.core.wakeup)
-        undo.callback(self.store.close)
         authentication = None
         if self.settings.authenticates:
             from geminga.broker.serving.credentials import make_authentication
@@ -417,6 +415,8 @@ class BrokerServer:
             authentication = make_authentication(self.settings)
         if authentication is not None:
             authentication.aside = self._aside
+        self.store = self._open_store(self.core.wakeup)
+        undo.callback(self.store.close)
         return Broker(
             self.store,
             self.settings,

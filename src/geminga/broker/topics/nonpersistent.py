@@ -96,6 +96,8 @@ class NonPersistentSubscription:
             self._selector.remove(consumer)
         if not self.consumers:
             self.topic.subscriptions.pop(self.name, None)
+            self.topic.messages_out_gone += self.messages_out_gone
+            self.topic.bytes_out_gone += self.bytes_out_gone
         elif self.type == FAILOVER:
             self._notify()
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import add
 from typing import Final, NamedTuple
 
 from geminga.broker import ledger_list
 from geminga.broker.background_jobs import start_in_background
 from geminga.broker.cooperative import Job
+from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import cursor_key, cursor_prefix
 from geminga.broker.entry_counts import CountsCache, EntryCounts
@@ -45,6 +47,22 @@ class Figures(NamedTuple):
         return Figures(*(own + sign * more for own, more in zip(self, other, strict=True)))
 
 
+Traffic = tuple[int, ...]
+"""Messages and bytes in, then messages and bytes out."""
+
+
+def traffic_of(topic: Topic) -> Traffic:
+    """Return the counters of a loaded topic since it was loaded."""
+    left: list[Topic | Subscription] = [topic, *topic.subscriptions.values()]
+    consumers = [consumer for each in topic.subscriptions.values() for consumer in each.consumers]
+    return (
+        topic.messages_in,
+        topic.bytes_in,
+        sum(each.messages_out_gone for each in left) + sum(each.messages_out for each in consumers),
+        sum(each.bytes_out_gone for each in left) + sum(each.bytes_out for each in consumers),
+    )
+
+
 Backlogs = dict[str, int]
 """Number of unacknowledged entries of each subscription that has any."""
 
@@ -56,7 +74,7 @@ class RestingTopics:
         self,
         services: TopicServices,
         bring: Callable[[PrefetchRequest, Done], None],
-        in_memory: Callable[[str], bool],
+        in_memory: Callable[[str], object],
     ) -> None:
         self._services = services
         self._store = services.store
@@ -71,6 +89,8 @@ class RestingTopics:
         self._listed_count = 0
         self.sums: dict[str, Figures] = {}
         self.listed: dict[str, Backlogs] = {}
+        self.traffic: dict[str, Traffic] = {}
+        """Counters of all topics that have left memory or were deleted, by namespace."""
         self.with_backlog = 0
         """Subscriptions that have a backlog, listed or not."""
 
@@ -98,6 +118,11 @@ class RestingTopics:
         self._add(text, figures, -1)
         self.with_backlog -= len(backlogs)
         self._listed_count -= len(self.listed.pop(text, ()))
+
+    def keep_traffic(self, namespace: str, traffic: Traffic) -> None:
+        """Keep the counters of a topic that is no longer in memory: those of its namespace never fall."""
+        before = self.traffic.get(namespace, (0,) * len(traffic))
+        self.traffic[namespace] = tuple(map(add, before, traffic))
 
     def left(self, text: str, figures: Figures, backlogs: Backlogs) -> None:
         """Record that a topic with these figures has left memory."""

@@ -22,7 +22,7 @@ from geminga.broker.topics.partitioned import PartitionedTopics
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.policy_updates import PolicyUpdates
 from geminga.broker.topics.record import TopicRecord
-from geminga.broker.topics.resting import RestingTopics
+from geminga.broker.topics.resting import RestingTopics, traffic_of
 from geminga.broker.topics.topic import UNUSED_SECONDS, Topic, TopicServices
 from geminga.broker.topics.topic_counts import TopicCounts
 from geminga.broker.topics.topic_loading import TopicLoader
@@ -51,7 +51,7 @@ class TopicRegistry:
         """Called after each change."""
         self.counts = TopicCounts(services, lambda each: self.walk(each, persistent=True), self.turn_page)
         """Numbers of persistent topics by namespace."""
-        self.resting = RestingTopics(services, self.bring, self.in_memory_text)
+        self.resting = RestingTopics(services, self.bring, self.in_memory)
         self.loader = TopicLoader(services, namespaces, self._loaded, self._enter, self.bring, self.counts)
         self.partitioned = PartitionedTopics(
             services, self.policies, self.find, self._add_stored, self.delete_topic, self.loader.prepare_all
@@ -80,11 +80,7 @@ class TopicRegistry:
         """Return the number of topics in memory."""
         return len(self._loaded)
 
-    def in_memory_text(self, text: str) -> bool:
-        """Return whether the topic of that full name is loaded."""
-        return text in self._loaded
-
-    def in_memory(self, name: TopicName) -> Topic | None:
+    def in_memory(self, name: TopicName | str) -> Topic | None:
         """Return the topic if it is loaded."""
         return self._loaded.get(str(name))
 
@@ -284,6 +280,7 @@ class TopicRegistry:
         # Unregister first: disconnected clients that reconnect find no topic, or create a new one.
         del self._loaded[str(name)]
         self._services.due.drop(topic)
+        self.resting.keep_traffic(name.namespace_name, traffic_of(topic))
         topic.delete(done)
         self._changed(name, False)
 
@@ -291,11 +288,12 @@ class TopicRegistry:
         """Unload a topic without clients. Raises `StoreError`: then it stays in memory."""
         if self._loaded.get(topic.text) is not topic:
             return  # it left before; another one may have its name now
-        figures = self.resting.figures_of(topic)
+        figures, traffic = self.resting.figures_of(topic), traffic_of(topic)
         topic.close()
         self._services.due.drop(topic)
         del self._loaded[topic.text]
         self.resting.left(topic.text, *figures)
+        self.resting.keep_traffic(topic.name.namespace_name, traffic)
 
     def close(self) -> None:
         """Write pending changes of loaded topics."""

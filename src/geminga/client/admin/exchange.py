@@ -383,9 +383,10 @@ def read_answer(line: socket.socket, exchange: Exchange) -> AdminResponse:
 
 def lost(address: Address) -> ConnectError:
     """Return the error for a connection that ended before its answer."""
+    certificate = ", or require a certificate of the client" if address.tls else ""
     return ConnectError(
         f"{address.host_port} ended the connection before its answer: is this its web address, and does it "
-        "speak HTTP or HTTPS?"
+        f"speak HTTP or HTTPS{certificate}?"
     )
 
 

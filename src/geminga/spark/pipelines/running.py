@@ -111,19 +111,26 @@ def environment(folder: Path, cluster: str = "") -> dict[str, str]:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[int]:
-    """Hold the project's lock; child processes inherit the yielded descriptor. Raises `UsageError`."""
+def alone(folder: Path) -> Iterator[tuple[int, int]]:
+    """Hold the project's lock; child processes inherit the yielded descriptors. Raises `UsageError`.
+
+    The file excludes runs on other machines, where its file system supports that; the folder is locked, too,
+    because people delete lock files.
+    """
     import fcntl
 
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    locked = file, os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for descriptor in locked:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"{folder} is in use by a run or a compaction") from None
-        yield descriptor
+        yield locked
     finally:
-        os.close(descriptor)
+        for descriptor in locked:
+            os.close(descriptor)
 
 
 def run(
@@ -174,12 +181,14 @@ def run(
         return Outcome(exit_code, error, before, sizes(folder), tuple(heard.output), heard.rows, heard.lag)
 
 
-def _spark(folder: Path, arguments: tuple[str, ...], lock: int, heard: _SparkOutput, cluster: str) -> int:
+def _spark(
+    folder: Path, arguments: tuple[str, ...], lock: tuple[int, int], heard: _SparkOutput, cluster: str
+) -> int:
     """Run ``spark-pipelines`` to its end; return the exit code."""
     process = subprocess.Popen(
         command(arguments), cwd=folder, env=environment(folder, cluster), text=True, errors="replace",
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True, pass_fds=(lock,),
+        start_new_session=True, pass_fds=lock,
     )  # fmt: skip
     assert process.stdout is not None
     try:
