@@ -617,7 +617,7 @@ LEFT_OUT: Final = {
     "ns-isolation-policy delete": "there is only one broker",
     "ns-isolation-policy broker": "there is only one broker",
     "proxy-stats *": "asks a Pulsar proxy, not a broker",
-    "transactions *": "Geminga has no transactions (docs/coming-from-pulsar-client.md)",
+    "transactions *": "Geminga's broker has no transactions (docs/transactions.md)",
     "resource-quotas set": "quotas assign bundles to brokers, and there is only one broker",
     "resource-quotas reset-namespace-bundle-quota": "quotas assign bundles to brokers, and there is only one broker",
     "topics create-shadow-topic": "shadow topics distribute reading over brokers, and there is only one broker",

@@ -31,6 +31,7 @@ CLASSES = {
     "AsyncConsumer": "Consumer",
     "AsyncReader": "Reader",
     "AsyncTableView": "TableView",
+    "AsyncTransaction": "Transaction",
 }
 
 HEADER = '''"""`geminga.Client`: the client for plain threads, with the names, arguments and defaults of
@@ -94,6 +95,7 @@ FACE = {
         }
     ),
     "create_table_view": Differs(said={" Not in ``pulsar.asyncio``.": ""}),
+    "new_transaction": Differs(said={" Not in ``pulsar.asyncio``.": ""}),
 }
 
 
@@ -108,6 +110,9 @@ class _Plain(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.copy_location(ast.Name(CLASSES.get(node.id, node.id), node.ctx), node)
+
+    def visit_alias(self, node: ast.alias) -> ast.AST:
+        return ast.alias(CLASSES.get(node.name, node.name), node.asname)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         node.args = [a for a in node.args if not (isinstance(a, ast.Name) and a.id in self._dropped)]

@@ -60,6 +60,7 @@ PAGES: dict[str, Page] = {
             Section("Consumer", "geminga", ("Consumer",)),
             Section("Reader", "geminga", ("Reader",)),
             Section("Table view", "geminga", ("TableView",)),
+            Section("Transaction", "geminga", ("Transaction", "TransactionState")),
             Section("Messages", "geminga", ("Message", "MessageBatch", "MessageId", "TopicName")),
             Section(
                 "Policies of consumers",
@@ -111,6 +112,7 @@ PAGES: dict[str, Page] = {
             Section("Consumer", "geminga.asyncio", ("Consumer",)),
             Section("Reader", "geminga.asyncio", ("Reader",)),
             Section("Table view", "geminga.asyncio", ("TableView",)),
+            Section("Transaction", "geminga.asyncio", ("Transaction",)),
             Section("Redrive", "geminga.asyncio", ("Redrive", "RedriveFilter", "RedriveResult")),
         ),
     ),
@@ -162,7 +164,8 @@ _INSIDE = {
     "geminga.asyncio": "Client.context Producer.end Producer.abort Producer.columnar "
     "Producer.publish_encoded Producer.renew_data_keys Producer.watch_partitions "
     "Producer.refresh_partitions Consumer.open Consumer.wait Consumer.take Consumer.open_entry "
-    "Consumer.check_receiving Consumer.acknowledge_others Consumer.check_acknowledgeable "
+    "Consumer.check_receiving Consumer.acknowledge_others Consumer.acknowledge_in "
+    "Consumer.check_acknowledgeable "
     "Consumer.check_cumulative Consumer.refuse Consumer.redeliver_all Consumer.abort "
     "Reader.next_entries Reader.note_read Reader.abort Reader.counts TableView.open TableView.abort "
     "TableView.listen TableView.caught_up TableView.decode",
@@ -172,7 +175,7 @@ INSIDE = {f"{module}.{name}" for module, names in _INSIDE.items() for name in na
 
 MADE = frozenset(
     (
-        "Producer", "Consumer", "Reader", "TableView", "Message", "MessageBatch", "ManySent",
+        "Producer", "Consumer", "Reader", "TableView", "Transaction", "Message", "MessageBatch", "ManySent",
         "EncryptionContext", "EmbeddedBroker",
     )
 )  # fmt: skip

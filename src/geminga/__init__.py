@@ -23,6 +23,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "geminga.client.consumer": ("Consumer",),
     "geminga.client.many": ("ManySent",),
     "geminga.client.reader": ("Reader",),
+    "geminga.client.transactions": ("Transaction",),
+    "geminga.transactions": ("TransactionState",),
     "geminga.client.message": ("Message", "MessageBatch"),
     "geminga.client.table_view": ("TableView",),
     "geminga.client.authentication": (
@@ -66,7 +68,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ProducerNotInitialized", "ProducerQueueIsFull", "PulsarException", "ReadError", "SendManyFailed",
         "ServiceUnitNotReady", "SubscriptionNotFound", "Timeout", "TooManyLookupRequestException",
         "TopicNotFound", "TopicTerminated", "TransactionConflict", "TransactionCoordinatorNotFoundError",
-        "TransactionNotFound", "UnknownError", "UnsupportedVersionError",
+        "TransactionHasOperationFailed", "TransactionNotFound", "UnknownError", "UnsupportedVersionError",
     ),
 }  # fmt: skip
 """Module that defines each public name."""

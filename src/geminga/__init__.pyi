@@ -43,6 +43,7 @@ from geminga.client.service import ServiceInfoProvider as ServiceInfoProvider
 from geminga.client.settings_file import load_settings as load_settings
 from geminga.client.sync import Client as Client
 from geminga.client.table_view import TableView as TableView
+from geminga.client.transactions import Transaction as Transaction
 from geminga.consumer.policies import BatchReceivePolicy as BatchReceivePolicy
 from geminga.consumer.policies import DeadLetterPolicy as DeadLetterPolicy
 from geminga.consumer.policies import DeadLetterPolicyBuilder as DeadLetterPolicyBuilder
@@ -56,3 +57,4 @@ from geminga.functions.serde import SerDe as SerDe
 from geminga.ids import MessageId as MessageId
 from geminga.ids import TopicName as TopicName
 from geminga.schema import BytesSchema as BytesSchema
+from geminga.transactions import TransactionState as TransactionState

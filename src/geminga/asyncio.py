@@ -14,6 +14,8 @@ _HOMES = {
     "Consumer": ("geminga.client.consumer", "AsyncConsumer"),
     "Reader": ("geminga.client.reader", "AsyncReader"),
     "TableView": ("geminga.client.table_view", "AsyncTableView"),
+    "Transaction": ("geminga.client.transactions", "AsyncTransaction"),
+    "TransactionState": ("geminga.transactions", "TransactionState"),
     **{name: ("geminga.client.redrive", name) for name in ("Redrive", "RedriveFilter", "RedriveResult")},
     "PulsarException": ("geminga.errors", "PulsarException"),
     **{

@@ -15,9 +15,12 @@ from geminga.client.redrive import Redrive as Redrive
 from geminga.client.redrive import RedriveFilter as RedriveFilter
 from geminga.client.redrive import RedriveResult as RedriveResult
 from geminga.client.table_view import AsyncTableView
+from geminga.client.transactions import AsyncTransaction
 from geminga.errors import PulsarException as PulsarException
+from geminga.transactions import TransactionState as TransactionState
 
 Consumer = AsyncConsumer
 Producer = AsyncProducer
 Reader = AsyncReader
 TableView = AsyncTableView
+Transaction = AsyncTransaction

@@ -188,6 +188,11 @@ class SendManyFailed(PulsarException):
         return type(self), (self.count, self.failures)
 
 
+class TransactionHasOperationFailed(UsageError):
+    """A send or an acknowledgement in the transaction failed: it was aborted instead of committed. The
+    failure is the ``__cause__``. Begin a new transaction."""
+
+
 class MemoryBufferIsFull(UsageError):
     """The client's ``memory_limit_bytes`` are used up and ``block_if_queue_full`` is off. Wait, and send
     again."""
@@ -413,16 +418,16 @@ class ConsumerAssignError(ServerReportedError):
 
 
 class TransactionCoordinatorNotFoundError(ServerReportedError):
-    """The broker that coordinates a transaction was not found. Geminga has no transactions; the code is
-    Apache Pulsar's."""
+    """The broker that coordinates a transaction was not found, for example while it is moved. The client
+    retries automatically until its time-out."""
 
     code = 20
     retriable = True
 
 
 class InvalidTxnStatusError(ServerReportedError):
-    """A transaction is not in the state that the call needs. Geminga has no transactions; the code is Apache
-    Pulsar's."""
+    """A transaction is not in the state that the call needs: it was committed or aborted, or its time limit
+    has passed. Begin a new one."""
 
     code = 21
 
@@ -434,14 +439,14 @@ class NotAllowedError(ServerReportedError):
 
 
 class TransactionConflict(ServerReportedError):
-    """Another transaction has acknowledged the message. Geminga has no transactions; the code is Apache
-    Pulsar's."""
+    """Another transaction has acknowledged the message, or it is acknowledged for good."""
 
     code = 23
 
 
 class TransactionNotFound(ServerReportedError):
-    """The transaction is not known, or over. Geminga has no transactions; the code is Apache Pulsar's."""
+    """The coordinator does not know the transaction, or not any more: it was committed or aborted, perhaps at
+    its time limit."""
 
     code = 24
 

@@ -14,8 +14,15 @@ class Core:
         return 1000
 
 
+class Publisher:
+    context = Core
+
+    def __init__(self, **settings):
+        self.settings = ProducerSettings(**settings)
+
+
 def builder(**settings):
-    return MessageBuilder(Core, Core, ProducerSettings(**settings))
+    return MessageBuilder(Core, Publisher(**settings))
 
 
 def test_payloads_without_options_are_passed_on_unchanged():

@@ -33,7 +33,9 @@ class Line:
         self.error: Exception | None = None
         self.failed: list[tuple[Any, Exception]] = []
         self.line = PermitWaitQueue(
-            self.add, lambda asked: asked.partition, lambda token, error: self.failed.append((token, error))
+            self.add,
+            lambda asked: asked.partition,
+            lambda asked, error: self.failed.append((asked.token, error)),
         )
 
     def add(self, asked: WaitingSend) -> None:

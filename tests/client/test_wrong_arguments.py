@@ -44,9 +44,10 @@ class Calls:
     def each(
         self, method: Callable[..., Any], base: dict[str, Any]
     ) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-        for name in inspect.signature(method).parameters:
+        for name, parameter in inspect.signature(method).parameters.items():
             for value in WRONG:
-                yield name, value, {**base, name: value}
+                if value is not parameter.default:
+                    yield name, value, {**base, name: value}
 
     def all(self, calls: list[tuple[Callable[..., Any], dict[str, Any]]]) -> None:
         for method, base in calls:

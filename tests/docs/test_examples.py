@@ -29,6 +29,7 @@ ELSEWHERE = {
     "pipelines.md": "tests/spark/pipelines",
     "security.md": "tests/docs/test_security_page.py",
     "spark.md": "tests/spark/test_page.py",
+    "transactions.md": "tests/interop/test_transactions.py",
 }
 """Pages whose examples are not run here, and what holds them."""
 FILES = re.compile(r"--apply (\w+\.toml)\n.*?^```toml\n(.*?)^```", re.M | re.S)

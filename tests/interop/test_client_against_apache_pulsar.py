@@ -12,7 +12,7 @@ from waiting import eventually
 import geminga
 from geminga.client import web_address
 from geminga.client.cluster import Cluster
-from geminga.errors import InvalidConfiguration
+from geminga.errors import InvalidConfiguration, OperationNotSupported
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -245,3 +245,8 @@ def test_the_web_address_is_confirmed_by_lookups(apache_pulsar, monkeypatch):
         ports["http"] = int(other.admin_url.rpartition(":")[2])
         with pytest.raises(InvalidConfiguration, match="belongs to another broker"):
             cluster.find_admin_url()
+
+
+def test_a_broker_without_transactions_is_refused_by_the_name_of_its_setting(ours):
+    with pytest.raises(OperationNotSupported, match="transactionCoordinatorEnabled=true"):
+        ours.new_transaction()

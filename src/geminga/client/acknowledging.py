@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -17,9 +18,11 @@ from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
 from geminga.client.multi_consumer import HandleGroup
 from geminga.client.tasks import resolve
+from geminga.consumer.acknowledgements import IDS_PER_COMMAND_MAX
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.inbox import (
     AcknowledgedId,
+    AcknowledgedIn,
     AcknowledgedThrough,
     Inbox,
     Item,
@@ -33,6 +36,7 @@ from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import AlreadyClosed, PulsarException, Timeout
 from geminga.ids import MessageId
+from geminga.transactions import Part, TransactionCore, TransactionId
 
 logger = logging.getLogger("geminga")
 
@@ -131,6 +135,9 @@ class Acknowledging:
             if kind is Message:
                 self._acknowledge_run(list(run), now)  # type: ignore[arg-type]
                 continue
+            if kind is AcknowledgedIn:
+                self._acknowledge_in(list(run))  # type: ignore[arg-type]
+                continue
             if kind is NegativelyAcknowledged:
                 refused = [item.about for item in run]  # type: ignore[union-attr]
                 for handle, messages in self._group.by_handle(refused):
@@ -147,6 +154,27 @@ class Acknowledging:
     def _acknowledge_run(self, messages: list[Message[Any]], now: float) -> None:
         for handle, run in self._group.by_handle(messages):
             self._core(handle).acknowledge_messages(run, now)
+
+    def _acknowledge_in(self, notes: list[AcknowledgedIn]) -> None:
+        """Acknowledge in transactions, together what is of one topic, once their coordinators know it."""
+        alike: dict[tuple[Any, ...], list[AcknowledgedIn]] = {}
+        for note in notes:
+            is_message = isinstance(note.about, Message)
+            try:
+                handle = (self._group.handle_of_message if is_message else self._group.handle_of)(note.about)
+            except PulsarException as error:
+                note.transaction.core.failed(error)
+                continue
+            alone = note if note.through else None
+            alike.setdefault((note.transaction, handle, alone), []).append(note)
+        for (transaction, handle, _), same in alike.items():
+            transaction.at_end[handle.transaction_ended] = None
+            part = Part(handle.topic, handle.consumer.subscription)
+            for start in range(0, len(same), IDS_PER_COMMAND_MAX):
+                few = same[start : start + IDS_PER_COMMAND_MAX]
+                done = self._context.loop.create_future()
+                done.add_done_callback(partial(_ended, transaction.core, len(few)))
+                transaction.core.begin(part, len(few), partial(_send_in, transaction.id, handle, few, done))
 
     def _process(self, item: Item, now: float) -> None:
         if isinstance(item, AcknowledgedId):
@@ -208,10 +236,33 @@ class Acknowledging:
         gathered.add_done_callback(finish)
 
 
+def _send_in(
+    transaction: TransactionId,
+    handle: ConsumerHandle,
+    notes: Sequence[AcknowledgedIn],
+    done: asyncio.Future[None],
+    error: Exception | None,
+) -> None:
+    """Send acknowledgements in a transaction, unless its coordinator has refused them with ``error``."""
+    if error is not None:
+        resolve(done, error)
+        return
+    items = [note.about for note in notes]
+    handle.consumer.acknowledge_in(transaction, items, done, through=notes[0].through)
+    handle.flush()
+
+
+def _ended(transaction: TransactionCore, count: int, done: asyncio.Future[None]) -> None:
+    error = done.exception()
+    transaction.ended(count, error if isinstance(error, Exception) else None)
+
+
 def _kind_of_run(item: Item) -> type | None:
     """Return the type of items that are processed together; None for one that is processed alone."""
     if isinstance(item, NegativelyAcknowledged):
         return NegativelyAcknowledged if isinstance(item.about, Message) else None
+    if isinstance(item, AcknowledgedIn):
+        return AcknowledgedIn
     return Message if isinstance(item, Message) else None
 
 

@@ -42,6 +42,7 @@ from geminga.client.producer import create_producer
 from geminga.client.reader import create_reader
 from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from geminga.client.table_view import open_table_view
+from geminga.client.transactions import AsyncTransaction, begin_transaction
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
@@ -346,6 +347,22 @@ class Client:
         if subscription_name is not None:
             arguments.checked_subscription(subscription_name)
         return await self._open_table_view(name, subscription_name, checked)
+
+    async def new_transaction(self, timeout: float = 60) -> AsyncTransaction:
+        """Begin a transaction: messages sent and acknowledged with ``txn=`` take effect together when it is
+        committed.
+
+        ::
+
+            async with await client.new_transaction() as txn:
+                await producer.send(b"result", txn=txn)
+                await consumer.acknowledge(message, txn=txn)
+
+        The block's end commits it; an exception in the block aborts it. ``timeout``: time limit in seconds,
+        after which the broker aborts it. Raises `OperationNotSupported` if the broker has no transactions,
+        `InvalidConfiguration`, `ConnectError` and `Timeout`. Not in ``pulsar.asyncio``.
+        """
+        return AsyncTransaction(self, *await self._ask(begin_transaction(self.context, timeout)))
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the full names of the topic's partitions, or the topic's own name if it has none."""

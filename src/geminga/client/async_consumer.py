@@ -26,11 +26,13 @@ from geminga.client.receive_waiters import ReceiveWaiters
 from geminga.client.statistics_log import HandleCounts
 from geminga.client.tasks import OnceTask
 from geminga.client.topic_set import TopicSet
+from geminga.client.transactions import AsyncTransaction, transaction_of
 from geminga.config import MILLISECONDS_MAX, check_int, check_type
 from geminga.consumer.dead_letters import plan_dead_letter, plan_retry
 from geminga.consumer.events import DeadLettered
 from geminga.consumer.inbox import (
     AcknowledgedId,
+    AcknowledgedIn,
     AcknowledgedThrough,
     NegativelyAcknowledged,
     ReturnedToQueue,
@@ -300,13 +302,19 @@ class AsyncConsumer(AsyncClosing, Generic[T_co]):
 
     # --- acknowledging ---------------------------------------------------------------------------
 
-    async def acknowledge(self, message: Acknowledgeable | Several) -> None:
+    async def acknowledge(
+        self, message: Acknowledgeable | Several, *, txn: AsyncTransaction | None = None
+    ) -> None:
         """Acknowledge a message, or each of a list: it is not delivered to this subscription again.
 
         Returns when the acknowledgement is queued; with ``ack_receipt_enabled``, when the broker has stored
-        it. Raises `AlreadyClosed`, and `OperationNotSupported` for an argument that is neither a message nor
-        an id.
+        it. With ``txn`` it takes effect when that transaction is committed, which also reports its failure.
+        Raises `AlreadyClosed`, and `OperationNotSupported` for an argument that is neither a message nor an
+        id.
         """
+        if txn is not None:
+            self.acknowledge_in(txn, message)
+            return
         if message.__class__ is Message:
             self.inbox.add(message)
         else:
@@ -326,13 +334,31 @@ class AsyncConsumer(AsyncClosing, Generic[T_co]):
         for each in given:
             self.inbox.add(each if isinstance(each, Message) else AcknowledgedId(each))
 
-    async def acknowledge_cumulative(self, message: Acknowledgeable) -> None:
-        """Acknowledge this message and all before it (of its topic or partition). Raises
-        `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions."""
+    async def acknowledge_cumulative(
+        self, message: Acknowledgeable, *, txn: AsyncTransaction | None = None
+    ) -> None:
+        """Acknowledge this message and all before it (of its topic or partition), with ``txn`` as part of
+        that transaction. Raises `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared
+        subscriptions."""
+        if txn is not None:
+            self.acknowledge_in(txn, message, through=True)
+            return
         self.check_cumulative(message)
         self.inbox.add(AcknowledgedThrough(message))
         if self.settings.ack_receipt_enabled:
             await self.acknowledging.receipt()
+
+    def acknowledge_in(self, txn: Any, given: Any, *, through: bool = False) -> None:
+        """Acknowledge a message or an id, or several, in a transaction. May run on any thread."""
+        transaction = transaction_of(txn, self.context)
+        if through:
+            self.check_cumulative(given)
+        several = given if isinstance(given, (list, tuple)) else [given]
+        for index, each in enumerate(several):
+            self.check_acknowledgeable(each, "message" if several is not given else f"message[{index}]")
+        transaction.drains[self.acknowledging.drain] = None
+        for each in several:
+            self.inbox.add_urgent(AcknowledgedIn(each, transaction, through=through))
 
     def check_acknowledgeable(self, message: object, name: str = "message") -> None:
         """Raise `OperationNotSupported` for an argument that is neither a message nor an id, or for an id

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from geminga.client.publisher import Publisher
 from geminga.client.submit_queue import QueuedOperation
+from geminga.client.transactions import transaction_of
 from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, InvalidMessage, MemoryBufferIsFull, OperationNotSupported
 from geminga.extras import need
@@ -24,6 +25,7 @@ from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import Seal, SendOperation
 from geminga.producer.settings import SEQUENCE_ID_MAX, BatchingType
 from geminga.producer.states import ProducerState
+from geminga.transactions import TransactionCore
 from geminga.wire.checksum import Buffer
 from geminga.wire.compression import compress
 
@@ -254,7 +256,9 @@ class ColumnarProducer:
         """Threads that wait until fewer bytes are in flight, with the size of their operation."""
         publisher.at_end.append(self._serve)
 
-    def submit_table(self, table: pa.Table | pa.RecordBatch) -> concurrent.futures.Future[TableResult]:
+    def submit_table(
+        self, table: pa.Table | pa.RecordBatch, txn: Any = None
+    ) -> concurrent.futures.Future[TableResult]:
         """Publish every row; the future gets the result when all have their receipts, or the first error.
 
         Columns: ``value`` (binary or text, required), ``key`` (text or binary), ``ordering_key`` (binary),
@@ -264,11 +268,12 @@ class ColumnarProducer:
         batch by batch. Rows of one table and partition keep their order, and follow what the calling thread
         sent before; tables that several threads send at once alternate batch by batch. With
         ``BatchingType.KeyBased`` a batch holds rows of one key, which keep their order. The rows of a batch
-        share the sequence ids of its outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in
-        flight, and for bytes of the client's ``memory_limit``, in one queue with the producer's messages.
-        Raises `InvalidMessage` for columns that cannot be sent, `CryptoError` if encryption fails, and
-        `MemoryBufferIsFull` without ``block_if_queue_full`` if no rows of tables are in flight; rows before
-        the bad piece may be sent. Raises `TypeError` for an object that is not a table.
+        share the sequence ids of its outer metadata. With ``txn`` they belong to that transaction. Waits
+        while more than `IN_FLIGHT_BYTES_MAX` are in flight, and for bytes of the client's ``memory_limit``,
+        in one queue with the producer's messages. Raises `InvalidMessage` for columns that cannot be sent,
+        `CryptoError` if encryption fails, and `MemoryBufferIsFull` without ``block_if_queue_full`` if no rows
+        of tables are in flight; rows before the bad piece may be sent. Raises `TypeError` for an object that
+        is not a table.
         """
         import pyarrow
 
@@ -281,7 +286,11 @@ class ColumnarProducer:
                 f"table must be a pyarrow.Table or RecordBatch, not {type(table).__name__}; pyarrow.table({{"
                 "'value': [...]}) makes one"
             )
-        return self._submit(self._encoded(table))
+        if txn is None:
+            return self._submit(self._encoded(table, None))
+        publisher, transaction = self._publisher, transaction_of(txn, self._publisher.context)
+        transaction.senders[publisher.flush, publisher.schedule] = None
+        return self._submit(self._encoded(table, transaction.core))
 
     def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:
         """Publish ready-made batches with their sequence ids, in the given order.
@@ -296,14 +305,18 @@ class ColumnarProducer:
 
     # --- from batches to operations ---------------------------------------------------------------
 
-    def _encoded(self, table: pa.Table) -> Iterator[tuple[SendOperation, int]]:
+    def _encoded(
+        self, table: pa.Table, transaction: TransactionCore | None
+    ) -> Iterator[tuple[SendOperation, int]]:
         """Yield operations without sequence ids, with their partition; -1 for unkeyed batches."""
         from geminga.wire.columnar import by_delivery
 
         for deliver_at_ms, part in by_delivery(table):
-            yield from self._encoded_part(part, deliver_at_ms)
+            yield from self._encoded_part(part, deliver_at_ms, transaction)
 
-    def _encoded_part(self, table: pa.Table, deliver_at_ms: int) -> Iterator[tuple[SendOperation, int]]:
+    def _encoded_part(
+        self, table: pa.Table, deliver_at_ms: int, transaction: TransactionCore | None
+    ) -> Iterator[tuple[SendOperation, int]]:
         from geminga.wire.columnar import encode_table
         from geminga.wire.columnar_encoding import table_bytes
 
@@ -334,7 +347,7 @@ class ColumnarProducer:
                 (-1, -1),
                 compression=compression,
                 uncompressed_size=batch.uncompressed_size,
-                message=_outer(batch, deliver_at_ms),
+                message=_outer(batch, deliver_at_ms, transaction=transaction),
                 seal=self._seal,
             )
 
@@ -461,11 +474,14 @@ class ColumnarProducer:
 
 
 def _outer(
-    batch: EncodedBatch | ReadyBatch, deliver_at_ms: int, schema_version: bytes | None = None
+    batch: EncodedBatch | ReadyBatch,
+    deliver_at_ms: int,
+    schema_version: bytes | None = None,
+    transaction: TransactionCore | None = None,
 ) -> OutgoingMessage | None:
     """Return the outer metadata of a batch: keys of its first message, and what all messages share."""
     key, ordering_key = batch.partition_key, batch.ordering_key
-    if key is None and ordering_key is None and not deliver_at_ms and schema_version is None:
+    if (key, ordering_key, schema_version, transaction) == (None,) * 4 and not deliver_at_ms:
         return None
     return OutgoingMessage(
         b"",
@@ -474,6 +490,7 @@ def _outer(
         ordering_key=ordering_key,
         deliver_at_time=deliver_at_ms,
         schema_version=schema_version,
+        transaction=transaction,
     )
 
 

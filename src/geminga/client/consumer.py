@@ -23,6 +23,7 @@ from geminga.client.delegation import Closing, called, waited
 from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
 from geminga.client.topic_set import TopicSet
+from geminga.client.transactions import Transaction
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
 from geminga.consumer.inbox import AcknowledgedThrough, ReturnedToQueue, TakenByApplication
@@ -236,23 +237,30 @@ class Consumer(Closing, Generic[T_co]):
 
     # --- acknowledging ---------------------------------------------------------------------------
 
-    def acknowledge(self, message: Acknowledgeable | Several) -> None:
+    def acknowledge(self, message: Acknowledgeable | Several, *, txn: Transaction | None = None) -> None:
         """Acknowledge a message, or each of a list: it is not delivered to this subscription again.
 
         Returns when the acknowledgement is queued; with ``ack_receipt_enabled``, when the broker has stored
-        it. Raises `AlreadyClosed`, and `OperationNotSupported` for an argument that is neither a message nor
-        an id.
+        it. With ``txn`` it takes effect when that transaction is committed, which also reports its failure.
+        Raises `AlreadyClosed`, and `OperationNotSupported` for an argument that is neither a message nor an
+        id.
         """
-        if message.__class__ is Message and not self._receipts:
+        if txn is not None:
+            self._consumer.acknowledge_in(txn, message)
+        elif message.__class__ is Message and not self._receipts:
             self._add(message)
         elif self._receipts:
             self._call(self._consumer.acknowledge(message))
         else:
             self._consumer.acknowledge_others(message)
 
-    def acknowledge_cumulative(self, message: Acknowledgeable) -> None:
-        """Acknowledge this message and all before it (of its topic or partition). Raises
-        `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions."""
+    def acknowledge_cumulative(self, message: Acknowledgeable, *, txn: Transaction | None = None) -> None:
+        """Acknowledge this message and all before it (of its topic or partition), with ``txn`` as part of
+        that transaction. Raises `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared
+        subscriptions."""
+        if txn is not None:
+            self._consumer.acknowledge_in(txn, message, through=True)
+            return
         if self._receipts:
             self._call(self._consumer.acknowledge_cumulative(message))
             return

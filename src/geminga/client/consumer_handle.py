@@ -42,6 +42,7 @@ from geminga.errors import (
     UsageError,
 )
 from geminga.ids import MessageId, TopicName
+from geminga.transactions import TransactionId
 from geminga.wire.frames import MESSAGE, Frame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -287,8 +288,13 @@ class ConsumerHandle:
             )  # fmt: skip
 
     def _settle_all(self, error: Exception) -> None:
-        for token in self.consumer.acks.forget():
+        for token in (*self.consumer.acks.forget(), *self.consumer.take_awaited()):
             resolve(token, error)
+
+    def transaction_ended(self, transaction: TransactionId, committed: bool) -> None:
+        """Have the messages that an aborted transaction acknowledged here delivered again."""
+        self.consumer.transaction_ended(transaction, committed=committed)
+        self.flush()
 
     # --- called by AsyncConsumer ------------------------------------------------------------------
 

@@ -147,6 +147,10 @@ class ClientContext:
         """All engines that may still receive messages, those of closed producers included."""
         self.schemas = SchemaVersions(self)
         """Cache of the topics' schemas."""
+        self.coordinators: dict[int, BrokerConnection] = {}
+        """Connections to transaction coordinators, by their numbers; a closed one is replaced."""
+        self.coordinator_count = 0
+        """Number of transaction coordinators of the cluster; 0: not known yet."""
         self._producer_ids = itertools.count()
         self._consumer_ids = itertools.count()
         self._handles: dict[Closable, None] = {}  # closed in the order of their opening
@@ -415,6 +419,8 @@ class ClientContext:
         self.service = make_lookup(self.pool, settings, self.random)
         self.schemas.forget()
         self._places.clear()
+        self.coordinators.clear()
+        self.coordinator_count = 0
         self.moves += 1
         self.pool.move_to(settings)
 

@@ -20,7 +20,7 @@ from geminga.errors import (
     MessageTooBig,
     PulsarException,
 )
-from geminga.producer.message import OutgoingMessage
+from geminga.producer.message import OutgoingMessage, note_refusal
 
 
 class ManyRows(Rows):
@@ -102,6 +102,7 @@ class ManyRows(Rows):
         fault: a later message must not be sent without the earlier ones."""
         alone = isinstance(error, (MessageTooBig, InvalidMessage))
         start, end = self.done, self.done + 1 if alone else len(self.payloads)
+        note_refusal(self.next()[2], error)
         self.done = end
         tokens = self.tokens[start:end]
 

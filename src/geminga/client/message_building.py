@@ -9,17 +9,21 @@ from itertools import repeat
 from typing import Any
 
 from geminga.client.completions import CompletionCallback, fail_completion, receipt_token
-from geminga.client.context import ClientContext
+from geminga.client.publisher import Publisher
+from geminga.client.transactions import transaction_of
 from geminga.ids import MessageId
 from geminga.producer.interceptors import InterceptorChain
 from geminga.producer.message import (
     KeyedContent,
     OutgoingMessage,
+    SimpleMessage,
+    TransactionMessage,
     build_message,
     build_simple_message,
     payload_of,
 )
-from geminga.producer.settings import PartitionsRoutingMode, ProducerSettings
+from geminga.producer.settings import PartitionsRoutingMode
+from geminga.transactions import TransactionCore
 
 NO_EXTRAS = (None, None, None, None, None, False, None, None, None)
 """Arguments of ``send`` after ``content``, all at their defaults."""
@@ -32,9 +36,15 @@ class MessageBuilder:
     producer, whose version its entries carry.
     """
 
-    def __init__(self, owner: Any, context: ClientContext, settings: ProducerSettings) -> None:
+    def __init__(self, owner: Any, publisher: Publisher) -> None:
+        settings = publisher.settings
         self.belongs_to(owner)
-        self._now_ms = context.now_ms
+        self._publisher = publisher
+        self._transaction: TransactionCore | None = None
+        """Transaction of all messages."""
+        self._within: MessageBuilder | None = None
+        """The last builder for a transaction."""
+        self._now_ms = publisher.context.now_ms
         self._encode = settings.encode
         self._schema_version: bytes | None = None
         self._interceptors = InterceptorChain(settings.interceptors)
@@ -52,7 +62,7 @@ class MessageBuilder:
     @property
     def takes_plain(self) -> bool:
         """Whether plain bytes need no preparation."""
-        return not self._whole and self._encode is None
+        return not self._whole and self._encode is None and self._transaction is None
 
     @property
     def interceptors(self) -> InterceptorChain:
@@ -66,13 +76,31 @@ class MessageBuilder:
         other._encode = encode
         other._schema_version = schema_version
         other._whole = True
+        other._within = None
+        return other
+
+    def within(self, txn: Any) -> MessageBuilder:
+        """Return the builder of messages that belong to an open transaction; itself for None. Raises the
+        errors of `transaction_of`."""
+        if txn is None:
+            return self
+        transaction, publisher = transaction_of(txn, self._publisher.context), self._publisher
+        other = self._within
+        if other is None or other._transaction is not transaction.core:
+            transaction.senders[publisher.flush, publisher.schedule] = None
+            other = copy.copy(self)
+            other._transaction, other._within = transaction.core, None
+            self._within = other
         return other
 
     def prepare(
-        self, content: Any, token: Any, extras: tuple[Any, ...]
+        self, content: Any, token: Any, extras: tuple[Any, ...], txn: Any = None
     ) -> tuple[bytes, Any, OutgoingMessage | None]:
-        """Return payload, token and message; ``extras`` are the arguments of ``send`` after ``content``, in
-        order. Raises `InvalidMessage` naming field, value and range, `TypeError`, or the schema's error."""
+        """Return payload, token and message; ``extras`` are the arguments of ``send`` between ``content`` and
+        ``txn``, in order. Raises `InvalidMessage` naming field, value and range, `TypeError`, the schema's
+        error, or those of `within`."""
+        if txn is not None:
+            return self.within(txn).prepare(content, token, extras)
         payload, message = self._prepare(content, extras)
         if self._interceptors:
             assert message is not None
@@ -85,14 +113,19 @@ class MessageBuilder:
             content = self._encode(content)
             if type(content) is KeyedContent:
                 keyed, content = content, content.payload
-        if not self._whole and content is not None and keyed is None and extras == NO_EXTRAS:
+        is_simple = not self._whole and content is not None and keyed is None
+        if is_simple and extras == NO_EXTRAS and self._transaction is None:
             return payload_of(content), None
         message: OutgoingMessage
-        if not self._whole and content is not None and keyed is None and extras[2:] == NO_EXTRAS[2:]:
-            message = build_simple_message(content, extras[0], extras[1])
+        if is_simple and extras[2:] == NO_EXTRAS[2:]:
+            kind = SimpleMessage if self._transaction is None else TransactionMessage
+            message = build_simple_message(content, extras[0], extras[1], kind)
+            if self._transaction is not None:
+                message.transaction = self._transaction
             return message.payload, message
         message = build_message(content, *extras, now_ms=0 if extras[8] is None else self._now_ms())
         message.schema_version = self._schema_version
+        message.transaction = self._transaction
         if keyed is not None:
             keyed.give_key(message)
         if self._interceptors:

@@ -34,7 +34,7 @@ class PermitWaitQueue:
         self,
         add: Callable[[Queued], None],
         target_of: Callable[[Queued], Target],
-        fail: Callable[[Any, Exception], None],
+        fail: Callable[[Queued, Exception], None],
     ) -> None:
         self._add = add
         self._target_of = target_of
@@ -161,7 +161,7 @@ class PermitWaitQueue:
         if isinstance(queued, (WaitingSend, QueuedOperation)):
             queued.settle(error)
         elif error is not None:
-            self._fail(queued.token, error)
+            self._fail(queued, error)
 
 
 def _may_wait(queued: Queued, refusal: Exception) -> bool:

@@ -24,9 +24,11 @@ from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
 from geminga.client.statistics_log import HandleCounts
 from geminga.client.tasks import OnceTask, resolve, seen
+from geminga.client.transactions import AsyncTransaction, Transaction
 from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException, Result
 from geminga.ids import MessageId, TopicName
+from geminga.producer.message import note_refusal
 from geminga.producer.settings import BATCHING_DELAY_SECONDS, ProducerSettings
 from geminga.producer.statistics import ProducerStatistics
 from geminga.schema import Schema
@@ -125,7 +127,7 @@ class AsyncProducer(Generic[T_contra]):
         self._settings = publisher.settings
         state = publisher.state
         self._state = state
-        self._messages = MessageBuilder(self, context, publisher.settings)
+        self._messages = MessageBuilder(self, publisher)
         # The fast path takes only bytes that need no preparation.
         plain = self._messages.takes_plain
         self._offer: Callable[[bytes, Any], bool] = publisher.submit_queue.offer if plain else never
@@ -182,12 +184,15 @@ class AsyncProducer(Generic[T_contra]):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: AsyncTransaction | None = None,
     ) -> MessageId:
         """Publish one message and return its id when the broker has stored it.
 
         The batch that the message joins is closed at the end of this iteration of the event loop: tasks that
         send at the same time share a batch, and none waits for the batching delay, unless a delay longer than
-        the default was configured. Times are milliseconds since 1970. ``content`` None is a null value.
+        the default was configured. Times are milliseconds since 1970. ``content`` None is a null value. With
+        ``txn`` the message is delivered if that transaction is committed.
         Raises `InvalidMessage`, `MessageTooBig`, `ProducerQueueIsFull`, `MemoryBufferIsFull`, `Timeout`,
         `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, and other errors that the broker reports.
         """
@@ -196,23 +201,17 @@ class AsyncProducer(Generic[T_contra]):
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-        if type(content) is bytes and extras == NO_EXTRAS and self._offer_waited(content, future):
+        is_plain = type(content) is bytes and extras == NO_EXTRAS and txn is None
+        if is_plain and self._offer_waited(content, future):  # type: ignore[arg-type]
             return await future
-        return await self._send(content, extras, future)
-
-    async def _send(
-        self, content: Any, extras: tuple[Any, ...], future: asyncio.Future[MessageId] | None = None
-    ) -> MessageId:
-        """Do `send` without the fast path; ``extras`` are its arguments after ``content``."""
-        if future is None:
-            future = self._context.loop.create_future()
-        payload, token, message = self._messages.prepare(content, future, extras)
+        payload, token, message = self._messages.prepare(content, future, extras, txn)
         try:
             if self._blocking:
                 await self._publisher.publish_waiting(payload, token, message, urgent=self._at_once)
             else:
                 self._publisher.publish(payload, token, message, urgent=self._at_once, waits=False)
         except PulsarException as error:
+            note_refusal(message, error)
             if token is future:
                 raise
             fail_completion(token, error)  # notifies the interceptors, then the future
@@ -231,6 +230,8 @@ class AsyncProducer(Generic[T_contra]):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: AsyncTransaction | None = None,
     ) -> None:
         """Publish one message without waiting; ``callback(result, message_id)`` is called once.
 
@@ -243,16 +244,17 @@ class AsyncProducer(Generic[T_contra]):
         )  # fmt: skip
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
-        if type(content) is bytes and extras[2:] == NO_EXTRAS[2:]:
+        if type(content) is bytes and extras[2:] == NO_EXTRAS[2:] and txn is None:
             if properties is None and partition_key is None:
                 if self._offer(content, callback):
                     return
             elif self._offer_simple(content, callback, partition_key, properties):
                 return
-        payload, token, message = self._messages.prepare(content, callback, extras)
+        payload, token, message = self._messages.prepare(content, callback, extras, txn)
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=False)
         except PulsarException as error:
+            note_refusal(message, error)
             fail_completion(token, error)
             if callback is None:
                 raise
@@ -264,6 +266,7 @@ class AsyncProducer(Generic[T_contra]):
         *,
         keys: Sequence[str | None] | None = None,
         properties: dict[str, str] | Sequence[dict[str, str] | None] | None = None,
+        txn: AsyncTransaction | None = None,
     ) -> ManySent | None:
         """Publish many messages in one call: several times the rate of `send_async`, with the same
         guarantees.
@@ -284,7 +287,7 @@ class AsyncProducer(Generic[T_contra]):
         if callback is None:
             future = self._context.loop.create_future()
             done = partial(resolve, future, None)
-        rows = ManyRows(self._publisher, self._messages, values, keys, properties, each, done)
+        rows = ManyRows(self._publisher, self._messages.within(txn), values, keys, properties, each, done)
         try:
             rows.begin()
             while not rows.offer():
@@ -399,14 +402,16 @@ class AsyncProducer(Generic[T_contra]):
             self._columnar = ColumnarProducer(self._publisher)
         return self._columnar
 
-    async def send_table(self, table: pa.Table | pa.RecordBatch) -> TableResult:
+    async def send_table(
+        self, table: pa.Table | pa.RecordBatch, *, txn: AsyncTransaction | None = None
+    ) -> TableResult:
         """Publish every row of an Arrow table; see `ColumnarProducer.submit_table`.
 
         Encoding and compression run on a thread of the loop's default executor. Tables are sent one after the
         other in the order of the calls; waiting for their receipts overlaps. A table is sent even if its call
         is cancelled meanwhile.
         """
-        return await self._submit_in_turn(partial(self.columnar.submit_table, table))
+        return await self._submit_in_turn(partial(self.columnar.submit_table, table, txn))
 
     async def publish_encoded(self, batches: Sequence[ReadyBatch]) -> TableResult:
         """Publish ready-made batches; see `ColumnarProducer.submit_encoded`."""
@@ -517,6 +522,8 @@ class Producer(Closing, Generic[T_contra]):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> MessageId:
         """Publish one message and return its id when the broker has stored it, without the batching delay.
 
@@ -533,11 +540,13 @@ class Producer(Closing, Generic[T_contra]):
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-        if type(content) is not bytes or extras != NO_EXTRAS or not self._offer_waited(content, waiter):
-            payload, token, message = self._messages.prepare(content, waiter, extras)
+        is_plain = type(content) is bytes and extras == NO_EXTRAS and txn is None
+        if not is_plain or not self._offer_waited(content, waiter):  # type: ignore[arg-type]
+            payload, token, message = self._messages.prepare(content, waiter, extras, txn)
             try:
                 publisher.publish(payload, token, message, urgent=True, waits=self._blocking)
             except PulsarException as error:
+                note_refusal(message, error)
                 if token is not waiter:  # the end of the loop may have failed the waiter already
                     fail_completion(token, error)  # notifies the interceptors too
                 raise
@@ -560,6 +569,8 @@ class Producer(Closing, Generic[T_contra]):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> None:
         """Publish one message without waiting for its receipt.
 
@@ -577,6 +588,7 @@ class Producer(Closing, Generic[T_contra]):
             and event_timestamp is None
             and deliver_at is None
             and deliver_after is None
+            and txn is None
             and (callback is None or callable(callback))
         ):
             if partition_key is None and properties is None:
@@ -584,18 +596,17 @@ class Producer(Closing, Generic[T_contra]):
                     return
             elif self._offer_simple(content, callback, partition_key, properties):
                 return
-        self._send_async(
-            content, callback, (properties, partition_key, ordering_key, sequence_id, replication_clusters,
-            disable_replication, event_timestamp, deliver_at, deliver_after)
+        extras = (
+            properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
+            event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
-
-    def _send_async(self, content: Any, callback: SendCallback | None, extras: tuple[Any, ...]) -> None:
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
-        payload, token, message = self._messages.prepare(content, callback, extras)
+        payload, token, message = self._messages.prepare(content, callback, extras, txn)
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=self._blocking)
         except PulsarException as error:
+            note_refusal(message, error)
             fail_completion(token, error)
             if callback is None:
                 raise
@@ -607,6 +618,7 @@ class Producer(Closing, Generic[T_contra]):
         *,
         keys: Sequence[str | None] | None = None,
         properties: dict[str, str] | Sequence[dict[str, str] | None] | None = None,
+        txn: Transaction | None = None,
     ) -> ManySent | None:
         """Publish many messages in one call: several times the rate of `send_async`, with the same
         guarantees. Arguments, result and errors are those of `AsyncProducer.send_many`.
@@ -623,7 +635,7 @@ class Producer(Closing, Generic[T_contra]):
                 )
             waiter = ManyWaiter()
             done = waiter.done
-        rows = ManyRows(publisher, self._messages, values, keys, properties, each, done)
+        rows = ManyRows(publisher, self._messages.within(txn), values, keys, properties, each, done)
         try:
             rows.begin()
             while not rows.offer():
@@ -656,15 +668,17 @@ class Producer(Closing, Generic[T_contra]):
         view: Producer[T] = _view(self, *self._runtime.call(self._producer._register(schema)))
         return view
 
-    def send_table(self, table: pa.Table | pa.RecordBatch) -> TableResult:
+    def send_table(self, table: pa.Table | pa.RecordBatch, *, txn: Transaction | None = None) -> TableResult:
         """Publish every row of an Arrow table and return when all have their receipts. See
         `ColumnarProducer.submit_table`."""
-        return self.submit_table(table).result()
+        return self.submit_table(table, txn=txn).result()
 
-    def submit_table(self, table: pa.Table | pa.RecordBatch) -> concurrent.futures.Future[TableResult]:
+    def submit_table(
+        self, table: pa.Table | pa.RecordBatch, *, txn: Transaction | None = None
+    ) -> concurrent.futures.Future[TableResult]:
         """Do `send_table` without waiting for the receipts: the future gets the result."""
         self._runtime.check()
-        return self._producer.columnar.submit_table(table)
+        return self._producer.columnar.submit_table(table, txn)
 
     def publish_encoded(self, batches: Iterable[ReadyBatch]) -> TableResult:
         """Publish ready-made batches and return when all have their receipts. See

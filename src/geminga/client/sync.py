@@ -27,6 +27,7 @@ from geminga.client.enums import (
 from geminga.client.logs import ConsoleLogger, FileLogger
 from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from geminga.client.sync_base import SyncBase
+from geminga.client.transactions import Transaction, begin_transaction
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
@@ -296,6 +297,22 @@ class Client(SyncBase):
         if subscription_name is not None:
             arguments.checked_subscription(subscription_name)
         return self._open_table_view(name, subscription_name, checked)
+
+    def new_transaction(self, timeout: float = 60) -> Transaction:
+        """Begin a transaction: messages sent and acknowledged with ``txn=`` take effect together when it is
+        committed.
+
+        ::
+
+            with client.new_transaction() as txn:
+                producer.send(b"result", txn=txn)
+                consumer.acknowledge(message, txn=txn)
+
+        The block's end commits it; an exception in the block aborts it. ``timeout``: time limit in
+        seconds, after which the broker aborts it. Raises `OperationNotSupported` if the broker has no
+        transactions, `InvalidConfiguration`, `ConnectError` and `Timeout`.
+        """
+        return Transaction(self, *self._ask(begin_transaction(self.context, timeout)))
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the full names of the topic's partitions, or the topic's own name if it has none."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from geminga._version import __version__
 from geminga.connection.authentication import Credentials
+from geminga.transactions import Part, TransactionId
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 CLIENT_VERSION = f"Geminga-v{__version__}"
@@ -76,3 +77,40 @@ def topics_of_namespace(namespace: str, request_id: int, mode: int) -> pb.BaseCo
     body = pb.CommandGetTopicsOfNamespace(namespace=namespace, request_id=request_id)
     body.mode = mode  # type: ignore[assignment]
     return pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=body)
+
+
+def connect_to_coordinator(number: int, request_id: int) -> pb.BaseCommand:
+    """Return the request that precedes all others to a transaction coordinator on a connection."""
+    body = pb.CommandTcClientConnectRequest(request_id=request_id, tc_id=number)
+    return pb.BaseCommand(type=pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST, tcClientConnectRequest=body)
+
+
+def new_transaction(coordinator: int, limit_ms: int, request_id: int) -> pb.BaseCommand:
+    """Return the request for a transaction that is aborted after ``limit_ms``."""
+    # The field's name is older than its unit: brokers take milliseconds (framing.md section 12).
+    body = pb.CommandNewTxn(request_id=request_id, txn_ttl_seconds=limit_ms, tc_id=coordinator)
+    return pb.BaseCommand(type=pb.BaseCommand.NEW_TXN, newTxn=body)
+
+
+def add_to_transaction(transaction: TransactionId, part: Part, request_id: int) -> pb.BaseCommand:
+    """Return the request to add a partition or a subscription to a transaction."""
+    most, least = transaction
+    if part.subscription is None:
+        partition = pb.CommandAddPartitionToTxn(
+            request_id=request_id, txnid_most_bits=most, txnid_least_bits=least, partitions=[part.topic]
+        )
+        return pb.BaseCommand(type=pb.BaseCommand.ADD_PARTITION_TO_TXN, addPartitionToTxn=partition)
+    subscription = pb.CommandAddSubscriptionToTxn(
+        request_id=request_id, txnid_most_bits=most, txnid_least_bits=least
+    )
+    subscription.subscription.add(topic=part.topic, subscription=part.subscription)
+    return pb.BaseCommand(type=pb.BaseCommand.ADD_SUBSCRIPTION_TO_TXN, addSubscriptionToTxn=subscription)
+
+
+def end_transaction(transaction: TransactionId, *, commit: bool, request_id: int) -> pb.BaseCommand:
+    """Return the request that commits or aborts a transaction."""
+    body = pb.CommandEndTxn(
+        request_id=request_id, txnid_most_bits=transaction.most_bits, txnid_least_bits=transaction.least_bits,
+        txn_action=pb.COMMIT if commit else pb.ABORT,
+    )  # fmt: skip
+    return pb.BaseCommand(type=pb.BaseCommand.END_TXN, endTxn=body)

@@ -38,6 +38,11 @@ ANSWERS: dict[int, AnswerShape] = {
         "getOrCreateSchemaResponse", "error_code", "error_message"
     ),
     Type.WATCH_TOPIC_LIST_SUCCESS: AnswerShape("watchTopicListSuccess"),
+    Type.TC_CLIENT_CONNECT_RESPONSE: AnswerShape("tcClientConnectResponse", "error", "message"),
+    Type.NEW_TXN_RESPONSE: AnswerShape("newTxnResponse", "error", "message"),
+    Type.ADD_PARTITION_TO_TXN_RESPONSE: AnswerShape("addPartitionToTxnResponse", "error", "message"),
+    Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE: AnswerShape("addSubscriptionToTxnResponse", "error", "message"),
+    Type.END_TXN_RESPONSE: AnswerShape("endTxnResponse", "error", "message"),
 }
 
 _FAILED: dict[int, int] = {

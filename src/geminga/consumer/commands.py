@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from geminga.consumer.message import EntryKey
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.ids import MessageId, to_unsigned
+from geminga.transactions import TransactionId
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.varint import varint, varints
 
@@ -175,18 +176,22 @@ def encode_ack(
     *,
     request_id: int | None = None,
     validation_error: int | None = None,
+    transaction: TransactionId | None = None,
+    batch_sizes: Mapping[EntryKey, int] = MappingProxyType({}),
 ) -> bytes:
     """Return an ACK frame, encoded by hand for speed: unbatched messages have one acknowledgement each.
 
-    ``ack_sets``: the open messages of those entries that are not acknowledged whole. An entry id of -1
-    (before the first entry) is sent as 2^64-1.
+    ``ack_sets``: the open messages of those entries that are not acknowledged whole. ``batch_sizes``: the
+    number of messages of batches, which the broker needs in a ``transaction``. An entry id of -1 (before the
+    first entry) is sent as 2^64-1.
     """
     parts = [b"\x08", varint(consumer_id), b"\x10", varint(ack_type)]
     for ledger_id, same in groupby(keys, itemgetter(0)):
         entry_ids = [entry_id for _, entry_id in same]
         first, count = entry_ids[0], len(entry_ids)
-        if ack_sets:
-            places = [_place(entry_id, ack_sets.get((ledger_id, entry_id), ())) for entry_id in entry_ids]
+        if ack_sets or batch_sizes:
+            whole = ((ledger_id, entry_id) for entry_id in entry_ids)
+            places = [_place(key[1], ack_sets.get(key, ()), batch_sizes.get(key, 0)) for key in whole]
         elif first >= 0 and entry_ids == list(range(first, first + count)):
             places = varints(first, count)
         else:
@@ -197,6 +202,8 @@ def encode_ack(
             parts += (head, head.join(alike))
     if validation_error is not None:
         parts += (b"\x20", varint(validation_error))
+    if transaction is not None:
+        parts += (b"\x30", varint(transaction.least_bits), b"\x38", varint(transaction.most_bits))
     if request_id is not None:
         parts += (b"\x40", varint(request_id))
     body = b"".join(parts)
@@ -204,6 +211,7 @@ def encode_ack(
     return _SIZES.pack(len(command) + 4, len(command)) + command
 
 
-def _place(entry_id: int, ack_set: Sequence[int]) -> bytes:
-    """Return the entry id and the ack set of a message id."""
-    return varint(entry_id) + b"".join([b"\x28" + varint(word) for word in ack_set])
+def _place(entry_id: int, ack_set: Sequence[int], batch_size: int) -> bytes:
+    """Return the entry id, the ack set and the batch size of a message id."""
+    place = varint(entry_id) + b"".join([b"\x28" + varint(word) for word in ack_set])
+    return place + b"\x30" + varint(batch_size) if batch_size else place

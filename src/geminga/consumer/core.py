@@ -48,8 +48,9 @@ from geminga.consumer.state import ConsumerInput, ConsumerState, next_state
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unacked_entries import UnackedEntries
 from geminga.consumer.unbatching import DECOMPRESSION_ERROR, InvalidEntry
-from geminga.errors import from_server
+from geminga.errors import NotConnected, from_server
 from geminga.ids import MessageId
+from geminga.transactions import TransactionId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
 from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -100,6 +101,8 @@ class ConsumerCore(Settlement):
             batch_index=settings.batch_index_ack_enabled and keeps and settings.durable,
             receipts=settings.ack_receipt_enabled,
         )
+        self.acked_in = {}
+        self.awaited_acks = {}
         self.counted = ConsumerCounters()
         timeout, tick = settings.ack_timeout_seconds, settings.unacked_messages_tick_ms / 1000
         self.unsettled = UnackedEntries(timeout if keeps else 0.0, tick, self.counted)
@@ -157,6 +160,9 @@ class ConsumerCore(Settlement):
         self._aside.clear()
         self.opener.chunks.clear()
         self.unsettled.clear()
+        if tokens := self.take_awaited():
+            error = NotConnected(f"the connection of {self.topic} ended before the acknowledgement's receipt")
+            self.events.append(AcksSettled(tokens, error))
         self.acks.disconnected(now)
         if self.settings.consumer_type is not ConsumerType.Exclusive:
             self._end_connection()
@@ -180,6 +186,7 @@ class ConsumerCore(Settlement):
         tokens = self.acks.forget()
         if tokens:
             self.events.append(AcksSettled(tokens))
+        self.acked_in.clear()
         whole = self.opener.whole
         self.origin = ConsumerOrigin(self.topic, self.origin.partition, self.settings.schema, cluster)
         self.opener = EntryOpener(self.settings, self.origin)
@@ -433,6 +440,8 @@ class ConsumerCore(Settlement):
             if response.HasField("error"):
                 error = from_server(response.error, response.message)
             tokens = self.acks.receipts.answered(response.request_id, failed=error is not None)
+            if response.request_id in self.awaited_acks:
+                tokens = [self.awaited_acks.pop(response.request_id)]
             if tokens:
                 self.events.append(AcksSettled(tokens, error))
         elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
@@ -486,6 +495,21 @@ class ConsumerCore(Settlement):
     def await_receipt(self, token: Any, now: float) -> None:
         """Return ``token`` in `AcksSettled` when earlier acknowledgements are receipted, or else sent."""
         self.acks.add_token(token, now)
+
+    def transaction_ended(self, transaction: TransactionId, *, committed: bool) -> None:
+        """Have the messages that an aborted transaction acknowledged delivered again: the broker does so for
+        shared subscriptions, and moves all others back to the first unacknowledged message."""
+        acked = self.acked_in.pop(transaction, None)
+        if committed or acked is None:
+            return
+        self.flush_acks()
+        for key in acked:
+            # The broker may have redelivered the batch without these messages.
+            batch = self.acks.parts.batches.pop(key, None)
+            if batch is not None:
+                batch.reopen()
+        if not self.settings.individual_only:
+            self.redeliver_unacknowledged()
 
     def flush_acks(self) -> None:
         """Send pending acknowledgements without waiting for the grouping time."""

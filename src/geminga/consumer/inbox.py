@@ -47,6 +47,16 @@ class AcknowledgedThrough(Note):
     """This message, or the one with this id, and all before it of its topic are acknowledged."""
 
 
+class AcknowledgedIn(Note):
+    """A message, or the one with this id, is acknowledged in a transaction; with ``through``, all before it
+    of its topic too."""
+
+    def __init__(self, about: Any, transaction: Any, *, through: bool) -> None:
+        super().__init__(about)
+        self.transaction = transaction
+        self.through = through
+
+
 class ReadThrough(Note):
     """A reader's positions: a mapping from each topic to the newest message that the reader was given, as of
     processing this item."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
 from geminga.consumer.acknowledgements import AckTracker
+from geminga.consumer.commands import ACK_CUMULATIVE, ACK_INDIVIDUAL, encode_ack
+from geminga.consumer.events import AcksSettled, ConsumerEvent
 from geminga.consumer.message import (
     ConsumerOrigin,
+    EntryAcks,
     EntryKey,
     Message,
     ReceivedEntry,
@@ -17,18 +20,31 @@ from geminga.consumer.message import (
     place_of,
 )
 from geminga.consumer.settings import ConsumerSettings
+from geminga.consumer.state import ConsumerState
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unacked_entries import UnackedEntries
+from geminga.errors import NotConnected, OperationNotSupported, PulsarException
 from geminga.ids import MessageId
+from geminga.transactions import TransactionId
 
 
 class Settlement:
     """The part of a `ConsumerCore` that notes what the application did with its messages."""
 
     acks: AckTracker
+    acked_in: dict[TransactionId, dict[EntryKey, EntryAcks]]
+    """Acknowledged entries of each open transaction."""
+    awaited_acks: dict[int, Any]
+    """Tokens of acknowledgements in transactions, by the request ids of their ACKs."""
+    consumer_id: int
     counted: ConsumerCounters
+    events: list[ConsumerEvent]
+    new_request_id: Callable[[], int] | None
     origin: ConsumerOrigin
+    output: list[bytes]
     settings: ConsumerSettings
+    state: ConsumerState
+    topic: str
     unsettled: UnackedEntries
 
     def _of_this_cluster(self, messages: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
@@ -104,6 +120,78 @@ class Settlement:
             return
         self.counted.acknowledged += 1
         self.unsettled.settled_through(self.acks.acknowledge_id_through(message_id, now))
+
+    # --- in transactions -------------------------------------------------------------------------
+
+    def acknowledge_in(
+        self,
+        transaction: TransactionId,
+        items: Sequence[Message[Any] | MessageId],
+        token: Any,
+        *,
+        through: bool,
+    ) -> None:
+        """Acknowledge messages in a transaction, which knows this subscription; with ``through`` everything
+        up to the only one. `AcksSettled` returns ``token`` at the receipt, or with an error.
+
+        Other acknowledgements do not know of these, which an abort takes back. Each is sent once: the broker
+        refuses a repetition, also after a reconnect, as a conflict.
+        """
+        try:
+            if self.state is not ConsumerState.READY or self.new_request_id is None:
+                raise NotConnected(f"acknowledging needs a connection, and {self.topic} is reconnecting")
+            places = [self._places_of(item) for item in items]
+        except PulsarException as error:
+            self.events.append(AcksSettled([token], error))
+            return
+        known = self.acked_in.setdefault(transaction, {})
+        sent: dict[EntryKey, EntryAcks] = {}
+        for keys, index, size in places:
+            if through:
+                sent[keys[-1]] = EntryAcks(size)
+                before = keys[-1][0], keys[-1][1] - (not sent[keys[-1]].settle_through(index))
+                self.unsettled.settled_through(before)
+                continue
+            for key in keys:
+                acked = known.setdefault(key, EntryAcks(size))
+                if acked.flags[index : index + 1] == b"\1":
+                    sent.setdefault(key, EntryAcks(size)).settle(index)
+                    if acked.settle(index):
+                        self.unsettled.settled((key,))
+        if not sent:
+            self.events.append(AcksSettled([token]))
+            return
+        self.counted.acknowledged += len(items)
+        request_id = self.new_request_id()
+        self.awaited_acks[request_id] = token
+        frame = encode_ack(
+            self.consumer_id, ACK_CUMULATIVE if through else ACK_INDIVIDUAL, sent,
+            {key: acks.ack_set() for key, acks in sent.items() if acks.remaining}, request_id=request_id,
+            transaction=transaction,
+            batch_sizes={key: len(acks.flags) for key, acks in sent.items() if len(acks.flags) > 1},
+        )  # fmt: skip
+        self.output.append(frame)
+
+    def _places_of(self, item: Message[Any] | MessageId) -> tuple[Sequence[EntryKey], int, int]:
+        """Return the entries of a message, its index in a batch, and the batch's size."""
+        chunk_ids = None
+        if isinstance(item, Message):
+            chunk_ids, item = place_of(item)[0].chunk_ids, item.message_id()
+        if item.cluster != self.origin.cluster:
+            raise OperationNotSupported(f"{item} was received from another cluster")
+        if chunk_ids is not None:
+            return chunk_ids, 0, 1
+        key = (item.ledger_id, item.entry_id)
+        if 0 <= item.batch_index < item.batch_size:
+            return (key,), item.batch_index, item.batch_size
+        return self.acks.parts.entries_of(key), 0, 1
+
+    def take_awaited(self) -> list[Any]:
+        """Return the tokens of all acknowledgements in transactions that have no receipt, which they do not
+        get any more."""
+        tokens = [*self.awaited_acks.values()]
+        self.awaited_acks.clear()
+        return tokens
 
     def negative_acknowledge(self, messages: Sequence[Message[Any]], now: float) -> None:
         """Have the messages' entries redelivered after the delay."""

@@ -99,7 +99,7 @@ class Batch:
     def accepts(self, message: OutgoingMessage | None) -> bool:
         """Return whether a message may join this batch; sequence ids must increase inside one (section 6)."""
         if message is None:
-            return not self.explicit and (self.first is None or self.first.schema_version is None)
+            return not self.explicit and (self.first is None or not self.first.is_bound)
         explicit = message.sequence_id >= 0
         if self.payloads and explicit is not self.explicit:
             return False
@@ -153,7 +153,7 @@ class KeyedBatches:
             return True
         first = batch.first
         if message is None:
-            return first is None or first.schema_version is None
+            return first is None or not first.is_bound
         return message.shares_metadata_with(first)
 
     def append(self, payload: bytes, token: Any, message: OutgoingMessage | None, sequence_id: int) -> None:

@@ -16,6 +16,7 @@ from geminga.config import utf8
 from geminga.errors import InvalidMessage
 from geminga.ids import MessageId
 from geminga.producer.settings import SEQUENCE_ID_MAX
+from geminga.transactions import TransactionCore
 
 TIMESTAMP_MAX_MS = (1 << 63) - 1
 LOCAL_CLUSTER = ("__local__",)
@@ -38,6 +39,7 @@ class OutgoingMessage:
     sequence_id: int = -1
     replicate_to: tuple[str, ...] = ()
     schema_version: bytes | None = None
+    transaction: TransactionCore | None = None
     _kept: dict[object, Any] | None = field(default=None, init=False)
 
     def replace(self, **changes: Any) -> OutgoingMessage:
@@ -59,8 +61,15 @@ class OutgoingMessage:
 
     def shares_metadata_with(self, first: OutgoingMessage | None) -> bool:
         """Return whether this message may join a batch that ``first`` opened: the outer metadata holds one
-        schema version for the whole batch."""
-        return self.schema_version == (None if first is None else first.schema_version)
+        schema version and one transaction for the whole batch."""
+        if first is None:
+            return self.schema_version is None and self.transaction is None
+        return self.schema_version == first.schema_version and self.transaction is first.transaction
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether messages without metadata cannot share its batch."""
+        return self.schema_version is not None or self.transaction is not None
 
     def __repr__(self) -> str:
         return f"OutgoingMessage({len(self.payload)} bytes, partition_key={self.partition_key!r})"
@@ -80,6 +89,16 @@ class SimpleMessage(OutgoingMessage):
     sequence_id = -1
     replicate_to = ()
     schema_version = None
+    transaction: TransactionCore | None = None
+
+
+class TransactionMessage(SimpleMessage):
+    """A message of a transaction with bytes, or a key, properties or both, and nothing else."""
+
+    __slots__ = ()
+
+    # The field again, which simple messages lack.
+    transaction = OutgoingMessage.transaction  # type: ignore[misc]
 
 
 _new_simple = SimpleMessage.__new__
@@ -95,6 +114,12 @@ def simple_message(
     message.properties = properties
     message._kept = None
     return message
+
+
+def note_refusal(message: OutgoingMessage | None, error: Exception) -> None:
+    """Note in the transaction of a message, if it has one, that the message is not sent."""
+    if message is not None and message.transaction is not None:
+        message.transaction.failed(error)
 
 
 class KeyedContent(NamedTuple):
@@ -252,9 +277,11 @@ def _check_key(partition_key: Any) -> str | None:
     return _check_text("partition_key", partition_key) or None
 
 
-def build_simple_message(content: Any, properties: Any, partition_key: Any) -> SimpleMessage:
+def build_simple_message(
+    content: Any, properties: Any, partition_key: Any, kind: type[SimpleMessage] = SimpleMessage
+) -> SimpleMessage:
     """Do `build_message` for a message that has only these arguments."""
-    message = _new_simple(SimpleMessage)
+    message = _new_simple(kind)
     message.payload = content if type(content) is bytes else payload_of(content)
     message.partition_key = None if partition_key is None else _check_key(partition_key)
     message.properties = () if properties is None else _check_properties(properties)
@@ -308,5 +335,6 @@ def build_message(
     )
     message.replicate_to = LOCAL_CLUSTER if disable_replication else clusters
     message.schema_version = None
+    message.transaction = None
     message._kept = None
     return message

@@ -26,7 +26,8 @@ from typing import Any
 from geminga.errors import MessageTooBig
 from geminga.producer.batching import BatchTiming
 from geminga.producer.chunking import ChunkPart
-from geminga.producer.message import OutgoingMessage, SimpleMessage
+from geminga.producer.message import OutgoingMessage, SimpleMessage, TransactionMessage
+from geminga.transactions import TransactionCore
 from geminga.wire.batch import (
     append_full_message,
     append_message,
@@ -56,6 +57,8 @@ NO_RECEIPT = -2
 """``ledger_id`` of an operation that is not settled; that of a duplicate's receipt is -1."""
 
 
+_SIMPLE = {SimpleMessage, TransactionMessage}
+
 RUN_MESSAGES_MAX = 1024
 """Maximum messages of one run."""
 RUN_BYTES_MAX = 256 * 1024
@@ -74,7 +77,8 @@ class SendOperation:
     transmission. ``messages`` holds, by index, those that are more than a payload. ``permits`` and ``size``
     (payload bytes) return to the `PendingLimits` when it settles. ``deadline`` is the send time-out's.
     The first ``done`` messages of a run have their receipts; ids, ``permits`` and ``size`` are those of the
-    others. ``claimed``: another thread is encoding the body. ``seal`` encrypts it, once; ``sealed`` are the
+    others. ``claimed``: it is not to be written yet, since another thread is encoding the body, or the
+    coordinator of its transaction does not know its partition. ``seal`` encrypts it, once; ``sealed`` are the
     metadata fields that belong to the encrypted body.
     """
 
@@ -156,6 +160,12 @@ class SendOperation:
         """Whether the broker had these messages already and kept its own copy (receipt -1:-1)."""
         return self.error is None and self.ledger_id == -1 and self.entry_id == -1
 
+    @property
+    def transaction(self) -> TransactionCore | None:
+        """The transaction of its messages, which is the same for all of them."""
+        first = self._first_message()
+        return None if first is None else first.transaction
+
     def shift(self, offset: int) -> None:
         """Move automatic sequence ids by ``offset``, after the broker has sent the producer's last id."""
         self.sequence_id += offset
@@ -189,7 +199,7 @@ class SendOperation:
         if self.messages is None and self.sequence_ids is None:
             return encode_plain_batch(payloads, self.sequence_id)
         messages = self.messages or {}
-        if self.sequence_ids is None and set(map(type, messages.values())) == {SimpleMessage}:
+        if self.sequence_ids is None and set(map(type, messages.values())) <= _SIMPLE:
             return encode_rich_batch(payloads, self._fields(b"\x0a", b"\x12"), self.sequence_id)
         buffer: list[bytes] = []
         ids = self.sequence_ids or range(self.sequence_id, self.sequence_id + len(payloads))
@@ -347,6 +357,7 @@ class SendOperation:
         assert body is not None
         size = len(metadata)
         checksum = crc32c(body, crc32c(metadata, crc32c(_SIZE.pack(size))))
+        transaction = None if self.messages is None else self.transaction
         command = encode_send(
             producer_id,
             self.sequence_id,
@@ -354,6 +365,7 @@ class SendOperation:
             self.highest_sequence_id if self.is_batch else None,
             _CHECKSUM_HEAD_SIZE + size + len(body),
             is_chunk=self.chunk is not None,
+            transaction=None if transaction is None else transaction.id,
         )
         return command + _CHECKSUM_HEAD.pack(_MAGIC, checksum, size) + metadata
 
@@ -402,6 +414,9 @@ class SendOperation:
             parts.append(_bytes(b"\x92\x01", first.ordering_key))
         if first.deliver_at_time:
             parts += (b"\x98\x01", varint(first.deliver_at_time))
+        if first.transaction is not None:
+            most, least = first.transaction.id
+            parts += (b"\xb0\x01", varint(least), b"\xb8\x01", varint(most))
         if not alone:
             parts += (b"\xc0\x01", varint(self.highest_sequence_id))
         elif first.null_value:

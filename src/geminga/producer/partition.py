@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import partial
 from typing import Any, cast
 
 from geminga.errors import (
@@ -44,6 +45,7 @@ from geminga.producer.self_tuning import PartitionTuning
 from geminga.producer.settings import ProducerAccessMode, ProducerSettings
 from geminga.producer.states import ACCEPTING, ENDED, ProducerInput, ProducerState, next_state
 from geminga.producer.statistics import COUNTED, PartitionCounters, ProducerStatistics
+from geminga.transactions import Part
 from geminga.wire.checksum import Buffer
 from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -364,6 +366,16 @@ class PartitionProducer:
         counters.sent_batches += operation.entries
         counters.sent_payload_bytes += operation.size
         self._ready_set.enqueued(self, operation)
+        if operation.messages is not None and (transaction := operation.transaction) is not None:
+            operation.claimed = True
+            transaction.begin(Part(self.topic), operation.count, partial(self._joined, operation))
+
+    def _joined(self, operation: SendOperation, error: Exception | None) -> None:
+        """Write an operation now that its transaction's coordinator knows this partition, or fail it."""
+        operation.claimed = False
+        if error is not None and not operation.settled:
+            self._fail_one(operation, error, operation.opened_at)
+        self.has_output()
 
     def close_batch(self) -> None:
         """Close the open batch, if any."""
@@ -557,6 +569,8 @@ class PartitionProducer:
         """Remove an operation from the pending queue: return permits and bytes, list the outcome."""
         operation.error = error
         count, size, counters = operation.count, operation.size, self.counters
+        if operation.messages is not None and (transaction := operation.transaction) is not None:
+            transaction.ended(count, error)
         self.limits.give(operation.permits, size)
         counters.settled_bytes += size
         if (error is not None or now >= counters.heard_at) and counters.heard is not None:

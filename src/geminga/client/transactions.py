@@ -1,0 +1,283 @@
+"""Transactions: messages and acknowledgements that take effect together, or not at all.
+
+`AsyncTransaction` for asyncio and `Transaction` for threads have the same `TransactionCore`, whose requests
+are sent here to the coordinator. Coordinators are the partitions of one topic of the system, each served by a
+broker like any topic; a transaction's id contains the number of its coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Self
+
+from geminga.client.context import ClientContext
+from geminga.client.delegation import waited
+from geminga.client.runtime import LoopThread
+from geminga.client.tasks import resolve
+from geminga.config import check_seconds, check_type
+from geminga.connection import commands
+from geminga.errors import (
+    InvalidTxnStatusError,
+    NotAllowedError,
+    OperationNotSupported,
+    PulsarException,
+    Timeout,
+    TopicNotFound,
+    TransactionCoordinatorNotFoundError,
+    TransactionHasOperationFailed,
+    TransactionNotFound,
+    UsageError,
+)
+from geminga.transactions import Part, TransactionCore, TransactionId, TransactionState
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+logger = logging.getLogger("geminga")
+
+ASSIGN_TOPIC = "persistent://pulsar/system/transaction_coordinator_assign"
+"""Topic with a partition for each coordinator; the broker of a partition is that coordinator's."""
+
+_ADVICE = (
+    "the broker has no transactions: set transactionCoordinatorEnabled=true in its broker.conf or "
+    "standalone.conf, create the coordinators of a cluster with `bin/pulsar "
+    "initialize-transaction-coordinator-metadata`, and restart it. Geminga's embedded broker has none yet"
+)
+_S = TransactionState
+
+
+async def ask_coordinator(
+    context: ClientContext, number: int, make_command: Callable[[int], pb.BaseCommand], what: str
+) -> pb.BaseCommand:
+    """Send a request to a transaction coordinator and return its answer; a lost connection and transient
+    refusals are retried until the operation time-out."""
+
+    async def attempt(topic: str, remaining: float) -> pb.BaseCommand:
+        deadline = context.now() + remaining
+        connection = context.coordinators.get(number)
+        if connection is None or connection.closed:
+            connection = await context.connection_once(topic, remaining)
+            hello = partial(commands.connect_to_coordinator, number)
+            await connection.request(hello, max(0.0, deadline - context.now()))
+            context.coordinators[number] = connection
+        try:
+            return await connection.request(make_command, max(0.0, deadline - context.now()))
+        except TransactionCoordinatorNotFoundError:
+            context.coordinators.pop(number, None)  # another broker has it now
+            raise
+
+    return await context.retrying(what, attempt, f"{ASSIGN_TOPIC}-partition-{number}")
+
+
+async def begin_transaction(context: ClientContext, timeout: float) -> tuple[TransactionId, float]:
+    """Begin a transaction of at most ``timeout`` seconds; return its id, and its time limit on the context's
+    clock. See `geminga.Client.new_transaction`."""
+    check_seconds("timeout", timeout, 0.001)
+    try:
+        if not context.coordinator_count:
+            with contextlib.suppress(TopicNotFound):
+                context.coordinator_count = await context.partitions(ASSIGN_TOPIC, auto_creation=False)
+        if not context.coordinator_count:
+            raise OperationNotSupported(_ADVICE)
+        number = context.random.randrange(context.coordinator_count)
+        deadline = context.now() + timeout
+        make = partial(commands.new_transaction, number, max(1, round(timeout * 1000)))
+        answer = await ask_coordinator(context, number, make, "beginning a transaction")
+    except NotAllowedError as error:
+        raise OperationNotSupported(f"{_ADVICE} ({error})") from error
+    made = answer.newTxnResponse
+    return TransactionId(made.txnid_most_bits, made.txnid_least_bits), deadline
+
+
+class AsyncTransaction:
+    """Transaction of an asyncio program, made by `geminga.asyncio.Client.new_transaction`.
+
+    At the end of an ``async with`` block it is committed, or aborted if the block raises an exception.
+    """
+
+    def __init__(self, client: Any, transaction_id: TransactionId, deadline: float) -> None:
+        self.context: ClientContext = client.context
+        self.core = TransactionCore(transaction_id, deadline, self.context.now, self._join)
+        self.senders: dict[tuple[Callable[[], Awaitable[None]], Callable[[], None]], None] = {}
+        """Functions of its producers: flush, and write messages of a new part. Any thread may add one."""
+        self.drains: dict[Callable[[], None], None] = {}
+        """Functions of its consumers that process queued acknowledgements. Any thread may add one."""
+        self.at_end: dict[Callable[[TransactionId, bool], None], None] = {}
+        """Functions of its consumers, called at its end with its id and whether it was committed."""
+
+    @property
+    def id(self) -> TransactionId:
+        """Id of the transaction: the number of its coordinator, and a number there."""
+        return self.core.id
+
+    @property
+    def state(self) -> TransactionState:
+        """State as far as this client knows it."""
+        return self.core.state
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        if kind is None:
+            if self.state in (_S.OPEN, _S.TIME_OUT):  # else the block has ended it
+                await self.commit()
+        elif self.state is _S.OPEN:
+            try:
+                await self.abort()
+            except PulsarException as error:
+                logger.warning("%s is not aborted before its time limit: %s", self.core.name, error)
+
+    async def commit(self) -> None:
+        """Wait for the receipts of all sends and acknowledgements, and commit: messages become visible and
+        acknowledgements take effect together.
+
+        Raises `TransactionHasOperationFailed` if one of them failed: the transaction is aborted then.
+        Raises `InvalidTxnStatusError` unless it is open; `TransactionNotFound` if its coordinator does not
+        know it any more, for example after its time limit; `Timeout` without an answer: call it again.
+        """
+        core = self.core
+        await self._settle(_S.COMMITTING)
+        if core.failure is None:
+            await self._end()
+            return
+        with contextlib.suppress(PulsarException):  # it is aborted at its time limit at the latest
+            await self._end()
+        raise TransactionHasOperationFailed(
+            f"{core.name} was aborted, since an operation in it failed: {core.failure}"
+        ) from core.failure
+
+    async def abort(self) -> None:
+        """Wait for all sends and acknowledgements, and abort: its messages are never delivered, and those
+        acknowledged in it are delivered again. Raises the errors of `commit`, but for those of its sends and
+        acknowledgements."""
+        await self._settle(_S.ABORTING)
+        await self._end()
+
+    async def _settle(self, wanted: TransactionState) -> None:
+        """Begin the end: send queued messages and acknowledgements, and wait until each operation has its
+        outcome, at most until the time limit."""
+        core, loop = self.core, self.context.loop
+        try:
+            core.begin_end(wanted)
+        except InvalidTxnStatusError:
+            self._tell_consumers()
+            raise
+        if core.sealed:
+            return  # the last attempt to end it had no answer
+        try:
+            async with asyncio.timeout_at(core.deadline):
+                for drain in list(self.drains):
+                    drain()
+                flushes = [flush() for flush, _ in list(self.senders)]
+                await asyncio.gather(*flushes, return_exceptions=True)  # each operation has its error itself
+                while core.pending:
+                    idle = loop.create_future()
+                    core.on_idle = partial(resolve, idle)
+                    await idle
+        except TimeoutError:
+            core.failed(Timeout(f"{core.pending} receipts did not arrive within the time limit"))
+        core.seal()
+
+    async def _end(self) -> None:
+        """Have the coordinator end the transaction."""
+        core = self.core
+        commit = core.state is _S.COMMITTING
+        sent = 0
+
+        def make(request_id: int) -> pb.BaseCommand:
+            nonlocal sent
+            sent += 1
+            return commands.end_transaction(core.id, commit=commit, request_id=request_id)
+
+        what = f"{'committing' if commit else 'aborting'} {core.name}"
+        try:
+            await ask_coordinator(self.context, core.id.most_bits, make, what)
+            core.end()
+        except TransactionNotFound as error:
+            # A coordinator forgets what has ended: perhaps by the request before, whose answer was lost.
+            core.end(known=not commit and sent > 1)
+            if core.state is _S.ERROR:
+                unknown = "; it may have been committed before the connection was lost" if sent > 1 else ""
+                raise TransactionNotFound(f"{what}: its coordinator does not know it{unknown}") from error
+        except InvalidTxnStatusError:
+            core.end(known=False)
+            raise
+        finally:
+            self._tell_consumers()
+
+    def _tell_consumers(self) -> None:
+        for ended in self.at_end:
+            ended(self.id, self.state is _S.COMMITTED)
+
+    def _join(self, part: Part) -> None:
+        """Have the coordinator add a part."""
+
+        async def ask() -> None:
+            what = f"adding {part.topic} to {self.core.name}"
+            make = partial(commands.add_to_transaction, self.id, part)
+            error: Exception | None = None
+            try:
+                await ask_coordinator(self.context, self.id.most_bits, make, what)
+            except Exception as refusal:
+                error = refusal
+            self.core.joined(part, error)
+            for _, schedule in list(self.senders):
+                schedule()
+
+        task = self.context.task(ask())
+        self.context.background.add(task)
+        task.add_done_callback(self.context.background.discard)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {tuple(self.id)} {self.state.name}>"
+
+
+class Transaction:
+    """Transaction of a program with threads, made by `geminga.Client.new_transaction`; any thread may use it.
+
+    At the end of a ``with`` block it is committed, or aborted if the block raises an exception.
+    """
+
+    def __init__(self, client: Any, transaction_id: TransactionId, deadline: float) -> None:
+        self._runtime: LoopThread = client.runtime
+        self.transaction = AsyncTransaction(client, transaction_id, deadline)
+
+    @property
+    def id(self) -> TransactionId:
+        """Id of the transaction: the number of its coordinator, and a number there."""
+        return self.transaction.id
+
+    @property
+    def state(self) -> TransactionState:
+        """State as far as this client knows it."""
+        return self.transaction.state
+
+    commit = waited("transaction", AsyncTransaction.commit)
+    abort = waited("transaction", AsyncTransaction.abort)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        try:
+            self._runtime.call(self.transaction.__aexit__(kind, *exc_info))
+        except PulsarException:
+            if kind is None:
+                raise  # else the block's own exception continues
+
+    def __repr__(self) -> str:
+        return repr(self.transaction).replace("AsyncTransaction", "Transaction")
+
+
+def transaction_of(txn: Any, context: ClientContext) -> AsyncTransaction:
+    """Return the open transaction of an argument ``txn``. Raises `InvalidTxnStatusError` for one that is not
+    open, `UsageError` for one of another client or event loop, `InvalidConfiguration` for anything else."""
+    found: AsyncTransaction = txn.transaction if isinstance(txn, Transaction) else txn
+    check_type("txn", found, AsyncTransaction)
+    if found.context is not context:
+        raise UsageError(f"txn={txn!r} belongs to another client or event loop than the producer or consumer")
+    found.core.check_open()
+    return found
