@@ -19,8 +19,8 @@ from geminga.consumer.rewind import Rewind
 from geminga.consumer.statistics import ConsumerCounters
 
 IN_HAND_MAX = 100_000
-"""Maximum entries known to be in hand: an application that never acknowledges must not fill the memory. A
-drain waits for these only."""
+"""Entries in hand from which on no further ones are noted: an application that never acknowledges must not
+fill the memory. A drain waits for these only."""
 _GRID_SECONDS_MAX = 0.1
 
 
@@ -42,13 +42,11 @@ class UnackedEntries:
         self._newest: EntryKey | None = None
 
     def delivered(self, keys: Sequence[EntryKey]) -> None:
-        """Add entries that go to the queue."""
-        newest = max(keys)
-        if self._newest is None or newest > self._newest:
-            self._newest = newest
-        room = IN_HAND_MAX - len(self.in_hand)
-        if room > 0:
-            self.in_hand.update(dict.fromkeys(keys[:room]))
+        """Add entries that go to the queue, in order."""
+        if self._newest is None or keys[-1] > self._newest:
+            self._newest = keys[-1]
+        if len(self.in_hand) < IN_HAND_MAX:
+            self.in_hand.update(dict.fromkeys(keys))
 
     def settled(self, keys: Sequence[EntryKey]) -> None:
         """Remove completely acknowledged entries."""
@@ -66,9 +64,8 @@ class UnackedEntries:
         self.ack_timeout.settled_through(key)
         if self.rewind.awaited:
             self.rewind.settled_through(key)
-        covered = list(takewhile(lambda known: known <= key, self.in_hand))
-        for known in covered:
-            del self.in_hand[known]
+        covered = list(takewhile(key.__ge__, self.in_hand))
+        deque(map(self.in_hand.pop, covered), maxlen=0)
 
     def refused(self, keys: Sequence[EntryKey], delay_seconds: float, now: float) -> None:
         """Redeliver entries after the delay."""

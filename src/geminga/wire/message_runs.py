@@ -36,8 +36,9 @@ _CRC_START: Final = 6
 class MessageRun(Frame):
     """MESSAGEs of one consumer with entries of one ledger and without an ack set. ``type`` is MESSAGE.
 
-    The fields are those of ``first``; ``entry_ids`` is a column. The entries are the bytes of ``data`` from
-    a start to an end, and begin with a magic number, the checksum, and the size of the metadata.
+    The fields are those of ``first``; ``entry_ids`` is a column that never falls. The entries are the bytes
+    of ``data`` from a start to an end, and begin with a magic number, the checksum, and the size of the
+    metadata.
     """
 
     __slots__ = ("_checksums", "_data", "_ends", "_sizes", "_starts", "entry_ids", "first")
@@ -209,7 +210,8 @@ def read_message_run(
 
 
 def _entry_ids(numbers: list[bytes]) -> list[int]:
-    """Return the entry ids in ``numbers``, up to the first invalid one; the very first is valid."""
+    """Return the entry ids in ``numbers``, up to the first that is invalid or falls; the very first is valid.
+    Those of a non-persistent topic are all equal."""
     if not numbers:
         return []
     first, _ = read_varint(numbers[0], 0)
@@ -221,7 +223,7 @@ def _entry_ids(numbers: list[bytes]) -> list[int]:
             entry_id, behind = read_varint(number, 0)
         except (IndexError, ValueError):
             break
-        if behind != len(number) or entry_id >> 63:
+        if behind != len(number) or entry_id >> 63 or entry_id < ids[-1]:
             break
         ids.append(entry_id)
     return ids
