@@ -244,7 +244,7 @@ class ConsumerCore(Settlement):
         self.flow.note_place(keys[-1])
         queued.releases = dict(self.flow.arrived(len(keys), size, len(keys)))
         if self._tracks_in_hand:
-            self.unsettled.delivered(keys)
+            self.unsettled.delivered(first.ledger_id, run.entry_ids)
         self.queue.add(queued, rows)
         return True
 
@@ -286,7 +286,7 @@ class ConsumerCore(Settlement):
                 self.acks.acknowledge_keys(entry.chunk_ids or [key], now)
             return
         if self._tracks_in_hand:
-            self.unsettled.delivered((key,))
+            self.unsettled.delivered(frame.ledger_id, (frame.entry_id,))
         if self.opener.whole:
             self._queue_entry(entry, wanted, opened.permits)
         else:

@@ -45,7 +45,9 @@ class MessageRun(Frame):
 
     type = MessageFrame.type
 
-    def __init__(self, first: MessageFrame, entry_ids: list[int], data: bytes, *columns: list[int]) -> None:
+    def __init__(
+        self, first: MessageFrame, entry_ids: Sequence[int], data: bytes, *columns: list[int]
+    ) -> None:
         """``columns``: starts, ends, checksums, and sizes of the metadata."""
         self.first, self.entry_ids, self.entry, self._data = first, entry_ids, None, data
         self._starts, self._ends, self._checksums, self._sizes = columns
@@ -209,14 +211,14 @@ def read_message_run(
     return MessageRun(first, ids, data, starts, [*[s - before for s in starts[1:]], at], checksums, sizes), at
 
 
-def _entry_ids(numbers: list[bytes]) -> list[int]:
+def _entry_ids(numbers: list[bytes]) -> Sequence[int]:
     """Return the entry ids in ``numbers``, up to the first that is invalid or falls; the very first is valid.
     Those of a non-persistent topic are all equal."""
     if not numbers:
         return []
     first, _ = read_varint(numbers[0], 0)
     if first + len(numbers) <= 1 << 63 and numbers == varints(first, len(numbers)):
-        return list(range(first, first + len(numbers)))
+        return range(first, first + len(numbers))
     ids = [first]
     for number in numbers[1:]:
         try:
