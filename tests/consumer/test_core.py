@@ -171,7 +171,6 @@ def test_ids_of_the_old_cluster_are_not_sent_to_the_new_one(subscribed, make, du
     core.acknowledge_id_through(old[3].message_id(), now)
     entry, _ = place_of(old[4])
     core.acknowledge_entries([entry], now)
-    core.acknowledge_entry_through(entry, now)
     core.acknowledge_indexes((5, 4), 2, [0, 1], now)
     core.negative_acknowledge([old[1]], now)
     core.negative_acknowledge_id(old[1].message_id(), now)

@@ -22,7 +22,7 @@ IN_HAND_MAX = 100_000
 """Entries in hand from which on no further ones are noted: an application that never acknowledges must not
 fill the memory. A drain waits for these only."""
 ARRIVED_MAX = 1000
-"""Maximum runs of arrived entries that are not noted one by one yet."""
+"""Maximum runs of entries that are kept as runs."""
 _GRID_SECONDS_MAX = 0.1
 
 
@@ -41,8 +41,8 @@ class UnackedEntries:
         self.negative_acks = NegativeAcks()
         self._in_hand: dict[EntryKey, None] = {}
         self._arrived: deque[tuple[int, Sequence[int]]] = deque()
-        """Ledger id and entry ids of entries in hand that are not in `_in_hand` yet: those that arrived together
-        are mostly settled together by a cumulative acknowledgement, for a tenth of the time."""
+        """Ledger id and entry ids of arrived entries that are not in `_in_hand` yet: a cumulative
+        acknowledgement removes those that arrived together at once."""
         self.rewind = Rewind()
         self._newest: EntryKey | None = None
 
@@ -53,19 +53,15 @@ class UnackedEntries:
             self._newest = newest
         self._arrived.append((ledger_id, entry_ids))
         if len(self._arrived) > ARRIVED_MAX:
-            self._note_arrived()
-
-    def _note_arrived(self) -> None:
-        for ledger_id, entry_ids in self._arrived:
-            if len(self._in_hand) < IN_HAND_MAX:
-                self._in_hand.update(dict.fromkeys(zip(repeat(ledger_id), entry_ids)))
-        self._arrived.clear()
+            _ = self.in_hand
 
     @property
     def in_hand(self) -> dict[EntryKey, None]:
         """The entries in hand, in the order of their arrival."""
-        if self._arrived:
-            self._note_arrived()
+        while self._arrived:
+            ledger_id, entry_ids = self._arrived.popleft()
+            if len(self._in_hand) < IN_HAND_MAX:
+                self._in_hand.update(dict.fromkeys(zip(repeat(ledger_id), entry_ids)))
         return self._in_hand
 
     def settled(self, keys: Sequence[EntryKey]) -> None:

@@ -36,9 +36,8 @@ _CRC_START: Final = 6
 class MessageRun(Frame):
     """MESSAGEs of one consumer with entries of one ledger and without an ack set. ``type`` is MESSAGE.
 
-    The fields are those of ``first``; ``entry_ids`` is a column that never falls. The entries are the bytes
-    of ``data`` from a start to an end, and begin with a magic number, the checksum, and the size of the
-    metadata.
+    The fields are those of ``first``; ``entry_ids`` never fall. The entries are the bytes of ``data`` from
+    a start to an end, and begin with a magic number, the checksum, and the size of the metadata.
     """
 
     __slots__ = ("_checksums", "_data", "_ends", "_sizes", "_starts", "entry_ids", "first")
@@ -212,8 +211,7 @@ def read_message_run(
 
 
 def _entry_ids(numbers: list[bytes]) -> Sequence[int]:
-    """Return the entry ids in ``numbers``, up to the first that is invalid or falls; the very first is valid.
-    Those of a non-persistent topic are all equal."""
+    """Return the entry ids in ``numbers``, up to one that is invalid or falls; the very first is valid."""
     if not numbers:
         return []
     first, _ = read_varint(numbers[0], 0)
