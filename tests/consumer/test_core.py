@@ -167,11 +167,10 @@ def test_ids_of_the_old_cluster_are_not_sent_to_the_new_one(subscribed, make, du
     core.taken(old, now)
     core.acknowledge_messages(old[1:], now)
     core.acknowledge_id(old[2].message_id(), now)
-    core.acknowledge_through(old[3], now)
+    core.acknowledge_through([old[3]], now)
     core.acknowledge_id_through(old[3].message_id(), now)
     entry, _ = place_of(old[4])
     core.acknowledge_entries([entry], now)
-    core.acknowledge_entry_through(entry, now)
     core.acknowledge_indexes((5, 4), 2, [0, 1], now)
     core.negative_acknowledge([old[1]], now)
     core.negative_acknowledge_id(old[1].message_id(), now)
@@ -748,7 +747,7 @@ def test_seek_forgets_what_was_acknowledged(subscribed, make):
     consumer.receive(make.batch([b"a", b"b"]), 0)
     first, _ = consumer.take()
     consumer.core.acknowledge_messages([first], consumer.now)
-    consumer.core.acknowledge_through(first, consumer.now)
+    consumer.core.acknowledge_through([first], consumer.now)
     consumer.core.await_receipt("token", consumer.now)
     consumer.core.begin_seek(MessageId.earliest, 99)
     consumer.core.seek_done()
@@ -926,11 +925,23 @@ def test_a_batch_of_before_a_seek_is_not_done_by_its_second_half(subscribed, mak
     assert "ACK" not in kinds(consumer.advance(1.0)), "the broker would keep the first half back, too"
 
 
+def test_the_last_of_several_cumulative_acknowledgements_counts(subscribed, make):
+    consumer = subscribed()
+    consumer.receive(make.single(b"0"), 0)
+    consumer.receive(make.batch([b"1", b"2", b"3"]), 1)
+    zero, one, two, _ = consumer.take()
+    consumer.core.acknowledge_through([one, two, zero], consumer.now)
+    (ack,) = consumer.advance(1.0)
+    assert ack.ack.ack_type == pb.CommandAck.Cumulative
+    assert [(each.entryId, list(each.ack_set)) for each in ack.ack.message_id] == [(1, [0b100])]
+    assert consumer.core.counted.acknowledged == 3
+
+
 def test_a_subscription_that_was_moved_back_delivers_what_was_acknowledged_up_to_a_place(subscribed, make):
     consumer = subscribed()
     for number in range(3):
         consumer.receive(make.single(b"%d" % number), number)
-    consumer.core.acknowledge_through(consumer.take()[-1], consumer.now)
+    consumer.core.acknowledge_through([consumer.take()[-1]], consumer.now)
     assert "ACK" in kinds(consumer.advance(1.0))
     consumer.core.disconnected(consumer.now)
     consumer.attach()

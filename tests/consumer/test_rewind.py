@@ -39,7 +39,7 @@ def test_redelivery_is_requested_again_for_skipped_entries(subscribed, make, jum
     consumer = subscribed()
     for number in range(4):
         consumer.receive(make.single(b"%d" % number), number)
-    consumer.core.acknowledge_through(consumer.take()[0], consumer.now)
+    consumer.core.acknowledge_through([consumer.take()[0]], consumer.now)
     consumer.core.redeliver_unacknowledged()
     assert asked(make.sent(consumer.core)) == [1]
     for number in [*range(1, jump), jump + 1]:
@@ -78,7 +78,7 @@ def test_what_was_acknowledged_late_is_not_waited_for(subscribed, make):
     held = consumer.take()
     consumer.core.redeliver_unacknowledged()
     consumer.core.acknowledge_messages(held[1:2], consumer.now)
-    consumer.core.acknowledge_through(held[0], consumer.now)
+    consumer.core.acknowledge_through([held[0]], consumer.now)
     make.sent(consumer.core)
     for number in (2, 3):
         consumer.receive(make.single(b"%d" % number), number, consumer_epoch=1)

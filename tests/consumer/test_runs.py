@@ -100,7 +100,7 @@ def test_runs_have_the_effect_of_their_frames(settings, seed, make, subscribed):
                 messages = [message for message in (queue.take(), queue.take()) if message is not None]
                 queue.put_back(messages)
             elif step < 0.92 and taken[index] and not core.settings.individual_only:
-                core.acknowledge_through(taken[index][-1], consumer.now)
+                core.acknowledge_through([taken[index][-1]], consumer.now)
             elif step < 0.94:
                 core.redeliver_unacknowledged()
             elif step < 0.96:

@@ -267,7 +267,7 @@ class World:
         last = message.message_id()
         values = {message.data()}
         if not self.shared and self.random.random() < 0.2:
-            self.core.acknowledge_through(message, self.now)
+            self.core.acknowledge_through([message], self.now)
             values = {
                 b"%d.%d" % (entry_id, index)
                 for entry_id in range(last.entry_id + 1)

@@ -38,9 +38,9 @@ def test_each_kind_of_end_leaves_nothing_in_hand(subscribed, make, end):
         consumer.receive(make.single(b"x"), number)
     messages = consumer.take()
     if end == "through":
-        consumer.core.acknowledge_through(messages[2], consumer.now)
+        consumer.core.acknowledge_through([messages[2]], consumer.now)
         assert in_hand(consumer) == 1
-        consumer.core.acknowledge_through(messages[3], consumer.now)
+        consumer.core.acknowledge_through([messages[3]], consumer.now)
     elif end == "disconnected":
         consumer.core.disconnected(consumer.now)
     elif end == "redelivered":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -107,7 +107,7 @@ class Acknowledging:
             items = self._note_taken(items, now)
         self.said += len(items)
         if set(map(type, items)) == {Message}:
-            self._acknowledge_run(items, now)  # type: ignore[arg-type]
+            self._settle(Message, items, now)  # type: ignore[arg-type]
         else:
             self._process_mixed(items, now)
         touched, self._touched = self._touched, {}
@@ -132,16 +132,11 @@ class Acknowledging:
 
     def _process_mixed(self, items: list[Item], now: float) -> None:
         for kind, run in groupby(items, _kind_of_run):
-            if kind is Message:
-                self._acknowledge_run(list(run), now)  # type: ignore[arg-type]
-                continue
             if kind is AcknowledgedIn:
                 self._acknowledge_in(list(run))  # type: ignore[arg-type]
                 continue
-            if kind is NegativelyAcknowledged:
-                refused = [item.about for item in run]  # type: ignore[union-attr]
-                for handle, messages in self._group.by_handle(refused):
-                    self._core(handle).negative_acknowledge(messages, now)
+            if kind is not None:
+                self._settle(kind, list(map(_about, run)), now)
                 continue
             for item in run:
                 try:
@@ -151,17 +146,17 @@ class Acknowledging:
                 except Exception:  # the items after it are processed all the same
                     logger.exception("an acknowledgement is dropped: %r", item)
 
-    def _acknowledge_run(self, messages: list[Message[Any]], now: float) -> None:
+    def _settle(self, kind: type, messages: list[Message[Any]], now: float) -> None:
         for handle, run in self._group.by_handle(messages):
-            self._core(handle).acknowledge_messages(run, now)
+            _SETTLES[kind](self._core(handle), run, now)
 
     def _acknowledge_in(self, notes: list[AcknowledgedIn]) -> None:
         """Acknowledge in transactions, together what is of one topic, once their coordinators know it."""
         alike: dict[tuple[Any, ...], list[AcknowledgedIn]] = {}
         for note in notes:
-            is_message = isinstance(note.about, Message)
+            about = note.about
             try:
-                handle = (self._group.handle_of_message if is_message else self._group.handle_of)(note.about)
+                handle = self._group.handle_of(about.message_id() if isinstance(about, Message) else about)
             except PulsarException as error:
                 note.transaction.core.failed(error)
                 continue
@@ -180,10 +175,9 @@ class Acknowledging:
         if isinstance(item, AcknowledgedId):
             self._core(self._group.handle_of(item.about)).acknowledge_id(item.about, now)
         elif isinstance(item, AcknowledgedThrough):
-            self._through(item.about, now)
+            self._core(self._group.handle_of(item.about)).acknowledge_id_through(item.about, now)
         elif isinstance(item, ReadThrough):
-            for message in list(item.about.values()):
-                self._through(message, now)
+            self._settle(AcknowledgedThrough, list(item.about.values()), now)
         elif isinstance(item, NegativelyAcknowledged) and isinstance(item.about, MessageId):
             handle = self._group.handle_of(item.about)
             self._core(handle).negative_acknowledge_id(item.about, now)
@@ -194,12 +188,6 @@ class Acknowledging:
         """Return the core of a handle, which is flushed at the end of the drain."""
         self._touched[handle] = None
         return handle.consumer
-
-    def _through(self, through: Acknowledgeable, now: float) -> None:
-        if isinstance(through, Message):
-            self._core(self._group.handle_of_message(through)).acknowledge_through(through, now)
-        else:
-            self._core(self._group.handle_of(through)).acknowledge_id_through(through, now)
 
     # --- receipts --------------------------------------------------------------------------------
 
@@ -257,13 +245,23 @@ def _ended(transaction: TransactionCore, count: int, done: asyncio.Future[None])
     transaction.ended(count, error if isinstance(error, Exception) else None)
 
 
+_SETTLES: dict[type, Callable[[ConsumerCore, Sequence[Message[Any]], float], None]] = {
+    Message: ConsumerCore.acknowledge_messages,
+    AcknowledgedThrough: ConsumerCore.acknowledge_through,
+    NegativelyAcknowledged: ConsumerCore.negative_acknowledge,
+}
+"""Methods that process consecutive items of one type together, if they are about messages."""
+
+
+def _about(item: Item) -> Any:
+    return item if isinstance(item, Message) else item.about
+
+
 def _kind_of_run(item: Item) -> type | None:
     """Return the type of items that are processed together; None for one that is processed alone."""
-    if isinstance(item, NegativelyAcknowledged):
-        return NegativelyAcknowledged if isinstance(item.about, Message) else None
     if isinstance(item, AcknowledgedIn):
         return AcknowledgedIn
-    return Message if isinstance(item, Message) else None
+    return type(item) if type(item) in _SETTLES and isinstance(_about(item), Message) else None
 
 
 def _has_unanswered(handle: ConsumerHandle) -> bool:

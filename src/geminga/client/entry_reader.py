@@ -122,7 +122,7 @@ class EntryReader(Closing):
         last = entries[-1]
         handle = self._inner.group.handles.get(last.origin.topic)
         if handle is not None:
-            handle.consumer.acknowledge_entry_through(last, self._inner.context.now())
+            handle.consumer.acknowledge_id_through(last.message_id(-1), self._inner.context.now())
 
     @property
     def gives_all(self) -> bool:

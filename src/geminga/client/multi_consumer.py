@@ -300,14 +300,6 @@ class HandleGroup:
         handle.flush_soon()
         return indexes
 
-    def handle_of_message(self, message: Message[Any]) -> ConsumerHandle:
-        """Return the handle of a message. Raises `OperationNotSupported` for a topic of another consumer."""
-        topic = message.topic_name()
-        handle = self.handles.get(topic)
-        if handle is None:
-            raise OperationNotSupported(f"this consumer does not read {topic}")
-        return handle
-
     def handle_of(self, message_id: MessageId) -> ConsumerHandle:
         """Return the handle that an id belongs to, by its topic, or by its partition if that suffices; on any
         thread. Raises `OperationNotSupported` if it is ambiguous."""

@@ -184,7 +184,7 @@ class AsyncTableView(AsyncClosing, Generic[T_co]):
             self._newest[key] = here
         kept: bytes | _Kept | None = None
         data = message.data()
-        if not data or message.has_null_value():
+        if not data:  # a null value has none either
             self.values.pop(key, None)
         else:
             self.values[key] = kept = _Kept(message) if self.schema.reads_versions else data

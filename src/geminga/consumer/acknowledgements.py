@@ -206,8 +206,8 @@ class AckTracker:
         return self.receipts.settles(key)
 
     def may_be_duplicate(self, keys: Sequence[EntryKey]) -> bool:
-        """Return False if no entry is one of those of `is_duplicate`."""
-        if self._cumulative is not None and min(keys) <= self._cumulative.key:
+        """Return False if no entry is one of those of `is_duplicate`; ``keys`` are in order."""
+        if self._cumulative is not None and keys[0] <= self._cumulative.key:
             return True
         return not self._pending.keys().isdisjoint(keys) or self.receipts.touches(keys)
 

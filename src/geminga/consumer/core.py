@@ -240,7 +240,7 @@ class ConsumerCore(Settlement):
             or self.unsettled.rewind.awaited
             or 0 <= first.consumer_epoch < self.epoch
             or (self.origin.keeps and self.acks.may_be_duplicate(keys))
-            or (self._position.filter is not NO_FILTER and min(keys) <= self._position.filter.key)
+            or (self._position.filter is not NO_FILTER and keys[0] <= self._position.filter.key)
             or is_dead(first.redelivery_count, self.settings.dead_letter_policy)
             or (rows := self.opener.open_run(run, keys)) is None
         ):
@@ -249,10 +249,9 @@ class ConsumerCore(Settlement):
         queued = UnbatchedRun(self.origin, first.redelivery_count, size)
         self._position.last_queued = (queued, rows[-1])
         self.flow.note_place(keys[-1])
-        self.flow.arrived_last = max(self.flow.arrived_last, max(keys))
         queued.releases = dict(self.flow.arrived(len(keys), size, len(keys)))
         if self._tracks_in_hand:
-            self.unsettled.delivered(keys)
+            self.unsettled.delivered(first.ledger_id, run.entry_ids)
         self.queue.add(queued, rows)
         return True
 
@@ -294,7 +293,7 @@ class ConsumerCore(Settlement):
                 self.acks.acknowledge_keys(entry.chunk_ids or [key], now)
             return
         if self._tracks_in_hand:
-            self.unsettled.delivered((key,))
+            self.unsettled.delivered(frame.ledger_id, (frame.entry_id,))
         if self.opener.whole:
             self._queue_entry(entry, wanted, opened.permits)
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from geminga.consumer.chunks import ChunkAssembler
@@ -99,21 +100,16 @@ class EntryOpener:
             if together is None:
                 return None
             metadata, merged = together
-            if merged.encryption_keys or merged.compression:
-                try:
-                    payloads = [self._open_single(*each) for each in zip(metadata, payloads, strict=True)]
-                except (CryptoError, InvalidEntry):
-                    return None
+            try:
+                if merged.encryption_keys:
+                    if self._decryptor is None:
+                        return None
+                    payloads = list(map(self._decryptor, metadata, payloads))
+                if merged.compression:
+                    payloads = list(map(open_payload, metadata, payloads, repeat(self._bytes_max)))
+            except (CryptoError, InvalidEntry):
+                return None
         return list(zip(range(len(payloads)), keys, metadata, payloads, strict=True))
-
-    def _open_single(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
-        """Return the decrypted and decompressed payload. Raises `CryptoError` or `InvalidEntry`."""
-        if metadata.encryption_keys:
-            plain = self._decrypt(metadata, payload)
-            if plain is None:
-                raise CryptoError("the message is delivered encrypted")
-            payload = plain
-        return open_payload(metadata, payload, self._bytes_max)
 
     def _pass_whole(self, frame: MessageFrame, opened: OpenedFrame) -> bool:
         """Pass on an entry that its reader will check and decode; return False if it must be opened here."""

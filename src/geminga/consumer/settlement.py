@@ -96,23 +96,16 @@ class Settlement:
         self.counted.acknowledged += len(indexes)
         self.unsettled.settled(self.acks.acknowledge_indexes(key, size, indexes, now))
 
-    def acknowledge_through(self, message: Message[Any], now: float) -> None:
-        """Acknowledge cumulatively."""
+    def acknowledge_through(self, messages: Sequence[Message[Any]], now: float) -> None:
+        """Acknowledge cumulatively, through the last of messages of one origin, in any order."""
+        message = max(messages, key=Message.message_id)
         entry, index = place_of(message)
         if entry.origin is not self.origin:
             self.acknowledge_id_through(message.message_id(), now)
             return
-        self.counted.acknowledged += 1
+        self.counted.acknowledged += len(messages)
         done = self.acks.acknowledge_through(key_of(message), index, entry.acks, now)
         self.unsettled.settled_through(done)
-
-    def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
-        """Acknowledge cumulatively up to and including a whole entry."""
-        if entry.origin.cluster != self.origin.cluster:
-            return
-        key = (entry.ledger_id, entry.entry_id)
-        self.counted.acknowledged += 1
-        self.unsettled.settled_through(self.acks.acknowledge_through(key, -1, None, now))
 
     def acknowledge_id_through(self, message_id: MessageId, now: float) -> None:
         """Acknowledge cumulatively by id."""

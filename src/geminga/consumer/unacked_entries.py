@@ -19,8 +19,10 @@ from geminga.consumer.rewind import Rewind
 from geminga.consumer.statistics import ConsumerCounters
 
 IN_HAND_MAX = 100_000
-"""Maximum entries known to be in hand: an application that never acknowledges must not fill the memory. A
-drain waits for these only."""
+"""Entries in hand from which on no further ones are noted: an application that never acknowledges must not
+fill the memory. A drain waits for these only."""
+ARRIVED_MAX = 1000
+"""Maximum runs of entries that are kept as runs."""
 _GRID_SECONDS_MAX = 0.1
 
 
@@ -30,25 +32,37 @@ class UnackedEntries:
     ``ack_timeout_seconds`` 0: no time-out.
     """
 
-    __slots__ = ("_newest", "ack_timeout", "in_hand", "negative_acks", "rewind")
+    __slots__ = ("_arrived", "_in_hand", "_newest", "ack_timeout", "negative_acks", "rewind")
 
     def __init__(
         self, ack_timeout_seconds: float, tick_seconds: float, counted: ConsumerCounters | None = None
     ) -> None:
         self.ack_timeout = AckTimeout(ack_timeout_seconds, tick_seconds, counted)
         self.negative_acks = NegativeAcks()
-        self.in_hand: dict[EntryKey, None] = {}
+        self._in_hand: dict[EntryKey, None] = {}
+        self._arrived: deque[tuple[int, Sequence[int]]] = deque()
+        """Ledger id and entry ids of arrived entries that are not in `_in_hand` yet: a cumulative
+        acknowledgement removes those that arrived together at once."""
         self.rewind = Rewind()
         self._newest: EntryKey | None = None
 
-    def delivered(self, keys: Sequence[EntryKey]) -> None:
-        """Add entries that go to the queue."""
-        newest = max(keys)
+    def delivered(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        """Add entries that go to the queue, in order."""
+        newest = ledger_id, entry_ids[-1]
         if self._newest is None or newest > self._newest:
             self._newest = newest
-        room = IN_HAND_MAX - len(self.in_hand)
-        if room > 0:
-            self.in_hand.update(dict.fromkeys(keys[:room]))
+        self._arrived.append((ledger_id, entry_ids))
+        if len(self._arrived) > ARRIVED_MAX:
+            _ = self.in_hand
+
+    @property
+    def in_hand(self) -> dict[EntryKey, None]:
+        """The entries in hand, in the order of their arrival."""
+        while self._arrived:
+            ledger_id, entry_ids = self._arrived.popleft()
+            if len(self._in_hand) < IN_HAND_MAX:
+                self._in_hand.update(dict.fromkeys(zip(repeat(ledger_id), entry_ids)))
+        return self._in_hand
 
     def settled(self, keys: Sequence[EntryKey]) -> None:
         """Remove completely acknowledged entries."""
@@ -66,9 +80,11 @@ class UnackedEntries:
         self.ack_timeout.settled_through(key)
         if self.rewind.awaited:
             self.rewind.settled_through(key)
-        covered = list(takewhile(lambda known: known <= key, self.in_hand))
-        for known in covered:
-            del self.in_hand[known]
+        arrived = self._arrived
+        while arrived and (arrived[0][0], arrived[0][1][-1]) <= key:
+            arrived.popleft()
+        covered = list(takewhile(key.__ge__, self.in_hand))
+        deque(map(self.in_hand.pop, covered), maxlen=0)
 
     def refused(self, keys: Sequence[EntryKey], delay_seconds: float, now: float) -> None:
         """Redeliver entries after the delay."""
@@ -101,7 +117,8 @@ class UnackedEntries:
         self._forget()
 
     def _forget(self) -> None:
-        self.in_hand.clear()
+        self._in_hand.clear()
+        self._arrived.clear()
         self.negative_acks.clear()
         self.ack_timeout.clear()
 

@@ -34,7 +34,7 @@ _CRC_START: Final = 6
 class MessageRun(Frame):
     """MESSAGEs of one consumer with entries of one ledger and without an ack set. ``type`` is MESSAGE.
 
-    The fields are those of ``first``; ``entry_ids`` is a column. The entries are the bytes of ``data`` from
+    The fields are those of ``first``; ``entry_ids`` never fall. The entries are the bytes of ``data`` from
     a start to an end, and begin with a magic number, the checksum, and the size of the metadata.
     """
 
@@ -42,7 +42,9 @@ class MessageRun(Frame):
 
     type = MessageFrame.type
 
-    def __init__(self, first: MessageFrame, entry_ids: list[int], data: bytes, *columns: list[int]) -> None:
+    def __init__(
+        self, first: MessageFrame, entry_ids: Sequence[int], data: bytes, *columns: list[int]
+    ) -> None:
         """``columns``: starts, ends, checksums, and sizes of the metadata."""
         self.first, self.entry_ids, self.entry, self._data = first, entry_ids, None, data
         self._starts, self._ends, self._checksums, self._sizes = columns
@@ -206,20 +208,20 @@ def read_message_run(
     return MessageRun(first, ids, data, starts, [*[s - before for s in starts[1:]], at], checksums, sizes), at
 
 
-def _entry_ids(numbers: list[bytes]) -> list[int]:
-    """Return the entry ids in ``numbers``, up to the first invalid one; the very first is valid."""
+def _entry_ids(numbers: list[bytes]) -> Sequence[int]:
+    """Return the entry ids in ``numbers``, up to one that is invalid or falls; the very first is valid."""
     if not numbers:
         return []
     first, _ = read_varint(numbers[0], 0)
     if first + len(numbers) <= 1 << 63 and numbers == varints(first, len(numbers)):
-        return list(range(first, first + len(numbers)))
+        return range(first, first + len(numbers))
     ids = [first]
     for number in numbers[1:]:
         try:
             entry_id, behind = read_varint(number, 0)
         except (IndexError, ValueError):
             break
-        if behind != len(number) or entry_id >> 63:
+        if behind != len(number) or entry_id >> 63 or entry_id < ids[-1]:
             break
         ids.append(entry_id)
     return ids

@@ -310,7 +310,7 @@ class PersistentSubscription:
         whole: list[tuple[int, int]] = []
         try:
             for message_id in ids:
-                key = to_signed(message_id.ledgerId), to_signed(message_id.entryId)
+                key = message_id.ledgerId, message_id.entryId  # not signed: -1 names no entry
                 words = message_id.ack_set
                 if not words:
                     whole.append(key)
