@@ -280,6 +280,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("seeds", blocks, ids=[f"{block.start}-{block.stop - 1}" for block in blocks])
 
 
+@pytest.fixture(scope="module")
+def broker(pulsar_module_broker):
+    """An embedded broker in memory that the tests of a module share."""
+    return pulsar_module_broker
+
+
 @pytest.fixture
 def part(pytestconfig):
     """A function that returns one in ``each`` values in order, drawn by the rotation; or all."""

@@ -122,9 +122,6 @@ def test_signs(value):
     assert to_signed(to_unsigned(value)) == value
 
 
-# --- topic names ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "full", "partition"),
     [

@@ -8,11 +8,11 @@ import pytest
 from geminga.broker import batch_rewrite
 from geminga.broker.batch_rewrite import STEP_MESSAGES, OpenedBatch, opened, rebatched
 from geminga.broker.cooperative import at_once
-from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.varint import varint
 from tests.broker.batch_model import Keyed, open_batch
+from tests.support.entries import batch_entry, framed, in_batch
 
 CODECS = (pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY)
 
@@ -33,17 +33,11 @@ def message(random: Random, size: int | None = None) -> bytes:
         single.sequence_id = random.randrange(1 << 20)
     if random.random() < 0.1:
         single.null_value = True
-    data = single.SerializeToString()
-    return len(data).to_bytes(4, "big") + data + random.randbytes(single.payload_size)
+    return framed(single.SerializeToString(), random.randbytes(single.payload_size))
 
 
 def entry_of(messages: list[bytes], *, count: int | None = None, compression: Any = pb.NONE) -> bytes:
-    body = b"".join(messages)
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, compression=compression,
-        num_messages_in_batch=len(messages) if count is None else count, uncompressed_size=len(body),
-    )  # fmt: skip
-    return build_entry(metadata.SerializeToString(), compress(compression, body))
+    return batch_entry(messages, compression, num_messages_in_batch=len(messages) if count is None else count)
 
 
 def messages_of(batch: OpenedBatch) -> list[Keyed | None]:
@@ -84,9 +78,7 @@ def test_messages_whose_metadata_end_with_a_size_need_no_protobuf(monkeypatch):
     monkeypatch.setattr(batch_rewrite, "parse", None)
     for size in (1, 127, 128, 16_383):
         for fields in ({}, {"sequence_id": 7}, {"event_time": 3}):
-            single = pb.SingleMessageMetadata(partition_key="k", payload_size=size, **fields)
-            data = single.SerializeToString()
-            entry = entry_of([len(data).to_bytes(4, "big") + data + bytes(size)] * 3)
+            entry = entry_of([in_batch(bytes(size), partition_key="k", **fields)] * 3)
             assert check(entry)
             left = at_once(rebatched(entry, 0b100))
             assert check(left)
@@ -129,8 +121,7 @@ def test_fields_may_come_in_any_order_and_more_than_once():
                 fields.insert(0, varint(0x18) + varint(7))
             if random.random() < 0.5:
                 fields.insert(0, b"\x12\x01k")
-            data = b"".join(fields)
-            messages.append(len(data).to_bytes(4, "big") + data + bytes(size))
+            messages.append(framed(b"".join(fields), bytes(size)))
         assert check(entry_of(messages))
 
 

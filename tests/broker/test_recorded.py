@@ -18,10 +18,9 @@ import pytest
 from geminga.ids import to_signed
 from geminga.wire.frames import Frame, FrameDecoder, MessageFrame, ReceiptFrame, SendFrame
 from geminga.wire.metadata import peek_entry
-from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import Command
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "frames.jsonl"
-Command = pb.BaseCommand
 FROM_CLIENT = "client_to_broker"
 
 CASES = [

@@ -111,8 +111,7 @@ class Play:
     def _callback(self, number: int) -> Callable[[Result, Any], None]:
         return lambda result, message_id: self.results.append((number, result, message_id))
 
-    # --- the auditor ------------------------------------------------------------------------------
-
+    # --- the auditor ---
     def audit(self, found: list[bytes]) -> None:
         """``found``: payloads in the order of an independent reader."""
         told = [number for number, _, _ in self.results]

@@ -228,27 +228,6 @@ def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(pulsar_broker, p
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
-def test_a_table_that_another_consumer_received_is_acknowledged_here(
-    pulsar_broker, pulsar_client, pulsar_topic
-):
-    consumer = pulsar_client.subscribe(pulsar_topic, "s")
-    publish(pulsar_client, pulsar_topic, 1)
-    table = consumer.receive_table(timeout_millis=30_000)
-    consumer.close()
-    again = pulsar_client.subscribe(pulsar_topic, "s", receiver_queue_size=0)
-    again.acknowledge_table(table)
-    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-
-
-def test_a_table_that_cannot_be_made_costs_no_message(pulsar_client, pulsar_topic):
-    consumer = pulsar_client.subscribe(pulsar_topic, "s")
-    values = publish(pulsar_client, pulsar_topic, 10)
-    with pytest.raises(geminga.PulsarException):
-        consumer.receive_table(columns=["nothing"], timeout_millis=30_000)
-    table, _ = collect(consumer, 10)
-    assert table.column("value").to_pylist() == values
-
-
 @pytest.mark.parametrize("table", [False, True])
 def test_messages_that_a_broken_codec_cannot_read_are_redelivered(monkeypatch, table):
     refused = threading.Event()

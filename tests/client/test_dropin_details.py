@@ -46,9 +46,7 @@ def ours(p: Any) -> bool:
     return bool(p.__name__ == "geminga")
 
 
-# --- the same --------------------------------------------------------------------------------------
-
-
+# --- the same ---
 def test_a_router_sees_the_message(p, pulsar_broker, client, pulsar_topic):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     seen: dict[str, Any] = {}
@@ -277,9 +275,7 @@ def test_avro_gets_plain_values(p):
     assert codec.encode_dict({"x": [Kind.a], "y": {"z": 1}}) == {"x": ["a"], "y": {"z": 1}}
 
 
-# --- not the same ------------------------------------------------------------------------------------
-
-
+# --- not the same ---
 def test_closing_twice(p, pulsar_broker, pulsar_topic):
     client = connect(p, pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)

@@ -3,7 +3,7 @@ from collections import deque
 from typing import Any
 
 import pytest
-from waiting import eventually
+from waiting import eventually, join_threads
 
 from geminga.client.listener import MESSAGES_PER_TURN, ListenerRunner, ListenerThreads
 from geminga.errors import AlreadyClosed, ConnectError
@@ -162,9 +162,7 @@ def test_closing_does_not_wait_long_for_a_call_that_does_not_end():
     threads.close(0.01)
     assert [thread.is_alive() for thread in held] == [True, True]
     go.set()
-    for thread in held:
-        thread.join(60)
-        assert not thread.is_alive()
+    join_threads(*held)
 
 
 def test_a_listener_may_end_its_own_threads(threads):

@@ -1,5 +1,5 @@
 import pytest
-from singles import encode_single_metadata
+from entries import encode_single_metadata
 
 from geminga import Message, MessageBatch, MessageId
 from geminga.errors import CorruptPayload

@@ -127,9 +127,7 @@ def test_listener(pulsar_client, pulsar_topic):
     assert seen == [b"0", b"1", b"2"]
 
 
-# --- from a time, several topics, tables ----------------------------------------------------------------
-
-
+# --- from a time, several topics, tables ---
 def moments(client: Any, topic: str, count: int = 6) -> list[int]:
     """Publish ``count`` messages a few milliseconds apart; return their publish times."""
     with client.create_producer(topic) as producer:

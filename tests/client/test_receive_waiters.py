@@ -1,8 +1,7 @@
 import asyncio
-import threading
 
 import pytest
-from waiting import eventually_async, loop_turns
+from waiting import eventually_async, loop_turns, start_thread
 
 from geminga.client.receive_waiters import ReceiveWaiters
 from geminga.client.waiter import Waiter
@@ -66,8 +65,7 @@ async def test_a_wait_returns_false_at_its_timeout():
 async def test_threads_and_tasks_share_one_wait_queue():
     queue, receive_waiters = made()
     results: list[bool] = []
-    thread = threading.Thread(target=lambda: results.append(receive_waiters.wait_here(10, lambda: None)))
-    thread.start()
+    thread = start_thread(lambda: results.append(receive_waiters.wait_here(10, lambda: None)))
     await eventually_async(lambda: len(receive_waiters))
     task = asyncio.create_task(receive_waiters.wait(None))
     await turns()

@@ -11,7 +11,6 @@ import geminga.asyncio
 from geminga.errors import (
     AlreadyClosed,
     AuthorizationError,
-    InvalidUrl,
     ProducerBusy,
 )
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -65,12 +64,6 @@ def test_errors_of_the_broker_are_raised_with_its_message(client, broker):
     broker.answers[Type.LOOKUP] = deny
     with pytest.raises(AuthorizationError, match="denied"):
         client.create_producer("t")
-
-
-@pytest.mark.parametrize("url", ["localhost:6650", "http://localhost:8080/x", "", "pulsar://h:0"])
-def test_wrong_urls(url):
-    with pytest.raises(InvalidUrl):
-        geminga.Client(url)
 
 
 def test_service_info(client, broker):

@@ -85,8 +85,7 @@ class World:
         self.over = False
         self.scheduler.at_idle.append(self.nobody_sleeps)
 
-    # --- the play ---------------------------------------------------------------------------------
-
+    # --- the play ---
     def play(self) -> None:
         # The seed decides the whole run, with the names of consumers and the jitter of reconnects.
         numbers = SimpleNamespace(Random=lambda: random.Random(self.seed))
@@ -188,8 +187,7 @@ class World:
     def nap(self, *choices: float) -> None:
         self.scheduler.pass_time(self.numbers.choice(choices))
 
-    # --- sending ----------------------------------------------------------------------------------
-
+    # --- sending ---
     def create_producer(self) -> Any:
         r = self.numbers
         batching = r.random() < 0.5
@@ -247,8 +245,7 @@ class World:
 
         return done
 
-    # --- receiving --------------------------------------------------------------------------------
-
+    # --- receiving ---
     def subscribe(self, name: str, listens: bool) -> Any:
         r = self.numbers
         return self.client.subscribe(
@@ -324,8 +321,7 @@ class World:
             consumer.resume_message_listener()
             self.nap(0.0, 0.01, 0.1)
 
-    # --- reading and viewing ----------------------------------------------------------------------
-
+    # --- reading and viewing ---
     def follow(self, number: int) -> None:
         reader = self.client.create_reader(
             TOPIC, MessageId.earliest, receiver_queue_size=self.numbers.choice([1, 10])
@@ -362,8 +358,7 @@ class World:
                 self.scheduler.pass_time(r.uniform(0, 0.5))
                 self.network.refuses = False
 
-    # --- the auditor ------------------------------------------------------------------------------
-
+    # --- the auditor ---
     def nobody_sleeps(self) -> None:
         """Check, while no thread can run, that no receiver waits with a message in its queue."""
         for consumer in self.consumers:
@@ -436,8 +431,7 @@ class World:
                 # The value at the time that the listener was added, and every later change.
                 assert told == of_key[key][-len(told) :], f"a listener heard {key} otherwise: {told}"
 
-    # --- the end ----------------------------------------------------------------------------------
-
+    # --- the end ---
     def end(self) -> None:
         r = self.numbers
         self.over = True

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import start_thread
 
 import geminga
 from geminga import AlreadyClosed, ConsumerType, InitialPosition, Result
@@ -22,9 +23,7 @@ def together(works: list[Callable[[], None]]) -> list[threading.Thread]:
         start.wait(60)
         work()
 
-    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(run, work) for work in works]
     return threads
 
 

@@ -136,8 +136,7 @@ class Scheduler:
         self._sleeping: list[Actor] = []
         self._actors = {threading.get_ident(): self.main}
 
-    # --- actors -----------------------------------------------------------------------------------
-
+    # --- actors ---
     def _actor(self, name: str) -> Actor:
         actor = Actor(f"{name}#{next(self._names)}", self.numbers.random())
         actor.may_stop = self.numbers.random() < 0.6
@@ -165,8 +164,7 @@ class Scheduler:
                 return actor.done
         return True
 
-    # --- switching: with the baton ----------------------------------------------------------------
-
+    # --- switching: with the baton ---
     def pause(self) -> None:
         """Let another thread run if one can, after this thread has woken one."""
         if len(self._runnable) > 1:
@@ -282,8 +280,7 @@ class Scheduler:
             said.append(f"  {actor.name}: {' > '.join(p for p in places if 'virtual' not in p)[-400:]}")
         return "\n".join(said)
 
-    # --- stopping threads between instructions ----------------------------------------------------
-
+    # --- stopping threads between instructions ---
     def _schedule_stop(self, actor: Actor) -> None:
         if self.density > 0:
             actor.steps_left = int(self.numbers.expovariate(self.density)) + 1
@@ -338,8 +335,7 @@ class Scheduler:
                 self._pass_on()
                 self._check()
 
-    # --- threads ----------------------------------------------------------------------------------
-
+    # --- threads ---
     def spawn(self, name: str, target: Callable[[], object]) -> Actor:
         thread = self.make_thread(target=target, name=name)
         thread.start()

@@ -132,9 +132,6 @@ def test_ids_of_partitions_and_chunks():
     assert entry.message_id(-1).first_chunk == MessageId(3, 5, 6)
 
 
-# --- acknowledgement state ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("acked", "size", "words"),
     [

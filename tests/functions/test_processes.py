@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from waiting import eventually, start_thread
 
 import geminga
 from geminga.functions import FunctionSettings
@@ -73,8 +73,7 @@ def test_killed_processes_keep_their_guarantee(
             producer.flush()
             time.sleep(0.01)
 
-    thread = threading.Thread(target=produce)
-    thread.start()
+    thread = start_thread(produce)
 
     def take(wanted: int, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -118,8 +117,7 @@ def test_a_process_that_dies_is_started_again(pulsar_broker, pulsar_client, puls
     producer = pulsar_client.create_producer(pulsar_topic)
     said: list[str] = []
     stop = threading.Event()
-    thread = threading.Thread(target=supervise, args=(settings, said.append, stop))
-    thread.start()
+    thread = start_thread(supervise, settings, said.append, stop)
     try:
         for n in range(20):
             producer.send(str(n).encode())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from waiting import eventually, loop_turns
+from waiting import eventually, loop_turns, start_thread
 
 import geminga
 from geminga.errors import InvalidConfiguration
@@ -449,8 +449,7 @@ def test_moved_partitions_are_processed_effectively_once(place):
             producer.flush()
             done.wait(0.01)
 
-    thread = threading.Thread(target=produce)
-    thread.start()
+    thread = start_thread(produce)
     try:
         first = FunctionRunner(settings).start()
         eventually(lambda: first.metrics.processed > 500)

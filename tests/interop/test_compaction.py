@@ -1,14 +1,12 @@
 """Compaction, the same on both brokers: what ``pulsar-client``'s readers are given, and what admin says."""
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pulsar
 import pytest
 from waiting import eventually
+from web_requests import ask
 
 import geminga
 from geminga.broker.serving.embedded import embedded
@@ -28,16 +26,8 @@ class Admin:
         self.url = url
 
     def call(self, method: str, path: str) -> tuple[int, Any]:
-        request = urllib.request.Request(
-            f"{self.url}/admin/v2/{path}", method=method, headers={"Content-Type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                data = answer.read()
-                return answer.status, json.loads(data) if data else None
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, None
+        found = ask(f"{self.url}/admin/v2/{path}", method)
+        return found.status, found.document if found.status < 400 else None
 
     def compact(self, topic: str) -> None:
         path = f"{topic.replace('://', '/')}/compaction"
@@ -182,11 +172,7 @@ def test_both_brokers_give_the_same_answers_about_compaction(apache_pulsar, ours
         found.append(admin.call("GET", path))
         admin.compact(plain)
         found.append(admin.call("GET", path))
-        request = urllib.request.Request(
-            f"{broker.admin_url}/admin/v2/{parts.replace('://', '/')}/partitions", method="PUT", data=b"2",
-            headers={"Content-Type": "application/json"},
-        )  # fmt: skip
-        urllib.request.urlopen(request, timeout=60).close()
+        ask(f"{broker.admin_url}/admin/v2/{parts.replace('://', '/')}/partitions", "PUT", 2)
         path = f"{parts.replace('://', '/')}/compaction"
         found.append(admin.call("PUT", path)[0])
         found.append(admin.call("GET", path)[0])

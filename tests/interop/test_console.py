@@ -1,16 +1,14 @@
 """``geminga console`` in front of an Apache Pulsar."""
 
-import json
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from waiting import eventually
+from web_requests import ask
 
 import geminga
 from geminga import ConsumerType
@@ -34,13 +32,8 @@ class Console:
         self.url = line.rpartition(" ")[2].strip().rstrip("/")
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, Any]:
-        request = urllib.request.Request(self.url + path, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as answer:
-                return answer.status, json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read() or b"null")
+        found = ask(self.url + path, method)
+        return found.status, found.document
 
     def get(self, path: str) -> Any:
         status, found = self.ask(path)

@@ -22,12 +22,6 @@ Tool = Callable[..., str]
 Topic = Callable[[str], str]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with geminga.embedded(tmp_path_factory.mktemp("store")) as running:
-        yield running
-
-
 @pytest.fixture
 def tool(broker, pulsar_home):
     def run(name: str, *arguments: str) -> str:

@@ -256,9 +256,7 @@ def test_a_sink_whose_deduplication_state_is_lost_writes_no_row_twice(
     assert sorted(row[0] for row in topic.batch() if row[0] >= 0) == list(range(70))
 
 
-# --- the query's subscription --------------------------------------------------------------------
-
-
+# --- the query's subscription ---
 class Query:
     """A streaming query as Spark drives its source."""
 

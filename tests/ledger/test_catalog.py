@@ -136,7 +136,6 @@ def test_a_file_that_is_no_database_is_detected(tmp_path):
         RealFileSystem().connect(str(path))
 
 
-# --- reading ahead ---
 def bytes_read() -> int:
     """Return how many bytes this process has read from files so far."""
     counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())

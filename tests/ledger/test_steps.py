@@ -73,7 +73,6 @@ def check(store: FileStore, ledgers: list[int]) -> None:
         assert store.keys.get(f"key\0{number:06}") == StoredValue(b"base", (b"delta",))
 
 
-# --- the helpers ---
 def test_callbacks_are_run_in_order_a_few_at_a_time():
     seen: list[object] = []
 
@@ -102,7 +101,6 @@ def test_items_are_split_into_parts(count):
         assert all(0 < before - after <= AT_ONCE for before, after in pairwise(sizes))
 
 
-# --- the store ---
 def test_a_groups_callbacks_are_run_in_steps(open_store):
     """Callbacks run in the order of the writes, while others are written; `is_writing` stays True."""
     store, ran = open_store(), list[int]()

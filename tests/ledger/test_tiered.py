@@ -3,13 +3,13 @@
 import contextlib
 import errno
 import random
-import struct
 import subprocess
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
 import pytest
+from entries import batch_entry, in_batch
 
 from geminga.errors import LedgerNotFound, StoreError
 from geminga.ledger import claim_file as claims
@@ -33,8 +33,6 @@ from geminga.offload import manifest
 from geminga.offload.file import LedgerFile
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.storage import folder_of
-from geminga.wire.metadata import build_entry
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 
 TOPIC = "persistent://public/default/flights"
@@ -43,15 +41,8 @@ SETTINGS = StoreSettings(preallocate_bytes=0, garbage_bytes_min=4096, log_file_b
 
 
 def entry(number: int) -> bytes:
-    value = b"flight %d" % number
-    head = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=number).SerializeToString()
-    metadata = pb.MessageMetadata(
-        producer_name="p",
-        sequence_id=number,
-        publish_time=1_700_000_000_000 + number,
-        num_messages_in_batch=1,
-    )
-    return build_entry(metadata.SerializeToString(), struct.pack(">I", len(head)) + head + value)
+    message = in_batch(b"flight %d" % number, sequence_id=number)
+    return batch_entry([message], sequence_id=number, publish_time=1_700_000_000_000 + number)
 
 
 class Clock:
@@ -113,6 +104,13 @@ def fill(store: TieredStore, ledgers: int = 2, entries: int = 5) -> dict[int, li
     return kept
 
 
+def filled() -> tuple[SimulatedDisk, TieredStore, dict[int, list[bytes]]]:
+    """Return a disk with a store on it, and the entries of its two ledgers."""
+    disk = SimulatedDisk()
+    store = open_store(FaultyFileSystem(disk))
+    return disk, store, fill(store)
+
+
 def offload(store: TieredStore, ledger_id: int, *, drop: bool = True) -> None:
     reports = Reports()
     store.tier.offload(TOPIC, ledger_id, 1_700_000_000_000, reports, offset=0)
@@ -156,9 +154,7 @@ def check_tier(store: TieredStore, disk: SimulatedDisk) -> None:
 
 
 def test_reads_work_before_and_after_local_entries_are_deleted():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
+    disk, store, kept = filled()
     first, second = kept
     offload(store, first, drop=False)
     assert read(store, first) == kept[first]
@@ -290,9 +286,7 @@ def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files():
 
 
 def test_a_ledger_with_a_damaged_file_keeps_its_local_entries():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
+    disk, store, kept = filled()
     first = min(kept)
     for harm in ("cut", "flip", "gone", "longer"):
         offload(store, first, drop=False)
@@ -378,9 +372,7 @@ def test_a_ledger_deleted_during_its_offload_leaves_no_files():
 
 
 def test_a_check_reports_offloaded_ledgers_and_damaged_files():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
+    disk, store, kept = filled()
     for ledger_id in kept:
         offload(store, ledger_id)
     files = [each.file for each in store.tier.offloaded(TOPIC)]
@@ -406,9 +398,7 @@ def test_a_check_reports_offloaded_ledgers_and_damaged_files():
 
 
 def test_a_record_lost_to_damage_is_restored_from_the_manifest():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
+    disk, store, kept = filled()
     store.keys.put(f"topic/{TOPIC}", b"{}")
     for ledger_id in kept:
         offload(store, ledger_id)
@@ -434,9 +424,7 @@ def test_a_record_lost_to_damage_is_restored_from_the_manifest():
 
 
 def test_wrong_bytes_are_read_again_before_they_are_given_up(monkeypatch):
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
+    disk, store, kept = filled()
     first = min(kept)
     offload(store, first)
     now = 100.0
@@ -482,9 +470,7 @@ class Away:
 
 
 def test_the_only_copy_is_not_given_up_when_it_cannot_be_read():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
+    _disk, store, kept = filled()
     first = min(kept)
     offload(store, first, drop=False)
     Away(store, [False, True])
@@ -501,9 +487,7 @@ def test_the_only_copy_is_not_given_up_when_it_cannot_be_read():
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_file_needed_for_damaged_local_entries_is_read_and_kept(is_known):
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
+    disk, store, kept = filled()
     first = min(kept)
     offload(store, first, drop=False)
     position = position_of(store, first, 2)
@@ -644,9 +628,7 @@ def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted():
 
 
 def test_a_ledger_whose_record_is_lost_stays_in_the_manifest_until_repaired():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
+    disk, store, kept = filled()
     store.keys.put(f"topic/{TOPIC}", b"{}")
     first, second = kept
     offload(store, first)

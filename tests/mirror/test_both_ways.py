@@ -74,9 +74,6 @@ def arrived(running: Mirror, messages: int) -> None:
     eventually(lambda: running.status().messages >= messages)
 
 
-# --- echoes -----------------------------------------------------------------------------------------------
-
-
 def test_acknowledgements_in_one_cluster_are_mirrored_to_the_other(sides):
     one, other = sides
     subscribe(one)
@@ -143,9 +140,6 @@ def test_ack_holes_that_close_while_mirrors_run_are_mirrored(sides):
             take(other, count=backlog(other), but=left_over)
             has_left(one, len(left_over))
             assert waiting(one) == list(left_over)
-
-
-# --- rewinds ----------------------------------------------------------------------------------------------
 
 
 def rewind(broker: Any, place: Any = geminga.MessageId.earliest) -> None:

@@ -60,9 +60,7 @@ def fill(
     producer.close()
 
 
-# --- messages -----------------------------------------------------------------------------------------
-
-
+# --- messages ---
 def test_entries_of_every_compression_are_copied(two):
     ways = [(one, batch) for one in geminga.CompressionType for batch in (0, 7)]
     for compression, batch in ways:
@@ -145,9 +143,7 @@ def test_topics_of_several_namespaces(two):
     assert there.topics.list("us/shop") == ["persistent://us/shop/orders"]
 
 
-# --- schemas -------------------------------------------------------------------------------------------
-
-
+# --- schemas ---
 def _record(*names: str) -> Any:
     from geminga.schema import Integer, Record
 
@@ -217,9 +213,7 @@ def test_schemas_of_a_recreated_topic_are_copied_again(two):
     assert ['"b"' in str(data) for data in there] == [False, True]
 
 
-# --- subscriptions ---------------------------------------------------------------------------------------
-
-
+# --- subscriptions ---
 def test_subscriptions_keep_their_positions(two):
     shared = geminga.ConsumerType.Shared
     made = {
@@ -318,9 +312,7 @@ def test_acknowledgements_in_the_target_are_kept(two):
     assert left(two.brokers[1], "t", "s") == [b"7", b"8", b"9"]
 
 
-# --- going on ----------------------------------------------------------------------------------------------
-
-
+# --- going on ---
 def test_messages_of_target_producers_stay_in_the_backlog(two):
     """Source positions say nothing about entries that never existed."""
     consumer = two.source.subscribe("t", "s")
@@ -417,9 +409,7 @@ def test_one_cluster_by_two_addresses(two):
     assert two.source_admin.topics.properties("t") == {}
 
 
-# --- both ways ----------------------------------------------------------------------------------------------
-
-
+# --- both ways ---
 def test_a_topic_goes_and_comes_back(two):
     fill(two.source, "t", 3)
     with mirror(*two.brokers) as running:
@@ -486,9 +476,7 @@ def test_a_second_mirror_of_the_same_name_waits(two):
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-# --- what is in the way -----------------------------------------------------------------------------------
-
-
+# --- what is in the way ---
 def test_a_partitioned_topic_is_not_copied_to_one_without_partitions(two):
     two.source_admin.topics.create("t", partitions=2)
     two.target_admin.topics.create("t")

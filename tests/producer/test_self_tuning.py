@@ -144,9 +144,7 @@ def test_a_batch_never_gets_more_messages_than_permits(permits, count, seconds, 
         assert tuning.messages_max >= permits // 2
 
 
-# --- through the core ------------------------------------------------------------------------------
-
-
+# --- through the core ---
 class World:
     """A producer that tunes itself; receipts come ``round_trip`` after each entry."""
 

@@ -37,12 +37,6 @@ def broker():
 
 
 @pytest.fixture
-def client(broker):
-    with Client(broker.service_url) as made:
-        yield made
-
-
-@pytest.fixture
 def topic(request):
     return request.node.name.replace("[", "-").replace("]", "")
 

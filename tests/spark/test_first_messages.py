@@ -21,16 +21,8 @@ from geminga.spark.offsets import Checkpoint, Offset
 
 @pytest.fixture(scope="module")
 def broker():
-    with embedded(ledger_entries_max=10) as running:
-        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
-        admin(running.admin_url, "POST", "namespaces/public/default/retention", nothing)
+    with embedded(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0) as running:
         yield running
-
-
-@pytest.fixture
-def client(broker):
-    with broker.client() as found:
-        yield found
 
 
 def trim(broker: EmbeddedBroker, topic: str) -> None:
@@ -93,8 +85,6 @@ def test_messages_deleted_before_a_partitions_first_turn_are_a_loss(broker, clie
         rows += query.batch()
     assert sorted(rows) == sorted([*numbers(1100, 25), *numbers(5, 20)])
 
-
-# --- over lists ----------------------------------------------------------------------------------
 
 A, B = (TOPIC, 0), (TOPIC, 1)
 

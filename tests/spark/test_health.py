@@ -31,12 +31,6 @@ from geminga.spark.releases import arrow_schema
 from tests.support.certificates import Authority
 
 
-@pytest.fixture(scope="module")
-def broker():
-    with geminga.embedded() as broker:
-        yield broker
-
-
 def options(broker: geminga.EmbeddedBroker, **more: str) -> StatsOptions:
     return StatsOptions.of({"path": "public/default", "admin.url": broker.admin_url, **more})
 

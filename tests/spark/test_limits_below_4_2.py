@@ -16,12 +16,6 @@ pytestmark = pytest.mark.usefixtures("older_release")
 TOPIC = "persistent://public/default/t"
 
 
-@pytest.fixture
-def client(pulsar_broker):
-    with pulsar_broker.client() as found:
-        yield found
-
-
 def write_log(folder: Path, number: int, *sources: Any, version: str = "v1") -> None:
     """Write an entry of Spark's offset log, with the lines of other sources around."""
     (folder / "offsets").mkdir(exist_ok=True)

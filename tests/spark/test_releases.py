@@ -17,12 +17,6 @@ from geminga.spark.datasource import PulsarDataSource
 pytestmark = pytest.mark.usefixtures("older_release")
 
 
-@pytest.fixture
-def client(pulsar_broker):
-    with pulsar_broker.client() as found:
-        yield found
-
-
 class OlderQuery(Query):
     """A query whose latest offset is requested before its start; Spark does so unless it restarts one."""
 

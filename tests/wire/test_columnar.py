@@ -61,8 +61,7 @@ def single(payload: bytes = b"", **fields: Any) -> bytes:
     return struct.pack(">I", len(data)) + data + payload
 
 
-# --- encoding: the row codec and protobuf are the judges ------------------------------------------
-
+# --- encoding: the row codec and protobuf are the judges ---
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 ROW = st.fixed_dictionaries(
     {
@@ -255,9 +254,7 @@ def test_input_that_cannot_be_carried_is_refused():
     assert encode_table(pa.table({"value": pa.array([], pa.binary())})) == []
 
 
-# --- decoding ------------------------------------------------------------------------------------
-
-
+# --- decoding ---
 def frames() -> Iterator[dict[str, Any]]:
     if not VECTORS.exists():
         pytest.skip("no recorded frames")

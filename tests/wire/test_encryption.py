@@ -56,8 +56,6 @@ def metadata_of(fields: bytes) -> pb.MessageMetadata:
 
 
 # --- what others encrypted ---
-
-
 def test_recorded_frames_of_java_decrypt(recorded):
     found = []
     for frame in recorded:
@@ -93,8 +91,6 @@ def test_elliptic_curve_keys_as_java_uses_them(number):
 
 
 # --- round trips ---
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 100_000])
 def test_round_trip(name, size):
@@ -149,8 +145,6 @@ def test_metadata_of_a_key_travels_to_its_reader():
 
 
 # --- damage ---
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_flipped_bit_of_payload_tag_vector_and_data_key_fails(name):
     sealed = encryptor(name).seal(b"do not touch")
@@ -221,8 +215,6 @@ def test_a_data_key_of_the_wrong_length_is_refused():
 
 
 # --- vectors and data keys ---
-
-
 def vector_of(fields: bytes) -> bytes:
     return metadata_of(fields).encryption_param
 
@@ -307,8 +299,6 @@ def test_data_keys_are_remembered_up_to_a_limit(monkeypatch):
 
 
 # --- refusals ---
-
-
 def test_unreadable_and_unsupported_keys_are_refused():
     with pytest.raises(CryptoError, match="public key cannot be read"):
         load_public_key(b"no PEM")

@@ -19,9 +19,8 @@ from geminga.ids import MessageId, TopicName
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.records import decode
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
 PASSING = {"delayed", "no-permits", "not-reading", "switching", "key-blocked"}
 """Findings that count as trouble only after some time."""
 TYPES = ("Shared", "Key_Shared", "Exclusive", "Failover")
@@ -42,8 +41,7 @@ class Case:
             self.producer.send(number, self.make_entry(b"x" * 50, **fields))
 
     def subscribe(self, kind: str = "Shared", permits: int = 100, **fields: Any) -> Any:
-        peer = self.harness.peer()
-        peer.subscribe(TOPIC, kind=kind, permits=permits, **fields)
+        peer = self.harness.consumer(TOPIC, kind=kind, permits=permits, **fields)
         return peer
 
     def create(self) -> None:
@@ -271,8 +269,7 @@ def test_a_key_that_waits_for_another_consumer_is_reported(case):
 
 def test_a_key_without_an_owner_is_reported(case):
     ranges = pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=0, end=0)])
-    peer = case.harness.peer()
-    peer.subscribe(
+    case.harness.consumer(
         TOPIC, kind="Key_Shared",
         keySharedMeta={"keySharedMode": pb.STICKY, "hashRanges": list(ranges.hashRanges)},
     )  # fmt: skip
@@ -457,8 +454,7 @@ def test_only_some_of_very_many_consumers_are_reported(harness, kind):
     peer = harness.peer()
     for number in range(CONSUMERS_NAMED_MAX + 20):
         peer.subscribe(f"persistent://public/default/{kind}", kind=kind, consumer_id=number, permits=0)
-    producer = harness.peer()
-    producer.producer(f"persistent://public/default/{kind}")
+    producer = harness.producer(f"persistent://public/default/{kind}")
     producer.publish(1)
     found = harness.actions.cursors.explain(TopicName.parse(f"persistent://public/default/{kind}"), "s")
     assert CONSUMERS_NAMED_MAX <= len(found["findings"]) <= CONSUMERS_NAMED_MAX + 2

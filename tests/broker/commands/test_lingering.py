@@ -10,9 +10,8 @@ from geminga.broker.memory_backpressure import HELD_BY_PENDING
 from geminga.wire.frames import encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.commands.test_session import acks, all_turns, backlog_of, delivered, encoded
+from tests.broker.conftest import TOPIC, Command
 
-Command = pb.BaseCommand
-TOPIC = "persistent://public/default/t"
 PINGS = encode_command(Command(type=Command.PING, ping=pb.CommandPing())) * 50
 """More than a turn has time for, with a slow clock."""
 ENTRY = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 100
@@ -52,8 +51,7 @@ def answer_behind(harness: Any, peer: Any, gone: Any) -> Any:
     slices(harness)
     assert not peer.frames
     gone.session.release(HELD_BY_PENDING)
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     harness.poll()
     assert not harness.gone
     return peer.pop()
@@ -214,8 +212,7 @@ def test_the_last_connected_consumer_may_unsubscribe(harness):
     slices(harness)
     assert other.pop().type == Command.SUCCESS
     gone.session.release(HELD_BY_PENDING)
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     harness.poll()
     assert not harness.broker.topics.in_memory_now()[0].subscriptions
     assert not any(harness.broker.scheduler.failures.values())
@@ -261,8 +258,7 @@ def test_the_end_of_the_broker_answers_clients_waiting_for_a_subscription(harnes
 
 
 def test_very_many_waiting_clients_are_answered_in_turns(harness):
-    holder = harness.peer()
-    holder.subscribe(TOPIC)
+    holder = harness.consumer(TOPIC)
     holder.answers_pings = False
     peers = [harness.peer() for _ in range(200)]
     for peer in peers:
@@ -272,6 +268,5 @@ def test_very_many_waiting_clients_are_answered_in_turns(harness):
     holder.send_bytes(encoded("pong"))
     told = sum(bool(peer.frames) for peer in peers)
     assert told < 100
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     assert {peer.pop().command.error.error for peer in peers} == {pb.ConsumerBusy}

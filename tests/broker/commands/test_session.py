@@ -13,9 +13,7 @@ from geminga.errors import StoreStopped
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.frames import encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
+from tests.broker.conftest import TOPIC, Command
 
 # What the broker takes from a client, and nothing else. The rest of the 58 types closes the connection.
 FROM_CLIENTS = {
@@ -260,8 +258,7 @@ def test_bytes_may_come_one_at_a_time(harness):
 
 def test_publishing_is_paused_while_the_store_is_behind(harness):
     harness.broker.backpressure.pending_bytes_per_peer_max = 1000
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.auto_poll = False
     entry = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 100
     for sequence_id in range(10):
@@ -289,8 +286,7 @@ def test_the_pending_bytes_of_all_connections_together_are_limited(harness):
 
 
 def test_pending_bytes_of_a_lost_connection_are_released(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.auto_poll = False
     peer.send(0)
     peer.disconnect()
@@ -301,8 +297,7 @@ def test_pending_bytes_of_a_lost_connection_are_released(harness):
 
 def test_producers_and_consumers_of_a_connection_are_limited(make_harness):
     harness = make_harness(handles_per_connection_max=2)
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.subscribe(TOPIC)
     for body, fields in (("producer", {"producer_id": 9}), ("subscribe", {"consumer_id": 9})):
         extra = {"subscription": "s", "subType": 0} if body == "subscribe" else {}
@@ -397,8 +392,7 @@ def acks(ids: list[tuple[int, int]], consumer_id: int = 1) -> bytes:
 
 def delivered(harness: Any, count: int, **fields: Any) -> tuple[Any, list[tuple[int, int]]]:
     """Return a consumer that received ``count`` messages, and their ids. Turns are short from then on."""
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.subscribe(TOPIC, permits=count, **fields)
     peer.publish(count)
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
@@ -429,8 +423,7 @@ def all_turns(harness: Any, peer: Any) -> list[int]:
 @pytest.mark.parametrize("cut", [0, 1])
 def test_acknowledgements_sent_before_a_disconnect_are_kept(harness, kind, cut):
     """In slices as always; meanwhile nothing is delivered to it, and its subscription stays taken."""
-    other = harness.peer()
-    other.producer(TOPIC)
+    other = harness.producer(TOPIC)
     peer, ids = delivered(harness, 600, kind=kind)
     data = acks(ids)
     peer.send_bytes(data[: len(data) // 2 * cut])
@@ -501,8 +494,7 @@ def test_a_subscription_unsubscribed_before_a_disconnect_is_removed(harness):
     peer, ids = delivered(harness, 200)
     peer.send_bytes(acks(ids) + encoded("unsubscribe", consumer_id=1, request_id=5))
     peer.disconnect()
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     assert not harness.broker.topics.find(parse_topic(TOPIC)).subscriptions
 
 
@@ -571,8 +563,7 @@ def test_a_reconnecting_client_subscribes_after_its_old_work_is_done(harness, wh
     holder.send_bytes(pings * 300)
     holder.disconnect()
     claim(other, what)
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     harness.poll()
     assert other.pop().type == CREATED[what]
 

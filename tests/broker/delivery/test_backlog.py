@@ -19,11 +19,9 @@ from hypothesis.stateful import (
 from geminga.broker import entry_counts
 from geminga.broker.delivery.cursor import words_from_bits
 from geminga.broker.delivery.shared import SharedDispatcher
-from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
 SIZES = st.lists(st.sampled_from([1, 1, 2, 5, 70]), min_size=1, max_size=8)
 
 

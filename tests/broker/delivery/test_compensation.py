@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 
 from geminga.broker.delivery.compensation import PROPERTY, DeliveryMarks
 from geminga.broker.rules.policies import RuleViolation
-from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC, Command
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
 TYPES = ("Shared", "Key_Shared", "Exclusive", "Failover")
 
 
@@ -24,8 +21,7 @@ def on(make_harness: Callable[..., Any], seconds: float = 10, **settings: Any) -
 
 
 def producer_of(harness: Any) -> Any:
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     return peer
 
 
@@ -217,8 +213,7 @@ def test_a_new_subscription_may_request_compensation(harness):
     assert came(peer) == [(0, 1)]
     peer.disconnect()
     harness.restart()
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     assert came(peer) == [(0, 0)]
     harness.advance(8)
     assert came(peer) == [(0, 1)]
@@ -240,8 +235,7 @@ def test_redeliveries_are_logged_at_intervals(make_harness, caplog):
 
 def test_nothing_runs_for_subscriptions_without_consumers(make_harness):
     harness = on(make_harness)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     subscription = peer.session.consumers[1].subscription
     assert subscription.compensation._timer is not None
     peer.disconnect()

@@ -7,9 +7,7 @@ import pytest
 
 from geminga.broker.delivery import shared
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
+from tests.broker.conftest import TOPIC
 
 
 def test_shared_consumers_receive_in_turn(harness, producer):
@@ -44,8 +42,7 @@ def test_the_highest_priority_receives_while_it_has_permits(harness, producer):
 
 
 def test_refused_messages_are_redelivered_first_with_their_count(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=3)
+    peer = harness.consumer(TOPIC, kind="Shared", permits=3)
     producer.publish(5)
     assert peer.entry_ids() == [0, 1, 2]
     ids = [pb.MessageIdData(ledgerId=0, entryId=entry) for entry in (2, 0, 77)]
@@ -111,8 +108,7 @@ def test_unacknowledged_messages_block_a_subscription(make_harness):
 
 
 def test_redelivered_batches_name_their_open_messages(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=5)
+    peer = harness.consumer(TOPIC, kind="Shared", permits=5)
     producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
     peer.entry_ids()
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[21])
@@ -133,13 +129,11 @@ def test_redelivered_batches_name_their_open_messages(harness, producer, make_en
 
 
 def test_redelivery_counts_end_with_the_last_consumer(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     producer.publish(1)
     peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
     peer.disconnect()
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     assert [m.redelivery_count for m in peer.messages()] == [0]
 
 

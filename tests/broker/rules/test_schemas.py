@@ -11,9 +11,8 @@ from geminga.broker.rules.schemas import SCHEMA_BYTES_MAX, schema_key, version_b
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
 V0, V1 = version_bytes(0), version_bytes(1)
 BYTES = pb.Schema.Type.Value("None")
 
@@ -168,8 +167,7 @@ def test_get_or_create_returns_or_registers_a_version(harness):
 
 
 def test_a_new_version_is_answered_when_it_is_durable(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.auto_poll = False
     fields = {f.name: v for f, v in STRING.ListFields()}
     peer.command("getOrCreateSchema", topic=TOPIC, schema={"schema_data": b"", **fields}, request_id=1)

@@ -21,8 +21,7 @@ def record(text: str, *values: object, level: int = logging.INFO) -> logging.Log
 
 
 def test_json_lines_have_time_level_logger_and_the_names_of_what_they_are_about(harness):
-    peer = harness.peer()
-    peer.subscribe("persistent://public/default/t", "s")
+    peer = harness.consumer("persistent://public/default/t", "s")
     topic = harness.broker.topics.in_memory(TopicName.parse("persistent://public/default/t"))
     lines = [
         record("%r: closed\n%s", peer.session, 'line "two"', level=logging.WARNING),

@@ -14,10 +14,9 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.wire.frames import FrameDecoder, encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import entry_bytes
+from tests.broker.conftest import Command, entry_bytes
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
-Command = pb.BaseCommand
 PING_SECONDS_MAX = 20.0
 """A disk that does not answer does so for ever: who waited for it would wait for more than `TIMEOUT`."""
 TIMEOUT = 30.0

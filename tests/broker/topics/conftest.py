@@ -6,12 +6,8 @@ from typing import Any
 import pytest
 
 from geminga.broker.topics.topic import ROUND_SECONDS
-from geminga.ids import MessageId, TopicName
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
+from geminga.ids import MessageId
+from tests.broker.conftest import NAME, TOPIC, Command
 
 
 def done(error: Exception | None) -> None:

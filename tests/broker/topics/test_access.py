@@ -6,9 +6,8 @@ import pytest
 
 from geminga.broker.topics import access
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import TOPIC, Command
 
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
 SHARED, EXCLUSIVE, WAIT, FENCE = pb.Shared, pb.Exclusive, pb.WaitForExclusive, pb.ExclusiveWithFencing
 ERRORS = {pb.ProducerBusy: "busy", pb.ProducerFenced: "fenced"}
 

@@ -7,12 +7,9 @@ import pytest
 from geminga.broker.topics import dedup
 from geminga.broker.topics.dedup import Deduplication, dedup_key
 from geminga.errors import StoreDamaged, StoreStopped
-from geminga.ids import TopicName
 from geminga.ledger.api import StoredValue
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
+from tests.broker.conftest import NAME, TOPIC
 
 
 @pytest.fixture
@@ -39,8 +36,7 @@ def ids(peer: Any) -> list[tuple[int, int, int]]:
 
 
 def stored(harness: Any) -> list[bytes]:
-    peer = harness.peer()
-    peer.subscribe(TOPIC, "check", durable=False, start_message_id={"ledgerId": 0, "entryId": 0})
+    peer = harness.consumer(TOPIC, "check", durable=False, start_message_id={"ledgerId": 0, "entryId": 0})
     found = peer.payloads()
     peer.disconnect()
     return found  # type: ignore[no-any-return]

@@ -9,7 +9,6 @@ from geminga.errors import StoreBusy, StoreError
 from tests.broker.topics.conftest import NAME, TOPIC, done
 
 
-# --- retention ---
 def test_by_default_acknowledged_messages_stay_for_a_week(make):
     topic = make()
     topic.publish(6)
@@ -95,7 +94,6 @@ def test_a_live_reader_is_moved_past_trimmed_entries(make):
     assert [(m.ledger_id, m.entry_id) for m in reader.messages()] == [(2, 0), (2, 1)]
 
 
-# --- TTL ---
 def test_old_messages_expire(make):
     topic = make(message_ttl_seconds=60)
     topic.subscribe()
@@ -133,12 +131,10 @@ def test_acknowledged_messages_do_not_expire_again(make):
     assert topic.actions.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
 
 
-# --- inactive topics ---
 def test_unused_subscriptions_expire_if_configured(make):
     topic = make(subscription_expiration_minutes=1)
     topic.subscribe("unused")
-    consumer = topic.harness.peer()
-    consumer.subscribe(TOPIC, "used")
+    consumer = topic.harness.consumer(TOPIC, "used")
     for _ in range(8):
         topic.keep_connected(15)
         consumer.command("ping")
@@ -147,8 +143,7 @@ def test_unused_subscriptions_expire_if_configured(make):
 
 def test_a_reader_that_does_not_reconnect_after_a_seek_is_removed(make):
     topic = make()
-    reader = topic.harness.peer()
-    reader.subscribe(TOPIC, "r", durable=False)
+    reader = topic.harness.consumer(TOPIC, "r", durable=False)
     reader.command("seek", consumer_id=1, request_id=1, message_publish_time=0)
     assert list(topic.actions.subscriptions(NAME)) == ["r"]
     topic.keep_connected(80)

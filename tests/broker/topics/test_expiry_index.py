@@ -104,7 +104,6 @@ def test_walks_are_stored_with_their_progress():
     assert ExpiryIndex(store).walks() == [("public/other", "last")]
 
 
-# --- topics in memory ---
 class Topic:
     def __init__(self, name: str) -> None:
         self.name = name

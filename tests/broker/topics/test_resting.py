@@ -86,8 +86,7 @@ def test_a_backlog_stays_when_its_topic_leaves_memory(harness):
     after = check(harness, "t", 100)
     assert after["pulsar_broker_storage_size"] == before["pulsar_broker_storage_size"] > 0
     assert after[f"pulsar_subscription_consumers_count{labels('t')}"] == 0
-    peer = harness.peer()
-    peer.subscribe(text_of("t"))
+    peer = harness.consumer(text_of("t"))
     for message in peer.messages()[:40]:
         peer.ack((message.ledger_id, message.entry_id))
     check(harness, "t", 60)
@@ -96,8 +95,7 @@ def test_a_backlog_stays_when_its_topic_leaves_memory(harness):
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_a_backlog_is_known_after_a_start_before_its_topic_is_used(harness, how):
     publish(harness, "t", 10)
-    peer = harness.peer()
-    peer.subscribe(text_of("t"))
+    peer = harness.consumer(text_of("t"))
     for message in peer.messages()[::2]:
         peer.ack((message.ledger_id, message.entry_id))
     getattr(harness, how)()

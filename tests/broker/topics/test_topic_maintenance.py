@@ -273,8 +273,7 @@ def test_each_subscription_expires_by_its_own_time(make):
         topic.subscribe(name)
     topic.leave()
     topic.harness.advance(2 * HOUR)
-    consumer = topic.harness.peer()
-    consumer.subscribe(TOPIC, "a")
+    topic.harness.consumer(TOPIC, "a")
     topic.harness.crash()  # while a is in use
     topic.harness.advance(HOUR + LATE)
     assert topic.subscriptions == ["a"]

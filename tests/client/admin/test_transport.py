@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import join_threads
 
 import geminga
 import geminga.asyncio
@@ -425,8 +426,7 @@ def check_threads_end() -> None:
     """Check that no thread of an asyncio admin client stays."""
     for thread in threading.enumerate():
         if thread.name.startswith("geminga-admin"):
-            thread.join(10)
-            assert not thread.is_alive()
+            join_threads(thread)
 
 
 async def test_a_cancelled_call_ends_its_thread(scripted):

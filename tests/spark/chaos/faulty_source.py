@@ -152,9 +152,7 @@ class _Scripted:
         return mine
 
 
-# --- sources -------------------------------------------------------------------------------------
-
-
+# --- sources ---
 class _Reading(_Scripted):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         self.script.reach("opening")
@@ -193,9 +191,7 @@ class FaultyStreamReader(_Reading, PulsarStreamReader):
         return found
 
 
-# --- sinks ---------------------------------------------------------------------------------------
-
-
+# --- sinks ---
 class _Writing(_Scripted):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
         stage = Staging.stage

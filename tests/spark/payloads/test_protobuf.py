@@ -323,9 +323,7 @@ def test_groups_are_read_as_structs():
     assert found.to_pylist() == [{"g": {"x": 4}}]
 
 
-# --- writing -------------------------------------------------------------------------------------
-
-
+# --- writing ---
 def columns_for(reader: ProtobufReader, values: list[Any]) -> tuple[list[pa.Array], Any]:
     """The columns of messages, as a slice of larger ones, and their Spark types."""
     payloads = [value.SerializeToString() for value in values]

@@ -211,9 +211,7 @@ def test_protobuf_messages_are_read(source, pulsar_client):
     assert source.rows(columns="kind", mode="DROPMALFORMED") == [{"kind": "TRAM"}, {"kind": "9"}]
 
 
-# --- what can't be read --------------------------------------------------------------------------
-
-
+# --- what can't be read ---
 def spoilt(client: Client, topic: str, codec: Any) -> None:
     """Two good messages, one without a schema, a null, another good one."""
     publish(client, topic, codec(Reading), FIRST)
@@ -278,9 +276,7 @@ def test_nulls_in_not_null_columns_are_errors(source, pulsar_client):
         source.rows("name STRING NOT NULL")
 
 
-# --- several topics, several versions ------------------------------------------------------------
-
-
+# --- several topics, several versions ---
 @dataclass
 class Narrow:
     id: Annotated[int, schema.Integer()]

@@ -101,9 +101,6 @@ def test_nan_and_infinity_are_written_as_text():
     assert [json.loads(payload)["x"] for payload in payloads[3:]] == [1e300, -0.0, None]
 
 
-# --- as the topic says ---------------------------------------------------------------------------
-
-
 def topic_schema(kind: SchemaType, *fields: dict[str, Any]) -> SchemaInfo:
     definition = {"type": "record", "name": "R", "fields": list(fields)}
     return SchemaInfo(type=int(kind), data=json.dumps(definition).encode())
