@@ -221,9 +221,7 @@ class Crowd:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self.harness = Sliced(
-            random,
-            random.choice((0.05, 0.3, 1.0)),
-            ledger_entries_max=random.choice((2, 50_000)),
+            random, random.choice((0.05, 0.3, 1.0)), ledger_entries_max=random.choice((2, 50_000))
         )
         self.harness.polls_seldom = random.random() < 0.5
         if random.random() < 0.3:  # they are counted before one more is made

@@ -13,8 +13,6 @@ from cutting import CuttingProxy
 import geminga
 from geminga import Result
 
-EXPECTED = {Result.Ok, Result.Timeout, Result.AlreadyClosed}
-
 
 class Play:
     """One producer's life. ``results``: what each message's callback said, in the callbacks' order."""

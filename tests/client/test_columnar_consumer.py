@@ -209,10 +209,7 @@ def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(pulsar_broker, p
     """The rows of a table without those that were acknowledged."""
     dead = pulsar_client.subscribe(f"{pulsar_topic}-s-DLQ", "d")
     consumer = pulsar_client.subscribe(
-        pulsar_topic,
-        "s",
-        ConsumerType.Shared,
-        dead_letter_policy=geminga.ConsumerDeadLetterPolicy(1),
+        pulsar_topic, "s", ConsumerType.Shared, dead_letter_policy=geminga.ConsumerDeadLetterPolicy(1)
     )
     values = publish(pulsar_client, pulsar_topic, 5, batching_enabled=True)
     table = consumer.receive_table(5, timeout_millis=30_000)

@@ -9,13 +9,7 @@ from waiting import eventually_async, loop_turns, never_async
 from geminga.client.context import ClientContext
 from geminga.client.driver import HOPS_MAX, DriverState, HandleDriver
 from geminga.client.settings import ClientSettings
-from geminga.errors import (
-    ProducerBusy,
-    ProducerFenced,
-    PulsarException,
-    ServiceUnitNotReady,
-    Timeout,
-)
+from geminga.errors import ProducerBusy, ProducerFenced, PulsarException, ServiceUnitNotReady, Timeout
 from geminga.wire.frames import encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -163,11 +163,7 @@ def test_a_consumer_of_no_topics(p, client):
 @pytest.mark.parametrize("what", [None, 1, "id", [1]])
 def test_acknowledging_no_message_is_a_type_error(p, client, pulsar_topic, what):
     consumer = client.subscribe(pulsar_topic, "s")
-    for acknowledge in (
-        consumer.acknowledge,
-        consumer.negative_acknowledge,
-        consumer.acknowledge_cumulative,
-    ):
+    for acknowledge in (consumer.acknowledge, consumer.negative_acknowledge, consumer.acknowledge_cumulative):
         with pytest.raises(TypeError):
             acknowledge(what)
 
@@ -203,12 +199,7 @@ async def test_closed_handles_of_asyncio(p, pulsar_broker, pulsar_topic):
     await consumer.negative_acknowledge(message_id)
     consumer.redeliver_unacknowledged_messages()
     await producer.close()
-    for call in (
-        producer.close,
-        lambda: producer.send(b"m"),
-        consumer.receive,
-        consumer.unsubscribe,
-    ):
+    for call in (producer.close, lambda: producer.send(b"m"), consumer.receive, consumer.unsubscribe):
         with pytest.raises(p.asyncio.PulsarException) as raised:
             await call()
         assert raised.value.error() == p.Result.AlreadyClosed

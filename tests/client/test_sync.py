@@ -8,11 +8,7 @@ import pytest
 
 import geminga
 import geminga.asyncio
-from geminga.errors import (
-    AlreadyClosed,
-    AuthorizationError,
-    ProducerBusy,
-)
+from geminga.errors import AlreadyClosed, AuthorizationError, ProducerBusy
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand

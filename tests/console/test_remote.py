@@ -236,8 +236,7 @@ def test_tokens_are_forwarded_and_cached_rows_are_kept_apart(open_port):
     assert ask(plain, board, Authorization="Bearer other")[0] == 401
     given = open_port(
         lambda: make_application(
-            Remote(Cluster(admin_url=apache.url, auth_plugin="token", auth_params="token:secret")),
-            SETTINGS,
+            Remote(Cluster(admin_url=apache.url, auth_plugin="token", auth_params="token:secret")), SETTINGS
         )
     ).url
     assert ask(given, board)[0] == 200

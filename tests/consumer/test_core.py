@@ -7,11 +7,7 @@ import pytest
 
 from geminga.consumer.events import AcksSettled, ActiveChanged, DeadLettered, EndOfTopic, EntryRefused
 from geminga.consumer.message import Message, place_of
-from geminga.consumer.settings import (
-    ConsumerDeadLetterPolicy,
-    ConsumerType,
-    RedeliveryBackoff,
-)
+from geminga.consumer.settings import ConsumerDeadLetterPolicy, ConsumerType, RedeliveryBackoff
 from geminga.consumer.state import ConsumerState
 from geminga.errors import AlreadyClosed, BrokerMetadataError, ConsumerNotInitialized, CryptoError
 from geminga.ids import MessageId

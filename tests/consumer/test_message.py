@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.consumer.message import (
-    ConsumerOrigin,
-    EntryAcks,
-    Message,
-    ReceivedEntry,
-    indexes_of,
-    place_of,
-)
+from geminga.consumer.message import ConsumerOrigin, EntryAcks, Message, ReceivedEntry, indexes_of, place_of
 from geminga.consumer.opening import EntryOpener
 from geminga.consumer.settings import ConsumerSettings
 from geminga.ids import MessageId

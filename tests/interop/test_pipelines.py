@@ -130,12 +130,7 @@ def ingested(world, tmp_path_factory):
     create(
         world.project,
         "ingest",
-        {
-            "service_url": world.broker.service_url,
-            "topic": TOPIC,
-            "schema": SCHEMA,
-            "table": "flights",
-        },
+        {"service_url": world.broker.service_url, "topic": TOPIC, "schema": SCHEMA, "table": "flights"},
     )
     definitions = world.project / "transformations/ingest.py"
     limited = definitions.read_text().replace(

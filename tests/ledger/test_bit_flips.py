@@ -18,13 +18,7 @@ import pytest
 
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
-from geminga.ledger.format import (
-    CHECKPOINT,
-    FILE_HEADER_BYTES,
-    GROUP_HEADER_BYTES,
-    OFFSET_MASK,
-    RECORD_BYTES,
-)
+from geminga.ledger.format import CHECKPOINT, FILE_HEADER_BYTES, GROUP_HEADER_BYTES, OFFSET_MASK, RECORD_BYTES
 from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.log import LogFiles, read_directory, scan_headers
 from geminga.ledger.settings import StoreSettings

@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 
 from geminga.ledger.api import PrefetchRequest
-from geminga.ledger.catalog import (
-    CHUNK_ENTRIES_MAX,
-    Catalog,
-    CheckpointSnapshot,
-    EntryChunk,
-    LedgerChange,
-)
+from geminga.ledger.catalog import CHUNK_ENTRIES_MAX, Catalog, CheckpointSnapshot, EntryChunk, LedgerChange
 from geminga.ledger.catalog_database import CatalogDamaged
 from geminga.ledger.catalog_keys import KeyChange
 from geminga.ledger.damage import Damage, DamageLoss

@@ -11,8 +11,6 @@ from geminga.ledger.journal import FailedRecords, Journal
 from geminga.ledger.log import Group, LogEnd, LogWriter
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
-MakeJournal = Callable[..., Journal]
-
 
 class Clock:
     def __init__(self) -> None:
@@ -24,12 +22,7 @@ class Clock:
 
 def make_writer(filesystem: FileSystem) -> LogWriter:
     return LogWriter(
-        filesystem,
-        "/store",
-        bytes(16),
-        end=LogEnd(),
-        file_bytes_max=1 << 20,
-        preallocate_bytes=0,
+        filesystem, "/store", bytes(16), end=LogEnd(), file_bytes_max=1 << 20, preallocate_bytes=0
     )
 
 

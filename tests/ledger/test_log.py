@@ -3,21 +3,8 @@ import errno
 import pytest
 
 from geminga.errors import StoreDamaged
-from geminga.ledger.format import (
-    CREATE,
-    ENTRY,
-    FILE_HEADER_BYTES,
-    OFFSET_BITS,
-    GroupHeader,
-)
-from geminga.ledger.log import (
-    Gap,
-    LogEnd,
-    LogFiles,
-    LogWriter,
-    Record,
-    scan_headers,
-)
+from geminga.ledger.format import CREATE, ENTRY, FILE_HEADER_BYTES, OFFSET_BITS, GroupHeader
+from geminga.ledger.log import Gap, LogEnd, LogFiles, LogWriter, Record, scan_headers
 from geminga.wire.checksum import crc32c
 from tests.support.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
 
@@ -106,12 +93,7 @@ def test_entries_of_wider_items_are_refused(filesystem):
 @pytest.mark.parametrize("short_of_boundary", [*range(-60, 130, 9), 4096])
 def test_a_group_behind_a_long_gap_is_found_at_every_offset(filesystem, short_of_boundary):
     writer = LogWriter(
-        filesystem,
-        "/store",
-        STORE_ID,
-        end=LogEnd(),
-        file_bytes_max=8 << 20,
-        preallocate_bytes=0,
+        filesystem, "/store", STORE_ID, end=LogEnd(), file_bytes_max=8 << 20, preallocate_bytes=0
     )
     damaged = writer.write([record(1, (1 << 20) - short_of_boundary)])
     following = writer.write([record(2)])

@@ -12,11 +12,7 @@ from geminga.producer.batching import MARK_FACTOR, BatchTiming
 from geminga.producer.message import simple_message
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.pending_limits import UNLIMITED, ByteBudget
-from geminga.producer.self_tuning import (
-    JOINS_MEMORY,
-    PartitionTuning,
-    SelfTuning,
-)
+from geminga.producer.self_tuning import JOINS_MEMORY, PartitionTuning, SelfTuning
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.wire.frames import FrameDecoder, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -1,14 +1,7 @@
 import sys
 from types import ModuleType
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThanOrEqual,
-    In,
-    Not,
-)
+from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, GreaterThanOrEqual, In, Not
 from pyspark.sql.types import BinaryType, StructType
 
 from geminga.spark.datasource import FilteringReader, PulsarDataSource

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.tuning.capacity import (
-    CapacityFinder,
-    capacities,
-    edge_runs,
-    is_kept,
-    limit_of,
-    next_rate,
-)
+from geminga.tuning.capacity import CapacityFinder, capacities, edge_runs, is_kept, limit_of, next_rate
 from geminga.tuning.capacity_report import picture, table
 from geminga.tuning.measuring.outcome import Latency, RunOutcome
 from geminga.tuning.prove import Proof, ProofPlan

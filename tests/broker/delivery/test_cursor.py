@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from geminga.broker.delivery import cursor as cursor_module
-from geminga.broker.delivery.cursor import (
-    Cursor,
-    CursorFull,
-    bits_from_words,
-    words_from_bits,
-)
+from geminga.broker.delivery.cursor import Cursor, CursorFull, bits_from_words, words_from_bits
 from geminga.broker.delivery.cursor_writer import CursorWriter
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.errors import StoreDamaged, StoreError, StoreStopped

@@ -9,12 +9,7 @@ from interpreter import run_python
 
 import geminga
 from geminga.broker.serving.embedded import embedded
-from geminga.errors import (
-    AlreadyClosed,
-    InvalidConfiguration,
-    NotAStore,
-    StoreError,
-)
+from geminga.errors import AlreadyClosed, InvalidConfiguration, NotAStore, StoreError
 from geminga.ids import MessageId
 
 

@@ -274,9 +274,7 @@ def test_an_unchanged_snapshot_is_not_written(make_harness, make, monkeypatch):
     written = []
     put = harness.store.keys.put
     monkeypatch.setattr(
-        harness.store.keys,
-        "put",
-        lambda key, *args, **more: written.append(key) or put(key, *args, **more),
+        harness.store.keys, "put", lambda key, *args, **more: written.append(key) or put(key, *args, **more)
     )
     harness.broker.topics.find(NAME)
     harness.advance(100)

@@ -86,8 +86,7 @@ def test_a_second_consumer_beside_an_exclusive_one_is_refused(harness, kind):
 
 
 @pytest.mark.parametrize(
-    ("body", "fields"),
-    [("seek", {"message_publish_time": 0}), ("getLastMessageId", {})],
+    ("body", "fields"), [("seek", {"message_publish_time": 0}), ("getLastMessageId", {})]
 )
 def test_calls_that_need_storage_are_refused(harness, body, fields):
     peer = harness.consumer(TOPIC)

@@ -475,9 +475,7 @@ class Counted:
         find, put, merge = topics.find, store.keys.put, store.keys.merge
         monkeypatch.setattr(topics, "find", lambda name: self.loaded.append(str(name)) or find(name))
         monkeypatch.setattr(
-            store.keys,
-            "put",
-            lambda key, *args, **more: self.written.append(key) or put(key, *args, **more),
+            store.keys, "put", lambda key, *args, **more: self.written.append(key) or put(key, *args, **more)
         )
         monkeypatch.setattr(
             store.keys, "merge", lambda key, *args: self.written.append(key) or merge(key, *args)

@@ -21,14 +21,7 @@ from uuid import uuid4
 
 import pulsar
 import pyarrow as pa
-from faulty_source import (
-    OF_READING,
-    OF_THE_SINK,
-    OF_THE_SOURCE,
-    OF_WRITING,
-    FaultyDataSource,
-    Script,
-)
+from faulty_source import OF_READING, OF_THE_SINK, OF_THE_SOURCE, OF_WRITING, FaultyDataSource, Script
 from waiting import eventually
 from withholding import WithholdingProxy
 

@@ -23,12 +23,7 @@ from geminga.spark.pipelines import connection, lake, running
 from geminga.spark.pipelines.checkpoints import check_checkpoints, remove_unfinished_offsets, tables
 from geminga.spark.pipelines.connection import handed_over
 from geminga.spark.pipelines.project import configuration, create, places
-from geminga.spark.pipelines.running import (
-    Outcome,
-    _SparkOutput,
-    alone,
-    run,
-)
+from geminga.spark.pipelines.running import Outcome, _SparkOutput, alone, run
 from geminga.testing.apache_pulsar import free_ports
 
 ROWS = 600
