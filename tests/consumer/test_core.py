@@ -511,23 +511,17 @@ def test_negative_acks_with_backoff(subscribed, make):
     assert kinds(consumer.advance(0.2)) == ["REDELIVER_UNACKNOWLEDGED_MESSAGES"]
 
 
-def test_all_chunks_are_redelivered(subscribed, make):
-    consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=0)
+@pytest.mark.parametrize("cause", ["refused", "late"])
+def test_all_chunks_are_redelivered(subscribed, make, cause):
+    consumer = subscribed(**LATE_AFTER_10_SECONDS, negative_ack_redelivery_delay_ms=0)
     for index in range(2):
         fields = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 4, "chunk_id": index}
         consumer.receive(make.single(b"ab", **fields), 3 + index)
-    consumer.core.negative_acknowledge([consumer.take()[0]], consumer.now)
-    (redeliver,) = consumer.advance(0.0)
-    assert entry_ids(redeliver) == [3, 4]
-
-
-def test_all_chunks_are_redelivered_after_the_acknowledgement_timeout(subscribed, make):
-    consumer = subscribed(**LATE_AFTER_10_SECONDS)
-    for index in range(2):
-        fields = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 4, "chunk_id": index}
-        consumer.receive(make.single(b"ab", **fields), 3 + index)
-    consumer.core.taken(consumer.take(), consumer.now)
-    (redeliver,) = consumer.advance(11.0)
+    (message,) = consumer.take()
+    consumer.core.taken([message], consumer.now)
+    if cause == "refused":
+        consumer.core.negative_acknowledge([message], consumer.now)
+    (redeliver,) = consumer.advance(0.0 if cause == "refused" else 11.0)
     assert entry_ids(redeliver) == [3, 4]
 
 

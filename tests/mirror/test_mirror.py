@@ -410,26 +410,17 @@ def test_one_cluster_by_two_addresses(two):
 
 
 # --- both ways ---
-def test_a_topic_goes_and_comes_back(two):
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_recreated_topic_is_recognised(two, at_once):
+    """Also if the consumer of the mirror finds it under the same name, on the same connection."""
     fill(two.source, "t", 3)
-    with mirror(*two.brokers) as running:
+    with mirror(*two.brokers, **{"discovery_seconds": 3600} if at_once else {}) as running:
         assert running.wait_until_caught_up(60)
         two.source_admin.topics.delete("t", force=True)
-        eventually(lambda: not running.status().partitions)
-        assert len(stored(two.target, "t")) == 3
+        if not at_once:
+            eventually(lambda: not running.status().partitions)
         fill(two.source, "t", 3)
         # It is another topic than the mirrored one: the user has to decide.
-        eventually(lambda: running.status().failed)
-        assert "this is another source" in running.status().failed[0]
-
-
-def test_a_topic_recreated_at_once_is_recognised(two):
-    """The consumer of the mirror finds it under the same name, on the same connection."""
-    fill(two.source, "t", 3)
-    with mirror(*two.brokers, discovery_seconds=3600) as running:
-        assert running.wait_until_caught_up(60)
-        two.source_admin.topics.delete("t", force=True)
-        fill(two.source, "t", 3)
         eventually(lambda: running.status().failed)
         assert "this is another source" in running.status().failed[0]
         assert len(stored(two.target, "t")) == 3
