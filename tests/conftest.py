@@ -149,7 +149,7 @@ def choose_in_rotation(config: pytest.Config, items: list[pytest.Item]) -> None:
     groups: dict[tuple[object, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if (marker := item.get_closest_marker("rotating")) is not None:
-            group = marker.kwargs.get("group", item.function)  # type: ignore[attr-defined]
+            group = marker.kwargs.get("group", item.function)
             groups[group, marker.args[0]].append(item)
     left_out: list[pytest.Item] = []
     for (_, count), each in groups.items():

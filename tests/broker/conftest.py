@@ -96,7 +96,7 @@ class Peer:
     def command(self, body: str, **fields: Any) -> None:
         """Send a command given as the name of its body and its fields."""
         number = pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number
-        command = pb.BaseCommand(type=number)  # type: ignore[arg-type]
+        command = pb.BaseCommand(type=number)
         getattr(command, body).SetInParent()
         message = getattr(command, body)
         for name, value in fields.items():
@@ -197,7 +197,7 @@ class Peer:
         """MESSAGE frames since the last look, of one consumer or all."""
         found = [
             frame for frame in self.frames
-            if frame.type == Command.MESSAGE and consumer_id in (None, frame.consumer_id)  # type: ignore[union-attr]
+            if frame.type == Command.MESSAGE and consumer_id in (None, frame.consumer_id)
         ]  # fmt: skip
         self.frames = [frame for frame in self.frames if frame not in found]
         return found

@@ -64,12 +64,10 @@ class Lives:
     def record(self, key: str) -> bytes:
         """The bytes of the last record of a key that is a whole value."""
         value = self.harness.store.keys.get(key)
-        assert value is not None
         return key.encode() + value.base
 
     def delta(self, key: str, index: int = -1) -> bytes:
         value = self.harness.store.keys.get(key)
-        assert value is not None
         return key.encode() + value.deltas[index]
 
 
@@ -452,7 +450,6 @@ def test_a_lost_schema_version_does_not_renumber_the_others(lives):
     kept = harness.broker.schemas
     assert [kept.find(name, schema) for schema in schemas] == [0, -1, 2]
     latest = kept.latest(name)
-    assert latest is not None
     assert latest[0] == 2
     with pytest.raises(StoreDamaged, match="version 1"):
         kept.get(name, 1)

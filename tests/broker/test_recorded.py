@@ -64,7 +64,7 @@ def parse(recorded: dict[str, Any]) -> Frame:
 
 def meaning(frame: Frame) -> tuple[Any, ...]:
     """Return the parts of a broker's frame that must agree with the recording."""
-    name = Command.Type.Name(frame.type)  # type: ignore[arg-type]
+    name = Command.Type.Name(frame.type)
     if isinstance(frame, MessageFrame):
         m = frame
         # The entry's own bytes; what a broker may put before them is not part of it.

@@ -259,7 +259,7 @@ def test_avro_gets_plain_values(p):
     class Kind(enum.Enum):
         a = 1
 
-    class Example(p.schema.Record):  # type: ignore[misc, name-defined]
+    class Example(p.schema.Record):
         kind = p.schema.CustomEnum(Kind)
 
     codec = p.schema.schema_avro.AvroSchema(Example)
@@ -328,7 +328,7 @@ def test_unknown_choices(p):
 
 
 def test_bytes_fields_are_checked(p):
-    class Raw(p.schema.Record):  # type: ignore[misc, name-defined]
+    class Raw(p.schema.Record):
         raw = p.schema.Bytes()
 
     if ours(p):
@@ -342,7 +342,7 @@ def test_geminga_decodes_enumerations_of_texts(p):
     class Colour(enum.Enum):
         RED = "rouge"
 
-    class Paint(p.schema.Record):  # type: ignore[misc, name-defined]
+    class Paint(p.schema.Record):
         colour = Colour
 
     codec = p.schema.JsonSchema(Paint)
@@ -355,7 +355,7 @@ def test_geminga_decodes_enumerations_of_texts(p):
 
 
 def test_a_bool_in_a_field_of_numbers(p):
-    class Count(p.schema.Record):  # type: ignore[misc, name-defined]
+    class Count(p.schema.Record):
         count = p.schema.Integer()
 
     assert Count(count=True).count == 1

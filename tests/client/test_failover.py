@@ -60,7 +60,7 @@ def test_failing_over_and_back(p, clusters):
 
 
 def make_provider(p: Any, first: str) -> Any:
-    class Provider(p.ServiceInfoProvider):  # type: ignore[misc, name-defined]
+    class Provider(p.ServiceInfoProvider):
         calls: list[str]
 
         def __init__(self) -> None:
@@ -242,7 +242,7 @@ def test_a_subclass_of_service_info_may_have_attributes_of_its_own():
 
 
 def test_a_provider_must_return_service_info(p):
-    class Wrong(p.ServiceInfoProvider):  # type: ignore[misc, name-defined]
+    class Wrong(p.ServiceInfoProvider):
         def initial_service_info(self) -> Any:
             return "pulsar://localhost:1"
 

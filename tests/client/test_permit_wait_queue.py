@@ -7,15 +7,7 @@ from geminga.errors import AlreadyClosed, MemoryBufferIsFull, ProducerQueueIsFul
 
 class Question(WaitingSend):
     def __init__(self, name: str, place: str | None = None, *, waits: bool = True, size: int = 0) -> None:
-        super().__init__(
-            b"x" * size,
-            name,
-            None,
-            place,
-            urgent=False,
-            waits=waits,
-            wake=self.answer,  # type: ignore[arg-type]
-        )
+        super().__init__(b"x" * size, name, None, place, urgent=False, waits=waits, wake=self.answer)
         self.answered = False
 
     def answer(self) -> None:
@@ -123,7 +115,7 @@ def test_an_operation_that_waits_for_bytes_does_so_until_it_has_them():
         if refusal:
             raise refusal[0]
 
-    line = PermitWaitQueue(lambda queued: queued.add(), lambda _: None, lambda *_: None)  # type: ignore[union-attr]
+    line = PermitWaitQueue(lambda queued: queued.add(), lambda _: None, lambda *_: None)
     line.answer(QueuedOperation(add, lambda _: may_wait[0], outcome.append))
     may_wait[0] = False  # the table's other operations have their receipts meanwhile
     line.serve()
@@ -137,7 +129,7 @@ def test_an_operation_that_waits_for_bytes_does_so_until_it_has_them():
 def test_an_accepted_message_without_a_permit_waits_and_fails_at_the_end():
     line = Line(a=1)
     for name in ("first", "second"):
-        line.line.answer(QueuedSend(b"x", name, None, "a"))  # type: ignore[arg-type]
+        line.line.answer(QueuedSend(b"x", name, None, "a"))
     assert line.taken == ["first"]
     assert line.line.accepted() == ["a"]
     line.error = AlreadyClosed("closed")

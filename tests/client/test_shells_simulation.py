@@ -224,7 +224,7 @@ class World:
         try:
             return await task
         except asyncio.CancelledError:
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            if asyncio.current_task().cancelling():
                 raise
             return None
         except Timeout:

@@ -80,8 +80,8 @@ def test_every_message_is_receipted_and_received_once(pulsar_broker, batched):
                 mine.append(message.data())
                 consumer.acknowledge(message)
 
-        receive_waiters = together([lambda mine=mine: receive(mine) for mine in came])  # type: ignore[misc]
-        join(together([lambda number=number: send(number) for number in range(SENDERS)]))  # type: ignore[misc]
+        receive_waiters = together([lambda mine=mine: receive(mine) for mine in came])
+        join(together([lambda number=number: send(number) for number in range(SENDERS)]))
         tick = threading.Event()
         for _ in range(1200):
             if sum(map(len, came)) >= SENDERS * EACH:

@@ -274,7 +274,7 @@ class Scheduler:
         frames = sys._current_frames()
         said = []
         for actor in self.alive():
-            frame = frames.get(actor.thread.ident) if actor.thread is not None else None  # type: ignore[arg-type]
+            frame = frames.get(actor.thread.ident) if actor.thread is not None else None
             stack = traceback.extract_stack(frame) if frame is not None else []
             places = [f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno} {f.name}" for f in stack]
             said.append(f"  {actor.name}: {' > '.join(p for p in places if 'virtual' not in p)[-400:]}")
@@ -339,7 +339,7 @@ class Scheduler:
     def spawn(self, name: str, target: Callable[[], object]) -> Actor:
         thread = self.make_thread(target=target, name=name)
         thread.start()
-        return thread.actor  # type: ignore[no-any-return]
+        return thread.actor
 
     def make_thread(self, **arguments: Any) -> Any:
         return _Thread(self, **arguments)

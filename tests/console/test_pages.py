@@ -82,11 +82,11 @@ class Story:
 
     @property
     def found(self) -> tuple[Any, Any]:
-        return self.harness.actions.cursors.found(NAME, "s")  # type: ignore[no-any-return]
+        return self.harness.actions.cursors.found(NAME, "s")
 
 
 def _entry(payload: bytes, **fields: Any) -> bytes:
-    return sys.modules["console_harness"].entry_bytes(payload, **fields)  # type: ignore[no-any-return]
+    return sys.modules["console_harness"].entry_bytes(payload, **fields)
 
 
 @pytest.fixture
@@ -269,7 +269,6 @@ def test_a_reset_goes_to_the_previewed_position(story, page):
     with page.expect_request(re.compile("/resetcursor/")) as done:
         dialog.get_by_role("button", name="Reset").click()
     said = re.search(r"timestamp=(\d+)", previewed.value.url)
-    assert said is not None
     assert done.value.url.endswith(f"/resetcursor/{said[1]}")
 
 
@@ -307,7 +306,6 @@ def test_the_map_of_ack_holes_leads_to_a_single_message(story, page):
     page.get_by_role("button", name="Oldest unacknowledged").click()
     expect(strip).to_have_attribute("aria-label", re.compile("200 of 600"))
     box = strip.bounding_box()
-    assert box is not None
     strip.click(position={"x": 3.5 / 200 * box["width"], "y": 20})
     expect(page.locator(".chosen")).to_contain_text("0:3: open")
     page.get_by_role("button", name="Skip it").click()

@@ -112,7 +112,7 @@ class Apache:
             self.asked.append(f"{request.method} {request.path}")
             if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
                 return web.json_response({"reason": "Authentication required"}, status=401)
-            return await handler(request)  # type: ignore[no-any-return]
+            return await handler(request)
 
         application = web.Application(middlewares=[noted])
         topic = "/admin/v2/persistent/public/default/t"

@@ -115,7 +115,7 @@ def test_a_query_without_a_python_worker_is_started_again_once(monkeypatch, erro
     with pytest.raises(RuntimeError, match=fails) if fails else contextlib.nullcontext():
         driver_module.run_queries(
             None, JOB, {}, {}, lambda event, **fields: told.hear({"event": event, **fields})
-        )  # type: ignore[arg-type]
+        )
     assert told.restarted == ([] if fails == "no disk" else ["flights"])
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(120)
 
 def unit(name: str) -> configparser.ConfigParser:
     found = configparser.ConfigParser(interpolation=None)
-    found.optionxform = str  # type: ignore[assignment,method-assign]
+    found.optionxform = str
     found.read(SYSTEMD / name)
     return found
 
@@ -143,7 +143,6 @@ def test_the_container_needs_authentication_and_its_health_check_succeeds(tmp_pa
         text=True,
     )
     try:
-        assert process.stderr is not None
         while "geminga broker ready" not in process.stderr.readline():
             assert process.poll() is None
         (check,) = instructions("HEALTHCHECK")

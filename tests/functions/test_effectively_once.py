@@ -33,7 +33,7 @@ def test_a_broker_that_forgot_a_producers_ids_is_handled(place, monkeypatch, cap
         producer = place.client.create_producer(place.topic)
         for number in range(5):
             producer.send(b"%d" % number)
-            eventually(lambda number=number: runner.metrics.published == number + 1)  # type: ignore[misc]
+            eventually(lambda number=number: runner.metrics.published == number + 1)
             if number == 2:
                 forgets.append("now")
                 eventually(lambda: not _producers(place))

@@ -30,7 +30,6 @@ def _instance(settings: FunctionSettings) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "geminga.functions.instance"], stdin=subprocess.PIPE, cwd=ROOT
     )
-    assert process.stdin is not None
     process.stdin.write(settings.to_json().encode() + b"\n")
     process.stdin.flush()
     return process
@@ -91,14 +90,12 @@ def test_killed_processes_keep_their_guarantee(
         take(len(seen) + chance.randrange(1, 1500), chance.random())
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert process.stdin is not None
         process.stdin.close()
     done.set()
     thread.join()
     process = _instance(settings)
     take(produced * each, 120)
     take(produced * each + 1, 0.5)
-    assert process.stdin is not None
     process.stdin.close()  # as if the parent process had died
     assert process.wait(30) == 0
     suffixes = {"shout": ["!"], "two_of_each": ["a", "b"], "slowly": [""]}[function]

@@ -173,7 +173,7 @@ def test_state_survives_a_restart_and_counters_of_instances_add_up(place):
         with FunctionRunner(settings):
             place.send(*values)
             wanted = before + len(values)
-            eventually(lambda wanted=wanted: len(seen) == wanted)  # type: ignore[misc]
+            eventually(lambda wanted=wanted: len(seen) == wanted)
     assert seen == [(2, b"a"), (4, b"b"), (6, b"b"), (0, None), (2, None)]
     with FunctionRunner(settings) as one, FunctionRunner(settings) as other:
         place.send(*["x"] * 20)

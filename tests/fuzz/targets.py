@@ -287,7 +287,7 @@ def offloaded_files() -> list[bytes]:
     archive = sorted((Path(__file__).parents[1] / "kept_stores").glob("*.tar.xz"))[-1]
     with tarfile.open(archive) as kept:
         names = [name for name in kept.getnames() if name.endswith(".parquet")]
-        return [kept.extractfile(name).read() for name in names]  # type: ignore[union-attr]
+        return [kept.extractfile(name).read() for name in names]
 
 
 def summaries() -> list[bytes]:
@@ -296,7 +296,7 @@ def summaries() -> list[bytes]:
 
 
 def read_offloaded(data: bytes) -> None:
-    file = LedgerFile(io.BytesIO(data))  # type: ignore[arg-type]
+    file = LedgerFile(io.BytesIO(data))
     for group in range(len(file.summary.groups)):
         file.entries(group)
 

@@ -132,7 +132,7 @@ def history(service_url: str, admin: Admin, topic: str) -> list[list[Given]]:
             producer.send(b"", partition_key=key)
         admin.compact(topic)
         seen.append(read(topic))
-        seen.append([len(given(client, topic, compacted=False))])  # type: ignore[list-item]
+        seen.append([len(given(client, topic, compacted=False))])
         return seen
     finally:
         client.close()

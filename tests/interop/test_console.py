@@ -26,7 +26,6 @@ class Console:
             [sys.executable, "-m", "geminga.cli.main", "console", "--admin-url", admin_url, "--port", "0"],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.startswith(f"console of {admin_url}: http://127.0.0.1:"), line
         self.url = line.rpartition(" ")[2].strip().rstrip("/")
@@ -55,7 +54,6 @@ class Console:
     def close(self) -> int:
         self._process.terminate()
         code = self._process.wait(WAIT_SECONDS)
-        assert self._process.stdout is not None
         self._process.stdout.close()
         return code
 

@@ -33,7 +33,7 @@ def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, 
         "repeats": 1, "seconds": SECONDS, "warm_seconds": 1.0, "idle_seconds": 1.0,
         "jvm_warm_seconds": 8.0, **chosen,
     }  # fmt: skip
-    proof = Prover(ProofPlan(**values), folder, print).prove()  # type: ignore[arg-type]
+    proof = Prover(ProofPlan(**values), folder, print).prove()
     assert proof.stopped == ""
     assert proof.broker == "Apache Pulsar 4.0.4"
     print(table(proof))

@@ -202,4 +202,4 @@ def test_a_store_written_to_during_the_search_for_its_end_is_backed_up(small_set
             seen = whole[:last] if len(reads) == 1 else whole
             return seen[offset : offset + size].ljust(size, b"\0")
 
-    assert module._end(Grows(), 1, store_id, None) == last  # type: ignore[arg-type]
+    assert module._end(Grows(), 1, store_id, None) == last

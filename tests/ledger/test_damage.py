@@ -79,7 +79,6 @@ def audit(store: FileStore) -> int:
 
 def check_names_entry(error: EntriesDamaged, ledger_id: int, entry_id: int) -> None:
     damage = error.damage
-    assert damage is not None
     assert damage.ledger_id == ledger_id
     assert damage.first_entry_id is not None
     assert damage.last_entry_id is not None
@@ -187,7 +186,6 @@ def test_the_entries_of_a_missing_file_are_one_damage(settings):
     for start in (count - 1, 0, count // 2):
         with pytest.raises(EntriesDamaged, match="is missing from the store") as caught:
             store.read(ledger, start, entries_max=1, bytes_max=100)
-        assert caught.value.damage is not None
         assert (caught.value.damage.first_entry_id, caught.value.damage.last_entry_id) == (0, count - 1)
     assert len(store.damage.found) == missing + 1
     store.close()

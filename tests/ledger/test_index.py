@@ -38,7 +38,7 @@ def catalog(tmp_path):
     return catalog
 
 
-def change(ledger_id: int, first: int):  # type: ignore[no-untyped-def]
+def change(ledger_id: int, first: int):
     ledger = LedgerState(ledger_id, "owner", first, 0)
     for entry_id in range(first, first + 100):
         ledger.set_position(entry_id, ledger_id * 1000 + entry_id + 64, 1, 0)
@@ -116,6 +116,6 @@ def test_the_owner_does_not_wait_for_reads_of_the_catalog():
     catalog.answers.set()
     reader.join(60)
     assert found[0][0].positions[0] == 100, "it was so when it was asked"
-    assert index.locate(ledger, 0)[0].positions[0] == 200  # type: ignore[index]
+    assert index.locate(ledger, 0)[0].positions[0] == 200
     catalog.position = 300
-    assert index.locate(ledger, 0)[0].positions[0] == 200, "it is kept"  # type: ignore[index]
+    assert index.locate(ledger, 0)[0].positions[0] == 200, "it is kept"

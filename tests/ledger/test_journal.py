@@ -199,9 +199,9 @@ def test_will_report_is_false_while_the_disk_is_full(filesystem):
     def full(records: object) -> Group:
         raise OSError(errno.ENOSPC, "full")
 
-    journal.writer.write = full  # type: ignore[method-assign]
+    journal.writer.write = full
     assert not journal.commit()
     assert not journal.will_report
-    journal.writer.write = write  # type: ignore[method-assign]
+    journal.writer.write = write
     assert journal.commit()
     assert journal.will_report

@@ -61,8 +61,8 @@ class Clock:
 def open_store(
     filesystem: FaultyFileSystem, clock: Clock | None = None, folder: str = "/store"
 ) -> TieredStore:
-    local = FileStore.open(folder, filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
+    local = FileStore.open(folder, filesystem=filesystem, threads=False, settings=SETTINGS)
+    place = FolderStorage(filesystem, "/tier")
     clock = clock or Clock()
     return TieredStore(local, place, threads=False, clock=clock, sleep=clock.sleep)
 
@@ -378,10 +378,10 @@ def test_a_check_reports_offloaded_ledgers_and_damaged_files():
     files = [each.file for each in store.tier.offloaded(TOPIC)]
     store.close()
     filesystem = FaultyFileSystem(disk)
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")
 
     def check() -> list[str]:
-        report = inspect("/store", filesystem=filesystem, place=place)  # type: ignore[arg-type]
+        report = inspect("/store", filesystem=filesystem, place=place)
         assert report.offloaded_ledgers == 2
         assert report.findings == []
         return report.tier_findings
@@ -408,13 +408,13 @@ def test_a_record_lost_to_damage_is_restored_from_the_manifest():
     for key in [*store.keys.names("offloaded/"), *store.keys.names("offloaded-by/")]:
         store.keys.delete(key)  # a loss by damage
     store.local.poll()
-    store.local.close()  # type: ignore[attr-defined]
+    store.local.close()
     filesystem = FaultyFileSystem(disk)
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
-    report = inspect("/store", filesystem=filesystem, place=place)  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")
+    report = inspect("/store", filesystem=filesystem, place=place)
     assert [each.record.ledger for each in report.forgotten] == [first]
     assert not report.is_well
-    assert repair("/store", report, filesystem=filesystem, place=place) == []  # type: ignore[arg-type]
+    assert repair("/store", report, filesystem=filesystem, place=place) == []
     store = open_store(FaultyFileSystem(disk))
     settle(store)
     assert read(store, first) == kept[first]
@@ -450,7 +450,6 @@ def test_wrong_bytes_are_read_again_before_they_are_given_up(monkeypatch):
     now += 16
     with pytest.raises(EntriesDamaged) as given_up:
         read(store, first)
-    assert given_up.value.damage is not None
     assert given_up.value.damage.ledger_id == first
     store.close()
 
@@ -461,7 +460,7 @@ class Away:
     def __init__(self, store: TieredStore, times: list[bool]) -> None:
         self._open = store.tier.storage.open
         self._times = times
-        store.tier.storage.open = self.open  # type: ignore[method-assign]
+        store.tier.storage.open = self.open
 
     def open(self, path: str) -> Any:
         if self._times and self._times.pop(0):
@@ -512,7 +511,7 @@ def cut_last_entry(disk: SimulatedDisk, ledger_id: int, store: TieredStore) -> T
     store.keys.put("behind", b"it")
     settle(store)
     store.close()
-    discard_catalog(FaultyFileSystem(disk), "/store")  # type: ignore[arg-type]
+    discard_catalog(FaultyFileSystem(disk), "/store")
     content = disk.content(f"/store/{position[0]}")
     for at in range(position[1] - 60, position[1] + 20):
         content[at] ^= 0x5A
@@ -634,17 +633,17 @@ def test_a_ledger_whose_record_is_lost_stays_in_the_manifest_until_repaired():
     offload(store, first)
     store.close()
     filesystem = FaultyFileSystem(disk)
-    discard_catalog(filesystem, "/store")  # type: ignore[arg-type]
+    discard_catalog(filesystem, "/store")
     content = next(disk.content(path) for path in disk.names if path.startswith("/store/log"))
     content[bytes(content).index(b'{"ledger": 0, "offset"') + 5] ^= 0xFF
     store = open_store(filesystem)
     assert store.tier.offloaded(TOPIC) == []
     offload(store, second)
     store.close()
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
-    report = inspect("/store", filesystem=filesystem, place=place)  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")
+    report = inspect("/store", filesystem=filesystem, place=place)
     assert [each.record.ledger for each in report.forgotten] == [first]
-    repair("/store", report, filesystem=filesystem, place=place)  # type: ignore[arg-type]
+    repair("/store", report, filesystem=filesystem, place=place)
     store = open_store(FaultyFileSystem(disk))
     assert {each: read(store, each) for each in kept} == kept
     store.close()
@@ -656,15 +655,15 @@ def test_a_repair_ignores_manifest_records_of_reused_ledger_ids():
     store = open_store(filesystem)
     store.keys.put(f"topic/{TOPIC}", b"{}")
     fill(store, 1)
-    backup("/store", "/copy", filesystem=filesystem)  # type: ignore[arg-type]
+    backup("/store", "/copy", filesystem=filesystem)
     for ledger_id in fill(store):
         offload(store, ledger_id)
     store.close()
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")
     for _ in range(2):
-        report = inspect("/copy", filesystem=filesystem, place=place)  # type: ignore[arg-type]
+        report = inspect("/copy", filesystem=filesystem, place=place)
         assert report.forgotten == []
-        local = FileStore.open("/copy", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
+        local = FileStore.open("/copy", filesystem=filesystem, threads=False, settings=SETTINGS)
         store = TieredStore(local, place, threads=False)
         kept = fill(store, 1)
         assert {each: read(store, each) for each in kept} == kept
@@ -680,9 +679,9 @@ def open_apart(
 ) -> TieredStore:
     """Open a store whose storage location is on a disk of its own."""
     filesystem = FaultyFileSystem(disk or SimulatedDisk())
-    local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
+    local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)
     folder = FaultyFileSystem(tier) if isinstance(tier, SimulatedDisk) else tier
-    place = FolderStorage(folder, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(folder, "/tier")
     clock = clock or Clock()
     return TieredStore(local, place, threads=False, clock=clock, sleep=sleep or clock.sleep)
 
@@ -738,7 +737,7 @@ def test_trimmed_ledgers_free_the_space_of_full_storage(end, room):
     check_tier(store, tier)
     assert read(store, third) == kept[third]
     store.close()
-    assert not claims.load(store.tier.storage).open  # type: ignore[union-attr]
+    assert not claims.load(store.tier.storage).open
 
 
 def test_full_storage_that_is_in_use_or_of_another_store_is_not_claimed():

@@ -24,8 +24,7 @@ def test_jobs_run_in_order_and_finish_on_the_owners_thread():
 
     for number in range(3):
         worker.submit(
-            lambda number=number: job(number),  # type: ignore[misc]
-            lambda error, number=number: seen.append((number, type(error))),  # type: ignore[misc]
+            lambda number=number: job(number), lambda error, number=number: seen.append((number, type(error)))
         )
     worker.stop()
     assert ready.is_set()

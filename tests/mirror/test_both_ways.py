@@ -150,7 +150,6 @@ def rewind(broker: Any, place: Any = geminga.MessageId.earliest) -> None:
 def seen(running: Mirror) -> int:
     """Return the entry of the source's mark-delete position when the mirror last sent it."""
     run = running._run
-    assert run is not None
     (part,) = run._parts.values()
     one = part.cursors.followed.get("s")
     return -1 if one is None or one.state is None else one.state.marked.entry

@@ -137,7 +137,7 @@ def history_of(*lines: str) -> History:
         at, kind, who, content, *rest = line.split()
         moment = float(at)
         position = tuple(map(int, rest[0].split(":"))) if rest else None
-        history.add(kind, who, "" if content == "-" else content, position)  # type: ignore[arg-type]
+        history.add(kind, who, "" if content == "-" else content, position)
     return history
 
 

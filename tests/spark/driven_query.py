@@ -69,7 +69,6 @@ class Query:
     @property
     def lag(self) -> dict[str, Any]:
         reported = self.reader.reportLatestOffset()
-        assert reported is not None
         return dict(reported["lag"][self.topic])
 
     @property

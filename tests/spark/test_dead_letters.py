@@ -120,7 +120,7 @@ def test_dead_letters_are_stored_with_their_position(broker, client, topic, tmp_
 def test_permissive_mode_also_delivers_dead_letters(broker, client, topic, tmp_path):
     publish(client, topic, rounds=3)
     found = reader(broker, topic, mode="PERMISSIVE", deadLetterPath=tmp_path)
-    assert ids(found, found.partitions()).count(None) == 3  # type: ignore[arg-type]
+    assert ids(found, found.partitions()).count(None) == 3
     assert len(letters_in(tmp_path)) == 3
 
 
@@ -217,7 +217,7 @@ def test_a_query_that_stops_early_stores_only_its_dead_letters(broker, client, t
     (part,) = found.partitions()
     batches = found.read(part)
     next(batches)
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert 0 < len(letters_in(tmp_path)) < 20
     ids(found, [part])
     assert [row["value"] for row in letters_in(tmp_path)] == values()

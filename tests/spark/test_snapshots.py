@@ -165,7 +165,7 @@ def plain_rows(spark: SparkSession, options: dict[str, str]) -> list[tuple[Any, 
 
 def scans(frame: DataFrame) -> tuple[int, int]:
     """Return the number of scans of files, and of ours, in the plan."""
-    plan = frame._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
     return plan.count("parquet"), plan.count("pulsar")
 
 

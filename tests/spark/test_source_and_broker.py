@@ -155,7 +155,7 @@ def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path):
     parts = while_away(batch.partitions)
     assert while_away(lambda: read(batch, parts)) == numbers(0, 100)
     more = pa.record_batch({"value": pa.array(numbers(100, 5), pa.binary())})
-    commit = while_away(lambda: writer.write(iter([more])))  # type: ignore[arg-type]
+    commit = while_away(lambda: writer.write(iter([more])))
     assert isinstance(commit, PulsarCommit)
     with embedded(tmp_path / "store", port=port):
         whole = batch_reader(url, topic)
@@ -174,7 +174,7 @@ def test_encrypted_topics_are_written_and_read(pulsar_broker, pulsar_client, pul
     }
     writer = PulsarDataSource({"service.url": url, "topic": pulsar_topic, **given}).writer(SCHEMA, False)
     rows = pa.record_batch({"value": pa.array(numbers(0, 50), pa.binary())})
-    writer.write(iter([rows]))  # type: ignore[arg-type]
+    writer.write(iter([rows]))
     reader_of_keys = CryptoKeyReader(public, private)
     with pulsar_client.create_producer(
         pulsar_topic, encryption_key="k", crypto_key_reader=reader_of_keys, batching_enabled=False,
@@ -287,7 +287,7 @@ def test_reads_and_writes_use_tokens_and_tls(tmp_path):
             given = {"service.url": broker.service_url, "topic": topic, **options}
             writer = PulsarDataSource({name: str(value) for name, value in given.items()})
             rows = pa.record_batch({"value": pa.array(numbers(0, 5), pa.binary())})
-            commit = writer.writer(SCHEMA, False).write(iter([rows]))  # type: ignore[arg-type]
+            commit = writer.writer(SCHEMA, False).write(iter([rows]))
             assert isinstance(commit, PulsarCommit)
             reader = batch_reader(broker.service_url, topic, **options)
             assert read(reader, pickle.loads(pickle.dumps(reader)).partitions()) == numbers(0, 5)

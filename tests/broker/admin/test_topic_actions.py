@@ -35,7 +35,7 @@ def read(harness: Any) -> list[bytes]:
     peer = harness.consumer(TOPIC)
     found = peer.payloads()
     peer.disconnect()
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def refused(status: int, call: Callable[..., Any], *args: Any, **options: Any) -> None:

@@ -34,7 +34,7 @@ def refused(peer: Any, **fields: Any) -> int:
     fields = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": EXCLUSIVE, **fields}
     frame = peer.request("subscribe", **fields)
     assert frame.type == Command.ERROR, frame.command
-    return frame.command.error.error  # type: ignore[no-any-return]
+    return frame.command.error.error
 
 
 # --- SUBSCRIBE ---
@@ -599,9 +599,7 @@ def test_acknowledgements_during_a_write_are_stored_together(make_harness, make_
     peer.frames.clear()
     merged: list[str] = []
     merge = store.keys.merge
-    store.keys.merge = lambda key, delta, done=None: (  # type: ignore[method-assign]
-        merged.append(key) or merge(key, delta, done)  # type: ignore[func-returns-value]
-    )
+    store.keys.merge = lambda key, delta, done=None: merged.append(key) or merge(key, delta, done)
     harness.auto_poll = False
     peer.ack(ids[1], request_id=7)
     assert len(merged) == 1
@@ -654,8 +652,8 @@ def disk(monkeypatch):
             self.waiting.append(read)
 
     disk = Disk()
-    disk.has_answered = False  # type: ignore[attr-defined]
-    at_hand = lambda self, *_: [(b"", 1)] if disk.has_answered else []  # type: ignore[attr-defined]  # noqa: E731
+    disk.has_answered = False
+    at_hand = lambda self, *_: [(b"", 1)] if disk.has_answered else []  # noqa: E731
     monkeypatch.setattr(ManagedLedger, "in_memory", at_hand)
     monkeypatch.setattr(ManagedLedger, "fetch", lambda self, *args, **limits: disk.fetch(*args, **limits))
     monkeypatch.setattr(position_lookup, "last_batch_index", lambda ledger: -1)

@@ -89,7 +89,7 @@ def refusal(command: Any) -> str:
 def test_every_command_is_guarded_as_its_spec_says():
     assert set(TABLE.handlers) == set(COMMANDS) - {Command.SEND}
     guarded = {
-        Command.Type.Name(kind)  # type: ignore[arg-type]
+        Command.Type.Name(kind)
         for kind, spec in COMMANDS.items()
         if not isinstance(spec.needs, NoPermissionNeeded)
     }

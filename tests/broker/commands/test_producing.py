@@ -20,7 +20,7 @@ SCHEMA = {"name": "s", "type": pb.Schema.String, "schema_data": b""}
 def refused(peer: Any, **fields: Any) -> int:
     frame = peer.request("producer", **{"topic": TOPIC, "producer_id": 1, **fields})
     assert frame.type == Command.ERROR
-    return frame.command.error.error  # type: ignore[no-any-return]
+    return frame.command.error.error
 
 
 def test_generated_names_are_never_reused(harness):

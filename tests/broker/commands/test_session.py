@@ -101,7 +101,7 @@ def test_nothing_is_read_after_the_session_has_ended(harness, name):
 
 
 def test_the_table_of_handlers_is_complete():
-    assert {Command.Type.Name(number) for number in TABLE.handlers} == FROM_CLIENTS - {"SEND"}  # type: ignore[arg-type]
+    assert {Command.Type.Name(number) for number in TABLE.handlers} == FROM_CLIENTS - {"SEND"}
 
 
 @pytest.mark.parametrize(("version", "answered"), [(21, 21), (20, 20), (10, 10), (99, 21)])
@@ -372,7 +372,7 @@ def test_clients_paused_for_moments_get_no_unrequested_pong(harness):
 # --- a peer that hangs up while there is work of it ---
 def encoded(body: str, **fields: Any) -> bytes:
     """A command as it is sent."""
-    command = Command(type=Command.DESCRIPTOR.fields_by_name[body].number)  # type: ignore[arg-type]
+    command = Command(type=Command.DESCRIPTOR.fields_by_name[body].number)
     getattr(command, body).SetInParent()
     for name, value in fields.items():
         setattr(getattr(command, body), name, value)

@@ -175,7 +175,7 @@ def test_entries_are_due_in_the_order_of_their_times_however_they_were_added(mon
         assert times == sorted(times)
         assert all(time <= clock.now_ms for time in times)
 
-    entries = delayed.DelayedEntries(clock, due, "a test")  # type: ignore[arg-type]
+    entries = delayed.DelayedEntries(clock, due, "a test")
     for _ in range(300):
         action = choice.random()
         if action < 0.8:
@@ -198,7 +198,7 @@ def test_entries_are_due_in_the_order_of_their_times_however_they_were_added(mon
 
 
 def test_delayed_entries_take_few_bytes_each():
-    entries = delayed.DelayedEntries(Clock(), lambda offsets: None, "a test")  # type: ignore[arg-type]
+    entries = delayed.DelayedEntries(Clock(), lambda offsets: None, "a test")
     choice = random.Random(1)
     tracemalloc.start()
     try:
@@ -212,7 +212,7 @@ def test_delayed_entries_take_few_bytes_each():
 def test_skipped_entries_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(delayed, "SPAN_ENTRIES_MAX", 100)
     clock, got, count = Clock(), list[int](), 20_000
-    entries = delayed.DelayedEntries(clock, got.extend, "a test")  # type: ignore[arg-type]
+    entries = delayed.DelayedEntries(clock, got.extend, "a test")
     tracemalloc.start()
     try:
         for offset in range(count):

@@ -43,7 +43,7 @@ class Loop:
 @pytest.fixture
 def loop():
     loop = Loop()
-    made = GarbageCollectorPacing(loop)  # type: ignore[arg-type]
+    made = GarbageCollectorPacing(loop)
     made.start()
     yield loop
     made.stop()

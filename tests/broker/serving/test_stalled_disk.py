@@ -40,7 +40,7 @@ class Client:
         return client
 
     def send(self, body: str, **fields: Any) -> None:
-        command = pb.BaseCommand(type=pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number)  # type: ignore[arg-type]
+        command = pb.BaseCommand(type=pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number)
         message = getattr(command, body)
         message.SetInParent()
         for name, value in fields.items():

@@ -294,7 +294,7 @@ def spoken(files: TlsFiles, trust: Authority, **limits: Any) -> str | None:
     for name, value in limits.items():
         setattr(context, name, value)
     ends = handshake(files, context)
-    return None if ends is None else f"{ends[0].version()} {ends[0].cipher()[0]}"  # type: ignore[index]
+    return None if ends is None else f"{ends[0].version()} {ends[0].cipher()[0]}"
 
 
 def test_the_lowest_version_and_the_ciphers_of_tls_are_set(authority, tls):

@@ -39,7 +39,7 @@ def stored(harness: Any) -> list[bytes]:
     peer = harness.consumer(TOPIC, "check", durable=False, start_message_id={"ledgerId": 0, "entryId": 0})
     found = peer.payloads()
     peer.disconnect()
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def test_duplicates_are_receipted_as_such(harness, make):

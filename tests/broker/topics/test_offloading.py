@@ -266,7 +266,7 @@ class Retried:
                 segment=lambda number: segments[number - 1],
             ),
         )  # fmt: skip
-        self.offload: Any = Offload(topic, self.tier)  # type: ignore[arg-type]
+        self.offload: Any = Offload(topic, self.tier)
 
     def check(self) -> list[tuple[str, int]]:
         """Return the operations that a check tries by itself."""

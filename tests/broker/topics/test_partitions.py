@@ -46,7 +46,6 @@ def delete(sliced: Sliced) -> Said:
 
 def subscriptions(sliced: Sliced, index: int) -> set[str]:
     found = sliced.broker.topics.find(NAME.partition_name(index))
-    assert found is not None
     return set(found.subscriptions)
 
 

@@ -157,7 +157,7 @@ class _Reading(_Scripted):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         self.script.reach("opening")
         with patch.object(reading, "BATCH_ROWS", PIECE_ROWS):
-            for batch in super().read(partition):  # type: ignore[misc]
+            for batch in super().read(partition):
                 yield batch
                 self.script.reach("reading")
         self.script.reach("read")
@@ -205,7 +205,7 @@ class _Writing(_Scripted):
             patch.object(frames, "TABLE_ROWS", PIECE_ROWS),
             patch.object(Staging, "stage", stage_in_pieces),
         ):
-            done = super().write(_torn(iterator, lambda: script.reach("writing")))  # type: ignore[misc]
+            done = super().write(_torn(iterator, lambda: script.reach("writing")))
             script.reach("written")
         return done
 
@@ -231,7 +231,7 @@ class _Committing(_Writing):
         script = self.script
         script.reach("committing")
         with _room_again(), _points_of_staging(script), patch.object(exactly_once, "GROUP_BYTES", 1):
-            super().commit(*arguments)  # type: ignore[misc]
+            super().commit(*arguments)
         script.reach("finished")
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf import timestamp_pb2 as timestamps
-from google.protobuf.internal.encoder import _VarintBytes as varint  # type: ignore[attr-defined]
+from google.protobuf.internal.encoder import _VarintBytes as varint
 from google.protobuf.message import DecodeError
 from pyspark.sql.pandas.types import from_arrow_schema
 

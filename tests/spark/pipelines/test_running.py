@@ -292,7 +292,6 @@ def test_spark_ends_when_the_process_that_runs_it_is_killed(tmp_path):
             stdout=subprocess.PIPE, start_new_session=True,
         ) as spark,
     ):  # fmt: skip
-        assert spark.stdout is not None
         assert spark.stdout.readline()
         runner.kill()
         assert spark.wait(60) == -signal.SIGTERM
