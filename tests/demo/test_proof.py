@@ -30,8 +30,7 @@ PUBLISHED = Checksum(5, 1010)
 
 def as_message(one: dict[str, Any]) -> dict[str, Any]:
     """As Spark's JSON has it: nulls are left out."""
-    found: dict[str, Any] = json.loads(json.dumps({k: v for k, v in one.items() if v is not None}))
-    return found
+    return json.loads(json.dumps({k: v for k, v in one.items() if v is not None}))
 
 
 def test_the_same_windows_are_equal_in_any_order():

@@ -43,5 +43,4 @@ def test_a_broker_that_forgot_a_producers_ids_is_handled(place, monkeypatch, cap
 
 
 def _producers(place: Place) -> list[Any]:
-    found: list[Any] = place.admin("GET", place.topic + "-out", "stats")["publishers"]
-    return found
+    return place.admin("GET", place.topic + "-out", "stats")["publishers"]

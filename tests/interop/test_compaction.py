@@ -10,7 +10,7 @@ from web_requests import ask
 
 import geminga
 from geminga.broker.serving.embedded import embedded
-from geminga.spark.datasource import PulsarDataSource, PulsarReader
+from geminga.spark.datasource import PulsarDataSource
 from geminga.testing.apache_pulsar import run_tool
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -101,7 +101,6 @@ def by_spark(service_url: str, topic: str) -> list[Given]:
     options = {"service.url": service_url, "topic": topic, "readcompacted": "true"}
     source = PulsarDataSource({**options, "columns": "__key,value,__batchIndex"})
     reader = source.reader(source.schema())
-    assert isinstance(reader, PulsarReader)
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     return [
         ((row["__key"] or b"").decode(), row["value"], row["__batchIndex"]) for row in rows if row["value"]

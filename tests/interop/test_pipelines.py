@@ -81,8 +81,7 @@ def multiset(rows: list[dict[str, Any]]) -> Counter[str]:
 
 
 def table(project: Path, name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = lake.table_dataset(str(project / "lake" / name)).to_table().to_pylist()
-    return found
+    return lake.table_dataset(str(project / "lake" / name)).to_table().to_pylist()
 
 
 def messages_of(world: World, topic: str) -> list[tuple[str, dict[str, Any]]]:

@@ -35,7 +35,6 @@ class Query:
             self.reader.stop()
         source = PulsarDataSource({name.lower(): str(value) for name, value in self.options.items()})
         reader = source.streamReader(SCHEMA)
-        assert isinstance(reader, PulsarStreamReader)
         self.reader = reader
         return reader
 

@@ -49,10 +49,7 @@ class Topics:
             producer.send_table(pa.table(columns))
 
     def subscriptions(self) -> list[str]:
-        found: list[str] = admin(
-            self.broker.admin_url, "GET", self.name.replace("://", "/") + "/subscriptions"
-        )
-        return found
+        return admin(self.broker.admin_url, "GET", self.name.replace("://", "/") + "/subscriptions")
 
 
 @pytest.fixture

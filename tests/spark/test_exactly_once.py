@@ -75,7 +75,6 @@ class Sink:
             {"value": pa.array(values, pa.binary()), "__key": pa.array(keys, pa.string())}
         )
         commit = self.writer(**options).write(iter([batch] if len(rows) else []))
-        assert isinstance(commit, StagedCommit)
         return commit
 
     def commit(self, messages: list[Any], epoch: int, **options: str) -> None:

@@ -251,8 +251,7 @@ def fill_batches(harness: Any, make_entry: Callable[..., bytes], *sizes: int) ->
 
 
 def subscription_stats(actions: Any) -> dict[str, Any]:
-    found: dict[str, Any] = actions.stats(NAME)["subscriptions"]["s"]
-    return found
+    return actions.stats(NAME)["subscriptions"]["s"]
 
 
 def test_the_backlog_is_counted_in_messages(harness, make_entry):
@@ -307,8 +306,7 @@ def test_holes_are_counted_between_messages(harness, make_entry):
     def acknowledge(entry_id: int, still_open: int) -> int:
         part = pb.MessageIdData(ledgerId=0, entryId=entry_id, ack_set=[still_open] if still_open else [])
         peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
-        holes: int = subscription_stats(actions)["ackHoles"]
-        return holes
+        return subscription_stats(actions)["ackHoles"]
 
     assert acknowledge(1, 0b1111) == 0
     assert acknowledge(1, 0b1010) == 2  # behind message 0:0, and behind the second of the batch

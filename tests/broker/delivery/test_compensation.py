@@ -30,8 +30,7 @@ def came(peer: Any) -> list[tuple[int, int]]:
 
 
 def stats(harness: Any, subscription: str = "s") -> dict[str, Any]:
-    found: dict[str, Any] = harness.actions.stats(NAME)["subscriptions"][subscription]
-    return found
+    return harness.actions.stats(NAME)["subscriptions"][subscription]
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -255,8 +255,7 @@ def drain(slow: Any) -> list[int]:
     slow.harness.auto_poll = True
     slow.other.command("flow", consumer_id=1, messagePermits=100)
     slow.harness.advance(0.1)
-    found: list[int] = slow.other.entry_ids()
-    return found
+    return slow.other.entry_ids()
 
 
 def test_compensation_passes_over_entries_whose_consumer_has_just_left(slow_return):

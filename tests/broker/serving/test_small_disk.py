@@ -27,8 +27,7 @@ def folder_bytes(folder: Path) -> int:
 
 def figures(url: str) -> dict[str, object]:
     with urllib.request.urlopen(f"{url}/admin/v2/geminga/disk", timeout=10) as answer:
-        found: dict[str, object] = json.load(answer)
-        return found
+        return json.load(answer)
 
 
 @pytest.mark.rotating(1)

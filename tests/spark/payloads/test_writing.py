@@ -70,8 +70,7 @@ def written(kind: str, columns: list[pa.Array], schema: StructType = SCHEMA) -> 
     writer = PayloadWriter(frame_schema(schema, kind, "topLevelRecord", ""), schema)
     payloads = writer.write(columns, len(columns[0]))
     payloads.validate(full=True)
-    found: list[bytes] = payloads.to_pylist()
-    return found
+    return payloads.to_pylist()
 
 
 def test_written_avro_is_read_by_fastavro():
