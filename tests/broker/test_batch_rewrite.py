@@ -82,8 +82,7 @@ def test_messages_whose_metadata_end_with_a_size_need_no_protobuf(monkeypatch):
             assert check(entry)
             left = at_once(rebatched(entry, 0b100))
             assert check(left)
-            found = at_once(opened(left))
-            assert found.keys == [None, None, b"k"]
+            assert at_once(opened(left)).keys == [None, None, b"k"]
 
 
 def test_fields_may_come_in_any_order_and_more_than_once():

@@ -23,8 +23,7 @@ def consumers(harness: Harness, count: int, kind: str, permits: int = 10, first:
 
 
 def producer(harness: Harness) -> Peer:
-    found = harness.producer(TOPIC)
-    return found
+    return harness.producer(TOPIC)
 
 
 def keyed(number: int) -> bytes:

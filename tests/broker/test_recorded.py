@@ -181,5 +181,4 @@ def test_we_answer_as_the_apache_broker_did(harness, case, answers):
     replay.run()
     assert replay.unanswered() == []
     assert sum(line["direction"] != FROM_CLIENT for line, _ in replay.recorded) == answers
-    left = [peer for peer in replay.peers.values() if peer.is_closed]
-    assert len(left) == (case in CLOSED_BY_APACHE)
+    assert len([peer for peer in replay.peers.values() if peer.is_closed]) == (case in CLOSED_BY_APACHE)

@@ -171,8 +171,7 @@ async def test_asyncio_tables_keep_the_order_of_their_calls(pulsar_broker, pulsa
         assert [call for call in calls if call.cancelled()] == [calls[9]]
         reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
         expected = [number for number, size in enumerate(sizes) for _ in range(size) if number != 9]
-        values = [int((await reader.read_next()).data()) for _ in expected]
-        assert values == expected
+        assert [int((await reader.read_next()).data()) for _ in expected] == expected
 
 
 async def test_the_rows_of_a_cancelled_table_are_sent_before_those_of_the_next_table(broker, monkeypatch):

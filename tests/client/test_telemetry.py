@@ -235,8 +235,7 @@ def test_nothing_is_loaded_when_unused():
         "import geminga.client.producer, geminga.client.consumer;"
         "print([m for m in sys.modules if m.startswith('opentelemetry')])"
     )
-    output = run_python(program)
-    assert output.stdout.strip() == "[]"
+    assert run_python(program).stdout.strip() == "[]"
 
 
 def test_a_missing_extra_is_named():

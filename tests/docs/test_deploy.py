@@ -113,8 +113,7 @@ def test_systemd_accepts_the_units(tmp_path):
         ["systemd-analyze", "verify", "--man=no", *names],
         check=False, timeout=60, capture_output=True, text=True,
     )  # fmt: skip
-    found = [line for line in done.stderr.splitlines() if "geminga" in line]
-    assert not found
+    assert not [line for line in done.stderr.splitlines() if "geminga" in line]
 
 
 def instructions(word: str) -> list[str]:

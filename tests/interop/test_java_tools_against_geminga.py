@@ -69,8 +69,7 @@ def test_pulsar_admin_manages_topics(admin, topic):
     assert name in admin("topics", "list-partitioned-topics", "public/default")
     admin("topics", "create-subscription", "-s", "one", f"{name}-partition-0")
     assert "one" in admin("topics", "subscriptions", f"{name}-partition-0")
-    stats = json.loads(admin("topics", "partitioned-stats", name))
-    assert stats["metadata"]["partitions"] == 3
+    assert json.loads(admin("topics", "partitioned-stats", name))["metadata"]["partitions"] == 3
     admin("topics", "delete-partitioned-topic", name)
     assert name not in admin("topics", "list-partitioned-topics", "public/default")
 

@@ -56,8 +56,7 @@ def test_long_chunks_are_split(catalog):
     count = 2 * CHUNK_ENTRIES_MAX + 7
     catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", count, 1, chunk(0, count, size=1))]))
     assert [len(part) for part in catalog.chunks(1)] == [CHUNK_ENTRIES_MAX, CHUNK_ENTRIES_MAX, 7]
-    found = catalog.chunk(1, CHUNK_ENTRIES_MAX)
-    assert found.first == CHUNK_ENTRIES_MAX
+    assert catalog.chunk(1, CHUNK_ENTRIES_MAX).first == CHUNK_ENTRIES_MAX
 
 
 @pytest.mark.parametrize("prefix", ["a", "a\ud7ff", "a\U0010ffff", "\U0010ffff", ""])

@@ -106,6 +106,12 @@ def check_takes_writes(store: FileStore) -> None:
     assert all(store.keys.get(key) is not None for key in KEYS)
 
 
+def audit_and_close(store: FileStore) -> None:
+    audit(store)
+    check_takes_writes(store)
+    store.close()
+
+
 def test_zeroed_sectors_in_synced_data_are_damage(settings):
     original = make_disk(settings, clean=False)
     for path in LOGS[:2]:
@@ -116,9 +122,7 @@ def test_zeroed_sectors_in_synced_data_are_damage(settings):
             disk.content(path)[start : start + 512] = bytes(512)
             store = open_store(disk, settings)
             assert store.damage.found or not any(was)
-            audit(store)
-            check_takes_writes(store)
-            store.close()
+            audit_and_close(store)
 
 
 def test_zeroed_or_cut_end_of_synced_data_is_damage(settings):
@@ -134,9 +138,7 @@ def test_zeroed_or_cut_end_of_synced_data_is_damage(settings):
             content[cut:] = bytes(size - cut) if how == "zero" else b""
             store = open_store(disk, settings)
             assert store.damage.found
-            audit(store)
-            check_takes_writes(store)
-            store.close()
+            audit_and_close(store)
             store = open_store(disk, settings)
             assert store.damage.found
             audit(store)
@@ -201,9 +203,7 @@ def test_a_missing_last_file_is_reported_and_its_number_not_reused(settings, cle
     disk.remove(last)
     store = open_store(disk, settings)
     assert store.damage.found
-    audit(store)
-    check_takes_writes(store)
-    store.close()
+    audit_and_close(store)
     assert last not in disk.names
 
 
@@ -235,9 +235,7 @@ def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings, which):
             damage.file in path and damage.offset == left and f"{size - left} bytes too early" in damage.what
             for damage in store.damage.found
         ), (left, store.damage.found)
-        audit(store)
-        check_takes_writes(store)
-        store.close()
+        audit_and_close(store)
         store = open_store(disk, settings)
         assert store.damage.found, "damage is forgotten after a restart"
         audit(store)
@@ -259,9 +257,7 @@ def test_a_file_that_was_cut_between_groups_is_reported_after_a_kill(settings):
             damage.file in LOGS[0] and damage.offset == left and "too early" in damage.what
             for damage in store.damage.found
         ), (left, store.damage.found)
-        audit(store)
-        check_takes_writes(store)
-        store.close()
+        audit_and_close(store)
 
 
 def test_swapped_files_are_reported(settings):

@@ -37,8 +37,7 @@ def record(number: int, size: int = 500) -> Record:
 def test_a_group_larger_than_a_file_gets_a_file_of_its_own(filesystem):
     writer = make_writer(filesystem)
     first, big, after = (writer.write([record(n, size)]) for n, size in ((1, 10), (2, 9000), (3, 10)))
-    numbers = [group.position >> OFFSET_BITS for group in (first, big, after)]
-    assert numbers == [1, 2, 3]
+    assert [group.position >> OFFSET_BITS for group in (first, big, after)] == [1, 2, 3]
 
 
 def test_a_creation_that_is_written_again_does_not_lower_the_next_ledger_id(filesystem):

@@ -401,8 +401,7 @@ def test_a_store_can_be_closed_while_its_process_starts(store, tmp_path, monkeyp
     process = process_of(store)
     store.close()
     assert process.returncode == -signal.SIGKILL
-    found = claims.load(store.tier.storage)
-    assert not found.open
+    assert not claims.load(store.tier.storage).open
     assert not files(tmp_path)
 
 

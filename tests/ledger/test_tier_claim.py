@@ -23,6 +23,7 @@ from tests.ledger.test_tiered import (
     check_tier,
     fill,
     offload,
+    on_a_new_disk,
     open_after_crash,
     open_store,
     read,
@@ -66,9 +67,7 @@ def copy_made(disk: SimulatedDisk, filesystem: FaultyFileSystem, by: str) -> Non
 
 @pytest.mark.parametrize("by", ["backup", "cp"])
 def test_a_copy_that_trims_deletes_no_file_of_the_original(by):
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     kept = fill(store, 3)
     first, second, third = kept
     offload(store, first)
@@ -108,9 +107,7 @@ def test_a_copy_that_trims_deletes_no_file_of_the_original(by):
 @pytest.mark.parametrize("by", ["backup", "cp"])
 def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by):
     for steps in range(8):
-        disk = SimulatedDisk()
-        filesystem = FaultyFileSystem(disk)
-        store = open_store(filesystem)
+        disk, filesystem, store = on_a_new_disk()
         settle(store)
         kept = fill(store, 1)
         (first,) = kept
@@ -133,9 +130,7 @@ def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by):
 
 
 def test_a_copy_keeps_local_entries_of_files_it_does_not_own():
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     kept = fill(store, 1)
     (first,) = kept
     offload(store, first, drop=False)
@@ -297,9 +292,7 @@ def taken_over(filesystem: FaultyFileSystem, clock: Clock, folder: str = "/copy"
 
 
 def test_a_copy_whose_original_is_gone_can_take_the_claim():
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     kept = fill(store)
     first, second = kept
     for ledger_id in kept:
@@ -526,9 +519,7 @@ def test_lost_storage_can_be_replaced(old_claim):
 
 @pytest.mark.parametrize("is_held", [True, False])
 def test_without_a_readable_claim_no_store_deletes_files(is_held):
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     kept = fill(store)
     first, second = kept
     offload(store, first)
@@ -553,9 +544,7 @@ def test_without_a_readable_claim_no_store_deletes_files(is_held):
 
 
 def test_a_store_with_a_damaged_identity_is_at_worst_a_copy():
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     settle(store)
     store.close()
     path = f"/store/{identities.IDENTITY_FILE}"

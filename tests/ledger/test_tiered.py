@@ -104,10 +104,15 @@ def fill(store: TieredStore, ledgers: int = 2, entries: int = 5) -> dict[int, li
     return kept
 
 
+def on_a_new_disk() -> tuple[SimulatedDisk, FaultyFileSystem, TieredStore]:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    return disk, filesystem, open_store(filesystem)
+
+
 def filled() -> tuple[SimulatedDisk, TieredStore, dict[int, list[bytes]]]:
     """Return a disk with a store on it, and the entries of its two ledgers."""
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
+    disk, _, store = on_a_new_disk()
     return disk, store, fill(store)
 
 
@@ -339,9 +344,7 @@ def test_later_damage_of_a_file_is_reported_and_not_skipped():
 
 
 def test_two_stores_cannot_share_a_location():
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     offload(store, min(fill(store)))
     other = open_store(filesystem, folder="/other")
     before = tier_files(disk)
@@ -650,9 +653,7 @@ def test_a_ledger_whose_record_is_lost_stays_in_the_manifest_until_repaired():
 
 
 def test_a_repair_ignores_manifest_records_of_reused_ledger_ids():
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    _disk, filesystem, store = on_a_new_disk()
     store.keys.put(f"topic/{TOPIC}", b"{}")
     fill(store, 1)
     backup("/store", "/copy", filesystem=filesystem)

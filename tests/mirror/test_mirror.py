@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,16 @@ class Two:
         self.source_admin, self.target_admin = admins
 
 
+def two_clusters(source: geminga.EmbeddedBroker, target: geminga.EmbeddedBroker) -> Iterator[Two]:
+    with geminga.Admin(source.admin_url) as here, geminga.Admin(target.admin_url) as there:
+        yield Two((source, target), (source.client(), target.client()), (here, there))
+
+
 @pytest.fixture
 def two():
     settings = {"batch_index_ack": True}
-    with (
-        geminga.embedded(**settings) as source,
-        geminga.embedded(**settings) as target,
-        geminga.Admin(source.admin_url) as here,
-        geminga.Admin(target.admin_url) as there,
-    ):
-        yield Two((source, target), (source.client(), target.client()), (here, there))
+    with geminga.embedded(**settings) as source, geminga.embedded(**settings) as target:
+        yield from two_clusters(source, target)
 
 
 def fill(
@@ -333,8 +334,7 @@ def test_messages_of_target_producers_stay_in_the_backlog(two):
 def test_the_next_mirror_continues_at_the_last_position(two):
     for part in range(4):
         fill(two.source, "t", 25, start=25 * part, batch=part)
-        status = mirrored(*two.brokers)
-        assert status.messages == 25
+        assert mirrored(*two.brokers).messages == 25
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
@@ -635,13 +635,8 @@ def test_messages_that_the_source_skips_are_counted_as_missed(two, monkeypatch, 
 @pytest.fixture
 def small_ledgers():
     """A source with ledgers of ten entries."""
-    with (
-        geminga.embedded(ledger_entries_max=10) as source,
-        geminga.embedded() as target,
-        geminga.Admin(source.admin_url) as here,
-        geminga.Admin(target.admin_url) as there,
-    ):
-        yield Two((source, target), (source.client(), target.client()), (here, there))
+    with geminga.embedded(ledger_entries_max=10) as source, geminga.embedded() as target:
+        yield from two_clusters(source, target)
 
 
 @pytest.mark.parametrize(("skipped", "more"), [(36, 5), (36, 0), (40, 7)])

@@ -60,8 +60,7 @@ def publish(client: Client, topic: str, rounds: int = 20, size: int = 3) -> None
 def reader(broker: EmbeddedBroker, topic: str, **options: Any) -> PulsarReader:
     given = {"service.url": broker.service_url, "topic": topic, "valueSchema": "TOPIC", **options}
     source = PulsarDataSource({name.lower(): str(value) for name, value in given.items()})
-    found = source.reader(source.schema())
-    return found
+    return source.reader(source.schema())
 
 
 def ids(found: PulsarReader, parts: Any) -> list[int]:

@@ -93,8 +93,7 @@ def reader(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, **options:
     monkeypatch.setattr(clusters, "connect", lambda _: cluster)
     given = {"service.url": "pulsar://h", "topic": TOPIC, "startingoffsets": "earliest", **options}
     source = PulsarDataSource(given)
-    found = source.streamReader(source.schema())
-    return found
+    return source.streamReader(source.schema())
 
 
 def test_first_messages_are_requested_once(monkeypatch):

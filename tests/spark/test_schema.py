@@ -169,5 +169,4 @@ def test_properties_with_null_values_are_left_out():
 def test_delays_become_delivery_times():
     columns = {"value": [b"v", b"v"], "after": pa.array([dt.timedelta(seconds=2), None], pa.duration("us"))}
     layout = FrameLayout({"value": 0, "deliver_after": 1}, StructType())
-    found = to_messages(pa.record_batch(columns), layout, 1000)
-    assert found["deliver_at"].to_pylist() == [3000, None]
+    assert to_messages(pa.record_batch(columns), layout, 1000)["deliver_at"].to_pylist() == [3000, None]

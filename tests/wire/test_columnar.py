@@ -490,8 +490,7 @@ def test_a_redelivery_count_of_any_size_is_read():
 
 def test_text_that_is_not_utf8_is_read_with_replacement_characters():
     damaged = single(partition_key="kk", sequence_id=1).replace(b"kk", b"k\xff")
-    table = decode_entries([entry_of(damaged, 1)], ["key"])
-    assert table.column("key").to_pylist() == ["k\ufffd"]
+    assert decode_entries([entry_of(damaged, 1)], ["key"]).column("key").to_pylist() == ["k\ufffd"]
 
 
 def test_broker_entry_metadata_is_stepped_over():

@@ -106,8 +106,7 @@ def test_a_preview_of_resetting_back_counts_messages_delivered_again(case):
 
 def test_a_preview_of_resetting_forward_counts_messages_given_up(case):
     before = case.open
-    found = case.preview("reset", message=(0, 3))
-    assert found["messages"] == 4
+    assert case.preview("reset", message=(0, 3))["messages"] == 4
     case.harness.actions.cursors.reset(NAME, "s", succeeded, position=MessageId(-1, 0, 3))
     assert case.open == before - 4
 
@@ -120,8 +119,7 @@ def test_a_preview_of_resetting_to_a_time_names_the_position(case):
 
 
 def test_a_preview_of_redelivery_counts_the_delivered_messages(case):
-    found = case.preview("redeliver")
-    assert found["messagesAgain"] == 10
+    assert case.preview("redeliver")["messagesAgain"] == 10
     case.peer.messages()
     assert case.subscription.redeliver_unacknowledged() == 10
     case.harness.poll()

@@ -106,8 +106,7 @@ def test_deleting_a_topic_closes_its_clients(harness, topics, make_entry):
     assert done == [None]
     assert peer.pop().type == Command.CLOSE_PRODUCER
     assert consumer.take(Command.CLOSE_CONSUMER)
-    left = [key for key, _ in harness.store.keys.scan("") if "public/default/t" in key]
-    assert left == []
+    assert [key for key, _ in harness.store.keys.scan("") if "public/default/t" in key] == []
     assert harness.store.ledgers(TOPIC) == []
     harness.restart()
     assert not harness.actions.exists(NAME)

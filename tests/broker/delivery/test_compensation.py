@@ -102,8 +102,7 @@ def test_a_consumer_that_forgets_acknowledgements_stops_its_producers_or_not(
         assert producer.take(Command.CLOSE_PRODUCER)
         assert stats(harness)["messagesInBacklog"] < 20, "nearly all of it is acknowledged"
         producer.frames.clear()
-        answer = producer.request("producer", topic=TOPIC, producer_id=1)
-        assert answer.type == Command.ERROR
+        assert producer.request("producer", topic=TOPIC, producer_id=1).type == Command.ERROR
 
 
 def test_messages_that_one_consumer_holds_go_to_another(make_harness):

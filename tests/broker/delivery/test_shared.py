@@ -51,8 +51,7 @@ def test_refused_messages_are_redelivered_first_with_their_count(harness, produc
     found = peer.messages()
     assert [(m.entry_id, m.redelivery_count) for m in found] == [(0, 1), (2, 1), (3, 0), (4, 0)]
     peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
-    counts = {m.entry_id: m.redelivery_count for m in peer.messages()}
-    assert counts == {0: 2, 1: 1, 2: 2, 3: 1, 4: 1}
+    assert {m.entry_id: m.redelivery_count for m in peer.messages()} == {0: 2, 1: 1, 2: 2, 3: 1, 4: 1}
 
 
 def test_messages_of_a_lost_consumer_go_to_others_without_a_count(harness, producer):

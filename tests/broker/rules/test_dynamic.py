@@ -134,8 +134,7 @@ def test_a_shorter_ttl_expires_the_backlog_of_unused_topics(make_harness):
     harness.advance(600)
     change(harness, "ttlDurationDefaultInSeconds", "60")
     harness.advance(120)
-    stats = harness.actions.stats(TopicName.parse(TOPIC))
-    assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+    assert harness.actions.stats(TopicName.parse(TOPIC))["subscriptions"]["s"]["msgBacklog"] == 0
 
 
 @pytest.mark.parametrize(

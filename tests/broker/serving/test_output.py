@@ -110,5 +110,4 @@ def test_an_audited_request_cannot_forge_lines():
 
 def test_role_of_a_connection_is_in_its_lines(make_harness):
     harness = make_harness(token_secret_key="data:," + "k" * 32, anonymous_role="guest", authorization=False)
-    found = json.loads(JsonFormatter().format(record("%r", harness.peer().session)))
-    assert found["role"] == "guest"
+    assert json.loads(JsonFormatter().format(record("%r", harness.peer().session)))["role"] == "guest"

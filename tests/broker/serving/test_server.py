@@ -485,5 +485,4 @@ async def test_commands_of_a_disconnected_peer_keep_their_order(is_cut):
 
 
 def _subscription(broker: Any, topic: str) -> Any:
-    found = server_of(broker).broker.topics.find(TopicName.parse(topic))
-    return found.subscriptions["s"]
+    return server_of(broker).broker.topics.find(TopicName.parse(topic)).subscriptions["s"]

@@ -63,6 +63,12 @@ class Topic:
         self.actions.unload(NAME)
         assert not self.in_memory
 
+    def leave_with_backlog(self) -> None:
+        """Leave five entries that a subscription has not acknowledged."""
+        self.subscribe()
+        self.publish(5)
+        self.leave()
+
     def connect(self) -> None:
         self.peer = self.harness.peer()
         self.peer.producer(TOPIC)

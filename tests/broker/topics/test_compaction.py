@@ -451,8 +451,7 @@ def test_a_truncation_ends_a_running_compaction(make_harness, monkeypatch):
         harness.auto_poll = True
         finish(harness)
         status = harness.actions.compaction_status(NAME)["status"]
-        found = [pair for _, pair in read(harness)]
-        assert found == (after if status == "SUCCESS" else before)
+        assert [pair for _, pair in read(harness)] == (after if status == "SUCCESS" else before)
         seen.add(status)
     assert seen == {"SUCCESS", "ERROR"}
 

@@ -88,8 +88,7 @@ def test_a_topic_stays_in_memory_while_stopped_producers_try_again(make):
     for _ in range(4):
         topic.open_producer()
         topic.pass_time(50)
-        found = topic.harness.broker.topics.in_memory(NAME)
-        assert found.quota_exceeded
+        assert topic.harness.broker.topics.in_memory(NAME).quota_exceeded
     topic.pass_time(120)
     assert topic.harness.broker.topics.in_memory(NAME) is None
 

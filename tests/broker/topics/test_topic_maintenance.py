@@ -69,9 +69,7 @@ def test_an_open_ledger_stays_for_a_while_even_without_retention(make):
 
 def test_messages_acknowledged_late_are_trimmed_soon_after(make):
     topic = make(retention_minutes=60)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.harness.advance(3 * DAY)
     assert (topic.ledgers, topic.in_memory) == (3, False)
     topic.skip_all()
@@ -81,9 +79,7 @@ def test_messages_acknowledged_late_are_trimmed_soon_after(make):
 
 def test_messages_acknowledged_before_a_crash_are_trimmed(make):
     topic = make(retention_minutes=0)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.skip_all()
     topic.harness.crash()
     topic.harness.advance(HOUR + DAY + LATE)
@@ -283,9 +279,7 @@ def test_each_subscription_expires_by_its_own_time(make):
 
 def test_an_expired_subscription_frees_its_messages(make):
     topic = make(subscription_expiration_minutes=60, retention_minutes=0)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.harness.advance(HOUR + LATE)
     assert (topic.subscriptions, topic.ledgers) == ([], 0)
 
@@ -294,9 +288,7 @@ def test_a_quota_evicts_old_messages_of_unused_topics(make):
     topic = make(
         backlog_quota_seconds=600, backlog_quota_action="consumer_backlog_eviction", retention_minutes=0
     )
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.harness.advance(600 + LATE)
     assert (topic.backlog(), topic.stored) == (0, 0)
 
@@ -304,9 +296,7 @@ def test_a_quota_evicts_old_messages_of_unused_topics(make):
 # --- policies that change ---
 def test_policies_that_are_set_later_reach_topics_that_are_not_in_memory(make):
     topic = make(retention_minutes=-1)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.harness.advance(DAY)
     topic.set_policy("message_ttl_in_seconds", 60)
     topic.set_policy("retention_policies", {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1})
@@ -375,9 +365,7 @@ def walks(harness: Any) -> int:
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_changed_settings_at_the_start_reach_unused_topics(make, how):
     topic = make(retention_minutes=0)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     harness = topic.harness
     harness.advance(HOUR)
     assert topic.backlog() == 5
@@ -392,9 +380,7 @@ def test_changed_settings_at_the_start_reach_unused_topics(make, how):
 
 def test_settings_changed_while_running_reach_topics_in_memory_and_others(make):
     topic = make(retention_minutes=0)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.harness.advance(LATE)
     names = [TopicName.parse(f"loaded-{number}") for number in range(20)]
     for name in names:
