@@ -98,7 +98,7 @@ def test_a_provider_moves_the_client(p, clusters):
     producer = client.create_producer("t")
     producer.send(b"before")
     assert consumer.receive(TIMEOUT_MILLIS).data() == b"before"
-    mover = start_thread(provider.update, args=(p.ServiceInfo(urls[1]),))
+    mover = start_thread(provider.update, p.ServiceInfo(urls[1]))
     mover.join()
     assert client.get_service_info().service_url == urls[1]
     with geminga.Admin(clusters[1].admin_url) as there:

@@ -8,6 +8,7 @@ import time
 
 import pyarrow as pa
 import pytest
+from doubles import raising
 from insides import publisher_of, wait_queue_of
 from waiting import eventually, join_threads, loop_turns, never, never_async, start_thread
 
@@ -115,7 +116,7 @@ def test_sends_to_a_stuck_partition_do_not_block_those_to_another(broker, client
     _, moving_id = held.producer_ids()
 
     def send(key):
-        thread = start_thread(producer.send_async, args=(b"", None), kwargs={"partition_key": key})
+        thread = start_thread(producer.send_async, b"", None, partition_key=key)
         return thread
 
     behind = [send(stuck) for _ in range(3)]
@@ -141,9 +142,6 @@ def test_a_signal_that_ends_a_wait_delays_no_other_sender(broker, client):
     class Enough(Exception):
         pass
 
-    def interrupt(number, frame):
-        raise Enough
-
     behind = threading.Thread(target=producer.send_async, args=(b"behind", None))
 
     def queue_up_and_interrupt():
@@ -152,7 +150,7 @@ def test_a_signal_that_ends_a_wait_delays_no_other_sender(broker, client):
         eventually(lambda: len(wait_queue_of(producer)) == 2)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
+    before = signal.signal(signal.SIGUSR1, raising(Enough))
     start_thread(queue_up_and_interrupt)
     try:
         with pytest.raises(Enough):
@@ -388,7 +386,7 @@ def test_a_synchronous_send_that_waited_for_bytes_does_not_wait_for_the_delay(br
         other.send_async(b"x" * 900, None)
         eventually(lambda: held.count() == 1)
         arguments = {"content": b"x" * 200, "properties": {"a": "b"}}
-        thread = start_thread(producer.send, kwargs=arguments)
+        thread = start_thread(producer.send, **arguments)
         eventually(lambda: len(wait_queue_of(producer)) == 1)
         held.stop()
         join_threads(thread)

@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+from doubles import raising
 from waiting import eventually_async, loop_turns, start_thread
 
 from geminga.client.receive_waiters import ReceiveWaiters
@@ -85,12 +86,8 @@ async def test_a_thread_that_finds_something_does_not_sleep():
 
 async def test_an_error_of_the_check_leaves_no_receiver_waiting():
     _queue, receive_waiters = made()
-
-    def check() -> None:
-        raise ValueError("the end")
-
     with pytest.raises(ValueError, match="the end"):
-        receive_waiters.wait_here(None, check)
+        receive_waiters.wait_here(None, raising(ValueError("the end")))
     assert len(receive_waiters) == 0
 
 

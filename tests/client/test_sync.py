@@ -5,6 +5,7 @@ import time
 import warnings
 
 import pytest
+from doubles import raising
 
 import geminga
 import geminga.asyncio
@@ -116,11 +117,7 @@ def test_closing_that_is_interrupted_while_it_waits_leaves_nothing(broker, tmp_p
     """The program is interrupted while close waits for a listener, and never calls close again."""
     path = tmp_path / "client.log"
     client = geminga.Client(broker.url, logger=geminga.FileLogger(geminga.LoggerLevel.Debug, str(path)))
-
-    def interrupted(threads, seconds):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("geminga.client.listener.ListenerThreads.close", interrupted)
+    monkeypatch.setattr("geminga.client.listener.ListenerThreads.close", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         client.close()
     logging.getLogger("geminga").debug("of another program")

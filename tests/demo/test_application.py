@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from doubles import raising
 
 from geminga.demo import application
 from geminga.demo import driver as driver_module
@@ -75,12 +76,8 @@ def test_the_driver_is_killed_if_a_listener_fails(driver, tmp_path):
         print(json.dumps({"event": "caught up", "seconds": 1.0}), file=pipe, flush=True)
         time.sleep(600)
     """)
-
-    def interrupt(told: DriverProgress) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        follow(JOB, tmp_path / "log", DriverProgress(), interrupt)
+        follow(JOB, tmp_path / "log", DriverProgress(), raising(KeyboardInterrupt))
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "log").read_text()), 0)
 

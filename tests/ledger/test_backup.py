@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from doubles import raising
 
 from geminga.errors import NotAStore, StoreError
 from geminga.ledger import backup as module
@@ -160,11 +161,7 @@ def test_a_full_disk_leaves_no_partial_backup(tmp_path, monkeypatch):
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("topic")
         store.append(ledger, b"entry" * 1000, lambda error: None)
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(module, "write_fully", full)
+    monkeypatch.setattr(module, "write_fully", raising(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         backup(tmp_path / "store", tmp_path / "backup", filesystem=RealFileSystem())
     assert list((tmp_path / "backup").iterdir()) == []

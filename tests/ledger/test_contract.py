@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
 from geminga.ledger.api import EntryStore, ReadAhead, StoredValue
@@ -251,12 +252,9 @@ def test_walks_over_keys_tolerate_changes_while_they_run(store, walk):
 
 
 def test_other_callbacks_run_after_one_raises(store, receipts, caplog):
-    def fail(error: StoreError | None) -> None:
-        raise RuntimeError("the callback's own fault")
-
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of(1))
-    store.append(ledger, b"y", fail)
+    store.append(ledger, b"y", raising(RuntimeError("the callback's own fault")))
     store.append(ledger, b"z", receipts.of(2))
     assert receipts.wait(store, 2) == [1, 2]
     assert "the callback's own fault" in caplog.text

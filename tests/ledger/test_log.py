@@ -1,6 +1,7 @@
 import errno
 
 import pytest
+from doubles import raising
 
 from geminga.errors import StoreDamaged
 from geminga.ledger.format import CREATE, ENTRY, FILE_HEADER_BYTES, OFFSET_BITS, GroupHeader
@@ -59,10 +60,7 @@ def test_preallocated_space_is_freed(filesystem):
 
 
 def test_without_support_for_preallocation_groups_are_written(filesystem, monkeypatch):
-    def refuse(self: FaultyFile, offset: int, size: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
-
-    monkeypatch.setattr(FaultyFile, "allocate", refuse)
+    monkeypatch.setattr(FaultyFile, "allocate", raising(OSError(errno.EOPNOTSUPP, "not supported")))
     writer = make_writer(filesystem, preallocate_bytes=2048)
     groups = [writer.write([record(number)]) for number in range(6)]
     writer.sync()

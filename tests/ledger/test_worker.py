@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from doubles import raising
 from waiting import eventually
 
 from geminga.ledger.worker import Worker
@@ -87,12 +88,8 @@ def test_the_next_job_runs_after_any_exception():
     signalled = threading.Event()
     worker = Worker(finished, signalled.set)
     reported: list[Exception | None] = []
-
-    def panic() -> None:
-        raise Panic("out of bounds")
-
     worker.start()
-    worker.submit(panic, reported.append)
+    worker.submit(raising(Panic("out of bounds")), reported.append)
     worker.submit(lambda: None, reported.append)
     assert worker.stop(10)
     while finished:

@@ -67,8 +67,8 @@ async def eventually_awaited(
     return value
 
 
-def start_thread(target: Callable[..., object], *arguments: Any) -> threading.Thread:
-    thread = threading.Thread(target=target, args=arguments, daemon=True)
+def start_thread(target: Callable[..., object], *arguments: Any, **options: Any) -> threading.Thread:
+    thread = threading.Thread(target=target, args=arguments, kwargs=options, daemon=True)
     thread.start()
     return thread
 

@@ -135,7 +135,7 @@ def test_keys_stay_in_order_while_consumers_come_and_go(broker, connect, topic):
         consumer.close()
 
     lives = [0.6, 1.2, 1.9, 60.0]
-    threads = [start_thread(consume, args=item) for item in enumerate(lives)]
+    threads = [start_thread(consume, *item) for item in enumerate(lives)]
     publish(connect(broker.service_url), topic, batched=False)
     eventually(lambda: sum(map(len, seen.values())) >= MESSAGES)
     stop.set()

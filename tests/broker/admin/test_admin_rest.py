@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from doubles import raising
 from insides import server_of
 from waiting import eventually
 from web_requests import Answer, ask
@@ -160,11 +161,7 @@ def test_a_failed_forced_deletion_is_answered_with_the_reason_and_may_be_repeate
     """And it may be asked for again."""
     rest.call("PUT", f"persistent/{namespace}/t", {})
     with monkeypatch.context() as broken:
-
-        def delete(self: TopicActions, name: TopicName, force: bool, done: Any) -> None:
-            raise AdminRefusal(503, "the disk is gone")
-
-        broken.setattr(TopicActions, "delete", delete)
+        broken.setattr(TopicActions, "delete", raising(AdminRefusal(503, "the disk is gone")))
         assert rest.fails(503, "DELETE", f"namespaces/{namespace}?force=true") == "the disk is gone"
     rest.call("PUT", f"persistent/{namespace}/t2", {})
     rest.call("DELETE", f"namespaces/{namespace}?force=true")

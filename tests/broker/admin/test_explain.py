@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker.admin import facts
 from geminga.broker.delivery import delayed, shared
@@ -330,12 +331,8 @@ def test_a_damaged_entry_is_reported_and_passed_over(case, monkeypatch):
 def test_a_store_that_cannot_be_read_is_reported(case, monkeypatch):
     case.create()
     case.publish(2)
-
-    def broken(*_arguments: Any, **_limits: Any) -> Any:
-        raise StoreError("the disk is gone")
-
     with monkeypatch.context() as patch:
-        patch.setattr(case.harness.store, "read", broken)
+        patch.setattr(case.harness.store, "read", raising(StoreError("the disk is gone")))
         peer = case.subscribe()
         assert case.finding("store")["stops"]
     case.harness.advance(6)

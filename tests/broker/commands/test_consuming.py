@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker import position_lookup
 from geminga.broker.commands.consuming import LAST_REQUESTS_MAX
@@ -139,11 +140,7 @@ def test_a_rollback_waits_for_entries_that_are_slow_to_read(
 def test_a_rollback_over_entries_that_cannot_be_read_is_refused(harness, producer, monkeypatch, error):
     """The connection, with all else that goes over it, is not ended for that."""
     producer.publish(3)
-
-    def never(ledger: ManagedLedger, offset: int) -> bytes | None:
-        raise error
-
-    monkeypatch.setattr(ManagedLedger, "read_one", never)
+    monkeypatch.setattr(ManagedLedger, "read_one", raising(error))
     peer = harness.peer()
     peer.command(
         "subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=1, subType=EXCLUSIVE,

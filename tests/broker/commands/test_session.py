@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker.commands.session import LINGER_SECONDS, SessionState
 from geminga.broker.commands.table import TABLE
@@ -307,11 +308,7 @@ def test_producers_and_consumers_of_a_connection_are_limited(make_harness):
 
 def test_a_store_failure_in_a_command_closes_the_connection(harness, monkeypatch):
     peer = harness.peer()
-
-    def stopped(*args: Any) -> Any:
-        raise StoreStopped("no space left on device")
-
-    monkeypatch.setattr(harness.store.keys, "get", stopped)
+    monkeypatch.setattr(harness.store.keys, "get", raising(StoreStopped("no space left on device")))
     peer.command("partitionMetadata", topic=TOPIC, request_id=1)
     assert peer.is_closed
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from doubles import raising
 from entries import single_entry
 
 from geminga.broker.delivery import dispatcher, key_shared, shared, single_active
@@ -109,11 +110,7 @@ def test_large_entries_count_by_their_bytes(harness, producer, make_entry, monke
 def test_unreadable_entries_are_not_delivered_and_retried(harness, producer, monkeypatch, kind):
     producer.publish(3)
     read = harness.store.read
-
-    def damaged(*args: Any, **options: Any) -> Any:
-        raise StoreDamaged("ledger 0, entry 0: wrong checksum")
-
-    monkeypatch.setattr(harness.store, "read", damaged)
+    monkeypatch.setattr(harness.store, "read", raising(StoreDamaged("ledger 0, entry 0: wrong checksum")))
     peer = harness.consumer(TOPIC, kind=kind)
     assert peer.entry_ids() == []
     assert not peer.is_closed

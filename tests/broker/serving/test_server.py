@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from doubles import raising
 from insides import server_of
 from waiting import eventually, eventually_async, never_async
 
@@ -163,10 +164,7 @@ def test_a_protocol_error_closes_only_its_connection(peers, caplog):
 
 
 def test_an_internal_error_closes_one_connection_and_is_counted(peers, caplog, monkeypatch):
-    def fault(session: Any, command: Any) -> None:
-        raise KeyError("a fault of ours")
-
-    monkeypatch.setitem(TABLE.handlers, pb.BaseCommand.PONG, fault)
+    monkeypatch.setitem(TABLE.handlers, pb.BaseCommand.PONG, raising(KeyError("a fault of ours")))
     with embedded(web_port=None) as broker:
         bystander = peers(broker.settings.port)
         for _ in range(3):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker.topics import dedup
 from geminga.broker.topics.dedup import Deduplication, dedup_key
@@ -133,11 +134,7 @@ def test_only_the_last_chunk_counts(harness, make):
 def test_a_retry_after_a_failed_store_is_no_duplicate(harness, make, monkeypatch):
     peer, _ = connect(harness)
     append = harness.store.append
-
-    def failing(ledger_id: int, entry: bytes, done: Any) -> int:
-        raise StoreStopped("no space left")
-
-    monkeypatch.setattr(harness.store, "append", failing)
+    monkeypatch.setattr(harness.store, "append", raising(StoreStopped("no space left")))
     peer.send(0, make(0))
     assert peer.pop().command.send_error.error == pb.PersistenceError
     monkeypatch.setattr(harness.store, "append", append)
@@ -218,11 +215,7 @@ def test_a_refused_entry_does_not_release_pending_ones(harness, make, monkeypatc
     append = harness.store.append
     harness.auto_poll = False
     peer.send(0, make(0))
-
-    def full(ledger_id: int, entry: bytes, done: Any) -> int:
-        raise StoreStopped("no space left")
-
-    monkeypatch.setattr(harness.store, "append", full)
+    monkeypatch.setattr(harness.store, "append", raising(StoreStopped("no space left")))
     peer.send(1, make(1))
     assert peer.pop().command.send_error.error == pb.PersistenceError
     monkeypatch.setattr(harness.store, "append", append)

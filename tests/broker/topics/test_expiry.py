@@ -1,8 +1,7 @@
 """TTL, retention, and deletion of unused subscriptions and topics."""
 
-from typing import Any
-
 import pytest
+from doubles import raising
 
 from geminga.broker.topics import expiry
 from geminga.errors import StoreBusy, StoreError
@@ -33,10 +32,7 @@ def test_retention_keeps_by_time_and_size(make, minutes, megabytes, left):
 
 @pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
 def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(make, monkeypatch, error):
-    def away(*_: Any) -> int:
-        raise error
-
-    monkeypatch.setattr(expiry, "too_old_below", away)
+    monkeypatch.setattr(expiry, "too_old_below", raising(error))
     topic = make(retention_minutes=0, message_ttl_seconds=5)
     topic.subscribe()
     topic.publish(6)
@@ -48,14 +44,10 @@ def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(make, monkeypa
 
 def test_nothing_is_trimmed_before_it_is_compacted(make, monkeypatch):
     """With a threshold, entries must not be deleted before they are compacted."""
-
-    def refused(*_: Any) -> None:
-        raise StoreBusy("slow")
-
     topic = make(retention_minutes=0)
     topic.publish(6)
     with monkeypatch.context() as patch:
-        patch.setattr(expiry.compaction, "prepare", refused)
+        patch.setattr(expiry.compaction, "prepare", raising(StoreBusy("slow")))
         topic.keep_connected(20)
         assert topic.stored == 6
     topic.keep_connected(20)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker.topics.record import decode_json, encode_json
 from geminga.errors import StoreDamaged, StoreStopped
@@ -96,11 +97,7 @@ def test_each_message_of_a_refused_run_gets_an_answer(harness, make_entry):
     peer.send_bytes(run_of([1, 2, 3], make_entry()))
     assert peer.session.pending_bytes == 3 * len(make_entry())
     reports[0](failure)
-
-    def refuse(ledger_id: int, entries: list[bytes], done: Any) -> int:
-        raise failure
-
-    store.append_run = refuse
+    store.append_run = raising(failure)
     peer.send_bytes(run_of([4, 5], make_entry()))
     errors = [frame.command.send_error for frame in peer.take(pb.BaseCommand.SEND_ERROR)]
     assert [(each.sequence_id, each.error) for each in errors] == [
@@ -119,11 +116,7 @@ def test_a_refused_entry_is_not_pending(harness, monkeypatch):
     harness.auto_poll = False
     peer.send(0, producer_id=1)
     with monkeypatch.context() as context:
-
-        def stopped(*args: Any) -> int:
-            raise StoreStopped("no space left")
-
-        context.setattr(harness.store, "append", stopped)
+        context.setattr(harness.store, "append", raising(StoreStopped("no space left")))
         peer.send(0, producer_id=2)
     peer.pop()
     peer.send(1, producer_id=2)

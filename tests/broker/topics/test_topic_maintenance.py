@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker import background_jobs
 from geminga.broker.rules.effective_policies import resolve
@@ -549,11 +550,7 @@ def test_a_store_that_refuses_is_retried(make, monkeypatch):
     topic.publish(5)
     topic.peer.disconnect()
     with monkeypatch.context() as context:
-
-        def stopped(*args: Any, **options: Any) -> None:
-            raise StoreStopped("no space left")
-
-        context.setattr(topic.harness.store.keys, "put", stopped)
+        context.setattr(topic.harness.store.keys, "put", raising(StoreStopped("no space left")))
         topic.harness.advance(10 * MINUTE)
         assert topic.in_memory
     topic.harness.advance(LATE + MINUTE)

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from doubles import raising
 
 import geminga
 from geminga.client.cluster import Cluster
@@ -129,12 +130,8 @@ def test_an_interrupted_run_ends_after_all_processes_of_spark(tmp_path, monkeypa
     monkeypatch.setattr(running, "command", lambda arguments: ["sh", "-c", f"({java}) & wait"])
     monkeypatch.setattr(running, "reach", lambda values, cluster: None)
     create(tmp_path / "mine", "ingest")
-
-    def interrupt(line: str) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "mine", interrupt)
+        run(tmp_path / "mine", raising(KeyboardInterrupt))
     assert (tmp_path / "ended").exists()
 
 
