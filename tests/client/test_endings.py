@@ -388,7 +388,6 @@ def test_one_asyncio_client_over_several_loops(pulsar_broker, pulsar_topic):
 
 async def test_pending_sends_and_acks_leave_when_asyncio_run_ends(pulsar_broker, pulsar_topic):
     """The program forgot to close: acknowledgements and messages leave with the end of the loop."""
-
     held: list[Any] = []
     client = geminga.asyncio.Client(pulsar_broker.service_url)
     consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)

@@ -93,7 +93,6 @@ async def test_an_error_of_the_check_leaves_no_receiver_waiting():
 
 async def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(monkeypatch):
     """The handler raises when the thread was woken and has not looked."""
-
     queue, receive_waiters = made()
     other = asyncio.get_running_loop().create_future()
 
@@ -103,11 +102,7 @@ async def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Waiter, "wait", interrupted)
-
-    def check() -> None:
-        queue.lots.append((ENTRY, iter(ALONE)))
-
     with pytest.raises(KeyboardInterrupt):
-        receive_waiters.wait_here(None, check)
+        receive_waiters.wait_here(None, lambda: queue.lots.append((ENTRY, iter(ALONE))))
     await turns()
     assert other.done()

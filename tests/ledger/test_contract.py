@@ -262,11 +262,7 @@ def test_other_callbacks_run_after_one_raises(store, receipts, caplog):
 
 def test_callbacks_may_write(store, receipts):
     ledger = store.create_ledger("a")
-
-    def write_again(error: StoreError | None) -> None:
-        store.append(ledger, b"second", receipts.of("second"))
-
-    store.append(ledger, b"first", write_again)
+    store.append(ledger, b"first", lambda error: store.append(ledger, b"second", receipts.of("second")))
     store.keys.put("k", b"v", receipts.of("put"))
     assert receipts.wait(store, 2)[:2] == ["put", "second"]
     assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"first", b"second"]

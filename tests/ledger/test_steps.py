@@ -132,12 +132,8 @@ def test_closing_runs_the_callbacks_that_are_left(open_store):
 
 def test_a_callback_that_polls_is_not_run_again(open_store):
     store, ran = open_store(), list[int]()
-
-    def polls(error: StoreError | None) -> None:
-        ran.append(store.poll())
-
     for number in range(100):
-        store.keys.put(f"key\0{number}", b"", polls)
+        store.keys.put(f"key\0{number}", b"", lambda error: ran.append(store.poll()))
     while store.is_writing:
         store.poll(enough)
     assert ran == [0] * 100

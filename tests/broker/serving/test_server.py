@@ -454,7 +454,6 @@ def test_acknowledgements_before_a_disconnect_hold(peers):
 @pytest.mark.parametrize("is_cut", [False, True], ids=["it was the peer", "it left too much unread"])
 async def test_commands_of_a_disconnected_peer_keep_their_order(is_cut):
     """Writing to it failed, say, while there was no time for what had come. Who is evicted has no work."""
-
     async with running() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
         writer.write(connect_command())

@@ -304,10 +304,7 @@ def test_an_answer_not_in_http_is_refused(scripted, call, said):
 
 
 def test_a_truncated_answer_raises_connect_error(scripted, call):
-    def cut(connected: socket.socket) -> None:
-        connected.sendall(answer(200, b'["a", "b"]')[:-3])
-
-    server = scripted(cut)
+    server = scripted(lambda connected: connected.sendall(answer(200, b'["a", "b"]')[:-3]))
     with pytest.raises(ConnectError, match="before its answer"):
         call(server.url, "GET", "clusters", retries=0)
 
