@@ -17,7 +17,6 @@ from geminga.errors import InvalidConfiguration, Timeout
 from geminga.wire.message_runs import MessageRun
 
 pa = pytest.importorskip("pyarrow")
-EARLIEST = InitialPosition.Earliest
 
 
 def publish(client: Any, topic: str, count: int, start: int = 0, **options: Any) -> list[bytes]:
@@ -173,7 +172,7 @@ async def test_asyncio(pulsar_broker, pulsar_client, pulsar_topic):
     values = publish(pulsar_client, pulsar_topic, 50)
 
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-        consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
+        consumer = await client.subscribe(pulsar_topic, "s", initial_position=InitialPosition.Earliest)
         seen: list[bytes] = []
         while len(seen) < 50:
             table = await consumer.receive_table(timeout_millis=30_000)

@@ -19,12 +19,14 @@ from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 pa = pytest.importorskip("pyarrow")
-EARLIEST = geminga.InitialPosition.Earliest
 
 
 def read(client, topic, count):
     consumer = client.subscribe(
-        topic, "r", initial_position=EARLIEST, consumer_type=geminga.ConsumerType.Shared
+        topic,
+        "r",
+        initial_position=geminga.InitialPosition.Earliest,
+        consumer_type=geminga.ConsumerType.Shared,
     )
     messages = [consumer.receive(30_000) for _ in range(count)]
     consumer.close()

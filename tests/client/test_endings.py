@@ -26,8 +26,6 @@ from geminga.client.admin import admin
 from geminga.client.runtime import LoopThread
 from geminga.errors import AlreadyClosed
 
-EARLIEST = InitialPosition.Earliest
-
 
 class Blocked:
     """A thread in a blocking call, and its outcome."""
@@ -315,7 +313,9 @@ def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for _ in range(20):
             producer.send(b"x")
-    pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST).close()
+    pulsar_client.subscribe(
+        pulsar_topic, "s", ConsumerType.Shared, initial_position=InitialPosition.Earliest
+    ).close()
     assert backlog(pulsar_broker, pulsar_topic) == 20
     quiet_output(
         "import geminga\n"

@@ -18,8 +18,6 @@ from geminga.errors import Result
 from geminga.ids import TopicName
 from geminga.producer.interceptors import ProducerInterceptor
 
-EARLIEST = geminga.InitialPosition.Earliest
-
 
 @pytest.fixture
 def client(pulsar_client):
@@ -28,7 +26,9 @@ def client(pulsar_client):
 
 def read(client, topic, count, **settings):
     """The first ``count`` messages of a topic."""
-    consumer = client.subscribe(topic, f"r{random.random()}", initial_position=EARLIEST, **settings)
+    consumer = client.subscribe(
+        topic, f"r{random.random()}", initial_position=geminga.InitialPosition.Earliest, **settings
+    )
     messages = [consumer.receive(30_000) for _ in range(count)]
     consumer.close()
     return messages

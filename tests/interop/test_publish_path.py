@@ -17,7 +17,6 @@ from geminga.testing.apache_pulsar import ApachePulsar
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 
 Topic = Callable[[str], str]
-EARLIEST = geminga.InitialPosition.Earliest
 WAIT_MS = 60_000
 """For what has to come, however busy the machine is."""
 
@@ -38,7 +37,9 @@ def read_all(
 ) -> list[bytes]:
     """Everything in a topic from its start: ``count`` messages, and up to the one that says ``last``, are
     waited for; and then whether more come."""
-    consumer = client.subscribe(topic, f"reader-{random.random()}", initial_position=EARLIEST)
+    consumer = client.subscribe(
+        topic, f"reader-{random.random()}", initial_position=geminga.InitialPosition.Earliest
+    )
     contents: list[bytes] = []
     misses = {last} - {None}
     while True:
