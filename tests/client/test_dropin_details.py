@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from interpreter import run_python
+from readers import available
 from waiting import eventually
 
 import geminga
@@ -84,9 +85,7 @@ def test_a_reader_of_partitions_starts_at_an_id(p, pulsar_broker, client, pulsar
         ids.append(partition.send(b"%d" % number))
     for start, inclusive in [(0, False), (1, True), (3, True), (4, False), (8, False)]:
         reader = client.create_reader(pulsar_topic, ids[start], start_message_id_inclusive=inclusive)
-        read = []
-        while reader.has_message_available():
-            read.append(int(reader.read_next(TIMEOUT_MILLIS).data()))
+        read = [int(message.data()) for message in available(reader)]
         place = (ids[start].ledger_id(), ids[start].entry_id())
         expected = [
             number for number, id_ in enumerate(ids)

@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import pytest
 from insides import inner_consumer, publisher_of
+from readers import available
 from virtual import Clock, Network, Remembered
 from virtual_threads import STOPS, Actor, Scheduler, ThreadLoop, shells_on
 
@@ -404,8 +405,7 @@ class World:
         of_key: dict[str, list[bytes]] = {}
         lanes: dict[tuple[str, str], list[int]] = {}
         reader = self.client.create_reader(TOPIC, MessageId.earliest)
-        while reader.has_message_available():
-            message = reader.read_next(5_000)
+        for message in available(reader):
             name = name_of(message)
             stored.setdefault(message.message_id().partition(), []).append(name)
             if message.has_partition_key():

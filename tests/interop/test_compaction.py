@@ -5,6 +5,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from readers import available
 from waiting import eventually
 from web_requests import ask
 
@@ -78,8 +79,7 @@ def given(client: pulsar.Client, topic: str, *, compacted: bool = True) -> list[
     """
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
     found = []
-    while reader.has_message_available():
-        message = reader.read_next(60_000)
+    for message in available(reader):
         if message.data():
             found.append((message.partition_key(), message.data(), message.message_id().batch_index()))
     reader.close()

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from readers import available
 
 import geminga
 from geminga.client.admin import admin
@@ -88,8 +89,7 @@ def messages_of(world: World, topic: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the keys of a topic's messages, and their JSON with exact numbers."""
     found = []
     with world.client.create_reader(topic, geminga.MessageId.earliest) as reader:
-        while reader.has_message_available():
-            message = reader.read_next(5000)
+        for message in available(reader):
             found.append((message.partition_key(), json.loads(message.data(), parse_float=Decimal)))
     return found
 
@@ -179,8 +179,7 @@ def test_replay_publishes_the_table_in_the_order_of_its_time(ingested, tmp_path)
         successful(run(project))
     reader = ingested.client.create_reader("flights-again", geminga.MessageId.earliest)
     again, times = [], []
-    while reader.has_message_available():
-        message = reader.read_next(5000)
+    for message in available(reader):
         again.append(json.loads(message.data()))
         times.append(message.event_timestamp())
         assert message.partition_key() == again[-1]["carrier"]

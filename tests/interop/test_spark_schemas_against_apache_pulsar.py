@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+from readers import available
 
 from geminga import Client
 from geminga.errors import IncompatibleSchema
@@ -190,9 +191,7 @@ def test_each_dead_letter_is_published_once(apache_pulsar, client, topic, monkey
             ids = [row["id"] for batch in reader.read(part) for row in batch.to_pylist()]
             assert ids == list(range(30))
         letters = theirs.create_reader(f"{name}-letters", pulsar.MessageId.earliest)
-        told = []
-        while letters.has_message_available():
-            told.append(letters.read_next(60_000))
+        told = list(available(letters))
         assert [message.data() for message in told] == bad
         assert told[3].properties()["REAL_TOPIC"] == name
         assert told[3].properties()["DEAD_LETTER_ERROR"] == "its producer named no schema"

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from readers import available
 
 from geminga import Client, MessageId, schema
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
@@ -79,10 +80,7 @@ def letters_in(path: Path) -> list[dict[str, Any]]:
 
 def letters_of(client: Client, topic: str) -> list[Any]:
     with client.create_reader(topic, MessageId.earliest) as found:
-        messages = []
-        while found.has_message_available():
-            messages.append(found.read_next(20_000))
-        return messages
+        return list(available(found))
 
 
 def values(count: int = 20) -> list[bytes]:
