@@ -76,6 +76,13 @@ class Query:
         return int(only["msgBacklog"])
 
 
+class OlderQuery(Query):
+    """A query whose latest offset is requested before its start; Spark does so unless it restarts one."""
+
+    def latest(self) -> dict[str, Any]:
+        return self.reader.latestOffset()
+
+
 def publish(client: Client, topic: str, first: int, count: int, batch: int = 1) -> None:
     with client.create_producer(topic, batching_max_messages=batch) as producer:
         values = [b"%d" % number for number in range(first, first + count)]
