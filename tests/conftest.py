@@ -149,7 +149,7 @@ def choose_in_rotation(config: pytest.Config, items: list[pytest.Item]) -> None:
     groups: dict[tuple[object, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if (marker := item.get_closest_marker("rotating")) is not None:
-            group = marker.kwargs.get("group", item.function)  # type: ignore[attr-defined]
+            group = marker.kwargs.get("group", item.function)
             groups[group, marker.args[0]].append(item)
     left_out: list[pytest.Item] = []
     for (_, count), each in groups.items():
@@ -278,6 +278,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         end = first + (count if wanted is None else wanted)
         blocks = [range(start, min(start + each, end)) for start in range(first, end, each)]
     metafunc.parametrize("seeds", blocks, ids=[f"{block.start}-{block.stop - 1}" for block in blocks])
+
+
+@pytest.fixture(scope="module")
+def broker(pulsar_module_broker):
+    """An embedded broker in memory that the tests of a module share."""
+    return pulsar_module_broker
 
 
 @pytest.fixture

@@ -90,9 +90,7 @@ async def using(url: str, work: Callable[[Any], Awaitable[Any]], **settings: Any
         await client.close()
 
 
-# --- wrong or unreachable URL ---------------------------------------------------------------------
-
-
+# --- wrong or unreachable URL ---
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -171,9 +169,7 @@ def test_the_other_port_of_a_broker(pulsar_broker, run):
     assert (code, "usually port 8080" in said) == (2, True), said
 
 
-# --- topics ---------------------------------------------------------------------------------------
-
-
+# --- topics ---
 def test_an_unknown_topic_where_none_are_made(strict_broker, run):
     message = "persistent://public/default/absent: the topic does not exist .*create it first"
     with strict_broker.client() as client:
@@ -225,9 +221,7 @@ def test_a_wrong_topic_name_over_rest(pulsar_broker):
     assert admin(pulsar_broker.admin_url, "GET", "persistent/public/default") == before
 
 
-# --- messages -------------------------------------------------------------------------------------
-
-
+# --- messages ---
 @pytest.mark.parametrize("settings", [{}, {"batching_enabled": False}])
 def test_an_oversize_message_fails_alone(pulsar_client, pulsar_topic, settings):
     big = os.urandom(MAX_MESSAGE_SIZE + 1)
@@ -260,9 +254,7 @@ def test_an_oversize_line_is_counted_by_name(pulsar_broker, pulsar_topic, tmp_pa
     assert done.stdout.endswith("; 1 failed (MessageTooBig)\n")
 
 
-# --- arguments and signals ------------------------------------------------------------------------
-
-
+# --- arguments and signals ---
 def test_wrong_arguments_of_the_command_line(run):
     for arguments, message in (
         (("prodce",), "did you mean 'produce'"),

@@ -16,11 +16,11 @@ CHOICES = [
 
 def seen(kind: type) -> list[tuple[object, ...]]:
     """Return the public attributes of each member of an enumeration, Geminga's or pulsar-client's."""
-    members = kind.__members__  # type: ignore[attr-defined]
+    members = kind.__members__
     return [
         (
             name, member.name, member.value, int(member), str(member), repr(member), f"{member}",
-            hash(member) == hash(member.value), kind(member.value) == member,  # type: ignore[call-arg]
+            hash(member) == hash(member.value), kind(member.value) == member,
         )
         for name, member in members.items()
     ]  # fmt: skip

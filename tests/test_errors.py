@@ -49,7 +49,7 @@ def test_every_class_is_on_a_branch(cls):
 
 @pytest.mark.parametrize("value", list(pb.ServerError.DESCRIPTOR.values), ids=lambda value: value.name)
 def test_every_code_has_its_class(value):
-    number = value.number  # type: ignore[attr-defined]
+    number = value.number
     error = errors.from_server(number, "what the broker said")
     assert type(error) is errors.SERVER_ERRORS[number]
     assert error.code == number

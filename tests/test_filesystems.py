@@ -66,8 +66,7 @@ def test_resolve_soon_failing_sets_short_timeouts_and_few_retries():
 
 def _arguments(files: Any) -> dict[str, Any]:
     """Return the arguments with which a file system is pickled."""
-    found: dict[str, Any] = files.__reduce__()[1][0]
-    return found
+    return files.__reduce__()[1][0]
 
 
 def test_databricks_mount(monkeypatch, tmp_path):

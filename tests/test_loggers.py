@@ -39,7 +39,7 @@ def raising(way: str) -> Iterator[None]:
     if way == "filter":
         handler.addFilter(fail)
     elif way == "handler":
-        handler.handle = fail  # type: ignore[method-assign]
+        handler.handle = fail
     else:
         logging.setLogRecordFactory(lambda *arguments, **options: fail(factory(*arguments, **options)))
     root.addHandler(handler)

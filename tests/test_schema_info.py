@@ -9,7 +9,7 @@ from geminga.schema_info import SchemaInfo, SchemaType
 
 
 def descriptions(module: Any) -> list[tuple[object, ...]]:
-    class Flight(module.Record):  # type: ignore[misc, name-defined]
+    class Flight(module.Record):
         tail = module.String(required=True)
 
     codecs = [

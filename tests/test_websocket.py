@@ -149,10 +149,7 @@ def test_what_a_peer_opened_is_closed_when_it_leaves(broker):
 
 def test_unsubscribing_deletes_the_subscription(broker):
     async def talk(session: aiohttp.ClientSession) -> None:
-        async with (
-            session.ws_connect(CONSUMER) as consumer,
-            geminga.asyncio.Admin(broker.admin_url) as admin,
-        ):
+        async with session.ws_connect(CONSUMER) as consumer, geminga.asyncio.Admin(broker.admin_url) as admin:
             await consumer.send_json({"type": "unsubscribe"})
             await eventually_awaited(lambda: has_none(admin))
 

@@ -13,6 +13,7 @@ from geminga.broker.commands.session import Session
 from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.settings import BrokerSettings
+from geminga.ids import TopicName
 from geminga.ledger.api import Buffer
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_send
@@ -20,6 +21,8 @@ from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 START_MS = 1_800_000_000_000
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
 
 
@@ -93,7 +96,7 @@ class Peer:
     def command(self, body: str, **fields: Any) -> None:
         """Send a command given as the name of its body and its fields."""
         number = pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number
-        command = pb.BaseCommand(type=number)  # type: ignore[arg-type]
+        command = pb.BaseCommand(type=number)
         getattr(command, body).SetInParent()
         message = getattr(command, body)
         for name, value in fields.items():
@@ -194,7 +197,7 @@ class Peer:
         """MESSAGE frames since the last look, of one consumer or all."""
         found = [
             frame for frame in self.frames
-            if frame.type == Command.MESSAGE and consumer_id in (None, frame.consumer_id)  # type: ignore[union-attr]
+            if frame.type == Command.MESSAGE and consumer_id in (None, frame.consumer_id)
         ]  # fmt: skip
         self.frames = [frame for frame in self.frames if frame not in found]
         return found
@@ -263,6 +266,11 @@ class Harness:
         while self.broker.deadline <= self.now:
             self.broker.tick(self.now, self.now_ms)
 
+    def run_slices(self) -> None:
+        """Run turns until no work in slices is left."""
+        while self.broker.slices.waiting:
+            self.broker.turn(self.now, self.now_ms)
+
     def advance(self, seconds: float) -> None:
         """Let time pass, stopping at every deadline."""
         end = self.now + seconds
@@ -278,6 +286,18 @@ class Harness:
 
     def peer(self, **options: Any) -> Peer:
         return Peer(self, **options)
+
+    def producer(self, topic: str, producer_id: int = 1, **fields: Any) -> Peer:
+        """Return a new peer with a producer."""
+        peer = self.peer()
+        peer.producer(topic, producer_id, **fields)
+        return peer
+
+    def consumer(self, topic: str, *arguments: Any, **fields: Any) -> Peer:
+        """Return a new peer with a consumer; see `Peer.subscribe`."""
+        peer = self.peer()
+        peer.subscribe(topic, *arguments, **fields)
+        return peer
 
     def restart(self, **settings: Any) -> None:
         """Close the broker and open another one on the same store."""

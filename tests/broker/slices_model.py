@@ -16,12 +16,11 @@ from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import Peer
+from tests.broker.conftest import Command, Peer
 
 if TYPE_CHECKING:
     from tests.broker.test_slices_simulation import World
 
-Command = pb.BaseCommand
 Wait = Generator[Callable[[], object], None, None]
 Message = tuple[str, int]
 """The tag of its entry, and its index there."""

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 from geminga.broker.admin.http import Resource
 from geminga.broker.admin.namespaces import delete_namespace_with_topics
 from geminga.ids import MessageId, TopicName
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import Peer
+from tests.broker.conftest import Command, Peer
 from tests.broker.slices_model import KINDS, TTL, Asking, Wait, entry_of
 
 if TYPE_CHECKING:
     from tests.broker.test_slices_simulation import World
-
-Command = pb.BaseCommand
 
 
 class Partitions(Asking):

@@ -7,10 +7,10 @@ import pytest
 
 from geminga.broker.batch_rewrite import STEP_MESSAGES, OpenedBatch, opened, rebatched
 from geminga.broker.cooperative import at_once
-from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.batch_model import Keyed, open_batch
+from tests.support.entries import batch_entry, framed
 
 CODECS = (pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY)
 
@@ -31,17 +31,11 @@ def message(random: Random, size: int | None = None) -> bytes:
         single.sequence_id = random.randrange(1 << 20)
     if random.random() < 0.1:
         single.null_value = True
-    data = single.SerializeToString()
-    return len(data).to_bytes(4, "big") + data + random.randbytes(single.payload_size)
+    return framed(single.SerializeToString(), random.randbytes(single.payload_size))
 
 
 def entry_of(messages: list[bytes], *, count: int | None = None, compression: Any = pb.NONE) -> bytes:
-    body = b"".join(messages)
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, compression=compression,
-        num_messages_in_batch=len(messages) if count is None else count, uncompressed_size=len(body),
-    )  # fmt: skip
-    return build_entry(metadata.SerializeToString(), compress(compression, body))
+    return batch_entry(messages, compression, num_messages_in_batch=len(messages) if count is None else count)
 
 
 def messages_of(batch: OpenedBatch) -> list[Keyed | None]:

@@ -5,13 +5,9 @@ from typing import Any
 
 import pytest
 
-from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC, Command
 from tests.broker.sliced import Sliced
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
 
 
 def publish(peer: Any, count: int, first: int = 0) -> None:
@@ -19,12 +15,10 @@ def publish(peer: Any, count: int, first: int = 0) -> None:
         peer.send(sequence_id)
 
 
-# --- over restarts ---
 def test_ids_only_grow_over_restarts(harness):
     seen: list[tuple[int, int]] = []
     for _ in range(3):
-        peer = harness.peer()
-        peer.producer(TOPIC)
+        peer = harness.producer(TOPIC)
         publish(peer, 3)
         seen += [(r.ledger_id, r.entry_id) for r in peer.receipts()]
         harness.restart()
@@ -33,8 +27,7 @@ def test_ids_only_grow_over_restarts(harness):
 
 
 def test_a_failed_load_is_retried(harness, monkeypatch):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     publish(peer, 1)
     harness.restart()
     key = f"ledgers/{TOPIC}"
@@ -48,12 +41,9 @@ def test_a_failed_load_is_retried(harness, monkeypatch):
     assert peer.producer(TOPIC).producer_ready
 
 
-# --- one call ---
 def test_acknowledgements_of_one_call_are_one_write(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC)
+    peer = harness.producer(TOPIC)
+    consumer = harness.consumer(TOPIC)
     publish(peer, 100)
     from geminga.wire.frames import encode_command
 
@@ -85,7 +75,6 @@ def test_closing_ends_every_session_and_writes_pending_changes(harness):
     assert harness.broker.topics.find(NAME).subscriptions["s"].backlog == 0
 
 
-# --- what a turn has no time for ---
 @pytest.mark.parametrize("when", ["poll", "later"])
 def test_an_exception_between_two_reports_loses_none(when, monkeypatch):
     monkeypatch.setattr("geminga.ledger.memory._REPORTED_AT_ONCE", 1)

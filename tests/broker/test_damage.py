@@ -64,12 +64,10 @@ class Lives:
     def record(self, key: str) -> bytes:
         """The bytes of the last record of a key that is a whole value."""
         value = self.harness.store.keys.get(key)
-        assert value is not None
         return key.encode() + value.base
 
     def delta(self, key: str, index: int = -1) -> bytes:
         value = self.harness.store.keys.get(key)
-        assert value is not None
         return key.encode() + value.deltas[index]
 
 
@@ -79,8 +77,7 @@ def lives():
 
 
 def fill(harness: Harness, topic: str, count: int = 10) -> Peer:
-    peer = harness.peer()
-    peer.producer(topic, producer_name="p", user_provided_producer_name=True)
+    peer = harness.producer(topic, producer_name="p", user_provided_producer_name=True)
     for number in range(count):
         payload = f"{topic} {number}".encode()
         peer.send(number, entry_bytes(payload, publish_time=harness.now_ms, sequence_id=number))
@@ -93,8 +90,7 @@ def payloads(topic: str, numbers: Any) -> list[bytes]:
 
 def check_serves(harness: Harness, topic: str, *, subscription: str = "fresh") -> None:
     """Publishing and receiving work, from beginning to end."""
-    peer = harness.peer()
-    peer.producer(topic)
+    peer = harness.producer(topic)
     peer.send(99, entry_bytes(b"new"))
     peer.subscribe(topic, subscription)
     assert peer.payloads()[-1] == b"new"
@@ -113,8 +109,7 @@ def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives):
     (thing,) = harness.store.damage.found
     assert (thing.key, thing.lost) == (cursor_key(HARMED, "s"), DamageLoss.DELTA)
     for topic, left in ((WELL, (1, 2, 4, 6, 7, 8)), (HARMED, (1, 2, 3, 4, 6, 7, 8))):
-        peer = harness.peer()
-        peer.subscribe(topic)
+        peer = harness.consumer(topic)
         assert peer.payloads() == payloads(topic, left)
     check_serves(harness, HARMED)
 
@@ -132,16 +127,14 @@ def test_after_a_lost_seek_no_entry_is_skipped(lives):
     lives.harm(lives.record(cursor_key(HARMED, "s")))
     harness = lives.restart()
     assert [thing.lost for thing in harness.store.damage.found] == [DamageLoss.VALUE]
-    peer = harness.peer()
-    peer.subscribe(HARMED)
+    peer = harness.consumer(HARMED)
     got = peer.messages()
     assert len(got) == 10
     for message in got:
         peer.ack((message.ledger_id, message.entry_id))
     lives.harm()
     harness = lives.restart()
-    peer = harness.peer()
-    peer.subscribe(HARMED)
+    peer = harness.consumer(HARMED)
     assert peer.payloads() == [], "what was acknowledged since comes again"
 
 
@@ -158,8 +151,7 @@ def test_an_unreadable_cursor_is_fenced_and_can_be_reset(lives):
     check_serves(harness, HARMED)
     topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
     topic.subscriptions["s"].reset(4, lambda error: None)
-    peer = harness.peer()
-    peer.subscribe(HARMED)
+    peer = harness.consumer(HARMED)
     assert peer.payloads() == [*payloads(HARMED, range(4, 10)), b"new"]
 
 
@@ -171,8 +163,7 @@ def test_a_damaged_entry_is_skipped_until_it_is_settled(lives):
     harness = lives.restart()
     left = [number for number in range(10) if number not in (3, 5)]
     for subscription, kind in (("s", "Exclusive"), ("other", "Shared"), ("keys", "Key_Shared")):
-        peer = harness.peer()
-        peer.subscribe(HARMED, subscription, kind=kind)
+        peer = harness.consumer(HARMED, subscription, kind=kind)
         messages = peer.messages()
         assert len(messages) == len(left), kind
         for message in messages:
@@ -190,8 +181,7 @@ def test_a_damaged_entry_is_skipped_until_it_is_settled(lives):
     assert harness.store.damage.found == []
     lives.harm()
     harness = lives.restart()
-    peer = harness.peer()
-    peer.subscribe(HARMED)
+    peer = harness.consumer(HARMED)
     assert peer.payloads() == []
     assert harness.store.damage.found == []
 
@@ -225,8 +215,7 @@ def test_damage_that_reading_finds_changes_the_last_message_id(lives):
     name = TopicName.parse(HARMED)
     harness.actions.unload(name)
     lives.flip(f"{HARMED} 8".encode(), f"{HARMED} 9".encode())
-    peer = harness.peer()
-    peer.subscribe(HARMED, permits=0)
+    peer = harness.consumer(HARMED, permits=0)
     assert last_entry_id(peer) == 3
     assert len(harness.store.damage.found) == 2
     assert harness.actions.last_message_id(name).entry_id == 3
@@ -269,8 +258,7 @@ def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry():
     peer.subscribe(HARMED)
     lives.harm(f"{HARMED} 1".encode() + b"", f"{HARMED} 5".encode())
     harness = lives.restart()
-    peer = harness.peer()
-    peer.subscribe(HARMED)
+    peer = harness.consumer(HARMED)
     for message in peer.messages():
         peer.ack((message.ledger_id, message.entry_id))
     topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
@@ -309,8 +297,7 @@ def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(lives):
     lives.disk.content(log)[start:end] = b"\x55" * (end - start)
     harness = lives.restart()
     assert harness.store.damage.found
-    peer = harness.peer()
-    peer.producer(HARMED)
+    peer = harness.producer(HARMED)
     peer.subscribe(HARMED)
     assert peer.payloads() == []
     for number in range(50):
@@ -400,8 +387,7 @@ def test_lost_records_leave_the_topic_and_all_others_served(which):
     assert harness.broker.topics.partitioned.count(TopicName.parse(f"{HARMED}-many")) == 3
     assert all(harness.broker.topics.is_stored(TopicName.parse(text)) for text in (HARMED, WELL))
     for topic_name in (WELL, HARMED):
-        peer = harness.peer()
-        peer.subscribe(topic_name)
+        peer = harness.consumer(topic_name)
         assert peer.payloads() == payloads(topic_name, range(10))
         peer.producer(topic_name, producer_name="p", user_provided_producer_name=True)
         peer.send(4, entry_bytes(b"a duplicate", sequence_id=4))
@@ -421,8 +407,7 @@ def test_a_lost_ledger_list_is_rebuilt_and_stored(lives):
     lives.harm(*(lives.delta(ledgers_key(HARMED), index) for index in (0, 2)))
     for _ in range(2):
         harness = lives.restart()
-        peer = harness.peer()
-        peer.subscribe(HARMED)
+        peer = harness.consumer(HARMED)
         assert peer.payloads() == payloads(HARMED, (5, 6, 7, 9))
         lives.disk.kill()
     assert not harness.store.damage.found
@@ -439,8 +424,7 @@ def test_a_ledger_without_owner_is_returned_to_its_topic(lives):
     content[place + 20] ^= 0x11
     harness = lives.restart()
     assert [thing.lost for thing in harness.store.damage.found] == [DamageLoss.OWNER]
-    peer = harness.peer()
-    peer.subscribe(HARMED)
+    peer = harness.consumer(HARMED)
     assert peer.payloads() == payloads(HARMED, range(3))
     assert harness.store.damage.found == []
 
@@ -466,7 +450,6 @@ def test_a_lost_schema_version_does_not_renumber_the_others(lives):
     kept = harness.broker.schemas
     assert [kept.find(name, schema) for schema in schemas] == [0, -1, 2]
     latest = kept.latest(name)
-    assert latest is not None
     assert latest[0] == 2
     with pytest.raises(StoreDamaged, match="version 1"):
         kept.get(name, 1)
@@ -479,8 +462,7 @@ def test_flipped_bits_of_a_brokers_key_records_are_survived():
     lives = Lives(ledger_seconds_max=86_400)
     harness = lives.harness
     for topic in ("a", "b"):
-        peer = harness.peer()
-        peer.producer(topic)
+        peer = harness.producer(topic)
         peer.publish(3)
         peer.subscribe(topic)
         messages = peer.messages()
@@ -517,8 +499,7 @@ def check_other_topic(disk: SimulatedDisk, lives: Lives) -> None:
     store = FileStore.open(FOLDER, settings=STORE, filesystem=FaultyFileSystem(disk), threads=False)
     harness = Harness(store, **lives.settings)
     assert store.damage.found
-    peer = harness.peer()
-    peer.subscribe("persistent://public/default/b")
+    peer = harness.consumer("persistent://public/default/b")
     assert peer.entry_ids() == [0, 2]
     peer.subscribe("persistent://public/default/a", consumer_id=2)
     assert {0, 2} <= set(peer.entry_ids()), "a message is left out"

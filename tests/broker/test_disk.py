@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from entries import single_entry
 
 from geminga.broker import background_jobs
 from geminga.broker import disk as disk_module
@@ -12,12 +13,10 @@ from geminga.errors import StoreFull
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import TOPIC, Command
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
 MIB = 1024 * 1024
 SMALL = StoreSettings(
     log_file_bytes=256 * 1024, preallocate_bytes=0, garbage_bytes_min=1, checkpoint_log_bytes=256 * 1024,
@@ -94,8 +93,7 @@ def test_below_the_mark_no_topic_is_auto_created(make_harness, action):
 
 def test_below_the_mark_producers_wait_and_resume(room):
     harness = room.harness
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.subscribe(TOPIC, "s", consumer_id=7)
     peer.publish(3)
     assert len(peer.receipts()) == 3
@@ -117,8 +115,7 @@ def test_below_the_mark_producers_wait_and_resume(room):
     assert [frame.command.ackResponse.HasField("error") for frame in peer.take(Command.ACK_RESPONSE)] == [
         False
     ]
-    other = harness.peer()
-    other.subscribe(TOPIC, "another", earliest=True)
+    other = harness.consumer(TOPIC, "another", earliest=True)
     assert len(other.messages()) == 3
     # Publishing resumes automatically.
     room.leave(3 * MIB)
@@ -130,8 +127,7 @@ def test_below_the_mark_producers_wait_and_resume(room):
 
 def test_accepted_messages_are_receipted_before_the_producer_is_closed(room):
     harness = room.harness
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.auto_poll = False
     peer.publish(3)
     harness.store.disk.refuse_entries(StoreFull("no room"))
@@ -148,8 +144,7 @@ def test_accepted_messages_are_receipted_before_the_producer_is_closed(room):
     peer.frames.clear()
     peer.producer(TOPIC, producer_id=2)
     peer.publish(3, first=3, producer_id=2)
-    reader = harness.peer()
-    reader.subscribe(TOPIC)
+    reader = harness.consumer(TOPIC)
     assert reader.payloads() == [b"m%d" % number for number in range(6)]
 
 
@@ -162,16 +157,14 @@ def test_producers_are_refused_with_producer_exception(make_harness):
 
 def test_non_persistent_topics_accept_messages_on_a_full_disk(room):
     room.leave(1000)
-    peer = room.harness.peer()
-    peer.producer("non-persistent://public/default/t")
+    peer = room.harness.producer("non-persistent://public/default/t")
     peer.send(0)
     assert len(peer.receipts()) == 1
 
 
 def test_a_full_disk_delays_accepted_messages(room):
     harness = room.harness
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.publish(1)
     peer.receipts()
     room.disk.others_bytes = room.disk.capacity_bytes - room.disk.used_bytes
@@ -189,27 +182,22 @@ def test_a_full_disk_delays_accepted_messages(room):
 
 
 def publish(room: Room, topic: str, count: int, size: int = 10_000) -> None:
-    peer = room.harness.peer()
-    peer.producer(topic)
-    for number in range(count):
-        metadata = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
-        peer.send(number, build_entry(metadata.SerializeToString(), bytes(size)))
+    peer = room.harness.producer(topic)
+    peer.publish(count, entry=single_entry(bytes(size)))
     assert len(peer.receipts()) == count
     peer.disconnect()
 
 
 def kept(room: Room, topic: str) -> int:
     found = room.harness.broker.topics.find(TopicName.parse(topic))
-    assert found is not None
-    return found.ledger.end - found.ledger.start  # type: ignore[attr-defined,no-any-return]
+    return found.ledger.end - found.ledger.start
 
 
 def test_retained_ledgers_are_deleted_oldest_first_and_unacknowledged_ones_never(make_harness):
     room = Room(make_harness, ledger_entries_max=10)
     harness = room.harness
     names = {name: f"persistent://public/default/{name}" for name in ("old", "waiting", "kept", "young")}
-    waiting = harness.peer()
-    waiting.subscribe(names["waiting"])
+    waiting = harness.consumer(names["waiting"])
     waiting.disconnect()
     for name in ("old", "waiting", "kept", "young"):
         publish(room, names[name], 100)
@@ -299,8 +287,7 @@ def test_sizes_and_durations_are_formatted():
 
 
 def test_explain_reports_that_the_disk_stops_producers(room):
-    peer = room.harness.peer()
-    peer.producer(TOPIC)
+    peer = room.harness.producer(TOPIC)
     peer.subscribe(TOPIC)
     room.leave(1000)
     found = room.harness.actions.cursors.explain(TopicName.parse(TOPIC), "s")

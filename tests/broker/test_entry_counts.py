@@ -24,7 +24,7 @@ OWNER = "persistent://public/default/t"
 
 def an_entry(messages: int, size: int = 0, **fields: int) -> bytes:
     """Return an entry with ``messages`` in its metadata, padded to ``size`` bytes if that is more."""
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)  # type: ignore[arg-type]
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
     if messages > 1:
         metadata.num_messages_in_batch = messages
     head = metadata.SerializeToString()
@@ -220,7 +220,7 @@ def test_after_a_kill_only_the_entries_behind_the_last_block_are_read():
         read.append(len(found))
         return found
 
-    topic.store.read = counting  # type: ignore[method-assign]
+    topic.store.read = counting
     assert topic.counts.between(0, 100) == topic.expected(0, 100)
     assert sum(read) <= 16
     topic.open()
@@ -253,7 +253,7 @@ def test_a_damaged_entry_counts_as_a_message_of_no_bytes():
             raise StoreDamaged("entry 4")
         return plain(ledger_id, first, **limits)[: 4 - first if first < 4 else 10]
 
-    topic.store.read = damaged  # type: ignore[method-assign]
+    topic.store.read = damaged
     assert topic.counts.between(0, 10) == (9 * 3 + 1, 9 * 100)
     assert topic.counts.of(4) == (1, 0)
 
@@ -274,7 +274,7 @@ def test_entries_lost_together_are_counted_after_one_read():
             raise EntriesDamaged("entries 0 to 1989", damage)
         return plain(ledger_id, first, **limits)
 
-    topic.store.read = lost  # type: ignore[method-assign]
+    topic.store.read = lost
     assert topic.counts.between(0, 2000) == (2000, 10 * 60)
     assert reads == 2
 

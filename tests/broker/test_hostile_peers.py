@@ -133,7 +133,7 @@ class Hostile:
         producer.producer.topic, producer.producer.producer_id, producer.producer.request_id = "t", 1, 5
         subscribe = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
         subscribe.subscribe.topic, subscribe.subscribe.subscription = "t", f"s{self.chance.randrange(3)}"
-        subscribe.subscribe.subType = self.chance.randrange(4)  # type: ignore[assignment]
+        subscribe.subscribe.subType = self.chance.randrange(4)
         subscribe.subscribe.consumer_id, subscribe.subscribe.request_id = 1, 6
         flow = pb.BaseCommand(type=pb.BaseCommand.FLOW)
         flow.flow.consumer_id, flow.flow.messagePermits = 1, 1000

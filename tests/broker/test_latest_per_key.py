@@ -9,21 +9,14 @@ import pytest
 from geminga.broker.batch_rewrite import BATCH_MESSAGES_MAX, STEP_MESSAGES, rebatched
 from geminga.broker.cooperative import at_once
 from geminga.broker.latest_per_key import KeptMessages, LatestPerKey, TooManyKeys
-from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.batch_model import open_batch
+from tests.support.entries import batch_entry, in_batch, single_entry
 
 
 def batch(keys: list[str], value: bytes = b"v") -> bytes:
-    body = b""
-    for key in keys:
-        data = pb.SingleMessageMetadata(partition_key=key, payload_size=len(value)).SerializeToString()
-        body += len(data).to_bytes(4, "big") + data + value
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=len(keys)
-    )
-    return build_entry(metadata.SerializeToString(), body)
+    return batch_entry([in_batch(value, partition_key=key) for key in keys])
 
 
 def note(survivors: LatestPerKey, entry: bytes) -> int:
@@ -74,13 +67,7 @@ def test_many_keys_are_processed_in_steps():
 
 def crowded(count: int) -> bytes:
     """Return an entry of a few kilobytes with ``count`` messages."""
-    single = pb.SingleMessageMetadata(partition_key="k", payload_size=0, sequence_id=1).SerializeToString()
-    body = (len(single).to_bytes(4, "big") + single) * count
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=count,
-        compression=pb.ZSTD, uncompressed_size=len(body),
-    )  # fmt: skip
-    return build_entry(metadata.SerializeToString(), compress(pb.ZSTD, body))
+    return batch_entry([in_batch(partition_key="k", sequence_id=1)] * count, pb.ZSTD)
 
 
 def test_many_messages_in_few_bytes_are_processed_in_steps():
@@ -92,7 +79,6 @@ def test_many_messages_in_few_bytes_are_processed_in_steps():
     assert sum(1 for _ in rebatched(entry, bits)) >= 49
     assert sum(1 for _ in rebatched(entry, bits // 3)) >= 98  # every other one
     batch = open_batch(at_once(rebatched(entry, bits)))
-    assert batch is not None
     assert batch.messages == [None] + [(b"k", False)] * (50 * STEP_MESSAGES - 1)
 
 
@@ -104,10 +90,7 @@ def test_batches_of_too_many_messages_are_kept_whole():
 
 
 def single(key: str, **fields: Any) -> bytes:
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, partition_key=key, **fields
-    )
-    return build_entry(metadata.SerializeToString(), b"x")
+    return single_entry(b"x", partition_key=key, **fields)
 
 
 def chunk(key: str, uuid: str, index: int) -> bytes:
@@ -132,8 +115,7 @@ def left_of(entries: list[bytes], **options: Any) -> list[bytes]:
 def test_chunks_of_large_messages_are_kept():
     """A key that is deleted behind them stays deleted."""
     whole = [chunk("k", "u", index) for index in (0, 1)]
-    deletes = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key="k")
-    deletion = build_entry(deletes.SerializeToString(), b"")
+    deletion = single_entry(partition_key="k")
     assert left_of([single("k"), *whole, single("l"), single("l")]) == [single("k"), *whole, single("l")]
     assert left_of([single("k"), *whole, deletion]) == [*whole, deletion]
 
@@ -142,8 +124,7 @@ def test_unreadable_entries_are_kept_whole_and_do_not_stop_compaction():
     """The metadata of a single message may hold anything where only protobuf looks."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).SerializeToString()
     hostile = build_entry(metadata + b"\x22\x02\xff\xff\x32\x01k", b"")
-    deletes = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key="k")
-    deletion = build_entry(deletes.SerializeToString(), b"")
+    deletion = single_entry(partition_key="k")
     assert left_of([single("k"), hostile, single("l")]) == [single("k"), hostile, single("l")]
     assert left_of([single("k"), hostile, deletion]) == [hostile, deletion]
 

@@ -55,7 +55,7 @@ def test_settings_of_listeners_and_ports_are_checked():
         BrokerSettings(memory=True, advertised_listeners=TWO, internal_listener="inside")
     for name in ("tls_port", "web_tls_port"):
         with pytest.raises(InvalidConfiguration, match=f"{name}.*tls_certificate"):
-            BrokerSettings(memory=True, **{name: 6651})  # type: ignore[arg-type]
+            BrokerSettings(memory=True, **{name: 6651})
     with pytest.raises(InvalidConfiguration, match="tls_port"):
         BrokerSettings(memory=True, tls_certificate="x", tls_port=6650)
     with pytest.raises(InvalidConfiguration, match="web_tls_port"):

@@ -12,8 +12,7 @@ NAME = TopicName.parse("t")
 
 
 def filled(harness: Any, make_entry: Any, times: list[int]) -> ManagedLedger:
-    peer = harness.peer()
-    peer.producer(str(NAME))
+    peer = harness.producer(str(NAME))
     for sequence_id, time in enumerate(times):
         peer.send(sequence_id, make_entry(publish_time=time))
     ledger = harness.broker.topics.find(NAME).ledger
@@ -37,8 +36,7 @@ def test_an_empty_topic_has_no_last_position(harness, make_entry):
 
 
 def test_entries_that_cannot_be_read_have_no_time(harness):
-    peer = harness.peer()
-    peer.producer(str(NAME))
+    peer = harness.producer(str(NAME))
     peer.send(0, b"\x00\x00\x00\x02\xff\xff")
     ledger = harness.broker.topics.find(NAME).ledger
     assert publish_time(ledger, 0, 99) == 0

@@ -23,9 +23,7 @@ def consumers(harness: Harness, count: int, kind: str, permits: int = 10, first:
 
 
 def producer(harness: Harness) -> Peer:
-    found = harness.peer()
-    found.producer(TOPIC)
-    return found
+    return harness.producer(TOPIC)
 
 
 def keyed(number: int) -> bytes:
@@ -292,8 +290,7 @@ def test_consumers_whose_clients_are_not_notified_yet_change_nothing(harness, mo
         harness.broker.turn(harness.now, harness.now_ms)
     assert len(late.take(pb.BaseCommand.CLOSE_CONSUMER)) == 1
     harness.poll()
-    again = harness.peer()
-    again.subscribe(TOPIC, kind=kind, earliest=False)
+    again = harness.consumer(TOPIC, kind=kind, earliest=False)
     assert again.entry_ids() == list(range(50))
 
 

@@ -18,10 +18,9 @@ import pytest
 from geminga.ids import to_signed
 from geminga.wire.frames import Frame, FrameDecoder, MessageFrame, ReceiptFrame, SendFrame
 from geminga.wire.metadata import peek_entry
-from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import Command
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "frames.jsonl"
-Command = pb.BaseCommand
 FROM_CLIENT = "client_to_broker"
 
 CASES = [
@@ -65,7 +64,7 @@ def parse(recorded: dict[str, Any]) -> Frame:
 
 def meaning(frame: Frame) -> tuple[Any, ...]:
     """Return the parts of a broker's frame that must agree with the recording."""
-    name = Command.Type.Name(frame.type)  # type: ignore[arg-type]
+    name = Command.Type.Name(frame.type)
     if isinstance(frame, MessageFrame):
         m = frame
         # The entry's own bytes; what a broker may put before them is not part of it.
@@ -182,5 +181,4 @@ def test_we_answer_as_the_apache_broker_did(harness, case, answers):
     replay.run()
     assert replay.unanswered() == []
     assert sum(line["direction"] != FROM_CLIENT for line, _ in replay.recorded) == answers
-    left = [peer for peer in replay.peers.values() if peer.is_closed]
-    assert len(left) == (case in CLOSED_BY_APACHE)
+    assert len([peer for peer in replay.peers.values() if peer.is_closed]) == (case in CLOSED_BY_APACHE)

@@ -97,9 +97,9 @@ def test_an_option_parses_numbers_with_a_fraction():
 def test_settings_are_frozen_and_keyword_only():
     settings = BrokerSettings(memory=True)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        settings.port = 1  # type: ignore[misc]
+        settings.port = 1
     with pytest.raises(TypeError):
-        BrokerSettings("127.0.0.1")  # type: ignore[misc]
+        BrokerSettings("127.0.0.1")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "*"])

@@ -24,13 +24,12 @@ from geminga.ledger import memory as memory_module
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import Peer, entry_bytes
+from tests.broker.conftest import Command, Peer, entry_bytes
 from tests.broker.sliced import Sliced
 from tests.broker.slices_model import POLICIES, RULES, TTL, TTL_SECONDS_MAX, Client, Wait, payload
 from tests.broker.slices_places import Partitions, Space
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
 
-Command = pb.BaseCommand
 SETTINGS = StoreSettings(
     log_file_bytes=16_384,
     preallocate_bytes=1024,

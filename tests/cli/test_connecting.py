@@ -2,7 +2,6 @@
 
 import json
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from geminga.spark.pipelines import running
 from tests.support.certificates import Authority
 
 SECRET = "data:;base64," + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQ="
-
-Invoke = Callable[..., Result]
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import urllib.request
 import click
 import pytest
 from click.testing import CliRunner
+from doubles import raising
 from interpreter import run_python
 
 from geminga.cli.common import say, show_warnings
@@ -64,10 +65,11 @@ def test_commands_are_completed_without_loading_their_modules():
 
 
 def test_an_error_names_neither_its_class_nor_the_request(capsys, monkeypatch):
-    def fail(**_: object) -> None:
-        raise AdminTopicNotFound("Topic t not found (HTTP 404 for GET a/b/t) (did you mean 'u'?)")
-
-    monkeypatch.setattr(command, "main", fail)
+    monkeypatch.setattr(
+        command,
+        "main",
+        raising(AdminTopicNotFound("Topic t not found (HTTP 404 for GET a/b/t) (did you mean 'u'?)")),
+    )
     with pytest.raises(SystemExit, match="1"):
         main([])
     assert capsys.readouterr().err == "geminga: Topic t not found (did you mean 'u'?)\n"

@@ -38,7 +38,7 @@ def talk(
 
     async def elicit(context: Any, params: Any) -> Any:
         questions.append(params.message)
-        return types.ElicitResult(action=answer, content={} if answer == "accept" else None)  # type: ignore[arg-type]
+        return types.ElicitResult(action=answer, content={} if answer == "accept" else None)
 
     async def run() -> None:
         callback = None if answer is None else elicit

@@ -13,12 +13,6 @@ from geminga.cli.main import command
 from geminga.errors import PulsarException, SubscriptionNotFound, TopicNotFound
 
 
-@pytest.fixture(scope="module")
-def broker():
-    with geminga.embedded() as running:
-        yield running
-
-
 @pytest.fixture
 def run(broker, monkeypatch):
     monkeypatch.setenv("PULSAR_SERVICE_URL", broker.service_url)

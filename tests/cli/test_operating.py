@@ -8,16 +8,8 @@ from typing import Any
 
 import pytest
 
-import geminga
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "suites"))
 suite: Any = importlib.import_module("operating")
-
-
-@pytest.fixture(scope="module")
-def broker():
-    with geminga.embedded() as running:
-        yield running
 
 
 @pytest.mark.parametrize("check", suite.CHECKS)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from doubles import raising
 
 from geminga.cli.token import command
 from geminga.errors import UsageError
@@ -93,13 +94,10 @@ def test_a_key_that_is_written_to_a_link_is_only_for_its_owner(tmp_path, exists)
 
 
 def test_a_key_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
-    def full(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     key = tmp_path / "key"
     key.write_bytes(b"before")
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
+        patched.setattr(os, "fsync", raising(OSError(errno.ENOSPC, "No space left on device")))
         assert run("create-secret-key", "--output", str(key)).exit_code != 0
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"key": b"before"}
     # Processes of containers often have the same number: the file of a killed one is not in the way.

@@ -38,7 +38,7 @@ def broker():
     runtime = LoopThread("scripted-broker")
     scripted_broker = ScriptedBroker()
     runtime.call(scripted_broker.start(), 10)
-    scripted_broker.run = runtime.call  # type: ignore[attr-defined]
+    scripted_broker.run = runtime.call
     yield scripted_broker
     runtime.call(scripted_broker.stop(), 10)
     runtime.close()

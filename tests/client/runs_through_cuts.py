@@ -13,8 +13,6 @@ from cutting import CuttingProxy
 import geminga
 from geminga import Result
 
-EXPECTED = {Result.Ok, Result.Timeout, Result.AlreadyClosed}
-
 
 class Play:
     """One producer's life. ``results``: what each message's callback said, in the callbacks' order."""
@@ -111,8 +109,7 @@ class Play:
     def _callback(self, number: int) -> Callable[[Result, Any], None]:
         return lambda result, message_id: self.results.append((number, result, message_id))
 
-    # --- the auditor ------------------------------------------------------------------------------
-
+    # --- the auditor ---
     def audit(self, found: list[bytes]) -> None:
         """``found``: payloads in the order of an independent reader."""
         told = [number for number, _, _ in self.results]

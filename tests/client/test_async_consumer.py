@@ -105,7 +105,6 @@ async def test_a_woken_and_then_cancelled_receive_leaves_the_message_to_the_next
     pulsar_broker, pulsar_client, pulsar_topic, turns
 ):
     """``turns`` of the loop after a message has come, the receiver that may have been woken is cancelled."""
-
     publish(pulsar_client, pulsar_topic, 1)
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
         consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
@@ -143,7 +142,6 @@ async def test_the_timeout_of_a_receive_does_not_restart_when_another_takes_its_
 
 async def test_a_cancelled_subscribe_to_several_topics_leaves_no_consumer(scripted):
     """Two topics answer and the third does not; the client sends all three a close of the consumer."""
-
     broker = scripted()
     answered: list[int] = []
     closed: list[int] = []

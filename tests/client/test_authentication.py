@@ -28,11 +28,7 @@ def test_a_custom_provider_supplies_credentials():
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: geminga.Authentication("athenz", "{}"),
-        lambda: geminga.AuthenticationAthenz("{}"),
-    ],
+    "make", [lambda: geminga.Authentication("athenz", "{}"), lambda: geminga.AuthenticationAthenz("{}")]
 )
 def test_what_is_not_supported_says_what_to_use(make):
     with pytest.raises(OperationNotSupported, match="AuthenticationToken"):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import start_thread
 
 import geminga
 import geminga.asyncio
@@ -184,8 +185,7 @@ def receiver(consumer: Any) -> tuple[threading.Thread, list[AlreadyClosed]]:
         except AlreadyClosed as error:
             ended.append(error)
 
-    thread = threading.Thread(target=receive)
-    thread.start()
+    thread = start_thread(receive)
     return thread, ended
 
 

@@ -17,7 +17,6 @@ from geminga.errors import InvalidConfiguration, Timeout
 from geminga.wire.message_runs import MessageRun
 
 pa = pytest.importorskip("pyarrow")
-EARLIEST = InitialPosition.Earliest
 
 
 def publish(client: Any, topic: str, count: int, start: int = 0, **options: Any) -> list[bytes]:
@@ -173,7 +172,7 @@ async def test_asyncio(pulsar_broker, pulsar_client, pulsar_topic):
     values = publish(pulsar_client, pulsar_topic, 50)
 
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-        consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
+        consumer = await client.subscribe(pulsar_topic, "s", initial_position=InitialPosition.Earliest)
         seen: list[bytes] = []
         while len(seen) < 50:
             table = await consumer.receive_table(timeout_millis=30_000)
@@ -209,10 +208,7 @@ def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(pulsar_broker, p
     """The rows of a table without those that were acknowledged."""
     dead = pulsar_client.subscribe(f"{pulsar_topic}-s-DLQ", "d")
     consumer = pulsar_client.subscribe(
-        pulsar_topic,
-        "s",
-        ConsumerType.Shared,
-        dead_letter_policy=geminga.ConsumerDeadLetterPolicy(1),
+        pulsar_topic, "s", ConsumerType.Shared, dead_letter_policy=geminga.ConsumerDeadLetterPolicy(1)
     )
     values = publish(pulsar_client, pulsar_topic, 5, batching_enabled=True)
     table = consumer.receive_table(5, timeout_millis=30_000)
@@ -226,27 +222,6 @@ def test_rows_redelivered_too_often_go_to_the_dead_letter_topic(pulsar_broker, p
     with pytest.raises(Timeout):
         consumer.receive_table(5, timeout_millis=50)
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-
-
-def test_a_table_that_another_consumer_received_is_acknowledged_here(
-    pulsar_broker, pulsar_client, pulsar_topic
-):
-    consumer = pulsar_client.subscribe(pulsar_topic, "s")
-    publish(pulsar_client, pulsar_topic, 1)
-    table = consumer.receive_table(timeout_millis=30_000)
-    consumer.close()
-    again = pulsar_client.subscribe(pulsar_topic, "s", receiver_queue_size=0)
-    again.acknowledge_table(table)
-    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-
-
-def test_a_table_that_cannot_be_made_costs_no_message(pulsar_client, pulsar_topic):
-    consumer = pulsar_client.subscribe(pulsar_topic, "s")
-    values = publish(pulsar_client, pulsar_topic, 10)
-    with pytest.raises(geminga.PulsarException):
-        consumer.receive_table(columns=["nothing"], timeout_millis=30_000)
-    table, _ = collect(consumer, 10)
-    assert table.column("value").to_pylist() == values
 
 
 @pytest.mark.parametrize("table", [False, True])

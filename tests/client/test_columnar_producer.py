@@ -19,12 +19,14 @@ from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 pa = pytest.importorskip("pyarrow")
-EARLIEST = geminga.InitialPosition.Earliest
 
 
 def read(client, topic, count):
     consumer = client.subscribe(
-        topic, "r", initial_position=EARLIEST, consumer_type=geminga.ConsumerType.Shared
+        topic,
+        "r",
+        initial_position=geminga.InitialPosition.Earliest,
+        consumer_type=geminga.ConsumerType.Shared,
     )
     messages = [consumer.receive(30_000) for _ in range(count)]
     consumer.close()
@@ -171,8 +173,7 @@ async def test_asyncio_tables_keep_the_order_of_their_calls(pulsar_broker, pulsa
         assert [call for call in calls if call.cancelled()] == [calls[9]]
         reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
         expected = [number for number, size in enumerate(sizes) for _ in range(size) if number != 9]
-        values = [int((await reader.read_next()).data()) for _ in expected]
-        assert values == expected
+        assert [int((await reader.read_next()).data()) for _ in expected] == expected
 
 
 async def test_the_rows_of_a_cancelled_table_are_sent_before_those_of_the_next_table(broker, monkeypatch):
@@ -205,9 +206,7 @@ async def test_the_rows_of_a_cancelled_table_are_sent_before_those_of_the_next_t
     assert sent == sorted(sent)
 
 
-# --- ready-made batches -----------------------------------------------------------------------------
-
-
+# --- ready-made batches ---
 def ready(encoded, first):
     made = []
     for batch in encoded:
@@ -263,9 +262,7 @@ def test_a_partition_that_does_not_exist_is_refused(pulsar_client, pulsar_topic)
         pulsar_client.create_producer(pulsar_topic).publish_encoded([batch])
 
 
-# --- limits and failures, against a scripted broker -------------------------------------------------
-
-
+# --- limits and failures, against a scripted broker ---
 def test_bytes_in_flight_are_bounded(broker, monkeypatch):
     monkeypatch.setattr(columnar_producer, "IN_FLIGHT_BYTES_MAX", 10_000)
     monkeypatch.setattr(columnar_producer, "PIECE_BYTES", 4000)
@@ -336,14 +333,6 @@ def test_rows_whose_batch_exceeds_the_broker_s_maximum_are_sent_in_smaller_batch
     reader = pulsar_client.create_reader(pulsar_topic, geminga.MessageId.earliest)
     found = [value for batch in reader.record_batches() for value in batch.column("value").to_pylist()]
     assert found == values
-
-
-def test_a_table_waits_for_memory_and_gives_it_back(broker):
-    with geminga.Client(broker.url, memory_limit_bytes=300_000) as client:
-        producer = client.create_producer("t", batching_max_allowed_size_in_bytes=50_000)
-        result = producer.send_table(pa.table({"value": [b"x" * 1000] * 2000}))
-        assert result.rows == 2000
-        producer.send_table(pa.table({"value": [b"x" * 200_000]}))
 
 
 @pytest.mark.parametrize("blocks", [False, True])

@@ -28,9 +28,6 @@ def settled(tokens, *, error=None, place=(7, 8), is_batch=True, chunk=None):
     return operation
 
 
-# --- tokens -----------------------------------------------------------------------------------------
-
-
 def test_a_batchs_callbacks_get_their_ids_in_order():
     got = []
     run_completions([settled([lambda r, m: got.append((r, m)), None, lambda r, m: got.append((r, m))])])

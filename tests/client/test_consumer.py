@@ -3,7 +3,6 @@
 import asyncio
 import pickle
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -43,24 +42,7 @@ def subscribe(pulsar_client, pulsar_topic):
         consumer.close()
 
 
-# --- receiving and acknowledging --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("batched", [True, False])
-def test_receive_and_acknowledge(pulsar_broker, pulsar_client, pulsar_topic, subscribe, batched):
-    consumer = subscribe()
-    values = publish(pulsar_client, pulsar_topic, 50, batched=batched)
-    messages = receive(consumer, 50)
-    assert data(messages) == values
-    for message in messages:
-        consumer.acknowledge(message)
-    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-    consumer.close()
-    again = subscribe()
-    with pytest.raises(Timeout, match="100 ms"):
-        again.receive(100)
-
-
+# --- receiving and acknowledging ---
 def test_acknowledging_by_id_and_after_a_restart_of_the_consumer(pulsar_client, pulsar_topic, subscribe):
     publish(pulsar_client, pulsar_topic, 10)
     consumer = subscribe()
@@ -99,18 +81,6 @@ def test_receipts(pulsar_broker, pulsar_client, pulsar_topic, subscribe, batched
     assert backlog(pulsar_broker, pulsar_topic) == 0
 
 
-def test_timeouts(subscribe):
-    consumer = subscribe()
-    start = time.monotonic()
-    with pytest.raises(Timeout):
-        consumer.receive(150)
-    assert 0.1 < time.monotonic() - start < 60
-    with pytest.raises(Timeout):
-        consumer.receive(0)
-    with pytest.raises(InvalidConfiguration, match="timeout_millis"):
-        consumer.receive(0.5)
-
-
 @pytest.mark.parametrize("queue_size", [0, 1, 3])
 @pytest.mark.parametrize("batched", [True, False])
 def test_small_receiver_queues_deliver_all_messages_in_order(
@@ -144,9 +114,7 @@ def test_iteration_ends_with_the_consumer(pulsar_client, pulsar_topic, subscribe
     assert seen == [b"0", b"1", b"2"]
 
 
-# --- positions -----------------------------------------------------------------------------------------
-
-
+# --- positions ---
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("inclusive", [True, False])
 def test_seek(pulsar_client, pulsar_topic, subscribe, batched, inclusive):
@@ -170,9 +138,7 @@ def test_seek(pulsar_client, pulsar_topic, subscribe, batched, inclusive):
     assert consumer.receive(30_000).data() == b"99"
 
 
-# --- chunks ---------------------------------------------------------------------------------------------
-
-
+# --- chunks ---
 def test_chunked_messages(pulsar_broker, pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe()
     payload = bytes(range(256)) * 1000
@@ -195,9 +161,7 @@ def test_chunked_messages(pulsar_broker, pulsar_client, pulsar_topic, subscribe)
     assert inclusive.receive(30_000).data() == payload
 
 
-# --- the end ----------------------------------------------------------------------------------------------
-
-
+# --- the end ---
 def test_unsubscribe_is_refused_while_others_are_there(pulsar_client, pulsar_topic, subscribe):
     first = subscribe(consumer_type=ConsumerType.Shared)
     second = subscribe(consumer_type=ConsumerType.Shared)
@@ -253,9 +217,7 @@ def test_end_of_topic(pulsar_broker, pulsar_client, pulsar_topic, subscribe):
     eventually(consumer.has_reached_end_of_topic)
 
 
-# --- lost connections --------------------------------------------------------------------------------------
-
-
+# --- lost connections ---
 def test_an_unloaded_topic_is_found_again(pulsar_broker, pulsar_client, pulsar_topic, subscribe):
     consumer = subscribe()
     values = publish(pulsar_client, pulsar_topic, 3)
@@ -280,9 +242,7 @@ def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(pulsar_client, p
     eventually(lambda: [len(context.unsettled.ack_timeout) for context in cores] == [0])
 
 
-# --- lists ---------------------------------------------------------------------------------------
-
-
+# --- lists ---
 @pytest.mark.parametrize("receipts", [False, True])
 def test_a_list_is_acknowledged_by_one_call(pulsar_broker, pulsar_client, pulsar_topic, receipts):
     consumer = pulsar_client.subscribe(
@@ -300,9 +260,7 @@ def test_a_list_is_acknowledged_by_one_call(pulsar_broker, pulsar_client, pulsar
     eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 1)
 
 
-# --- active and inactive -------------------------------------------------------------------------
-
-
+# --- active and inactive ---
 class Heard:
     """A `ConsumerEventListener`."""
 
@@ -384,9 +342,7 @@ def test_a_listener_that_starts_paused(pulsar_broker, pulsar_client, pulsar_topi
         pulsar_client.subscribe(pulsar_topic, "t").pause_message_listener()
 
 
-# --- statistics ----------------------------------------------------------------------------------
-
-
+# --- statistics ---
 def test_statistics_of_a_consumer(pulsar_broker, pulsar_client, pulsar_topic):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 2)
     with pulsar_client.subscribe(

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from entries import batch_entry, in_batch, single_entry
 from scripted_broker import UNSOLICITED, Peer, ScriptedBroker, Type, command
 from waiting import eventually_async, loop_turns, never_async
 
@@ -23,20 +24,16 @@ from geminga.errors import (
     TopicNotFound,
     UnknownError,
 )
-from geminga.wire.batch import encode_plain_batch
 from geminga.wire.frames import Frame
-from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 
 
 def entry(*payloads: bytes) -> bytes:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     if len(payloads) == 1:
-        return build_entry(metadata.SerializeToString(), payloads[0])
-    metadata.num_messages_in_batch = len(payloads)
-    return build_entry(metadata.SerializeToString(), encode_plain_batch(payloads, 0))
+        return single_entry(payloads[0])
+    return batch_entry([in_batch(payload, sequence_id=n) for n, payload in enumerate(payloads)])
 
 
 @asynccontextmanager

@@ -203,7 +203,6 @@ async def test_an_error_that_waiting_cannot_fix_is_raised_at_once(monkeypatch):
 
 async def test_a_broker_that_comes_up_late(caplog):
     """Pending lookups continue as soon as the broker listens; the log names it once."""
-
     async with connected(operation_timeout_seconds=20.0) as (broker, context):
         await broker.stop()
         asked = [asyncio.ensure_future(context.lookup(TOPIC)) for _ in range(3)]
@@ -277,7 +276,6 @@ async def test_discarding_a_closed_handle_logs_nothing():
 
 async def test_cancelling_the_opening_of_several_raises_only_that():
     """Handles that the client closed already raise no second error."""
-
     async with connected() as (_broker, _context):
         never = asyncio.Event()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from insides import inner_consumer, queue_of
-from waiting import eventually, loop_turns
+from waiting import eventually, loop_turns, start_thread
 
 import geminga.asyncio
 from geminga import ConsumerBatchReceivePolicy, ConsumerType
@@ -132,8 +132,7 @@ def test_the_last_messages_of_a_drain_are_a_batch(pulsar_client, pulsar_topic):
     values = publish(pulsar_client, pulsar_topic, 3)
     eventually(lambda: len(queue_of(consumer)) == 3)
     drained: list[int] = []
-    thread = threading.Thread(target=lambda: drained.append(consumer.drain(60_000)))
-    thread.start()
+    thread = start_thread(lambda: drained.append(consumer.drain(60_000)))
     batch = consumer.batch_receive()
     assert [message.data() for message in batch] == values
     consumer.acknowledge(batch)
@@ -197,8 +196,7 @@ def test_the_end_of_the_broker_ends_the_drain(pulsar_broker, pulsar_topic):
         publish(client, pulsar_topic, 3)
         consumer.receive(60_000)
         ended: list[int] = []
-        thread = threading.Thread(target=lambda: ended.append(consumer.drain(60_000)))
-        thread.start()
+        thread = start_thread(lambda: ended.append(consumer.drain(60_000)))
         eventually(lambda: inner_consumer(consumer).draining)
         pulsar_broker.close()
         thread.join(60)

@@ -9,13 +9,7 @@ from waiting import eventually_async, loop_turns, never_async
 from geminga.client.context import ClientContext
 from geminga.client.driver import HOPS_MAX, DriverState, HandleDriver
 from geminga.client.settings import ClientSettings
-from geminga.errors import (
-    ProducerBusy,
-    ProducerFenced,
-    PulsarException,
-    ServiceUnitNotReady,
-    Timeout,
-)
+from geminga.errors import ProducerBusy, ProducerFenced, PulsarException, ServiceUnitNotReady, Timeout
 from geminga.wire.frames import encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -151,7 +145,6 @@ async def test_a_lookup_that_is_never_answered_is_repeated_while_reconnecting(mo
 
 async def test_a_handle_is_detached_before_its_driver_runs_again(monkeypatch):
     """The application's loop may start tasks at once (`asyncio.eager_task_factory`)."""
-
     async with driven() as (_broker, context, handle, driver):
         await driver.start()
         real, detached = context.task, []
@@ -291,7 +284,6 @@ async def test_a_close_between_answer_and_attach_leads_to_a_reconnect():
 
 async def test_cancelling_start_at_any_step_leaves_no_handle():
     """However far the start got, cancelling it leaves no handle on a connection and the client usable."""
-
     async with driven() as (_broker, context, _handle, driver):
         steps = 0
         finished = False

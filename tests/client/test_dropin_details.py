@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from interpreter import run_python
+from readers import available
 from waiting import eventually
 
 import geminga
@@ -46,9 +47,7 @@ def ours(p: Any) -> bool:
     return bool(p.__name__ == "geminga")
 
 
-# --- the same --------------------------------------------------------------------------------------
-
-
+# --- the same ---
 def test_a_router_sees_the_message(p, pulsar_broker, client, pulsar_topic):
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
     seen: dict[str, Any] = {}
@@ -86,9 +85,7 @@ def test_a_reader_of_partitions_starts_at_an_id(p, pulsar_broker, client, pulsar
         ids.append(partition.send(b"%d" % number))
     for start, inclusive in [(0, False), (1, True), (3, True), (4, False), (8, False)]:
         reader = client.create_reader(pulsar_topic, ids[start], start_message_id_inclusive=inclusive)
-        read = []
-        while reader.has_message_available():
-            read.append(int(reader.read_next(TIMEOUT_MILLIS).data()))
+        read = [int(message.data()) for message in available(reader)]
         place = (ids[start].ledger_id(), ids[start].entry_id())
         expected = [
             number for number, id_ in enumerate(ids)
@@ -165,11 +162,7 @@ def test_a_consumer_of_no_topics(p, client):
 @pytest.mark.parametrize("what", [None, 1, "id", [1]])
 def test_acknowledging_no_message_is_a_type_error(p, client, pulsar_topic, what):
     consumer = client.subscribe(pulsar_topic, "s")
-    for acknowledge in (
-        consumer.acknowledge,
-        consumer.negative_acknowledge,
-        consumer.acknowledge_cumulative,
-    ):
+    for acknowledge in (consumer.acknowledge, consumer.negative_acknowledge, consumer.acknowledge_cumulative):
         with pytest.raises(TypeError):
             acknowledge(what)
 
@@ -205,12 +198,7 @@ async def test_closed_handles_of_asyncio(p, pulsar_broker, pulsar_topic):
     await consumer.negative_acknowledge(message_id)
     consumer.redeliver_unacknowledged_messages()
     await producer.close()
-    for call in (
-        producer.close,
-        lambda: producer.send(b"m"),
-        consumer.receive,
-        consumer.unsubscribe,
-    ):
+    for call in (producer.close, lambda: producer.send(b"m"), consumer.receive, consumer.unsubscribe):
         with pytest.raises(p.asyncio.PulsarException) as raised:
             await call()
         assert raised.value.error() == p.Result.AlreadyClosed
@@ -270,16 +258,14 @@ def test_avro_gets_plain_values(p):
     class Kind(enum.Enum):
         a = 1
 
-    class Example(p.schema.Record):  # type: ignore[misc, name-defined]
+    class Example(p.schema.Record):
         kind = p.schema.CustomEnum(Kind)
 
     codec = p.schema.schema_avro.AvroSchema(Example)
     assert codec.encode_dict({"x": [Kind.a], "y": {"z": 1}}) == {"x": ["a"], "y": {"z": 1}}
 
 
-# --- not the same ------------------------------------------------------------------------------------
-
-
+# --- not the same ---
 def test_closing_twice(p, pulsar_broker, pulsar_topic):
     client = connect(p, pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)
@@ -341,7 +327,7 @@ def test_unknown_choices(p):
 
 
 def test_bytes_fields_are_checked(p):
-    class Raw(p.schema.Record):  # type: ignore[misc, name-defined]
+    class Raw(p.schema.Record):
         raw = p.schema.Bytes()
 
     if ours(p):
@@ -355,7 +341,7 @@ def test_geminga_decodes_enumerations_of_texts(p):
     class Colour(enum.Enum):
         RED = "rouge"
 
-    class Paint(p.schema.Record):  # type: ignore[misc, name-defined]
+    class Paint(p.schema.Record):
         colour = Colour
 
     codec = p.schema.JsonSchema(Paint)
@@ -368,7 +354,7 @@ def test_geminga_decodes_enumerations_of_texts(p):
 
 
 def test_a_bool_in_a_field_of_numbers(p):
-    class Count(p.schema.Record):  # type: ignore[misc, name-defined]
+    class Count(p.schema.Record):
         count = p.schema.Integer()
 
     assert Count(count=True).count == 1

@@ -245,8 +245,6 @@ def test_a_message_without_a_public_key_is_not_retried(client, topic):
 
 
 # --- failures ---
-
-
 def producers_of(broker, topic):
     found = admin(broker.admin_url, "GET", f"persistent/public/default/{topic.rsplit('/', 1)[1]}/stats")
     return found["publishers"]
@@ -340,8 +338,6 @@ def test_a_namespace_that_requires_encryption(client, pulsar_broker, monkeypatch
 
 
 # --- the official client ---
-
-
 @pytest.fixture
 def official(pulsar_broker):
     pulsar = pytest.importorskip("pulsar")

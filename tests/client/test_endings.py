@@ -17,7 +17,7 @@ import pytest
 from insides import inner_consumer, publisher_of
 from interpreter import run_python
 from published import backlog
-from waiting import eventually, eventually_async, eventually_awaited, loop_turns
+from waiting import eventually, eventually_async, eventually_awaited, join_threads, loop_turns, start_thread
 
 import geminga
 import geminga.asyncio
@@ -25,8 +25,6 @@ from geminga import ConsumerType, InitialPosition, MessageId
 from geminga.client.admin import admin
 from geminga.client.runtime import LoopThread
 from geminga.errors import AlreadyClosed
-
-EARLIEST = InitialPosition.Earliest
 
 
 class Blocked:
@@ -50,9 +48,7 @@ class Blocked:
         return self.outcome
 
 
-# --- shutdown ------------------------------------------------------------------------------------
-
-
+# --- shutdown ---
 @pytest.mark.parametrize("end", ["shutdown", "close"])
 def test_threads_that_wait_for_messages_get_an_error_at_the_end(pulsar_broker, pulsar_topic, end):
     client = pulsar_broker.client()
@@ -127,9 +123,7 @@ def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(pulsar_broker
     assert outcomes == [geminga.Result.Ok] * 20_000
 
 
-# --- dropped -------------------------------------------------------------------------------------
-
-
+# --- dropped ---
 def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(pulsar_broker, pulsar_topic):
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(
@@ -149,8 +143,7 @@ def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(pulsar_broke
     del producer, consumer
     with pytest.warns(ResourceWarning, match="was not closed"):
         _drop(holders)
-    thread.join(60)
-    assert not thread.is_alive()
+    join_threads(thread)
     assert gone() is None
     assert receipts == [geminga.Result.Ok] * 1000
     assert backlog(pulsar_broker, pulsar_topic) in (1, 1000)
@@ -190,8 +183,7 @@ def test_a_dropped_client_does_not_wait_for_the_garbage_collector(pulsar_broker,
     gc.disable()
     try:
         thread = program()
-        thread.join(60)
-        assert not thread.is_alive()
+        join_threads(thread)
     finally:
         gc.enable()
 
@@ -232,15 +224,13 @@ def test_no_callback_runs_after_a_client_is_closed(pulsar_broker, pulsar_topic, 
     client.create_producer(pulsar_topic).send(b"x")
     assert inside.wait(60)
     context = client.context
-    closing = threading.Thread(target=client.close)
-    closing.start()
+    closing = start_thread(client.close)
     eventually(lambda: context.closed, 60)
     go.set()
     closing.join(60)
     assert seen == ["heard"]
     (thread,) = threads
-    thread.join(60)
-    assert not thread.is_alive()
+    join_threads(thread)
 
 
 def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker, pulsar_topic):
@@ -294,8 +284,7 @@ def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker, pu
     publisher = publisher_of(producer)
     told: list[Any] = []
     publisher._wake_loop = publisher.submit_queue._wake = lambda: None  # the loop is never woken
-    sender = threading.Thread(target=lambda: producer.send_async(b"x", lambda result, _: told.append(result)))
-    sender.start()
+    sender = start_thread(lambda: producer.send_async(b"x", lambda result, _: told.append(result)))
     eventually(lambda: publisher.submit_queue.pairs)
     client.close()
     sender.join(60)
@@ -306,9 +295,7 @@ def test_a_send_while_the_loop_of_a_closed_producer_ends_fails(pulsar_broker, pu
     assert not publisher.submit_queue.pairs, "what nobody will take is not kept"
 
 
-# --- the end of the interpreter ------------------------------------------------------------------
-
-
+# --- the end of the interpreter ---
 SLOW_STEP = re.compile(r"Executing <.*> took \d+\.\d+ seconds")
 """The line in which asyncio's debug mode names a step of over 100 ms, common on a busy machine."""
 
@@ -326,7 +313,9 @@ def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
     with pulsar_client.create_producer(pulsar_topic) as producer:
         for _ in range(20):
             producer.send(b"x")
-    pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared, initial_position=EARLIEST).close()
+    pulsar_client.subscribe(
+        pulsar_topic, "s", ConsumerType.Shared, initial_position=InitialPosition.Earliest
+    ).close()
     assert backlog(pulsar_broker, pulsar_topic) == 20
     quiet_output(
         "import geminga\n"
@@ -373,9 +362,7 @@ def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(pulsar_broke
     )
 
 
-# --- loops ---------------------------------------------------------------------------------------
-
-
+# --- loops ---
 def test_one_asyncio_client_over_several_loops(pulsar_broker, pulsar_topic):
     client = geminga.asyncio.Client(pulsar_broker.service_url)
 
@@ -401,7 +388,6 @@ def test_one_asyncio_client_over_several_loops(pulsar_broker, pulsar_topic):
 
 async def test_pending_sends_and_acks_leave_when_asyncio_run_ends(pulsar_broker, pulsar_topic):
     """The program forgot to close: acknowledgements and messages leave with the end of the loop."""
-
     held: list[Any] = []
     client = geminga.asyncio.Client(pulsar_broker.service_url)
     consumer = await client.subscribe(pulsar_topic, "s", ConsumerType.Shared)
@@ -428,9 +414,7 @@ async def test_a_dropped_asyncio_client_says_so(pulsar_broker):
     await eventually_async(lambda: connection.closed)
 
 
-# --- cancelled ends --------------------------------------------------------------------------------
-
-
+# --- cancelled ends ---
 @pytest.mark.parametrize("kind", ["producer", "consumer", "reader", "table view"])
 async def test_a_cancelled_close_still_detaches_all(pulsar_broker, pulsar_topic, kind):
     """Cancelled in its first steps, a close had marked itself as done and told the broker nothing: what it

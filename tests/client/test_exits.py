@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from readers import available
 
 import geminga
 
@@ -151,10 +152,7 @@ def outcomes(tmp_path_factory):
 
 def stored(client: Any, topic: str) -> list[int]:
     with client.create_reader(topic, geminga.MessageId.earliest) as reader:
-        found = []
-        while reader.has_message_available():
-            found.append(int(reader.read_next(60_000).data()))
-        return found
+        return [int(message.data()) for message in available(reader)]
 
 
 @pytest.mark.parametrize("name", SENDS_ALL)

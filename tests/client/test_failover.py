@@ -1,11 +1,10 @@
 """Clients that know several clusters, against embedded brokers that come and go."""
 
 import importlib
-import threading
 from typing import Any
 
 import pytest
-from waiting import eventually, eventually_async
+from waiting import eventually, eventually_async, start_thread
 
 import geminga
 from geminga import errors
@@ -61,7 +60,7 @@ def test_failing_over_and_back(p, clusters):
 
 
 def make_provider(p: Any, first: str) -> Any:
-    class Provider(p.ServiceInfoProvider):  # type: ignore[misc, name-defined]
+    class Provider(p.ServiceInfoProvider):
         calls: list[str]
 
         def __init__(self) -> None:
@@ -99,8 +98,7 @@ def test_a_provider_moves_the_client(p, clusters):
     producer = client.create_producer("t")
     producer.send(b"before")
     assert consumer.receive(TIMEOUT_MILLIS).data() == b"before"
-    mover = threading.Thread(target=provider.update, args=(p.ServiceInfo(urls[1]),))
-    mover.start()
+    mover = start_thread(provider.update, p.ServiceInfo(urls[1]))
     mover.join()
     assert client.get_service_info().service_url == urls[1]
     with geminga.Admin(clusters[1].admin_url) as there:
@@ -244,7 +242,7 @@ def test_a_subclass_of_service_info_may_have_attributes_of_its_own():
 
 
 def test_a_provider_must_return_service_info(p):
-    class Wrong(p.ServiceInfoProvider):  # type: ignore[misc, name-defined]
+    class Wrong(p.ServiceInfoProvider):
         def initial_service_info(self) -> Any:
             return "pulsar://localhost:1"
 

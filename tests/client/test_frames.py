@@ -25,8 +25,7 @@ def with_duckdb(table: pa.Table) -> Any:
     duckdb = pytest.importorskip("duckdb")
     connection = duckdb.connect()
     connection.register("messages", table)
-    found = connection.sql("SELECT * FROM messages WHERE decode(value)::INT % 2 = 1")
-    return found.to_arrow_table()
+    return connection.sql("SELECT * FROM messages WHERE decode(value)::INT % 2 = 1").to_arrow_table()
 
 
 @pytest.mark.parametrize("batched", [True, False], ids=["batched", "alone"])

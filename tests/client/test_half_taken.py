@@ -110,9 +110,6 @@ async def test_a_message_that_was_put_back_and_taken_again_may_be_late(pulsar_br
         assert (await consumer.receive(30_000)).redelivery_count() == 1
 
 
-# --- topics that keep nothing: all their messages have the same id ------------------------------------------
-
-
 @pytest.fixture
 def fleeting(pulsar_topic):
     return f"non-{pulsar_topic}"
@@ -155,9 +152,6 @@ def test_tables_tell_batches_of_the_same_id_apart(pulsar_client, fleeting):
     until_waiting(consumer, 19)
     table = consumer.receive_table(timeout_millis=30_000)
     assert table.column("value").to_pylist() == values(1) + values(0)
-
-
-# --- dead letters -------------------------------------------------------------------------------------------
 
 
 def test_a_dead_letter_that_cannot_be_made_gives_its_permits_back(pulsar_client, pulsar_topic, monkeypatch):

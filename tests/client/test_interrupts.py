@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from doubles import raising
 
 import geminga
 from geminga.errors import Interrupted
@@ -95,11 +96,7 @@ def test_ctrl_c_ends_receive_and_read_next(client, topic):
 @pytest.fixture
 def alarm():
     """Raise `KeyboardInterrupt` in the main thread once, after the given seconds."""
-
-    def handler(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, handler)
+    before = signal.signal(signal.SIGALRM, raising(KeyboardInterrupt))
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)

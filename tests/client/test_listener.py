@@ -3,7 +3,7 @@ from collections import deque
 from typing import Any
 
 import pytest
-from waiting import eventually
+from waiting import eventually, join_threads, start_thread
 
 from geminga.client.listener import MESSAGES_PER_TURN, ListenerRunner, ListenerThreads
 from geminga.errors import AlreadyClosed, ConnectError
@@ -99,7 +99,8 @@ def test_pause_and_resume(threads):
     assert seen == [1]
 
 
-def test_stop_waits_for_the_call_that_is_under_way(threads, monkeypatch):
+@pytest.mark.parametrize("ends", ["listening", "threads"])
+def test_an_end_waits_for_the_call_that_is_under_way(threads, monkeypatch, ends):
     monkeypatch.setattr("geminga.client.listener.STOP_SECONDS_MAX", 60.0)
     source, seen = Source(), []
     inside, go = threading.Event(), threading.Event()
@@ -115,35 +116,16 @@ def test_stop_waits_for_the_call_that_is_under_way(threads, monkeypatch):
     assert inside.wait(60)
 
     def let_go() -> None:
-        eventually(lambda: listening._stopping)
+        eventually(lambda: listening._stopping if ends == "listening" else not threads._threads)
         go.set()
 
-    threading.Thread(target=let_go).start()
-    listening.stop()
-    assert seen == [1]
-
-
-def test_the_end_of_the_threads_waits_for_what_is_under_way(threads):
-    source, seen = Source(), []
-    inside, go = threading.Event(), threading.Event()
-
-    def listen(owner: str, item: int) -> None:
-        inside.set()
-        go.wait(60)
-        seen.append(item)
-
-    source.listen(threads, listen)
-    source.settle()
-    source.put(1, 2)
-    assert inside.wait(60)
-
-    def let_go() -> None:
-        eventually(lambda: not threads._threads)
-        go.set()
-
-    threading.Thread(target=let_go).start()
-    threads.close(60)
-    assert seen == [1, 2]  # the whole slice ran: its source was not stopped
+    start_thread(let_go)
+    if ends == "listening":
+        listening.stop()
+        assert seen == [1]
+    else:
+        threads.close(60)
+        assert seen == [1, 2]  # the whole slice ran: its source was not stopped
 
 
 def test_closing_does_not_wait_long_for_a_call_that_does_not_end():
@@ -162,9 +144,7 @@ def test_closing_does_not_wait_long_for_a_call_that_does_not_end():
     threads.close(0.01)
     assert [thread.is_alive() for thread in held] == [True, True]
     go.set()
-    for thread in held:
-        thread.join(60)
-        assert not thread.is_alive()
+    join_threads(*held)
 
 
 def test_a_listener_may_end_its_own_threads(threads):

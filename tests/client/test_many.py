@@ -163,9 +163,7 @@ def test_order_with_sends_around_it(pulsar_client, pulsar_topic):
     assert [m.data() for m in read(pulsar_client, pulsar_topic, len(expected))] == expected
 
 
-# --- what is refused ------------------------------------------------------------------------------
-
-
+# --- what is refused ---
 def test_a_full_queue_refuses_all_from_there_on(broker):
     """The scripted broker gives no receipts."""
     from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -242,9 +240,7 @@ def test_send_many_inside_a_callback_needs_a_callback(pulsar_client, pulsar_topi
     assert len(outcomes) == 1
 
 
-# --- schemas, routers, interceptors ---------------------------------------------------------------
-
-
+# --- schemas, routers, interceptors ---
 def test_schemas_routers_and_interceptors(pulsar_broker, pulsar_client, pulsar_topic):
     from geminga.client.admin import admin
     from geminga.producer.interceptors import ProducerInterceptor
@@ -283,9 +279,7 @@ def test_schemas_routers_and_interceptors(pulsar_broker, pulsar_client, pulsar_t
     assert told == [Result.Ok] * 4
 
 
-# --- asyncio --------------------------------------------------------------------------------------
-
-
+# --- asyncio ---
 @pytest.mark.parametrize("blocking", [True, False])
 async def test_asyncio(pulsar_broker, pulsar_topic, blocking):
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:

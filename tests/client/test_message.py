@@ -1,5 +1,5 @@
 import pytest
-from singles import encode_single_metadata
+from entries import encode_single_metadata
 
 from geminga import Message, MessageBatch, MessageId
 from geminga.errors import CorruptPayload
@@ -27,4 +27,4 @@ def test_refusals():
     with pytest.raises(CorruptPayload):
         MessageBatch().parse_from(b"garbage", 1)
     with pytest.raises(TypeError, match="msg_id"):
-        MessageBatch().with_message_id("5:6")  # type: ignore[arg-type]
+        MessageBatch().with_message_id("5:6")

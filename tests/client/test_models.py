@@ -11,8 +11,6 @@ from geminga.errors import IncompatibleSchema
 pytest.importorskip("fastavro")
 pydantic = pytest.importorskip("pydantic")
 
-Earliest = geminga.InitialPosition.Earliest
-
 
 @dataclass
 class Reading:

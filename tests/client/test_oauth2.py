@@ -34,13 +34,13 @@ class Issuer:
         if self.answer is not None:
             if isinstance(self.answer, Exception):
                 raise self.answer
-            return self.answer  # type: ignore[no-any-return]
+            return self.answer
         if body is None:
             return 200, json.dumps({"token_endpoint": f"{ISSUER}/token"}).encode()
         self.tokens += 1
         token = {"access_token": f"t{self.tokens}", "token_type": "Bearer"}
         if self.lifetime is not None:
-            token["expires_in"] = self.lifetime  # type: ignore[assignment]
+            token["expires_in"] = self.lifetime
         return 200, json.dumps(token).encode()
 
     def client(self, **options: Any) -> Any:

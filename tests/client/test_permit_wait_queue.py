@@ -1,21 +1,13 @@
 from typing import Any
 
 from geminga.client.permit_wait_queue import PermitWaitQueue
-from geminga.client.submit_queue import QueuedOperation, QueuedSend, WaitingSend
-from geminga.errors import AlreadyClosed, MemoryBufferIsFull, ProducerQueueIsFull
+from geminga.client.submit_queue import QueuedOperation, WaitingSend
+from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
 
 
 class Question(WaitingSend):
     def __init__(self, name: str, place: str | None = None, *, waits: bool = True, size: int = 0) -> None:
-        super().__init__(
-            b"x" * size,
-            name,
-            None,
-            place,
-            urgent=False,
-            waits=waits,
-            wake=self.answer,  # type: ignore[arg-type]
-        )
+        super().__init__(b"x" * size, name, None, place, urgent=False, waits=waits, wake=self.answer)
         self.answered = False
 
     def answer(self) -> None:
@@ -54,21 +46,6 @@ class Line:
             self.line.answer(question)
 
 
-def test_a_send_with_a_permit_is_accepted():
-    line, question = Line(a=1), Question("1", "a")
-    line.ask(question)
-    assert question.answered
-    assert question.error is None
-    assert line.taken == ["1"]
-
-
-def test_a_send_that_does_not_wait_is_refused():
-    line, question = Line(a=0), Question("1", "a", waits=False)
-    line.ask(question)
-    assert isinstance(question.error, ProducerQueueIsFull)
-    assert len(line.line) == 0
-
-
 def test_waiting_sends_are_accepted_in_order_and_do_not_block_others():
     line = Line(a=0, b=0)
     line.ask(*(Question(name, name[0]) for name in ("a1", "a2", "b1", "a3", "b2")))
@@ -80,16 +57,6 @@ def test_waiting_sends_are_accepted_in_order_and_do_not_block_others():
     line.line.serve()
     assert line.taken[3:] == ["a2", "a3"]
     assert len(line.line) == 0
-
-
-def test_a_new_send_queues_behind_those_for_the_same_partition():
-    line = Line(a=0, b=1)
-    line.ask(Question("a1", "a"))
-    line.permits["a"] = 1
-    line.ask(Question("a2", "a"), Question("b1", "b"))
-    assert line.taken == ["b1"]
-    line.line.serve()
-    assert line.taken == ["b1", "a1"]
 
 
 def test_a_sender_that_left_is_skipped():
@@ -125,7 +92,7 @@ def test_an_operation_that_waits_for_bytes_does_so_until_it_has_them():
         if refusal:
             raise refusal[0]
 
-    line = PermitWaitQueue(lambda queued: queued.add(), lambda _: None, lambda *_: None)  # type: ignore[union-attr]
+    line = PermitWaitQueue(lambda queued: queued.add(), lambda _: None, lambda *_: None)
     line.answer(QueuedOperation(add, lambda _: may_wait[0], outcome.append))
     may_wait[0] = False  # the table's other operations have their receipts meanwhile
     line.serve()
@@ -134,24 +101,3 @@ def test_an_operation_that_waits_for_bytes_does_so_until_it_has_them():
     line.serve()
     assert outcome == [None]
     assert not line
-
-
-def test_an_accepted_message_without_a_permit_waits_and_fails_at_the_end():
-    line = Line(a=1)
-    for name in ("first", "second"):
-        line.line.answer(QueuedSend(b"x", name, None, "a"))  # type: ignore[arg-type]
-    assert line.taken == ["first"]
-    assert line.line.accepted() == ["a"]
-    line.error = AlreadyClosed("closed")
-    line.line.serve()
-    assert line.failed == [("second", line.error)]
-    assert not line.line.accepted()
-
-
-def test_the_end_of_the_producer_fails_all_waiting_sends():
-    line = Line(a=0, b=0)
-    questions = [Question("1", "a"), Question("2", "a"), Question("3", "b")]
-    line.ask(*questions)
-    line.error = AlreadyClosed("closed")
-    line.line.serve()
-    assert [question.error for question in questions] == [line.error] * 3

@@ -122,7 +122,6 @@ async def test_frames_reach_their_handle_until_it_is_closed():
 
 async def test_what_is_written_after_the_connection_is_lost_is_dropped():
     """uvloop's transport raises then, until it has said that it is lost."""
-
     async with pooled() as (_broker, pool, address):
         connection = await pool.get(address)
         raised = []
@@ -203,7 +202,6 @@ async def test_a_silent_listener_is_given_up():
 
 async def test_closing_the_pool_ends_the_wait_for_a_connection_with_an_error():
     """A `CancelledError` would look as if the caller itself had been cancelled."""
-
     async with pooled() as (broker, pool, address):
         broker.answers[Type.CONNECT] = lambda peer, frame: None
         waiting = [asyncio.ensure_future(pool.get(address)) for _ in range(2)]

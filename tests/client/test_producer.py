@@ -18,8 +18,6 @@ from geminga.errors import Result
 from geminga.ids import TopicName
 from geminga.producer.interceptors import ProducerInterceptor
 
-EARLIEST = geminga.InitialPosition.Earliest
-
 
 @pytest.fixture
 def client(pulsar_client):
@@ -28,7 +26,9 @@ def client(pulsar_client):
 
 def read(client, topic, count, **settings):
     """The first ``count`` messages of a topic."""
-    consumer = client.subscribe(topic, f"r{random.random()}", initial_position=EARLIEST, **settings)
+    consumer = client.subscribe(
+        topic, f"r{random.random()}", initial_position=geminga.InitialPosition.Earliest, **settings
+    )
     messages = [consumer.receive(30_000) for _ in range(count)]
     consumer.close()
     return messages
@@ -98,9 +98,6 @@ def test_chunks_are_never_batched(client, topic):
         client.create_producer(topic, chunking_enabled=True, batching_enabled=True)
 
 
-# --- partitions -------------------------------------------------------------------------------------
-
-
 def test_lazy_partitions_start_with_their_first_message(pulsar_broker, client, topic):
     partitioned(pulsar_broker, topic, 5)
     producer = client.create_producer(topic, lazy_start_partitioned_producers=True)
@@ -128,9 +125,6 @@ def test_added_partitions_are_found(pulsar_broker, client, topic):
         used.add(int(producer.send(b"x").partition))
     assert used == {0, 1, 2}
     assert seen == [(topic, 3)]
-
-
-# --- interceptors, access modes, sequence ids -------------------------------------------------------
 
 
 def test_interceptors_change_messages_and_see_outcomes(client, topic):
@@ -171,9 +165,6 @@ def test_an_exclusive_mode_that_the_broker_does_not_know_is_refused(client, topi
     client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive).send(
         b"nobody else is there"
     )
-
-
-# --- asyncio ----------------------------------------------------------------------------------------
 
 
 async def test_tasks_that_send_together_share_a_batch(pulsar_broker, topic):

@@ -49,7 +49,6 @@ def send_error(code, text="refused"):
 @pytest.mark.parametrize("partitions", [0, 3])
 async def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripted, partitions, cancels):
     """Cancel while some partitions have their answer and others wait for it; ``cancels`` times."""
-
     broker = scripted()
     broker.partitions = {"persistent://public/default/t": partitions}
     asked = asyncio.Event()

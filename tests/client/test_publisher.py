@@ -8,8 +8,9 @@ import time
 
 import pyarrow as pa
 import pytest
+from doubles import raising
 from insides import publisher_of, wait_queue_of
-from waiting import eventually, loop_turns, never, never_async
+from waiting import eventually, join_threads, loop_turns, never, never_async, start_thread
 
 import geminga
 import geminga.asyncio
@@ -91,15 +92,11 @@ def test_a_full_queue_blocks_every_thread_and_lets_all_go_on(broker, client):
         for _ in range(each):
             producer.send_async(b"x", lambda r, m: got.append(r))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(work) for _ in range(4)]
     eventually(lambda: held.count() == 4)
     never(lambda: held.count() != 4, 0.05)  # no message exceeds the limit
     held.stop()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    join_threads(*threads)
     producer.flush()
     assert got == [Result.Ok] * (4 * each)
 
@@ -119,8 +116,7 @@ def test_sends_to_a_stuck_partition_do_not_block_those_to_another(broker, client
     _, moving_id = held.producer_ids()
 
     def send(key):
-        thread = threading.Thread(target=producer.send_async, args=(b"", None), kwargs={"partition_key": key})
-        thread.start()
+        thread = start_thread(producer.send_async, b"", None, partition_key=key)
         return thread
 
     behind = [send(stuck) for _ in range(3)]
@@ -134,9 +130,7 @@ def test_sends_to_a_stuck_partition_do_not_block_those_to_another(broker, client
         eventually(lambda: held.producer_ids().count(moving_id) == 1)
     assert all(thread.is_alive() for thread in behind)
     held.stop()
-    for thread in behind:
-        thread.join(60)
-        assert not thread.is_alive()
+    join_threads(*behind)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs POSIX signals")
@@ -148,9 +142,6 @@ def test_a_signal_that_ends_a_wait_delays_no_other_sender(broker, client):
     class Enough(Exception):
         pass
 
-    def interrupt(number, frame):
-        raise Enough
-
     behind = threading.Thread(target=producer.send_async, args=(b"behind", None))
 
     def queue_up_and_interrupt():
@@ -159,17 +150,15 @@ def test_a_signal_that_ends_a_wait_delays_no_other_sender(broker, client):
         eventually(lambda: len(wait_queue_of(producer)) == 2)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    interrupting = threading.Thread(target=queue_up_and_interrupt)
-    interrupting.start()
+    before = signal.signal(signal.SIGUSR1, raising(Enough))
+    start_thread(queue_up_and_interrupt)
     try:
         with pytest.raises(Enough):
             producer.send(b"given up")
     finally:
         signal.signal(signal.SIGUSR1, before)
     held.stop()
-    behind.join(60)
-    assert not behind.is_alive()
+    join_threads(behind)
 
 
 def test_closing_ends_every_wait_for_permits(broker, client):
@@ -184,12 +173,9 @@ def test_closing_ends_every_wait_for_permits(broker, client):
         except errors.PulsarException as error:
             errors_seen.append(type(error))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+    [start_thread(work) for _ in range(4)]
     eventually(lambda: len(wait_queue_of(producer)) == 4)
-    closing = threading.Thread(target=producer.close)
-    closing.start()
+    closing = start_thread(producer.close)
     eventually(lambda: len(errors_seen) == 4)
     assert closing.is_alive(), "it still waits for the message that is under way"
     assert set(errors_seen) == {errors.AlreadyClosed}
@@ -237,12 +223,8 @@ def test_many_threads_wait_and_none_is_forgotten(broker, steps_over, memory):
                     bytes(choose.randrange(60)), lambda r, m: got.append(r), partition_key=key
                 )
 
-        threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
+        threads = [start_thread(work, seed) for seed in range(8)]
+        join_threads(*threads)
         for producer in producers:
             producer.flush()
             assert not len(wait_queue_of(producer))
@@ -380,12 +362,8 @@ def test_concurrent_synchronous_senders_share_batches(broker, client):
         for _ in range(5):
             producer.send(b"x")
 
-    threads = [threading.Thread(target=work) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    threads = [start_thread(work) for _ in range(20)]
+    join_threads(*threads)
     assert sum(counts) == 100
     assert len(counts) < 60
 
@@ -408,12 +386,10 @@ def test_a_synchronous_send_that_waited_for_bytes_does_not_wait_for_the_delay(br
         other.send_async(b"x" * 900, None)
         eventually(lambda: held.count() == 1)
         arguments = {"content": b"x" * 200, "properties": {"a": "b"}}
-        thread = threading.Thread(target=producer.send, kwargs=arguments)
-        thread.start()
+        thread = start_thread(producer.send, **arguments)
         eventually(lambda: len(wait_queue_of(producer)) == 1)
         held.stop()
-        thread.join(30)
-        assert not thread.is_alive()
+        join_threads(thread)
 
 
 def test_the_delay_closes_batches_without_a_waiting_sender(broker, client):
@@ -495,14 +471,12 @@ def test_close_sends_pending_messages(broker, client):
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
     got = []
     producer.send_async(b"x", lambda r, m: got.append(r))
-    closer = threading.Thread(target=producer.close)
-    closer.start()
+    closer = start_thread(producer.close)
     eventually(lambda: held.count() == 1)
     with pytest.raises(errors.AlreadyClosed):
         producer.send(b"y")
     held.stop()
-    closer.join(60)
-    assert not closer.is_alive()
+    join_threads(closer)
     assert got == [Result.Ok]
     assert broker.count(pb.BaseCommand.CLOSE_PRODUCER) == 1
     producer.close()
@@ -558,12 +532,10 @@ def test_close_waits_for_accepted_messages_without_a_permit(broker, client):
     producer.send_async(b"0", lambda r, m: got.append((b"0", r)))
     eventually(lambda: held.count() == 1)
     overtaken(producer, got, [b"1", b"2"])
-    closing = threading.Thread(target=producer.close)
-    closing.start()
+    closing = start_thread(producer.close)
     eventually(lambda: wait_queue_of(producer).accepted())
     held.stop()
-    closing.join(60)
-    assert not closing.is_alive()
+    join_threads(closing)
     assert got == [(b"%d" % number, Result.Ok) for number in range(3)]
 
 
@@ -575,11 +547,9 @@ def test_close_without_a_connection_does_not_wait_for_messages_without_a_permit(
     producer.send_async(b"0", lambda r, m: got.append((b"0", r)))
     eventually(lambda: held.count() == 1)
     overtaken(producer, got, [b"1"])
-    closing = threading.Thread(target=producer.close, daemon=True)
-    closing.start()
+    closing = start_thread(producer.close)
     eventually(lambda: wait_queue_of(producer).accepted())
     broker.run(broker.stop(), 60)
-    closing.join(60)
-    assert not closing.is_alive()
+    join_threads(closing)
     assert sorted(got) == [(b"0", Result.AlreadyClosed), (b"1", Result.AlreadyClosed)]
     client.close()

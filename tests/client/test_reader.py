@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from published import publish
+from readers import available
 from waiting import moment_between
 
 import geminga.asyncio
@@ -17,10 +18,7 @@ from geminga.errors import AlreadyClosed, ConnectError, InvalidConfiguration
 
 
 def read_all(reader: Any) -> list[bytes]:
-    values = []
-    while reader.has_message_available():
-        values.append(reader.read_next(30_000).data())
-    return values
+    return [message.data() for message in available(reader)]
 
 
 def subscriptions(broker: Any, topic: str) -> list[str]:
@@ -127,9 +125,7 @@ def test_listener(pulsar_client, pulsar_topic):
     assert seen == [b"0", b"1", b"2"]
 
 
-# --- from a time, several topics, tables ----------------------------------------------------------------
-
-
+# --- from a time, several topics, tables ---
 def moments(client: Any, topic: str, count: int = 6) -> list[int]:
     """Publish ``count`` messages a few milliseconds apart; return their publish times."""
     with client.create_producer(topic) as producer:
@@ -192,8 +188,7 @@ def test_several_topics_are_read_as_one(pulsar_client, pulsar_topic):
     for asked in (topics, re.compile(f"{pulsar_topic}-[abc]")):
         with pulsar_client.create_reader(asked, MessageId.earliest) as reader:
             read = []
-            while reader.has_message_available():
-                message = reader.read_next(30_000)
+            for message in available(reader):
                 read.append((message.topic_name(), message.data()))
             assert sorted(read) == sorted((topic, b"%d" % n) for topic in topics for n in range(3))
     with pytest.raises(InvalidConfiguration, match="several topics"):

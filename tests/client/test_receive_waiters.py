@@ -1,8 +1,8 @@
 import asyncio
-import threading
 
 import pytest
-from waiting import eventually_async, loop_turns
+from doubles import raising
+from waiting import eventually_async, loop_turns, start_thread
 
 from geminga.client.receive_waiters import ReceiveWaiters
 from geminga.client.waiter import Waiter
@@ -66,8 +66,7 @@ async def test_a_wait_returns_false_at_its_timeout():
 async def test_threads_and_tasks_share_one_wait_queue():
     queue, receive_waiters = made()
     results: list[bool] = []
-    thread = threading.Thread(target=lambda: results.append(receive_waiters.wait_here(10, lambda: None)))
-    thread.start()
+    thread = start_thread(lambda: results.append(receive_waiters.wait_here(10, lambda: None)))
     await eventually_async(lambda: len(receive_waiters))
     task = asyncio.create_task(receive_waiters.wait(None))
     await turns()
@@ -87,18 +86,13 @@ async def test_a_thread_that_finds_something_does_not_sleep():
 
 async def test_an_error_of_the_check_leaves_no_receiver_waiting():
     _queue, receive_waiters = made()
-
-    def check() -> None:
-        raise ValueError("the end")
-
     with pytest.raises(ValueError, match="the end"):
-        receive_waiters.wait_here(None, check)
+        receive_waiters.wait_here(None, raising(ValueError("the end")))
     assert len(receive_waiters) == 0
 
 
 async def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(monkeypatch):
     """The handler raises when the thread was woken and has not looked."""
-
     queue, receive_waiters = made()
     other = asyncio.get_running_loop().create_future()
 
@@ -108,11 +102,7 @@ async def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Waiter, "wait", interrupted)
-
-    def check() -> None:
-        queue.lots.append((ENTRY, iter(ALONE)))
-
     with pytest.raises(KeyboardInterrupt):
-        receive_waiters.wait_here(None, check)
+        receive_waiters.wait_here(None, lambda: queue.lots.append((ENTRY, iter(ALONE))))
     await turns()
     assert other.done()

@@ -61,16 +61,6 @@ def receive_until(consumer, expected, seconds=20):
     return seen
 
 
-def test_producer_and_consumer_survive_a_restart(restartable, client):
-    consumer = client.subscribe("t", "s")
-    producer = client.create_producer("t")
-    producer.send(b"before")
-    assert consumer.receive(30_000).data() == b"before"
-    restartable.restart()
-    producer.send(b"after")  # waits for the reconnection
-    receive_until(consumer, {b"after"})
-
-
 def test_what_is_sent_during_an_outage_arrives(restartable, client):
     consumer = client.subscribe("t", "s")
     producer = client.create_producer("t", block_if_queue_full=True)
@@ -125,14 +115,3 @@ def test_acknowledgements_survive_a_restart(restartable, client):
     restartable.restart()
     rest = receive_until(consumer, {b"%d" % i for i in range(1, 20, 2)})
     assert set(rest) == {b"%d" % i for i in range(1, 20, 2)}
-
-
-def test_a_reader_resumes_at_its_position(restartable, client):
-    producer = client.create_producer("t")
-    for i in range(10):
-        producer.send(b"%d" % i)
-    reader = client.create_reader("t", geminga.MessageId.earliest)
-    assert [reader.read_next(30_000).data() for _ in range(4)] == [b"0", b"1", b"2", b"3"]
-    restartable.restart()
-    got = [reader.read_next(30_000).data() for _ in range(6)]
-    assert got == [b"%d" % i for i in range(4, 10)]

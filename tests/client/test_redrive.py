@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from readers import available
 
 import geminga
 import geminga.asyncio
@@ -59,10 +60,7 @@ def with_redrive(
 
 def values(broker: geminga.EmbeddedBroker, topic: str) -> list[str]:
     with broker.client() as client, client.create_reader(topic, geminga.MessageId.earliest) as reader:
-        found = []
-        while reader.has_message_available():
-            found.append(reader.read_next(5000).data().decode())
-        return found
+        return [message.data().decode() for message in available(reader)]
 
 
 def test_copies_have_everything_but_the_count_of_retries(broker):

@@ -9,7 +9,7 @@ import time
 import warnings
 
 import pytest
-from waiting import loop_turns
+from waiting import loop_turns, start_thread
 
 from geminga.client.runtime import LoopThread, _Loop
 from geminga.errors import AlreadyClosed, Timeout, UsageError
@@ -178,8 +178,7 @@ def test_a_broken_loop_ends_and_fails_all_calls(monkeypatch, caplog):
         except AlreadyClosed as error:
             told.append(error)
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    waiting = start_thread(wait)
     deadline = time.monotonic() + 60
     while not runtime.call(calls_of(runtime)):
         assert time.monotonic() < deadline
@@ -226,8 +225,7 @@ def test_a_call_that_outlives_its_cancellation_fails_at_the_end(runtime):
         except AlreadyClosed as error:
             told.append(error)
 
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
+    waiting = start_thread(wait)
     assert begun.wait(60)
     runtime.close()
     waiting.join(60)

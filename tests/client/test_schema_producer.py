@@ -12,8 +12,6 @@ from geminga.schema import KeyValueEncodingType, KeyValueSchema
 
 pytest.importorskip("fastavro")
 
-Earliest = geminga.InitialPosition.Earliest
-
 
 class Old(schema.Record):
     x = schema.Integer(required=True)

@@ -28,34 +28,28 @@ def add(state: PartitionedProducer, count: int, size: int = 1) -> None:
         state.add(b"x" * size, None, None, 0.0)
 
 
-def test_a_single_partition_has_its_free_permits():
-    state, room = made(max_pending_messages=10, batching_max_messages=4)
-    assert room.numbers(1, 0, 0)[0] == 10
-    add(state, 1)
-    assert room.numbers(1, 0, 0)[0] == 9
-    assert room.numbers(1, 2, 0)[0] == 7
-    add(state, 9)
-    assert room.numbers(1, 0, 0)[0] == 0
+ACROSS = "max_pending_messages_across_partitions"
 
 
-def test_free_permits_of_skippable_partitions_are_summed():
-    state, room = made(3, max_pending_messages=10, max_pending_messages_across_partitions=100)
-    assert room.numbers(1, 0, 0)[0] == 30
-    add(state, 12)
-    assert room.numbers(1, 0, 0)[0] == 18
+@pytest.mark.parametrize(
+    ("partitions", "options", "before", "count", "after"),
+    [
+        pytest.param(0, {}, 10, 1, 9, id="permits of one partition"),
+        pytest.param(0, {}, 10, 10, 0, id="no permit left"),
+        pytest.param(3, {ACROSS: 100}, 30, 12, 18, id="sum over partitions that can be skipped"),
+        pytest.param(4, {ACROSS: 8}, 8, 3, 5, id="limit over all partitions"),
+        pytest.param(3, {"step_over_blocked_partitions": False}, 10, 4, 6, id="fullest partition"),
+    ],
+)
+def test_credits_are_the_messages_that_find_a_permit(partitions, options, before, count, after):
+    state, room = made(partitions, max_pending_messages=10, **options)
+    assert room.numbers(1, 0, 0)[0] == before
+    add(state, count)
+    assert room.numbers(1, 0, 0)[0] == after
 
 
-def test_credits_do_not_exceed_the_limit_over_all_partitions():
-    state, room = made(4, max_pending_messages=10, max_pending_messages_across_partitions=8)
-    assert room.numbers(1, 0, 0)[0] == 8
-    add(state, 3)
-    assert room.numbers(1, 0, 0)[0] == 5
-
-
-def test_without_step_over_the_fullest_partition_limits_the_credits():
-    state, room = made(3, max_pending_messages=10, step_over_blocked_partitions=False)
-    add(state, 4)
-    assert room.numbers(1, 0, 0)[0] == 6
+def test_waiting_messages_take_credits():
+    assert made(max_pending_messages=10)[1].numbers(1, 2, 0)[0] == 8
 
 
 def test_a_closed_producer_has_no_send_credits():

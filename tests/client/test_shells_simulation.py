@@ -60,8 +60,7 @@ class World:
         self.over = False
         self.loop.at_idle.append(self.nobody_sleeps)
 
-    # --- the play ---------------------------------------------------------------------------------
-
+    # --- the play ---
     def play(self) -> None:
         self.loop.play(self.seed, self.main())
 
@@ -225,7 +224,7 @@ class World:
         try:
             return await task
         except asyncio.CancelledError:
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            if asyncio.current_task().cancelling():
                 raise
             return None
         except Timeout:
@@ -291,8 +290,7 @@ class World:
                 await pass_time(r.uniform(0, 0.5))
                 self.network.refuses = False
 
-    # --- the auditor ------------------------------------------------------------------------------
-
+    # --- the auditor ---
     def nobody_sleeps(self) -> None:
         """Check, while no task can run, that no receiver waits with a message in its queue."""
         for consumer in self.consumers:

@@ -38,10 +38,7 @@ async def test_each_line_counts_since_the_line_before(caplog):
                     break
                 await asyncio.sleep(0.01)
         log.stop()
-    assert said(caplog) == [
-        "handle in 0.01 s: sent=3, pending=2.5",
-        "handle in 0.01 s: sent=7, pending=2.5",
-    ]
+    assert said(caplog) == ["handle in 0.01 s: sent=3, pending=2.5", "handle in 0.01 s: sent=7, pending=2.5"]
 
 
 def test_never_with_an_interval_of_zero():

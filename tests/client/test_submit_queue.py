@@ -1,8 +1,8 @@
 import asyncio
-import threading
 from typing import Any, ClassVar
 
 import pytest
+from waiting import start_thread
 
 from geminga.client.submit_queue import QueuedSend, SubmitQueue, WaitingSend
 from geminga.errors import ProducerQueueIsFull
@@ -111,9 +111,8 @@ def test_many_threads_hand_over_and_nothing_is_lost_or_out_of_order():
         for number in range(each):
             assert loop.submit_queue.offer(b"", (name, number))
 
-    running = [threading.Thread(target=send, args=(name,)) for name in range(threads)]
-    for thread in running:
-        thread.start()
+    for name in range(threads):
+        start_thread(send, name)
     while len(taken) < each * threads:
         taken += loop.submit_queue.take()[1]
         loop.submit_queue.open(1 << 40, 100, 1, 1)

@@ -5,15 +5,11 @@ import time
 import warnings
 
 import pytest
+from doubles import raising
 
 import geminga
 import geminga.asyncio
-from geminga.errors import (
-    AlreadyClosed,
-    AuthorizationError,
-    InvalidUrl,
-    ProducerBusy,
-)
+from geminga.errors import AlreadyClosed, AuthorizationError, ProducerBusy
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
@@ -65,12 +61,6 @@ def test_errors_of_the_broker_are_raised_with_its_message(client, broker):
     broker.answers[Type.LOOKUP] = deny
     with pytest.raises(AuthorizationError, match="denied"):
         client.create_producer("t")
-
-
-@pytest.mark.parametrize("url", ["localhost:6650", "http://localhost:8080/x", "", "pulsar://h:0"])
-def test_wrong_urls(url):
-    with pytest.raises(InvalidUrl):
-        geminga.Client(url)
 
 
 def test_service_info(client, broker):
@@ -127,11 +117,7 @@ def test_closing_that_is_interrupted_while_it_waits_leaves_nothing(broker, tmp_p
     """The program is interrupted while close waits for a listener, and never calls close again."""
     path = tmp_path / "client.log"
     client = geminga.Client(broker.url, logger=geminga.FileLogger(geminga.LoggerLevel.Debug, str(path)))
-
-    def interrupted(threads, seconds):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("geminga.client.listener.ListenerThreads.close", interrupted)
+    monkeypatch.setattr("geminga.client.listener.ListenerThreads.close", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         client.close()
     logging.getLogger("geminga").debug("of another program")

@@ -141,9 +141,7 @@ def test_a_slow_listener_holds_the_reading_up_and_loses_nothing(pulsar_client, p
         assert view.get("k") == b"19"
 
 
-# --- for asyncio ------------------------------------------------------------------------------------------
-
-
+# --- for asyncio ---
 async def test_an_asyncio_view(pulsar_broker, pulsar_client, pulsar_topic):
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
         producer = await client.create_producer(pulsar_topic, schema=schema.StringSchema())

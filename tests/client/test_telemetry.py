@@ -165,10 +165,7 @@ def test_failed_processing_is_marked_and_raised(pulsar_client, pulsar_topic, con
     with pulsar_client.create_producer(pulsar_topic) as producer:
         producer.send(b"")
     message = consumer.receive(30_000)
-    with (
-        pytest.raises(KeyError),
-        ConsumerTracing(tracer_provider=provider).processing(message, consumer),
-    ):
+    with pytest.raises(KeyError), ConsumerTracing(tracer_provider=provider).processing(message, consumer):
         raise KeyError("wrong")
     (span,) = exporter.get_finished_spans()
     assert span.parent is None  # nothing was sent along
@@ -238,8 +235,7 @@ def test_nothing_is_loaded_when_unused():
         "import geminga.client.producer, geminga.client.consumer;"
         "print([m for m in sys.modules if m.startswith('opentelemetry')])"
     )
-    output = run_python(program)
-    assert output.stdout.strip() == "[]"
+    assert run_python(program).stdout.strip() == "[]"
 
 
 def test_a_missing_extra_is_named():

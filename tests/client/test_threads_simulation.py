@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import pytest
 from insides import inner_consumer, publisher_of
+from readers import available
 from virtual import Clock, Network, Remembered
 from virtual_threads import STOPS, Actor, Scheduler, ThreadLoop, shells_on
 
@@ -85,8 +86,7 @@ class World:
         self.over = False
         self.scheduler.at_idle.append(self.nobody_sleeps)
 
-    # --- the play ---------------------------------------------------------------------------------
-
+    # --- the play ---
     def play(self) -> None:
         # The seed decides the whole run, with the names of consumers and the jitter of reconnects.
         numbers = SimpleNamespace(Random=lambda: random.Random(self.seed))
@@ -188,8 +188,7 @@ class World:
     def nap(self, *choices: float) -> None:
         self.scheduler.pass_time(self.numbers.choice(choices))
 
-    # --- sending ----------------------------------------------------------------------------------
-
+    # --- sending ---
     def create_producer(self) -> Any:
         r = self.numbers
         batching = r.random() < 0.5
@@ -247,8 +246,7 @@ class World:
 
         return done
 
-    # --- receiving --------------------------------------------------------------------------------
-
+    # --- receiving ---
     def subscribe(self, name: str, listens: bool) -> Any:
         r = self.numbers
         return self.client.subscribe(
@@ -324,8 +322,7 @@ class World:
             consumer.resume_message_listener()
             self.nap(0.0, 0.01, 0.1)
 
-    # --- reading and viewing ----------------------------------------------------------------------
-
+    # --- reading and viewing ---
     def follow(self, number: int) -> None:
         reader = self.client.create_reader(
             TOPIC, MessageId.earliest, receiver_queue_size=self.numbers.choice([1, 10])
@@ -362,8 +359,7 @@ class World:
                 self.scheduler.pass_time(r.uniform(0, 0.5))
                 self.network.refuses = False
 
-    # --- the auditor ------------------------------------------------------------------------------
-
+    # --- the auditor ---
     def nobody_sleeps(self) -> None:
         """Check, while no thread can run, that no receiver waits with a message in its queue."""
         for consumer in self.consumers:
@@ -409,8 +405,7 @@ class World:
         of_key: dict[str, list[bytes]] = {}
         lanes: dict[tuple[str, str], list[int]] = {}
         reader = self.client.create_reader(TOPIC, MessageId.earliest)
-        while reader.has_message_available():
-            message = reader.read_next(5_000)
+        for message in available(reader):
             name = name_of(message)
             stored.setdefault(message.message_id().partition(), []).append(name)
             if message.has_partition_key():
@@ -436,8 +431,7 @@ class World:
                 # The value at the time that the listener was added, and every later change.
                 assert told == of_key[key][-len(told) :], f"a listener heard {key} otherwise: {told}"
 
-    # --- the end ----------------------------------------------------------------------------------
-
+    # --- the end ---
     def end(self) -> None:
         r = self.numbers
         self.over = True

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import start_thread
 
 import geminga
 from geminga import AlreadyClosed, ConsumerType, InitialPosition, Result
@@ -22,9 +23,7 @@ def together(works: list[Callable[[], None]]) -> list[threading.Thread]:
         start.wait(60)
         work()
 
-    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(run, work) for work in works]
     return threads
 
 
@@ -81,8 +80,8 @@ def test_every_message_is_receipted_and_received_once(pulsar_broker, batched):
                 mine.append(message.data())
                 consumer.acknowledge(message)
 
-        receive_waiters = together([lambda mine=mine: receive(mine) for mine in came])  # type: ignore[misc]
-        join(together([lambda number=number: send(number) for number in range(SENDERS)]))  # type: ignore[misc]
+        receive_waiters = together([lambda mine=mine: receive(mine) for mine in came])
+        join(together([lambda number=number: send(number) for number in range(SENDERS)]))
         tick = threading.Event()
         for _ in range(1200):
             if sum(map(len, came)) >= SENDERS * EACH:

@@ -95,11 +95,7 @@ def test_a_wrong_host_name_is_refused_before_any_credential(scripted, certificat
 @needs_openssl
 def test_the_host_name_check_can_be_switched_off(scripted, certificate):
     _, error = connect(
-        scripted,
-        certificate,
-        "127.0.0.1",
-        trust_certificates_path=certificate[0],
-        validate_hostname=False,
+        scripted, certificate, "127.0.0.1", trust_certificates_path=certificate[0], validate_hostname=False
     )
     assert error is None
 

@@ -66,7 +66,7 @@ def run(coroutine: Any) -> Any:
 def test_topics_and_their_partitions():
     context = Core()
     context.counts[full("b")] = 2
-    topics = TopicSet(context, ["a", "b", "a", "c-partition-4"])  # type: ignore[arg-type]
+    topics = TopicSet(context, ["a", "b", "a", "c-partition-4"])
     assert run(parts(topics)) == [
         SubscribedPart(full("a"), -1),
         SubscribedPart(full("b-partition-0"), 0),
@@ -76,7 +76,7 @@ def test_topics_and_their_partitions():
     assert topics.can_grow
     context.counts[full("b")] = 0
     assert len(run(parts(topics))) == 4, "partitions never become fewer"
-    plain = TopicSet(context, "a")  # type: ignore[arg-type]
+    plain = TopicSet(context, "a")
     run(parts(plain))
     assert not plain.can_grow
     assert plain.text == full("a")
@@ -85,6 +85,6 @@ def test_topics_and_their_partitions():
 def test_topics_of_a_pattern():
     context = Core()
     context.topics = [full(name) for name in ("x2", "x1-partition-0", "__change_events", "y")]
-    topics = TopicSet(context, re.compile(r"[x_].*"))  # type: ignore[arg-type]
+    topics = TopicSet(context, re.compile(r"[x_].*"))
     assert run(parts(topics)) == [SubscribedPart(full("x1-partition-0"), 0), SubscribedPart(full("x2"), -1)]
     assert topics.can_grow

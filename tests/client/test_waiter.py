@@ -3,6 +3,7 @@ import threading
 import time
 
 import pytest
+from waiting import start_thread
 
 from geminga.client.waiter import Waiter
 
@@ -16,8 +17,7 @@ def test_a_wake_before_the_wait_is_not_lost():
 def test_a_thread_is_woken():
     waiter = Waiter()
     results: list[bool] = []
-    thread = threading.Thread(target=lambda: results.append(waiter.wait(60)))
-    thread.start()
+    thread = start_thread(lambda: results.append(waiter.wait(60)))
     waiter.wake()
     thread.join(60)
     assert results == [True]

@@ -149,7 +149,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready.insert(self.numbers.randrange(1, len(ready) + 1), handle)
             handle = ready.popleft()
         if self.victims and _is_step(handle) and self.numbers.random() < 0.05:
-            task = handle._callback.__self__  # type: ignore[union-attr]
+            task = handle._callback.__self__
             if task in self.victims:
                 self.victims.discard(task)
                 task.cancel()

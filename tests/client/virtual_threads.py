@@ -136,8 +136,7 @@ class Scheduler:
         self._sleeping: list[Actor] = []
         self._actors = {threading.get_ident(): self.main}
 
-    # --- actors -----------------------------------------------------------------------------------
-
+    # --- actors ---
     def _actor(self, name: str) -> Actor:
         actor = Actor(f"{name}#{next(self._names)}", self.numbers.random())
         actor.may_stop = self.numbers.random() < 0.6
@@ -165,8 +164,7 @@ class Scheduler:
                 return actor.done
         return True
 
-    # --- switching: with the baton ----------------------------------------------------------------
-
+    # --- switching: with the baton ---
     def pause(self) -> None:
         """Let another thread run if one can, after this thread has woken one."""
         if len(self._runnable) > 1:
@@ -276,14 +274,13 @@ class Scheduler:
         frames = sys._current_frames()
         said = []
         for actor in self.alive():
-            frame = frames.get(actor.thread.ident) if actor.thread is not None else None  # type: ignore[arg-type]
+            frame = frames.get(actor.thread.ident) if actor.thread is not None else None
             stack = traceback.extract_stack(frame) if frame is not None else []
             places = [f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno} {f.name}" for f in stack]
             said.append(f"  {actor.name}: {' > '.join(p for p in places if 'virtual' not in p)[-400:]}")
         return "\n".join(said)
 
-    # --- stopping threads between instructions ----------------------------------------------------
-
+    # --- stopping threads between instructions ---
     def _schedule_stop(self, actor: Actor) -> None:
         if self.density > 0:
             actor.steps_left = int(self.numbers.expovariate(self.density)) + 1
@@ -338,12 +335,11 @@ class Scheduler:
                 self._pass_on()
                 self._check()
 
-    # --- threads ----------------------------------------------------------------------------------
-
+    # --- threads ---
     def spawn(self, name: str, target: Callable[[], object]) -> Actor:
         thread = self.make_thread(target=target, name=name)
         thread.start()
-        return thread.actor  # type: ignore[no-any-return]
+        return thread.actor
 
     def make_thread(self, **arguments: Any) -> Any:
         return _Thread(self, **arguments)

@@ -1,4 +1,5 @@
 import pytest
+from doubles import raising
 
 from geminga.connection.authentication import (
     BasicCredentials,
@@ -46,11 +47,8 @@ def test_a_supplier_must_return_text(result):
 
 
 def test_a_failing_supplier_is_an_authentication_error():
-    def supplier():
-        raise OSError("vault is sealed")
-
     with pytest.raises(ErrorGettingAuthenticationData, match="vault is sealed") as caught:
-        TokenCredentials(supplier).credentials()
+        TokenCredentials(raising(OSError("vault is sealed"))).credentials()
     assert caught.value.error() == Result.AuthenticationError, "what programs for pulsar-client compare with"
 
 

@@ -81,7 +81,6 @@ def test_metrics_and_labels_are_found_in_queries(told):
 @pytest.mark.parametrize(("name", "query"), VARIABLES)
 def test_variables_list_existing_values(told, name, query):
     inside = re.fullmatch(r"label_values\((.*), (\w+)\)", query)
-    assert inside is not None
     ((metric, chosen),) = asked(inside[1])
     assert chosen | {inside[2]} <= told[metric]
     assert inside[2] == name

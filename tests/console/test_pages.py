@@ -82,11 +82,11 @@ class Story:
 
     @property
     def found(self) -> tuple[Any, Any]:
-        return self.harness.actions.cursors.found(NAME, "s")  # type: ignore[no-any-return]
+        return self.harness.actions.cursors.found(NAME, "s")
 
 
 def _entry(payload: bytes, **fields: Any) -> bytes:
-    return sys.modules["console_harness"].entry_bytes(payload, **fields)  # type: ignore[no-any-return]
+    return sys.modules["console_harness"].entry_bytes(payload, **fields)
 
 
 @pytest.fixture
@@ -95,8 +95,6 @@ def story(served):
 
 
 # --- why nothing arrives: one cause of each level; tests/broker/admin/test_explain.py has all ---
-
-
 def hole(story: Story) -> None:
     peer = story.subscribe()
     story.publish(6)
@@ -155,8 +153,6 @@ def test_a_stuck_subscription_is_explained(story, page, tell, kind, sentence, le
 
 
 # --- hostile names and payloads ---
-
-
 def test_hostile_names_and_payloads_are_shown_as_text(story, page):
     """Markup in a topic's name or in a message is shown as text and never executed."""
     story.create(HOSTILE_TOPIC, HOSTILE_SUBSCRIPTION)
@@ -216,8 +212,6 @@ def test_names_with_dot_segments_are_never_requested(story, page, name):
 
 
 # --- doing something about it ---
-
-
 def test_an_action_previews_its_effect_and_has_it(story, page):
     story.create()
     story.publish(9)
@@ -275,7 +269,6 @@ def test_a_reset_goes_to_the_previewed_position(story, page):
     with page.expect_request(re.compile("/resetcursor/")) as done:
         dialog.get_by_role("button", name="Reset").click()
     said = re.search(r"timestamp=(\d+)", previewed.value.url)
-    assert said is not None
     assert done.value.url.endswith(f"/resetcursor/{said[1]}")
 
 
@@ -313,7 +306,6 @@ def test_the_map_of_ack_holes_leads_to_a_single_message(story, page):
     page.get_by_role("button", name="Oldest unacknowledged").click()
     expect(strip).to_have_attribute("aria-label", re.compile("200 of 600"))
     box = strip.bounding_box()
-    assert box is not None
     strip.click(position={"x": 3.5 / 200 * box["width"], "y": 20})
     expect(page.locator(".chosen")).to_contain_text("0:3: open")
     page.get_by_role("button", name="Skip it").click()
@@ -323,8 +315,6 @@ def test_the_map_of_ack_holes_leads_to_a_single_message(story, page):
 
 
 # --- topics and the broker ---
-
-
 def test_the_tail_follows_filters_and_decodes(story, page):
     story.create()
     story.publish(1, b"the first")
@@ -440,8 +430,6 @@ def test_the_broker_page_lists_automatic_actions(story, page):
 
 
 # --- the first page as a page ---
-
-
 def test_every_control_works_by_keyboard(story, page):
     for name in ("alpha", "beta", "gamma"):
         story.create(f"persistent://public/default/{name}", "s")
@@ -541,8 +529,6 @@ def test_a_page_of_a_missing_topic_shows_only_the_error(served, page, kind):
 
 
 # --- who may look ---
-
-
 def test_a_role_without_the_right_sees_the_refusal_and_no_panels(make_served, page):
     key = os.urandom(32)
     served = make_served(token_secret_key="data:;base64," + base64.b64encode(key).decode())
@@ -583,8 +569,6 @@ def test_a_token_is_requested_and_not_stored(make_served, page):
 
 
 # --- brokers elsewhere ---
-
-
 def test_an_apache_pulsar_is_shown_with_its_statistics(page):
     """The same pages over what is derived: nothing that Apache Pulsar does not tell leaves a hole in them."""
     remote = importlib.import_module("console_remote")

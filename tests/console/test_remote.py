@@ -1,14 +1,12 @@
 """The console for a broker elsewhere: passed on to a Geminga, derived where it is an Apache Pulsar."""
 
 import asyncio
-import json
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import web_requests
 from aiohttp import web
 
 from geminga.broker.settings import BrokerSettings
@@ -67,15 +65,9 @@ def open_port():
 
 
 def ask(url: str, path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    request = urllib.request.Request(url + path, method=method, headers=named)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, json.loads(answer.read() or b"null")
-    except urllib.error.HTTPError as error:
-        with error:
-            raw = error.read()
-            return error.code, json.loads(raw) if raw.startswith(b"{") else raw
+    found = web_requests.ask(url + path, method, **headers)
+    is_json = found.status < 400 or found.body.startswith(b"{")
+    return found.status, found.document if is_json else found.body
 
 
 STATS = {
@@ -120,7 +112,7 @@ class Apache:
             self.asked.append(f"{request.method} {request.path}")
             if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
                 return web.json_response({"reason": "Authentication required"}, status=401)
-            return await handler(request)  # type: ignore[no-any-return]
+            return await handler(request)
 
         application = web.Application(middlewares=[noted])
         topic = "/admin/v2/persistent/public/default/t"
@@ -244,8 +236,7 @@ def test_tokens_are_forwarded_and_cached_rows_are_kept_apart(open_port):
     assert ask(plain, board, Authorization="Bearer other")[0] == 401
     given = open_port(
         lambda: make_application(
-            Remote(Cluster(admin_url=apache.url, auth_plugin="token", auth_params="token:secret")),
-            SETTINGS,
+            Remote(Cluster(admin_url=apache.url, auth_plugin="token", auth_params="token:secret")), SETTINGS
         )
     ).url
     assert ask(given, board)[0] == 200
@@ -357,12 +348,8 @@ def test_redirects_to_another_broker_keep_method_body_and_credentials(open_port,
     cluster = TwoBrokers(open_port, status)
     console = open_port(lambda: elsewhere(cluster.first.url)).url
     body = b"[]" if method in ("POST", "PUT") else None
-    request = urllib.request.Request(
-        console + PERMISSIONS, method=method, data=body,
-        headers={"Authorization": "Bearer secret", "Content-Type": "application/json"},
-    )  # fmt: skip
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        assert json.loads(answer.read()) == {"from": "the second"}
+    answer = web_requests.ask(console + PERMISSIONS, method, body, Authorization="Bearer secret")
+    assert answer.document == {"from": "the second"}
     ((told, path, token, kind, sent),) = cluster.told
     assert (told, path, token) == (method, PERMISSIONS, "Bearer secret")
     assert sent == (body or b"")

@@ -3,16 +3,13 @@
 import base64
 import dataclasses
 import gzip
-import http.client
-import json
 import re
 import ssl
 import tempfile
-import urllib.error
-import urllib.request
-from urllib.parse import urlsplit
+from typing import Any
 
 import pytest
+import web_requests
 
 import geminga
 from geminga.broker.admin.http import RequiredPermission
@@ -33,15 +30,9 @@ def broker():
     running.close()
 
 
-def ask(broker: EmbeddedBroker, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
-    address = urlsplit(broker.admin_url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
-    try:
-        connection.request("GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()})
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
-    finally:
-        connection.close()
+def ask(broker: EmbeddedBroker, path: str, **headers: str) -> tuple[int, Any, bytes]:
+    found = web_requests.ask(broker.admin_url + path, **headers)
+    return found.status, found.headers, found.body
 
 
 def test_every_file_is_served_with_its_type(broker):
@@ -113,12 +104,8 @@ def test_files_need_no_credentials_but_data_does():
 def post(
     url: str, body: object, context: ssl.SSLContext | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, object]:
-    request = urllib.request.Request(f"{url}/console/api/redrive", json.dumps(body).encode(), headers or {})
-    try:
-        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())["reason"]
+    found = web_requests.ask(f"{url}/console/api/redrive", "POST", body, context=context, **headers or {})
+    return found.status, found.document if found.status == 200 else found.document["reason"]
 
 
 @pytest.mark.parametrize(

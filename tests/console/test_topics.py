@@ -20,7 +20,7 @@ BASE = "persistent://public/default/"
 
 
 def entry_bytes(payload: bytes, **fields: Any) -> bytes:
-    return sys.modules["console_harness"].entry_bytes(payload, **fields)  # type: ignore[no-any-return]
+    return sys.modules["console_harness"].entry_bytes(payload, **fields)
 
 
 def topic_url(served: Any, name: str) -> str:
@@ -43,8 +43,6 @@ def publish(served):
 
 
 # --- the list ---
-
-
 def test_a_topic_without_subscriptions_is_found(create, served, page):
     create("lonely")
     create("busy", "s")
@@ -117,8 +115,6 @@ def test_rows_stay_in_place_under_the_pointer(create, publish, served, page):
 
 
 # --- a partitioned topic is one topic ---
-
-
 def test_a_partitioned_topic_is_one_topic(create, publish, served, page):
     create("sensors", partitions=6)
 
@@ -151,8 +147,6 @@ def test_a_partitioned_topic_is_one_topic(create, publish, served, page):
 
 
 # --- messages ---
-
-
 def test_messages_are_browsed_from_either_end(create, publish, served, page):
     create("t")
     publish("t", *[b"m%d" % number for number in range(120)])
@@ -298,8 +292,6 @@ def test_only_text_can_be_published_again(create, publish, served, page):
 
 
 # --- policies ---
-
-
 def test_policies_are_in_words_with_where_they_were_set(create, served, page):
     create("t")
     namespaces = served.harness.broker.namespaces

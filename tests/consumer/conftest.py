@@ -6,17 +6,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import entries
 import pytest
-from singles import encode_single_metadata
+from entries import in_batch
 
 from geminga.consumer.commands import ConsumerIdentity
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import place_of
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerSettings
-from geminga.wire.compression import compress
 from geminga.wire.frames import FrameDecoder, MessageFrame, encode_message
-from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 VECTORS = Path(__file__).parent.parent / "vectors"
@@ -29,25 +28,16 @@ def metadata_of(**fields: Any) -> pb.MessageMetadata:
 
 
 def batch_body(payloads: Sequence[bytes], **fields: Any) -> bytes:
-    parts = []
-    for number, payload in enumerate(payloads):
-        single = encode_single_metadata(len(payload), number, **fields)
-        parts += [len(single).to_bytes(4, "big"), single, payload]
-    return b"".join(parts)
+    return b"".join(in_batch(payload, sequence_id=n, **fields) for n, payload in enumerate(payloads))
 
 
 def single_entry(payload: bytes, **fields: Any) -> bytes:
-    return build_entry(metadata_of(**fields).SerializeToString(), payload)
+    return entries.single_entry(payload, **{"publish_time": NOW_MS, **fields})
 
 
 def batch_entry(payloads: Sequence[bytes], compression: int = 0, **fields: Any) -> bytes:
-    body = batch_body(payloads)
-    metadata = metadata_of(num_messages_in_batch=len(payloads), **fields)
-    if compression:
-        metadata.compression = compression  # type: ignore[assignment]
-        metadata.uncompressed_size = len(body)
-        body = compress(compression, body)
-    return build_entry(metadata.SerializeToString(), body)
+    messages = [in_batch(payload, sequence_id=number) for number, payload in enumerate(payloads)]
+    return entries.batch_entry(messages, compression, **{"publish_time": NOW_MS, **fields})
 
 
 def message_frame(
@@ -112,6 +102,11 @@ class Subscribed:
 
     def receive(self, entry: bytes, entry_id: int = 0, **fields: Any) -> None:
         self.core.receive(message_frame(entry, entry_id, **fields), self.now, NOW_MS)
+
+    def receive_numbers(self, count: int) -> None:
+        """Receive entries 0, 1 and so on, each with its number."""
+        for number in range(count):
+            self.receive(single_entry(b"%d" % number), number)
 
     def take(self, count_max: int = 1 << 30) -> list[Any]:
         """All queued messages, or the first ``count_max``, as an application takes them."""

@@ -189,8 +189,7 @@ def test_many_ids_leave_in_several_commands():
     assert max(map(len, frames)) < 1 << 20
 
 
-# --- against a model ------------------------------------------------------------------------------
-
+# --- against a model ---
 SIZES = [1, 3, 1, 5, 2]
 
 steps = st.lists(

@@ -32,22 +32,34 @@ def add(
     return chunks.add(metadata, b"ab", (1, entry_id), now, NOW_MS)
 
 
-def test_a_gap_drops_the_message_and_leaves_it_to_redelivery():
+@pytest.mark.parametrize(
+    ("arrivals", "acknowledged", "dropped", "delivered"),
+    [
+        pytest.param("0@0 2@2", [], [0, 2], [], id="a gap leaves the message to redelivery"),
+        pytest.param("0@2 0@0 2@4", [], [0, 2, 4], [], id="so it does with an earlier attempt"),
+        pytest.param("0@2 1@1", [], [], [], id="an earlier attempt's chunk may come again"),
+        pytest.param("0@2 1@1 1@3 2@4", [1], [], [2, 3, 4], id="attempts are not mixed"),
+        pytest.param("0@0 1@1 1@1", [], [], [], id="an entry may come twice"),
+        pytest.param("0@0 1@1 1@1 2@2", [], [], [0, 1, 2], id="an entry that came twice counts once"),
+        pytest.param("0@0 1@1 1@5", [5], [], [], id="a repeated chunk is acknowledged"),
+        pytest.param("0@0 1@1 1@5 2@6", [], [], [0, 1, 6], id="behind a repeated chunk"),
+        pytest.param("0@0 1@1 0@7", [0, 1], [], [], id="a new first chunk replaces the others"),
+        pytest.param("0@0 1@1 0@7 1@8 2@9", [], [], [7, 8, 9], id="behind a new first chunk"),
+        pytest.param("0@0 1@1 0@0", [], [], [], id="a redelivered first chunk restarts the message"),
+        pytest.param("0@0 1@1 0@0 1@1 2@2", [], [], [0, 1, 2], id="behind a redelivered first chunk"),
+    ],
+)
+def test_the_last_of_several_chunks(arrivals, acknowledged, dropped, delivered):
+    """``2@5`` is chunk 2 in entry 5."""
     chunks = assembler()
-    add(chunks, chunk("a", 0), 0)
-    verdict = add(chunks, chunk("a", 2), 2)
-    assert verdict.payload is None
-    assert verdict.acknowledge == []
-    assert verdict.dropped == [(1, 0), (1, 2)]
-    assert len(chunks) == 0
-
-
-def test_a_chunk_of_an_earlier_attempt_is_not_mixed_into_a_later_one():
-    chunks = assembler()
-    add(chunks, chunk("a", 0), 2)
-    assert add(chunks, chunk("a", 1), 1).acknowledge == []
-    add(chunks, chunk("a", 1), 3)
-    assert add(chunks, chunk("a", 2), 4).chunk_ids == [(1, 2), (1, 3), (1, 4)]
+    for arrival in arrivals.split():
+        index, entry_id = arrival.split("@")
+        verdict = add(chunks, chunk("a", int(index)), int(entry_id))
+    assert [entry_id for _, entry_id in verdict.acknowledge] == acknowledged
+    assert sorted(entry_id for _, entry_id in verdict.dropped) == dropped
+    assert verdict.payload == (b"ababab" if delivered else None)
+    if delivered:
+        assert [entry_id for _, entry_id in verdict.chunk_ids] == delivered
 
 
 def test_a_redelivered_attempt_is_delivered_while_a_later_one_is_incomplete():
@@ -63,7 +75,6 @@ def test_a_redelivered_attempt_is_delivered_while_a_later_one_is_incomplete():
         assert (verdict.payload, verdict.chunk_ids) == (b"ababab", [(1, 0), (1, 1), (1, 2)])
         assert verdict.acknowledge == verdict.dropped == []
     expired = chunks.expire(60.0)
-    assert expired is not None
     assert (expired.acknowledge, expired.dropped) == ([(1, 3)], [])
 
 
@@ -85,18 +96,10 @@ def test_chunks_of_an_earlier_attempt_stay_if_the_later_one_is_never_complete():
     add(chunks, chunk("a", 0), 2)
     add(chunks, chunk("a", 0), 0)
     expired = chunks.expire(60.0)
-    assert expired is not None
     assert (expired.acknowledge, expired.dropped) == ([(1, 2)], [(1, 0)])
     add(chunks, chunk("a", 0), 0)
     add(chunks, chunk("a", 1), 1)
     assert add(chunks, chunk("a", 2), 3).payload == b"ababab"
-
-
-def test_a_gap_drops_chunks_of_an_earlier_attempt_too():
-    chunks = assembler()
-    add(chunks, chunk("a", 0), 2)
-    add(chunks, chunk("a", 0), 0)
-    assert sorted(add(chunks, chunk("a", 2), 4).dropped) == [(1, 0), (1, 2), (1, 4)]
 
 
 @pytest.mark.parametrize("acknowledge", [False, True])
@@ -154,40 +157,6 @@ def test_few_forgotten_messages_are_remembered(monkeypatch):
     assert kept == [False, True, True]
 
 
-def test_the_same_entry_again_is_ignored():
-    chunks = assembler()
-    add(chunks, chunk("a", 0), 0)
-    add(chunks, chunk("a", 1), 1)
-    assert add(chunks, chunk("a", 1), 1).acknowledge == []
-    assert add(chunks, chunk("a", 2), 2).payload == b"ababab"
-
-
-def test_a_repeated_chunk_in_another_entry_is_acknowledged():
-    chunks = assembler()
-    add(chunks, chunk("a", 0), 0)
-    add(chunks, chunk("a", 1), 1)
-    assert add(chunks, chunk("a", 1), 5).acknowledge == [(1, 5)]
-    assert add(chunks, chunk("a", 2), 6).chunk_ids == [(1, 0), (1, 1), (1, 6)]
-
-
-def test_a_first_chunk_in_a_new_entry_restarts_the_message():
-    chunks = assembler()
-    add(chunks, chunk("a", 0), 0)
-    add(chunks, chunk("a", 1), 1)
-    assert add(chunks, chunk("a", 0), 7).acknowledge == [(1, 0), (1, 1)]
-    add(chunks, chunk("a", 1), 8)
-    assert add(chunks, chunk("a", 2), 9).chunk_ids == [(1, 7), (1, 8), (1, 9)]
-
-
-def test_a_redelivered_first_chunk_restarts_the_message():
-    chunks = assembler()
-    add(chunks, chunk("a", 0), 0)
-    add(chunks, chunk("a", 1), 1)
-    assert add(chunks, chunk("a", 0), 0).acknowledge == []
-    add(chunks, chunk("a", 1), 1)
-    assert add(chunks, chunk("a", 2), 2).payload == b"ababab"
-
-
 @pytest.mark.parametrize("acknowledge", [False, True])
 def test_the_oldest_incomplete_message_is_dropped_at_the_limit(acknowledge):
     chunks = assembler(pending_max=2, acknowledge_oldest=acknowledge)
@@ -206,7 +175,6 @@ def test_never_finished_messages_expire():
     assert chunks.next_deadline() == 70.0
     assert chunks.expire(69.9) is None
     expired = chunks.expire(70.0)
-    assert expired is not None
     assert (expired.acknowledge, expired.dropped) == ([(1, 0)], [])
     assert chunks.next_deadline() == 80.0
     assert chunks.size_bytes == 2

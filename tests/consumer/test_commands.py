@@ -155,7 +155,7 @@ def test_acks_are_byte_for_byte_those_of_the_official_clients():
 def test_acks_against_protobuf(consumer_id, ack_type, ids, request_id, validation_error):
     expected = pb.BaseCommand(type=pb.BaseCommand.ACK)
     expected.ack.consumer_id = consumer_id
-    expected.ack.ack_type = ack_type  # type: ignore[assignment]
+    expected.ack.ack_type = ack_type
     for (ledger_id, entry_id), words in ids.items():
         expected.ack.message_id.add(
             ledgerId=to_unsigned(ledger_id), entryId=to_unsigned(entry_id), ack_set=words
@@ -163,7 +163,7 @@ def test_acks_against_protobuf(consumer_id, ack_type, ids, request_id, validatio
     if request_id is not None:
         expected.ack.request_id = request_id
     if validation_error is not None:
-        expected.ack.validation_error = validation_error  # type: ignore[assignment]
+        expected.ack.validation_error = validation_error
     ack_sets = {key: words for key, words in ids.items() if words}
     ours = commands.encode_ack(
         consumer_id, ack_type, ids, ack_sets, request_id=request_id, validation_error=validation_error

@@ -7,11 +7,7 @@ import pytest
 
 from geminga.consumer.events import AcksSettled, ActiveChanged, DeadLettered, EndOfTopic, EntryRefused
 from geminga.consumer.message import Message, place_of
-from geminga.consumer.settings import (
-    ConsumerDeadLetterPolicy,
-    ConsumerType,
-    RedeliveryBackoff,
-)
+from geminga.consumer.settings import ConsumerDeadLetterPolicy, ConsumerType, RedeliveryBackoff
 from geminga.consumer.state import ConsumerState
 from geminga.errors import AlreadyClosed, BrokerMetadataError, ConsumerNotInitialized, CryptoError
 from geminga.ids import MessageId
@@ -22,17 +18,25 @@ Make = Callable[..., Any]
 B = pb.BaseCommand
 
 
+LATE_AFTER_10_SECONDS = {
+    "consumer_type": ConsumerType.Shared, "unacked_messages_timeout_ms": 10_000,
+    "unacked_messages_tick_ms": 1000,
+}  # fmt: skip
+
+
 def kinds(commands: list[pb.BaseCommand]) -> list[str]:
     return [B.Type.Name(command.type) for command in commands]
+
+
+def entry_ids(redeliver: pb.BaseCommand) -> list[int]:
+    return [each.entryId for each in redeliver.redeliverUnacknowledgedMessages.message_ids]
 
 
 def data(messages: list[Message]) -> list[bytes]:
     return [message.data() for message in messages]
 
 
-# --- the connection -------------------------------------------------------------------------------
-
-
+# --- the connection ---
 def test_subscribe_then_permits(subscribed):
     consumer = subscribed(attach=False, receiver_queue_size=7)
     assert consumer.core.state is ConsumerState.IDLE
@@ -59,8 +63,7 @@ def test_refusal_and_another_attempt(subscribed):
 
 def test_messages_reach_the_queue_and_permits_return(subscribed, make):
     consumer = subscribed(receiver_queue_size=4)
-    for number in range(4):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(4)
     assert make.sent(consumer.core) == []
     assert data(consumer.take()) == [b"0", b"1", b"2", b"3"]
     assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2, 2]
@@ -91,8 +94,7 @@ def test_queued_messages_are_received_without_a_connection_and_only_unacknowledg
 ):
     first = {} if durable else {"durable": False, "start_message_id": MessageId.earliest}
     consumer = subscribed(**first)
-    for number in range(5):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(5)
     consumer.core.disconnected(consumer.now)
     taken = [consumer.queue.take() for _ in range(3)]
     assert data(taken) == [b"0", b"1", b"2"]
@@ -108,16 +110,14 @@ def test_queued_messages_are_received_without_a_connection_and_only_unacknowledg
 def test_redelivery_requested_without_a_connection_removes_unread_messages(subscribed, make):
     """A cumulative acknowledgement of a later message would acknowledge the one that is to be redelivered."""
     consumer = subscribed()
-    for number in range(3):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(3)
     failed = consumer.queue.take()
     consumer.core.disconnected(consumer.now)
     consumer.core.redeliver_unacknowledged()
     assert consumer.queue.take() is None
     assert failed is not None
     consumer.attach()
-    for number in range(3):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(3)
     assert data(consumer.take()) == [b"0", b"1", b"2"]
 
 
@@ -151,8 +151,7 @@ def test_ids_of_the_old_cluster_are_not_sent_to_the_new_one(subscribed, make, du
     """Ids of the old cluster name other messages in the new one: none of them may leave."""
     first = {} if durable else {"durable": False, "start_message_id": MessageId.earliest}
     consumer = subscribed(ack_receipt_enabled=True, **first)
-    for number in range(4):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(4)
     consumer.receive(make.batch([b"a", b"b"]), 4)
     old = consumer.take()
     consumer.core.acknowledge_messages(old[:1], consumer.now)
@@ -202,9 +201,7 @@ def test_nothing_is_delivered_while_not_subscribed(subscribed, make):
     assert len(consumer.queue) == 0
 
 
-# --- readers: the position over reconnects ---------------------------------------------------------
-
-
+# --- readers: the position over reconnects ---
 def reader(subscribed: Make, **fields: Any) -> Any:
     return subscribed(durable=False, start_message_id=MessageId.earliest, **fields)
 
@@ -301,9 +298,7 @@ def test_messages_of_a_batch_before_the_start_give_their_permits_back(subscribed
 
 
 def test_put_back_matches_messages_by_index_not_by_object(subscribed, make):
-    consumer = subscribed(
-        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
-    )
+    consumer = subscribed(**LATE_AFTER_10_SECONDS)
     consumer.receive(make.batch([b"a", b"b"]), 1)
     taken = consumer.take()[0]
     consumer.core.taken([taken], consumer.now)
@@ -311,9 +306,7 @@ def test_put_back_matches_messages_by_index_not_by_object(subscribed, make):
     assert consumer.core.next_deadline() == float("inf")
 
 
-# --- what the broker sends --------------------------------------------------------------------------
-
-
+# --- what the broker sends ---
 def test_acknowledged_positions_are_skipped_and_not_refilled(subscribed, make):
     consumer = subscribed(receiver_queue_size=2, batch_index_ack_enabled=True)
     consumer.receive(make.batch([b"0", b"1", b"2", b"3", b"4"]), 0, ack_set=[0b10101])
@@ -452,9 +445,7 @@ def test_other_commands(subscribed):
     assert consumer.core.take_events() == [ActiveChanged(False), ActiveChanged(True), EndOfTopic()]
 
 
-# --- acknowledgements in time -----------------------------------------------------------------------
-
-
+# --- acknowledgements in time ---
 def test_grouping_time(subscribed, make):
     consumer = subscribed(ack_grouping_time_ms=100)
     for number in range(3):
@@ -488,9 +479,7 @@ def test_receipts(subscribed, make):
         assert isinstance(event.error, BrokerMetadataError) is answer_error
 
 
-# --- redelivery ---------------------------------------------------------------------------------------
-
-
+# --- redelivery ---
 def test_negative_acks_after_their_delay(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=2000)
     consumer.receive(make.batch([b"a", b"b"]), 5)
@@ -499,7 +488,7 @@ def test_negative_acks_after_their_delay(subscribed, make):
     consumer.core.negative_acknowledge_id(second.message_id(), consumer.now)
     assert consumer.advance(1.9) == []
     (redeliver,) = consumer.advance(0.3)
-    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [5]
+    assert entry_ids(redeliver) == [5]
     assert consumer.advance(60.0) == []
 
 
@@ -521,26 +510,18 @@ def test_negative_acks_with_backoff(subscribed, make):
     assert kinds(consumer.advance(0.2)) == ["REDELIVER_UNACKNOWLEDGED_MESSAGES"]
 
 
-def test_all_chunks_are_redelivered(subscribed, make):
-    consumer = subscribed(consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=0)
+@pytest.mark.parametrize("cause", ["refused", "late"])
+def test_all_chunks_are_redelivered(subscribed, make, cause):
+    consumer = subscribed(**LATE_AFTER_10_SECONDS, negative_ack_redelivery_delay_ms=0)
     for index in range(2):
         fields = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 4, "chunk_id": index}
         consumer.receive(make.single(b"ab", **fields), 3 + index)
-    consumer.core.negative_acknowledge([consumer.take()[0]], consumer.now)
-    (redeliver,) = consumer.advance(0.0)
-    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [3, 4]
-
-
-def test_all_chunks_are_redelivered_after_the_acknowledgement_timeout(subscribed, make):
-    consumer = subscribed(
-        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
-    )
-    for index in range(2):
-        fields = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 4, "chunk_id": index}
-        consumer.receive(make.single(b"ab", **fields), 3 + index)
-    consumer.core.taken(consumer.take(), consumer.now)
-    (redeliver,) = consumer.advance(11.0)
-    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [3, 4]
+    (message,) = consumer.take()
+    consumer.core.taken([message], consumer.now)
+    if cause == "refused":
+        consumer.core.negative_acknowledge([message], consumer.now)
+    (redeliver,) = consumer.advance(0.0 if cause == "refused" else 11.0)
+    assert entry_ids(redeliver) == [3, 4]
 
 
 def test_exclusive_redelivers_everything_in_a_new_epoch(subscribed, make):
@@ -573,9 +554,7 @@ def test_redeliver_all_shared(subscribed, make):
 
 
 def test_ack_timeout(subscribed, make):
-    consumer = subscribed(
-        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
-    )
+    consumer = subscribed(**LATE_AFTER_10_SECONDS)
     for number in range(2):
         consumer.receive(make.batch([b"a", b"b"]), number)
     messages = consumer.take()
@@ -583,7 +562,7 @@ def test_ack_timeout(subscribed, make):
     consumer.core.acknowledge_messages(messages[:2], consumer.now)
     assert kinds(consumer.advance(9.0)) == ["ACK"]
     (redeliver,) = consumer.advance(2.0)
-    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [1]
+    assert entry_ids(redeliver) == [1]
     consumer.core.acknowledge_messages(messages[2:], consumer.now)
     consumer.core.taken(messages[2:], consumer.now)
     assert len(consumer.core.unsettled.ack_timeout) == 0, "taken is noted after the acknowledgement"
@@ -593,9 +572,7 @@ def test_ack_timeout(subscribed, make):
 
 def test_queued_messages_of_a_batch_do_not_time_out(subscribed, make):
     """Messages put back are in the queue: redelivering their entry would deliver them twice."""
-    consumer = subscribed(
-        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
-    )
+    consumer = subscribed(**LATE_AFTER_10_SECONDS)
     consumer.receive(make.batch([b"a", b"b", b"c"]), 1)
     messages = consumer.take()
     consumer.core.taken(messages[:1], consumer.now)
@@ -604,14 +581,12 @@ def test_queued_messages_of_a_batch_do_not_time_out(subscribed, make):
     assert len(consumer.core.unsettled.ack_timeout) == 0
     consumer.core.taken(messages[1:2], consumer.now)
     (redeliver,) = consumer.advance(11.0)
-    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [1]
+    assert entry_ids(redeliver) == [1]
 
 
 def test_messages_that_were_put_back_are_not_late(subscribed, make):
     """A call that had taken them was interrupted: they wait in the queue."""
-    consumer = subscribed(
-        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
-    )
+    consumer = subscribed(**LATE_AFTER_10_SECONDS)
     consumer.receive(make.batch([b"a", b"b"]), 1)
     consumer.receive(make.single(b"c"), 2)
     first, second, alone = consumer.take()
@@ -619,10 +594,8 @@ def test_messages_that_were_put_back_are_not_late(subscribed, make):
     consumer.core.put_back([first, alone])
     consumer.core.put_back([alone])
     (redeliver,) = consumer.advance(11.0)
-    assert [m.entryId for m in redeliver.redeliverUnacknowledgedMessages.message_ids] == [1], "for the second"
-    again = subscribed(
-        consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000, unacked_messages_tick_ms=1000
-    )
+    assert entry_ids(redeliver) == [1], "for the second"
+    again = subscribed(**LATE_AFTER_10_SECONDS)
     again.receive(make.batch([b"a", b"b"]), 1)
     messages = again.take()
     again.core.taken(messages, again.now)
@@ -642,9 +615,7 @@ def test_many_ids_are_redelivered_in_several_commands(subscribed, make):
     assert [len(c.redeliverUnacknowledgedMessages.message_ids) for c in commands] == [1000, 1000, 500]
 
 
-# --- dead letters ---------------------------------------------------------------------------------------
-
-
+# --- dead letters ---
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("published", [True, False])
 def test_dead_letters(subscribed, make, published, whole):
@@ -668,9 +639,7 @@ def test_dead_letters(subscribed, make, published, whole):
     assert command.type == (B.ACK if published else B.REDELIVER_UNACKNOWLEDGED_MESSAGES)
 
 
-# --- seek -------------------------------------------------------------------------------------------------
-
-
+# --- seek ---
 def test_seek_to_a_message(subscribed, make):
     consumer = subscribed()
     consumer.receive(make.single(b"a"), 0)
@@ -762,9 +731,7 @@ def test_seek_needs_a_subscription(subscribed):
         consumer.core.begin_seek(MessageId.earliest, 1)
 
 
-# --- whole entries ------------------------------------------------------------------------------------------
-
-
+# --- whole entries ---
 def test_whole_entries(subscribed, make):
     consumer = subscribed(receiver_queue_size=2)
     consumer.core.opener.whole = True
@@ -820,9 +787,7 @@ def test_an_unreadable_whole_entry_is_no_dead_letter(subscribed, make):
     assert [type(event) for event in consumer.core.take_events()] == [EntryRefused]
 
 
-# --- the end ------------------------------------------------------------------------------------------------
-
-
+# --- the end ---
 def test_close_sends_what_is_pending(subscribed, make):
     consumer = subscribed()
     consumer.receive(make.single(b"a"), 0)
@@ -855,8 +820,7 @@ def test_a_failed_consumer_keeps_its_error(subscribed):
 
 def test_a_reader_whose_seek_fails_with_the_connection_resumes_where_it_was(subscribed, make):
     consumer = subscribed(durable=False, start_message_id=MessageId.earliest)
-    for number in range(5):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(5)
     consumer.take()
     consumer.core.begin_seek(MessageId(-1, 7, 100), 99)
     consumer.core.disconnected(consumer.now)
@@ -945,8 +909,7 @@ def test_a_subscription_that_was_moved_back_delivers_what_was_acknowledged_up_to
     assert "ACK" in kinds(consumer.advance(1.0))
     consumer.core.disconnected(consumer.now)
     consumer.attach()
-    for number in range(3):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(3)
     assert data(consumer.take()) == [b"0", b"1", b"2"]
     assert "ACK" not in kinds(consumer.advance(1.0)), "nobody has acknowledged them"
 
@@ -1021,8 +984,7 @@ def test_an_inactive_consumer_forgets_partial_acknowledgements(subscribed, make)
 def test_a_refusal_in_a_drain_takes_nothing_from_others(subscribed, make, kind):
     """To have everything delivered again would empty the queue, and what is in work would not count."""
     consumer = subscribed(consumer_type=kind, negative_ack_redelivery_delay_ms=100)
-    for number in range(4):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(4)
     first = consumer.queue.take()
     second = consumer.queue.take()
     consumer.core.begin_drain()

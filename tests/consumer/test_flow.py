@@ -120,9 +120,6 @@ def test_a_broker_that_uses_its_permits_is_never_starved(bytes_max, queue_size, 
         granted += grant
 
 
-# --- readers that stop ---------------------------------------------------------------------------
-
-
 class _Sender:
     """A broker that looks at the permits after each read of ``read_max`` entries: 1 is Geminga's, 100
     Apache Pulsar's, which sends a whole read for the last permit."""

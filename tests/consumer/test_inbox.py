@@ -81,7 +81,7 @@ def test_an_end_during_add_raises_the_error():
     def end() -> None:
         told.inbox.ended = lambda: AlreadyClosed("it is over")
 
-    told.arm = end  # type: ignore[method-assign]
+    told.arm = end
     inbox = Inbox(3, end, told.hurry)
     told.inbox = inbox
     with pytest.raises(AlreadyClosed):

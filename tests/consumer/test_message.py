@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.consumer.message import (
-    ConsumerOrigin,
-    EntryAcks,
-    Message,
-    ReceivedEntry,
-    indexes_of,
-    place_of,
-)
+from geminga.consumer.message import ConsumerOrigin, EntryAcks, Message, ReceivedEntry, indexes_of, place_of
 from geminga.consumer.opening import EntryOpener
 from geminga.consumer.settings import ConsumerSettings
 from geminga.ids import MessageId
@@ -130,9 +123,6 @@ def test_ids_of_partitions_and_chunks():
     entry = ReceivedEntry(ConsumerOrigin(TOPIC, 3), 5, 9, None, chunk_ids=[(5, 6), (5, 9)])
     assert entry.message_id(-1) == MessageId(3, 5, 9, -1)
     assert entry.message_id(-1).first_chunk == MessageId(3, 5, 6)
-
-
-# --- acknowledgement state ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,7 @@ def test_redelivery_is_requested_again_for_skipped_entries(subscribed, make, jum
 
 def test_an_entry_that_is_gone_is_not_asked_for_without_end(subscribed, make):
     consumer = subscribed()
-    for number in range(3):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(3)
     consumer.core.redeliver_unacknowledged()
     for epoch in range(1, TRIES_MAX + 1):
         assert asked(make.sent(consumer.core)) == [epoch]
@@ -73,8 +72,7 @@ def test_an_entry_that_is_gone_is_not_asked_for_without_end(subscribed, make):
 
 def test_what_was_acknowledged_late_is_not_waited_for(subscribed, make):
     consumer = subscribed()
-    for number in range(4):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(4)
     held = consumer.take()
     consumer.core.redeliver_unacknowledged()
     consumer.core.acknowledge_messages(held[1:2], consumer.now)
@@ -88,8 +86,7 @@ def test_what_was_acknowledged_late_is_not_waited_for(subscribed, make):
 
 def test_a_refused_message_that_stays_away_is_requested_again(subscribed, make):
     consumer = subscribed(negative_ack_redelivery_delay_ms=100)
-    for number in range(3):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(3)
     first, *others = consumer.take()
     consumer.core.negative_acknowledge([first], consumer.now)
     consumer.core.acknowledge_messages(others, consumer.now)
@@ -202,8 +199,7 @@ def test_what_brokers_keep_for_themselves_is_not_waited_for_without_end(subscrib
 
 def test_each_redelivery_request_counts_its_own_tries(subscribed, make):
     consumer = subscribed()
-    for number in range(3):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(3)
     for wish in range(2):
         consumer.core.redeliver_unacknowledged()
         first = wish * (TRIES_MAX + 1) + 1
@@ -221,8 +217,7 @@ def test_each_redelivery_request_counts_its_own_tries(subscribed, make):
 def test_a_second_skip_delays_the_redelivery_request(subscribed, make):
     """Apache Pulsar skips again as long as it has something to read when requested: it gets no permits."""
     consumer = subscribed(receiver_queue_size=8)
-    for number in range(8):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(8)
     consumer.core.redeliver_unacknowledged()
     make.sent(consumer.core)
     consumer.receive(make.single(b"5"), 5, consumer_epoch=1)
@@ -247,8 +242,7 @@ def test_a_second_skip_delays_the_redelivery_request(subscribed, make):
 def test_a_new_request_or_seek_ends_the_delay(subscribed, make, ending):
     consumer = subscribed(receiver_queue_size=8)
     core = consumer.core
-    for number in range(3):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(3)
     core.redeliver_unacknowledged()
     for epoch in (1, 2):
         consumer.receive(make.single(b"2"), 2, consumer_epoch=epoch)
@@ -273,8 +267,7 @@ def test_a_new_request_or_seek_ends_the_delay(subscribed, make, ending):
 
 def test_an_active_consumer_change_settles_awaited_entries(subscribed, make):
     consumer = subscribed(consumer_type=ConsumerType.Failover)
-    for number in range(3):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(3)
     consumer.core.redeliver_unacknowledged()
     for is_active in (False, True):
         change = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)

@@ -49,7 +49,7 @@ def test_combinations_that_make_no_sense():
     with pytest.raises(InvalidConfiguration, match="retry_enabled"):
         ConsumerSettings(retry_enabled=True)
     with pytest.raises(InvalidConfiguration, match="properties"):
-        ConsumerSettings(properties={"a": 1})  # type: ignore[dict-item]
+        ConsumerSettings(properties={"a": 1})
 
 
 def test_key_shared_policy():

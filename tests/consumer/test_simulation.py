@@ -161,7 +161,6 @@ class World:
         return self.request_id
 
     # --- the wires ---
-
     def connect(self) -> None:
         self.is_away = False
         self.broker.receive(self.core.subscribe(self.new_request_id()))
@@ -247,7 +246,6 @@ class World:
         return run
 
     # --- the application ---
-
     def take(self) -> None:
         message = self.queue.take()
         if message is None:
@@ -300,7 +298,6 @@ class World:
             self.core.tick(self.now)
 
     # --- a run ---
-
     def turbulence(self, steps: int) -> None:
         actions = [
             (self.broker_step, 30), (self.consumer_step, 30), (self.take, 25), (self.acknowledge, 20),

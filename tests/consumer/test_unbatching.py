@@ -4,9 +4,9 @@ import itertools
 from typing import Any
 
 import pytest
+from entries import encode_single_metadata
 from hypothesis import given
 from hypothesis import strategies as st
-from singles import encode_single_metadata
 
 from geminga.consumer.unbatching import (
     DECOMPRESSION_ERROR,

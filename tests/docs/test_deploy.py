@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(120)
 
 def unit(name: str) -> configparser.ConfigParser:
     found = configparser.ConfigParser(interpolation=None)
-    found.optionxform = str  # type: ignore[assignment,method-assign]
+    found.optionxform = str
     found.read(SYSTEMD / name)
     return found
 
@@ -113,8 +113,7 @@ def test_systemd_accepts_the_units(tmp_path):
         ["systemd-analyze", "verify", "--man=no", *names],
         check=False, timeout=60, capture_output=True, text=True,
     )  # fmt: skip
-    found = [line for line in done.stderr.splitlines() if "geminga" in line]
-    assert not found
+    assert not [line for line in done.stderr.splitlines() if "geminga" in line]
 
 
 def instructions(word: str) -> list[str]:
@@ -143,7 +142,6 @@ def test_the_container_needs_authentication_and_its_health_check_succeeds(tmp_pa
         text=True,
     )
     try:
-        assert process.stderr is not None
         while "geminga broker ready" not in process.stderr.readline():
             assert process.poll() is None
         (check,) = instructions("HEALTHCHECK")

@@ -113,7 +113,7 @@ def test_every_command_and_option_has_words():
         ]
         names = one.list_commands(context) if isinstance(one, click.Group) else []
         for name in names:
-            inner = one.get_command(context, name)  # type: ignore[attr-defined]
+            inner = one.get_command(context, name)
             assert inner is not None
             found += look(f"{path} {name}", inner)
         return found

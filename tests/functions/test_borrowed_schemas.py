@@ -12,7 +12,7 @@ pulsar = pytest.importorskip("pulsar")
 theirs = pytest.importorskip("pulsar.schema")
 
 
-class Thing(theirs.Record):  # type: ignore[misc,name-defined]
+class Thing(theirs.Record):
     number = theirs.Integer()
     text = theirs.String()
 

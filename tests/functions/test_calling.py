@@ -44,7 +44,6 @@ async def _raises_async(value: str) -> Any:
     await loop_turns()
     if value == "cancels itself":
         task = asyncio.current_task()
-        assert task is not None
         task.cancel()
         await loop_turns()
     return _raises(value)
@@ -73,7 +72,6 @@ def test_any_exception_fails_only_its_call(place, guarantee, function):
 def test_a_call_that_cancels_itself_and_returns_has_succeeded(place):
     async def cancels(value: str) -> str:
         task = asyncio.current_task()
-        assert task is not None
         task.cancel()
         return value
 
@@ -88,11 +86,11 @@ def _cannot_be_sent(value: str, context: Any) -> Any:
     if value == "namespace":
         return Output(value, topic="persistent://no/such/topic")
     if value == "key":
-        return Output(value, key=5)  # type: ignore[arg-type]
+        return Output(value, key=5)
     if value == "properties":
-        return Output(value, properties={"a": 1})  # type: ignore[dict-item]
+        return Output(value, properties={"a": 1})
     if value == "time":
-        return Output(value, event_timestamp="now")  # type: ignore[arg-type]
+        return Output(value, event_timestamp="now")
     if value == "value":
         return {1, 2}
     if value == "option":

@@ -33,7 +33,7 @@ def test_a_broker_that_forgot_a_producers_ids_is_handled(place, monkeypatch, cap
         producer = place.client.create_producer(place.topic)
         for number in range(5):
             producer.send(b"%d" % number)
-            eventually(lambda number=number: runner.metrics.published == number + 1)  # type: ignore[misc]
+            eventually(lambda number=number: runner.metrics.published == number + 1)
             if number == 2:
                 forgets.append("now")
                 eventually(lambda: not _producers(place))
@@ -43,5 +43,4 @@ def test_a_broker_that_forgot_a_producers_ids_is_handled(place, monkeypatch, cap
 
 
 def _producers(place: Place) -> list[Any]:
-    found: list[Any] = place.admin("GET", place.topic + "-out", "stats")["publishers"]
-    return found
+    return place.admin("GET", place.topic + "-out", "stats")["publishers"]

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from waiting import eventually, start_thread
 
 import geminga
 from geminga.functions import FunctionSettings
@@ -30,7 +30,6 @@ def _instance(settings: FunctionSettings) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "geminga.functions.instance"], stdin=subprocess.PIPE, cwd=ROOT
     )
-    assert process.stdin is not None
     process.stdin.write(settings.to_json().encode() + b"\n")
     process.stdin.flush()
     return process
@@ -73,8 +72,7 @@ def test_killed_processes_keep_their_guarantee(
             producer.flush()
             time.sleep(0.01)
 
-    thread = threading.Thread(target=produce)
-    thread.start()
+    thread = start_thread(produce)
 
     def take(wanted: int, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -92,14 +90,12 @@ def test_killed_processes_keep_their_guarantee(
         take(len(seen) + chance.randrange(1, 1500), chance.random())
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert process.stdin is not None
         process.stdin.close()
     done.set()
     thread.join()
     process = _instance(settings)
     take(produced * each, 120)
     take(produced * each + 1, 0.5)
-    assert process.stdin is not None
     process.stdin.close()  # as if the parent process had died
     assert process.wait(30) == 0
     suffixes = {"shout": ["!"], "two_of_each": ["a", "b"], "slowly": [""]}[function]
@@ -118,8 +114,7 @@ def test_a_process_that_dies_is_started_again(pulsar_broker, pulsar_client, puls
     producer = pulsar_client.create_producer(pulsar_topic)
     said: list[str] = []
     stop = threading.Event()
-    thread = threading.Thread(target=supervise, args=(settings, said.append, stop))
-    thread.start()
+    thread = start_thread(supervise, settings, said.append, stop)
     try:
         for n in range(20):
             producer.send(str(n).encode())

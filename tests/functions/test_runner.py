@@ -4,11 +4,12 @@ import asyncio
 import json
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from waiting import eventually, loop_turns
+from waiting import eventually, loop_turns, start_thread
 
 import geminga
 from geminga.errors import InvalidConfiguration
@@ -92,15 +93,21 @@ def test_at_most_once_acknowledgements_are_stored_before_the_calls(place, monkey
     assert all(behind < 20 - n for n, behind in enumerate(waiting)), waiting
 
 
-def test_at_most_once_a_stop_processes_acknowledged_messages(place):
+def blocking() -> tuple[threading.Event, threading.Event, Callable[[str], str]]:
+    """Return a function whose calls wait for the second event, after they have set the first."""
     entered, leave = threading.Event(), threading.Event()
 
     def blocks(value: str) -> str:
         entered.set()
         leave.wait(60)
-        threading.Event().wait(0.006)  # longer than CHUNK_SECONDS
+        threading.Event().wait(0.006)  # longer than CHUNK_SECONDS, and than results are held back
         return value
 
+    return entered, leave, blocks
+
+
+def test_at_most_once_a_stop_processes_acknowledged_messages(place):
+    entered, leave, blocks = blocking()
     place.send(*range(30))
     runner = FunctionRunner(place.settings(blocks, guarantee="ATMOST_ONCE")).start()
     assert entered.wait(60)
@@ -166,7 +173,7 @@ def test_state_survives_a_restart_and_counters_of_instances_add_up(place):
         with FunctionRunner(settings):
             place.send(*values)
             wanted = before + len(values)
-            eventually(lambda wanted=wanted: len(seen) == wanted)  # type: ignore[misc]
+            eventually(lambda wanted=wanted: len(seen) == wanted)
     assert seen == [(2, b"a"), (4, b"b"), (6, b"b"), (0, None), (2, None)]
     with FunctionRunner(settings) as one, FunctionRunner(settings) as other:
         place.send(*["x"] * 20)
@@ -315,14 +322,7 @@ def test_tables_are_processed(place):
 
 
 def test_stopping_acknowledges_only_messages_with_results(place):
-    entered, leave = threading.Event(), threading.Event()
-
-    def blocks(value: str) -> str:
-        entered.set()
-        leave.wait(60)
-        threading.Event().wait(0.006)  # longer than results are held back
-        return value
-
+    entered, leave, blocks = blocking()
     settings = place.settings(blocks)
     runner = FunctionRunner(settings).start()
     place.send(*range(100))
@@ -449,8 +449,7 @@ def test_moved_partitions_are_processed_effectively_once(place):
             producer.flush()
             done.wait(0.01)
 
-    thread = threading.Thread(target=produce)
-    thread.start()
+    thread = start_thread(produce)
     try:
         first = FunctionRunner(settings).start()
         eventually(lambda: first.metrics.processed > 500)

@@ -17,7 +17,7 @@ def _settling(flows: list[Any], max_pending: int = 1000) -> PendingResults:
     handles = {number: SimpleNamespace(consumer=SimpleNamespace(flow=f)) for number, f in enumerate(flows)}
     consumer: Any = SimpleNamespace(group=SimpleNamespace(handles=handles), closed=False)
     settings = SimpleNamespace(guarantee="ATLEAST_ONCE", max_pending=max_pending)
-    return PendingResults(SimpleNamespace(settings=settings), consumer)  # type: ignore[arg-type]
+    return PendingResults(SimpleNamespace(settings=settings), consumer)
 
 
 async def test_larger_messages_lower_the_number_in_flight(monkeypatch):

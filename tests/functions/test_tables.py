@@ -40,7 +40,6 @@ def _panics(table: Any) -> Any:
 async def _cancels_itself(table: Any) -> Any:
     if _bad(table):
         task = asyncio.current_task()
-        assert task is not None
         task.cancel()
         await loop_turns()
     return table

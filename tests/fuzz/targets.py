@@ -46,7 +46,7 @@ from geminga.wire.compression import compress, decompress
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.metadata import RawEntry, build_entry, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.support.singles import encode_single_metadata
+from tests.support.entries import encode_single_metadata
 
 RECORDED = Path(__file__).parents[1] / "vectors/frames.jsonl"
 Decode = Callable[[bytes], object]
@@ -100,9 +100,7 @@ def batch_of(count: int) -> list[bytes]:
     return parts
 
 
-# --- wire -----------------------------------------------------------------------------------------------
-
-
+# --- wire ---
 def _all_frames(decoder: FrameDecoder, data: bytes, piece: int) -> list[bytes] | str:
     found: list[bytes] = []
     try:
@@ -189,8 +187,7 @@ def packed(kind: int) -> Callable[[], list[bytes]]:
     return lambda: [len(body).to_bytes(3, "big") + compress(kind, body) for body in bodies]
 
 
-# --- schemas --------------------------------------------------------------------------------------------
-
+# --- schemas ---
 AVRO = (
     b'{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"b","type":["null","string"],'
     b'"default":null},{"name":"c","type":{"type":"array","items":"double"}},{"name":"d","type":{"type":"map",'
@@ -225,9 +222,7 @@ def compare_definitions(data: bytes) -> None:
     avro_rules.unreadable(reader=parsed, writer=avro_rules.parse(AVRO))
 
 
-# --- the store's and the broker's records -----------------------------------------------------------------
-
-
+# --- the store's and the broker's records ---
 NO_COUNTS = EntryCounts(MemoryStore(), "topic", CountsCache(), (), ())
 
 
@@ -267,9 +262,7 @@ def decode_store(data: bytes) -> None:
     EntryChunk.unpack(1, 0, data)
 
 
-# --- texts ------------------------------------------------------------------------------------------------
-
-
+# --- texts ---
 def decode_policies(data: bytes) -> None:
     value = json.loads(data)
     for kind in (Retention, BacklogQuota, DispatchRate):
@@ -294,7 +287,7 @@ def offloaded_files() -> list[bytes]:
     archive = sorted((Path(__file__).parents[1] / "kept_stores").glob("*.tar.xz"))[-1]
     with tarfile.open(archive) as kept:
         names = [name for name in kept.getnames() if name.endswith(".parquet")]
-        return [kept.extractfile(name).read() for name in names]  # type: ignore[union-attr]
+        return [kept.extractfile(name).read() for name in names]
 
 
 def summaries() -> list[bytes]:
@@ -303,7 +296,7 @@ def summaries() -> list[bytes]:
 
 
 def read_offloaded(data: bytes) -> None:
-    file = LedgerFile(io.BytesIO(data))  # type: ignore[arg-type]
+    file = LedgerFile(io.BytesIO(data))
     for group in range(len(file.summary.groups)):
         file.entries(group)
 

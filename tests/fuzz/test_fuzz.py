@@ -27,7 +27,7 @@ def test_mutated_inputs_are_decoded_or_refused(name):
 @pytest.mark.parametrize(
     "path", sorted(FOUND.rglob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
 )
-def test_inputs_that_once_failed_are_decoded_or_refused(path):  # type: ignore[no-untyped-def]
+def test_inputs_that_once_failed_are_decoded_or_refused(path):
     assert failure(TARGETS[path.parent.name], path.read_bytes()) == ""
 
 

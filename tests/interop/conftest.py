@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+import geminga
 from geminga.testing.apache_pulsar import ApachePulsar, version_of
 
 CACHED = Path(__file__).parents[2] / ".cache/apache-pulsar-4.0.4"
@@ -95,6 +96,19 @@ def apache_pulsar(pulsar_home, tmp_path_factory):
         statsUpdateFrequencyInSecs=2, statsUpdateInitialDelayInSecs=2,
     ) as broker:  # fmt: skip
         yield broker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """Our own broker, with a store on the disk."""
+    with geminga.embedded(tmp_path_factory.mktemp("store")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker):
+    with broker.client() as client:
+        yield client
 
 
 @pytest.fixture

@@ -1,18 +1,17 @@
 """Compaction, the same on both brokers: what ``pulsar-client``'s readers are given, and what admin says."""
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pulsar
 import pytest
+from readers import available
 from waiting import eventually
+from web_requests import ask
 
 import geminga
 from geminga.broker.serving.embedded import embedded
-from geminga.spark.datasource import PulsarDataSource, PulsarReader
+from geminga.spark.datasource import PulsarDataSource
 from geminga.testing.apache_pulsar import run_tool
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -28,16 +27,8 @@ class Admin:
         self.url = url
 
     def call(self, method: str, path: str) -> tuple[int, Any]:
-        request = urllib.request.Request(
-            f"{self.url}/admin/v2/{path}", method=method, headers={"Content-Type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                data = answer.read()
-                return answer.status, json.loads(data) if data else None
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, None
+        found = ask(f"{self.url}/admin/v2/{path}", method)
+        return found.status, found.document if found.status < 400 else None
 
     def compact(self, topic: str) -> None:
         path = f"{topic.replace('://', '/')}/compaction"
@@ -88,8 +79,7 @@ def given(client: pulsar.Client, topic: str, *, compacted: bool = True) -> list[
     """
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
     found = []
-    while reader.has_message_available():
-        message = reader.read_next(60_000)
+    for message in available(reader):
         if message.data():
             found.append((message.partition_key(), message.data(), message.message_id().batch_index()))
     reader.close()
@@ -111,7 +101,6 @@ def by_spark(service_url: str, topic: str) -> list[Given]:
     options = {"service.url": service_url, "topic": topic, "readcompacted": "true"}
     source = PulsarDataSource({**options, "columns": "__key,value,__batchIndex"})
     reader = source.reader(source.schema())
-    assert isinstance(reader, PulsarReader)
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     return [
         ((row["__key"] or b"").decode(), row["value"], row["__batchIndex"]) for row in rows if row["value"]
@@ -142,7 +131,7 @@ def history(service_url: str, admin: Admin, topic: str) -> list[list[Given]]:
             producer.send(b"", partition_key=key)
         admin.compact(topic)
         seen.append(read(topic))
-        seen.append([len(given(client, topic, compacted=False))])  # type: ignore[list-item]
+        seen.append([len(given(client, topic, compacted=False))])
         return seen
     finally:
         client.close()
@@ -182,11 +171,7 @@ def test_both_brokers_give_the_same_answers_about_compaction(apache_pulsar, ours
         found.append(admin.call("GET", path))
         admin.compact(plain)
         found.append(admin.call("GET", path))
-        request = urllib.request.Request(
-            f"{broker.admin_url}/admin/v2/{parts.replace('://', '/')}/partitions", method="PUT", data=b"2",
-            headers={"Content-Type": "application/json"},
-        )  # fmt: skip
-        urllib.request.urlopen(request, timeout=60).close()
+        ask(f"{broker.admin_url}/admin/v2/{parts.replace('://', '/')}/partitions", "PUT", 2)
         path = f"{parts.replace('://', '/')}/compaction"
         found.append(admin.call("PUT", path)[0])
         found.append(admin.call("GET", path)[0])

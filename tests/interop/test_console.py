@@ -1,16 +1,14 @@
 """``geminga console`` in front of an Apache Pulsar."""
 
-import json
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from waiting import eventually
+from web_requests import ask
 
 import geminga
 from geminga import ConsumerType
@@ -28,19 +26,13 @@ class Console:
             [sys.executable, "-m", "geminga.cli.main", "console", "--admin-url", admin_url, "--port", "0"],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.startswith(f"console of {admin_url}: http://127.0.0.1:"), line
         self.url = line.rpartition(" ")[2].strip().rstrip("/")
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, Any]:
-        request = urllib.request.Request(self.url + path, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as answer:
-                return answer.status, json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read() or b"null")
+        found = ask(self.url + path, method)
+        return found.status, found.document
 
     def get(self, path: str) -> Any:
         status, found = self.ask(path)
@@ -62,7 +54,6 @@ class Console:
     def close(self) -> int:
         self._process.terminate()
         code = self._process.wait(WAIT_SECONDS)
-        assert self._process.stdout is not None
         self._process.stdout.close()
         return code
 

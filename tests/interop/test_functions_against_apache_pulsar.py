@@ -77,7 +77,6 @@ def test_a_killed_function_with_deduplication_writes_each_result_once(apache_pul
             process = subprocess.Popen(
                 [sys.executable, "-m", "geminga.functions.instance"], stdin=subprocess.PIPE, cwd=ROOT
             )
-            assert process.stdin is not None
             process.stdin.write(settings.to_json().encode() + b"\n")
             process.stdin.flush()
             if run < 4:

@@ -27,18 +27,6 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with geminga.embedded(tmp_path_factory.mktemp("store")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker):
-    with broker.client() as client:
-        yield client
-
-
 @pytest.fixture
 def tool(broker, pulsar_home):
     def run(*arguments: str) -> str:

@@ -22,12 +22,6 @@ Tool = Callable[..., str]
 Topic = Callable[[str], str]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with geminga.embedded(tmp_path_factory.mktemp("store")) as running:
-        yield running
-
-
 @pytest.fixture
 def tool(broker, pulsar_home):
     def run(name: str, *arguments: str) -> str:
@@ -75,8 +69,7 @@ def test_pulsar_admin_manages_topics(admin, topic):
     assert name in admin("topics", "list-partitioned-topics", "public/default")
     admin("topics", "create-subscription", "-s", "one", f"{name}-partition-0")
     assert "one" in admin("topics", "subscriptions", f"{name}-partition-0")
-    stats = json.loads(admin("topics", "partitioned-stats", name))
-    assert stats["metadata"]["partitions"] == 3
+    assert json.loads(admin("topics", "partitioned-stats", name))["metadata"]["partitions"] == 3
     admin("topics", "delete-partitioned-topic", name)
     assert name not in admin("topics", "list-partitioned-topics", "public/default")
 

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from readers import available
 
 import geminga
 from geminga.broker.rules.tokens import make_token
@@ -98,8 +99,6 @@ def test_everyday_programs_run_with_other_versions_of_the_clients(prepared, vers
         output = run(*program, broker.service_url, token, topic, folder=tmp_path)
         assert "all passed" in output.splitlines()
         reader = client.create_reader(f"{topic}-compression", geminga.MessageId.earliest)
-        found = []
-        while reader.has_message_available():
-            found.append(int(reader.read_next(20_000).data()))
+        found = [int(message.data()) for message in available(reader)]
         assert len(found) >= 40
         assert found == list(range(len(found)))

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from readers import available
 
 import geminga
 from geminga.client.admin import admin
@@ -81,16 +82,14 @@ def multiset(rows: list[dict[str, Any]]) -> Counter[str]:
 
 
 def table(project: Path, name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = lake.table_dataset(str(project / "lake" / name)).to_table().to_pylist()
-    return found
+    return lake.table_dataset(str(project / "lake" / name)).to_table().to_pylist()
 
 
 def messages_of(world: World, topic: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the keys of a topic's messages, and their JSON with exact numbers."""
     found = []
     with world.client.create_reader(topic, geminga.MessageId.earliest) as reader:
-        while reader.has_message_available():
-            message = reader.read_next(5000)
+        for message in available(reader):
             found.append((message.partition_key(), json.loads(message.data(), parse_float=Decimal)))
     return found
 
@@ -130,12 +129,7 @@ def ingested(world, tmp_path_factory):
     create(
         world.project,
         "ingest",
-        {
-            "service_url": world.broker.service_url,
-            "topic": TOPIC,
-            "schema": SCHEMA,
-            "table": "flights",
-        },
+        {"service_url": world.broker.service_url, "topic": TOPIC, "schema": SCHEMA, "table": "flights"},
     )
     definitions = world.project / "transformations/ingest.py"
     limited = definitions.read_text().replace(
@@ -185,8 +179,7 @@ def test_replay_publishes_the_table_in_the_order_of_its_time(ingested, tmp_path)
         successful(run(project))
     reader = ingested.client.create_reader("flights-again", geminga.MessageId.earliest)
     again, times = [], []
-    while reader.has_message_available():
-        message = reader.read_next(5000)
+    for message in available(reader):
         again.append(json.loads(message.data()))
         times.append(message.event_timestamp())
         assert message.partition_key() == again[-1]["carrier"]

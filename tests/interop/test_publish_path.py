@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
-from waiting import eventually, never
+from waiting import eventually, never, start_thread
 
 import geminga
 from geminga.client.admin import admin, topic_path
@@ -17,7 +17,6 @@ from geminga.testing.apache_pulsar import ApachePulsar
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 
 Topic = Callable[[str], str]
-EARLIEST = geminga.InitialPosition.Earliest
 WAIT_MS = 60_000
 """For what has to come, however busy the machine is."""
 
@@ -38,7 +37,9 @@ def read_all(
 ) -> list[bytes]:
     """Everything in a topic from its start: ``count`` messages, and up to the one that says ``last``, are
     waited for; and then whether more come."""
-    consumer = client.subscribe(topic, f"reader-{random.random()}", initial_position=EARLIEST)
+    consumer = client.subscribe(
+        topic, f"reader-{random.random()}", initial_position=geminga.InitialPosition.Earliest
+    )
     contents: list[bytes] = []
     misses = {last} - {None}
     while True:
@@ -74,9 +75,7 @@ class Outcomes:
         eventually(lambda: len(self.results) >= count)
 
 
-# --- what is written is read ----------------------------------------------------------------------
-
-
+# --- what is written is read ---
 def test_added_partitions_are_used(apache_pulsar, ours, topic):
     name = topic("growing")
     path = topic_path(geminga.TopicName.parse(name))
@@ -110,9 +109,7 @@ def test_a_message_that_is_too_big_fails_alone(ours, topic):
     assert [len(content) for content in read_all(ours, name, count=4)] == [10, 3 << 20, 3 << 20, 20]
 
 
-# --- sequence ids ---------------------------------------------------------------------------------
-
-
+# --- sequence ids ---
 @pytest.mark.parametrize("batching", [True, False])
 def test_explicit_sequence_ids_are_deduplicated(ours, topic, batching):
     name = topic("dedup")
@@ -131,9 +128,7 @@ def test_explicit_sequence_ids_are_deduplicated(ours, topic, batching):
     read_these(ours, name, [b"10", b"20", b"30", b"31"])
 
 
-# --- when things go wrong -------------------------------------------------------------------------
-
-
+# --- when things go wrong ---
 def test_a_terminated_topic_ends_the_producer(apache_pulsar, ours, topic):
     name = topic("terminated")
     producer = ours.create_producer(name)
@@ -165,8 +160,7 @@ def test_unloading_loses_and_repeats_nothing(apache_pulsar, ours, topic):
             if len(sent) % 20 == 0:
                 time.sleep(0.002)
 
-    thread = threading.Thread(target=publish)
-    thread.start()
+    thread = start_thread(publish)
     for unloads in range(1, 4):
         time.sleep(0.3)
         rest(apache_pulsar, "PUT", name, "unload")
@@ -272,8 +266,7 @@ def test_a_waiting_sender_resumes_after_the_pause(apache_pulsar, ours, topic):
         outcomes = Outcomes()
         apache_pulsar.suspend()
         try:
-            thread = threading.Thread(target=lambda: [producer.send_async(c, outcomes) for c in sent])
-            thread.start()
+            thread = start_thread(lambda: [producer.send_async(c, outcomes) for c in sent])
             never(lambda: not thread.is_alive() or producer.statistics().pending_messages > 50, 0.5)
         finally:
             apache_pulsar.resume()

@@ -46,10 +46,7 @@ class Topic:
             producer.send_table(pa.table({"value": pa.array(values, pa.binary())}))
 
     def ledgers(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = admin(self.pulsar.admin_url, "GET", f"{self.path}/internalStats")[
-            "ledgers"
-        ]
-        return found
+        return admin(self.pulsar.admin_url, "GET", f"{self.path}/internalStats")["ledgers"]
 
     def roll_ledger(self) -> None:
         admin(self.pulsar.admin_url, "PUT", f"{self.path}/unload")
@@ -67,7 +64,6 @@ class Topic:
 
     def batch(self, **options: Any) -> list[tuple[int, int, int]]:
         reader = self.source(**options).reader(SCHEMA)
-        assert isinstance(reader, PulsarReader)
         return self.rows(reader, reader.partitions())
 
 
@@ -114,7 +110,6 @@ def test_a_batch_is_split_over_several_ledgers(three_ledgers):
 def test_micro_batches_read_every_row_once(three_ledgers, options):
     source = three_ledgers.source(startingOffsets="earliest", **options)
     reader = source.streamReader(SCHEMA)
-    assert isinstance(reader, PulsarStreamReader)
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     limit = reader.getDefaultReadLimit()
@@ -131,7 +126,6 @@ def test_micro_batches_read_every_row_once(three_ledgers, options):
     assert seen == list(range(300))
     reader.stop()
     restarted = source.streamReader(SCHEMA)
-    assert isinstance(restarted, PulsarStreamReader)
     end = restarted.latestOffset(start, ReadAllAvailable())
     rows = [row[0] for row in three_ledgers.rows(restarted, restarted.partitions(start, end))]
     assert rows == list(range(300, 310))
@@ -166,7 +160,6 @@ def test_requested_columns_are_filled(topic):
     for name in ("__partition", "__batchIndex", "__redeliveryCount"):
         schema = schema.add(name, IntegerType())
     reader = topic.source().reader(schema)
-    assert isinstance(reader, PulsarReader)
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert [int(row["value"]) for row in rows] == list(range(40))
     assert [row["__batchIndex"] for row in rows] == list(range(10)) * 4
@@ -240,7 +233,6 @@ def test_a_sink_whose_deduplication_state_is_lost_writes_no_row_twice(
         values = [b"%d" % number for number in range(first, first + count)]
         batch = pa.record_batch({"value": pa.array(values, pa.binary())})
         commit = writer().write(iter([batch]))
-        assert isinstance(commit, StagedCommit)
         return commit
 
     switch(True)
@@ -256,9 +248,7 @@ def test_a_sink_whose_deduplication_state_is_lost_writes_no_row_twice(
     assert sorted(row[0] for row in topic.batch() if row[0] >= 0) == list(range(70))
 
 
-# --- the query's subscription --------------------------------------------------------------------
-
-
+# --- the query's subscription ---
 class Query:
     """A streaming query as Spark drives its source."""
 
@@ -270,7 +260,6 @@ class Query:
 
     def start(self) -> None:
         reader = self.topic.source(**self.options).streamReader(SCHEMA)
-        assert isinstance(reader, PulsarStreamReader)
         self.reader = reader
 
     def restart(self) -> None:
@@ -371,7 +360,6 @@ def test_a_task_whose_ledger_is_deleted_reads_all_or_fails(apache_pulsar, client
     topic.roll_ledger()
     topic.publish(60_000, 10)
     reader = topic.source(receiverQueueSize=100).reader(SCHEMA)
-    assert isinstance(reader, PulsarReader)
     first = reader.partitions()[0]
     batches = reader.read(first)
     seen = next(batches).num_rows

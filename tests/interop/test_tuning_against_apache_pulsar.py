@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import start_thread
 
 import geminga
 from geminga.client.admin import admin
@@ -32,7 +33,7 @@ def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, 
         "repeats": 1, "seconds": SECONDS, "warm_seconds": 1.0, "idle_seconds": 1.0,
         "jvm_warm_seconds": 8.0, **chosen,
     }  # fmt: skip
-    proof = Prover(ProofPlan(**values), folder, print).prove()  # type: ignore[arg-type]
+    proof = Prover(ProofPlan(**values), folder, print).prove()
     assert proof.stopped == ""
     assert proof.broker == "Apache Pulsar 4.0.4"
     print(table(proof))
@@ -95,8 +96,7 @@ def test_a_live_topic_is_observed_as_it_is(apache_pulsar):
                     producer.send_async(b'{"number":%d,"what":"reading of a sensor"}' % number, None)
                     number += 1
 
-        thread = threading.Thread(target=publish)
-        thread.start()
+        thread = start_thread(publish)
         try:
             seen = observe(apache_pulsar.service_url, apache_pulsar.admin_url, "watched", seconds=3)
         finally:

@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from doubles import raising
 
 from geminga.errors import NotAStore, StoreError
 from geminga.ledger import backup as module
@@ -160,11 +161,7 @@ def test_a_full_disk_leaves_no_partial_backup(tmp_path, monkeypatch):
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("topic")
         store.append(ledger, b"entry" * 1000, lambda error: None)
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(module, "write_fully", full)
+    monkeypatch.setattr(module, "write_fully", raising(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         backup(tmp_path / "store", tmp_path / "backup", filesystem=RealFileSystem())
     assert list((tmp_path / "backup").iterdir()) == []
@@ -202,4 +199,4 @@ def test_a_store_written_to_during_the_search_for_its_end_is_backed_up(small_set
             seen = whole[:last] if len(reads) == 1 else whole
             return seen[offset : offset + size].ljust(size, b"\0")
 
-    assert module._end(Grows(), 1, store_id, None) == last  # type: ignore[arg-type]
+    assert module._end(Grows(), 1, store_id, None) == last

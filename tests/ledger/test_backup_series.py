@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from doubles import raising
 
 from geminga.errors import NotAStore, StoreError
 from geminga.ledger.backup import restore
@@ -106,10 +107,7 @@ def test_a_file_with_another_time_of_change_is_copied(writer):
 
 
 def test_files_are_copied_where_links_are_not_possible(writer, monkeypatch):
-    def refused(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "link", raising(PermissionError))
     writer.write(40)
     writer.back_up()
     folder, _, linked = writer.back_up()

@@ -172,7 +172,6 @@ def read(store: FileStore, ledger_id: int, entry_id: int) -> bytes | None:
 
 
 def check_names_entry(store: FileStore, error: EntriesDamaged, ledger_id: int, entry_id: int) -> None:
-    assert error.damage is not None
     assert (error.damage.ledger_id, error.damage.first_entry_id) == (ledger_id, entry_id)
     assert error.damage in store.damage.found
 
@@ -202,7 +201,7 @@ def find_log_bytes(disk: SimulatedDisk) -> Iterator[LogByte]:
     seed = crc32c(superblock_id(disk))
     operation = -1  # the list of log files comes first
     for header in scan_headers(file, 1, FILE_HEADER_BYTES, seed):
-        directory = read_directory(file, header)  # type: ignore[arg-type]
+        directory = read_directory(file, header)
         assert directory is not None
         start = header.position & OFFSET_MASK
         for index in range(GROUP_HEADER_BYTES + len(directory.kinds) * RECORD_BYTES):

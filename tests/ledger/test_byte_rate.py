@@ -46,8 +46,8 @@ def test_without_a_limit_nothing_waits(limit):
 def test_offloads_keep_to_the_rate_unless_disk_space_is_short(is_short):
     disk, clock = SimulatedDisk(), Clock()
     filesystem = FaultyFileSystem(disk)
-    local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
+    local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)
+    place = FolderStorage(filesystem, "/tier")
     store = TieredStore(local, place, rate_bytes=1, threads=False, clock=clock, sleep=clock.sleep)
     kept = fill(store, ledgers=2)
     reports = Reports()

@@ -1,4 +1,5 @@
 import pytest
+from doubles import raising
 
 from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.callbacks import run_callbacks
@@ -18,8 +19,5 @@ def test_all_callbacks_run_in_order_even_if_some_raise(caplog):
 
 
 def test_a_power_loss_or_an_interrupt_is_not_swallowed():
-    def interrupt(error: StoreError | None) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_callbacks([interrupt], None)
+        run_callbacks([raising(KeyboardInterrupt)], None)

@@ -49,16 +49,14 @@ def snapshot(number: int, **changes: object) -> CheckpointSnapshot:
         "settled": [],
         "doubt": (0, 0),
     }
-    return CheckpointSnapshot(number=number, **{**values, **changes})  # type: ignore[arg-type]
+    return CheckpointSnapshot(number=number, **{**values, **changes})
 
 
 def test_long_chunks_are_split(catalog):
     count = 2 * CHUNK_ENTRIES_MAX + 7
     catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", count, 1, chunk(0, count, size=1))]))
     assert [len(part) for part in catalog.chunks(1)] == [CHUNK_ENTRIES_MAX, CHUNK_ENTRIES_MAX, 7]
-    found = catalog.chunk(1, CHUNK_ENTRIES_MAX)
-    assert found is not None
-    assert found.first == CHUNK_ENTRIES_MAX
+    assert catalog.chunk(1, CHUNK_ENTRIES_MAX).first == CHUNK_ENTRIES_MAX
 
 
 @pytest.mark.parametrize("prefix", ["a", "a\ud7ff", "a\U0010ffff", "\U0010ffff", ""])
@@ -130,7 +128,6 @@ def test_a_file_that_is_no_database_is_detected(tmp_path):
         RealFileSystem().connect(str(path))
 
 
-# --- reading ahead ---
 def bytes_read() -> int:
     """Return how many bytes this process has read from files so far."""
     counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())

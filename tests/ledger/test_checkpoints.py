@@ -8,6 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from doubles import raising
 from waiting import poll_until
 
 from geminga.errors import StoreStopped
@@ -41,7 +42,6 @@ def test_a_checkpoint_on_a_full_disk_is_made_later(small_settings, monkeypatch):
     ledger = fill(store)
     assert len(tries) >= 2, "it is tried again"
     assert store.failure is None
-    assert store.disk.space is not None
     assert store.disk.space.free_bytes == 0
     more = fill(store)
     monkeypatch.setattr(Catalog, "write", write)
@@ -57,11 +57,7 @@ def test_a_checkpoint_on_a_full_disk_is_made_later(small_settings, monkeypatch):
 def test_closing_does_not_wait_for_a_checkpoint_on_a_full_disk(small_settings, monkeypatch):
     disk, write = SimulatedDisk(), Catalog.write
     store = open_store(disk, small_settings)
-
-    def full(self: Catalog, snapshot: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(Catalog, "write", full)
+    monkeypatch.setattr(Catalog, "write", raising(sqlite3.OperationalError("database or disk is full")))
     ledger = fill(store)
     store.close()
     monkeypatch.setattr(Catalog, "write", write)
@@ -71,11 +67,7 @@ def test_closing_does_not_wait_for_a_checkpoint_on_a_full_disk(small_settings, m
 
 def test_any_other_error_of_the_catalog_stops_the_store(small_settings, monkeypatch):
     store = open_store(SimulatedDisk(), small_settings)
-
-    def failing(self: Catalog, snapshot: object) -> None:
-        raise sqlite3.OperationalError("disk I/O error")
-
-    monkeypatch.setattr(Catalog, "write", failing)
+    monkeypatch.setattr(Catalog, "write", raising(sqlite3.OperationalError("disk I/O error")))
     fill(store)
     assert isinstance(store.failure, StoreStopped)
     store.close()

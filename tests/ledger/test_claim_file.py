@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
+from doubles import raising
 
 from geminga.ledger import claim_file as claims
 from geminga.ledger.claim_file import CLAIM, Claim
@@ -31,11 +32,7 @@ def test_an_earlier_claim_of_any_size_is_read_and_overwritten_in_full_storage(tm
     storage, path = FolderStorage(RealFileSystem(), str(tmp_path)), tmp_path / CLAIM
     path.write_bytes(json.dumps({"version": 1, **asdict(CLAIM_OF_A_STORE)}, indent=1).encode().ljust(size))
     assert claims.load(storage) == CLAIM_OF_A_STORE
-
-    def full(path: str, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr(storage, "replace", full)
+    monkeypatch.setattr(storage, "replace", raising(OSError(errno.ENOSPC, "full")))
     claims.save(storage, replace(CLAIM_OF_A_STORE, beats=10))
     assert claims.load(storage) == replace(CLAIM_OF_A_STORE, beats=10)
     assert path.stat().st_size == size

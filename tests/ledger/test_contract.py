@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
 from geminga.ledger.api import EntryStore, ReadAhead, StoredValue
@@ -251,12 +252,9 @@ def test_walks_over_keys_tolerate_changes_while_they_run(store, walk):
 
 
 def test_other_callbacks_run_after_one_raises(store, receipts, caplog):
-    def fail(error: StoreError | None) -> None:
-        raise RuntimeError("the callback's own fault")
-
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of(1))
-    store.append(ledger, b"y", fail)
+    store.append(ledger, b"y", raising(RuntimeError("the callback's own fault")))
     store.append(ledger, b"z", receipts.of(2))
     assert receipts.wait(store, 2) == [1, 2]
     assert "the callback's own fault" in caplog.text
@@ -264,11 +262,7 @@ def test_other_callbacks_run_after_one_raises(store, receipts, caplog):
 
 def test_callbacks_may_write(store, receipts):
     ledger = store.create_ledger("a")
-
-    def write_again(error: StoreError | None) -> None:
-        store.append(ledger, b"second", receipts.of("second"))
-
-    store.append(ledger, b"first", write_again)
+    store.append(ledger, b"first", lambda error: store.append(ledger, b"second", receipts.of("second")))
     store.keys.put("k", b"v", receipts.of("put"))
     assert receipts.wait(store, 2)[:2] == ["put", "second"]
     assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"first", b"second"]

@@ -97,7 +97,7 @@ class Examiner:
                 auditor.delete_ledgers(store, [ledgers.pop(0), ledgers.pop(0)])
             if chance.random() < 0.7:
                 is_enough = chance.random() < 0.3
-                store.poll(lambda is_enough=is_enough: is_enough)  # type: ignore[misc]
+                store.poll(lambda is_enough=is_enough: is_enough)
 
     def _moment(self) -> None:
         if self.images >= IMAGES:

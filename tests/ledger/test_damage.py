@@ -79,7 +79,6 @@ def audit(store: FileStore) -> int:
 
 def check_names_entry(error: EntriesDamaged, ledger_id: int, entry_id: int) -> None:
     damage = error.damage
-    assert damage is not None
     assert damage.ledger_id == ledger_id
     assert damage.first_entry_id is not None
     assert damage.last_entry_id is not None
@@ -107,6 +106,12 @@ def check_takes_writes(store: FileStore) -> None:
     assert all(store.keys.get(key) is not None for key in KEYS)
 
 
+def audit_and_close(store: FileStore) -> None:
+    audit(store)
+    check_takes_writes(store)
+    store.close()
+
+
 def test_zeroed_sectors_in_synced_data_are_damage(settings):
     original = make_disk(settings, clean=False)
     for path in LOGS[:2]:
@@ -117,9 +122,7 @@ def test_zeroed_sectors_in_synced_data_are_damage(settings):
             disk.content(path)[start : start + 512] = bytes(512)
             store = open_store(disk, settings)
             assert store.damage.found or not any(was)
-            audit(store)
-            check_takes_writes(store)
-            store.close()
+            audit_and_close(store)
 
 
 def test_zeroed_or_cut_end_of_synced_data_is_damage(settings):
@@ -135,9 +138,7 @@ def test_zeroed_or_cut_end_of_synced_data_is_damage(settings):
             content[cut:] = bytes(size - cut) if how == "zero" else b""
             store = open_store(disk, settings)
             assert store.damage.found
-            audit(store)
-            check_takes_writes(store)
-            store.close()
+            audit_and_close(store)
             store = open_store(disk, settings)
             assert store.damage.found
             audit(store)
@@ -187,7 +188,6 @@ def test_the_entries_of_a_missing_file_are_one_damage(settings):
     for start in (count - 1, 0, count // 2):
         with pytest.raises(EntriesDamaged, match="is missing from the store") as caught:
             store.read(ledger, start, entries_max=1, bytes_max=100)
-        assert caught.value.damage is not None
         assert (caught.value.damage.first_entry_id, caught.value.damage.last_entry_id) == (0, count - 1)
     assert len(store.damage.found) == missing + 1
     store.close()
@@ -203,9 +203,7 @@ def test_a_missing_last_file_is_reported_and_its_number_not_reused(settings, cle
     disk.remove(last)
     store = open_store(disk, settings)
     assert store.damage.found
-    audit(store)
-    check_takes_writes(store)
-    store.close()
+    audit_and_close(store)
     assert last not in disk.names
 
 
@@ -237,9 +235,7 @@ def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings, which):
             damage.file in path and damage.offset == left and f"{size - left} bytes too early" in damage.what
             for damage in store.damage.found
         ), (left, store.damage.found)
-        audit(store)
-        check_takes_writes(store)
-        store.close()
+        audit_and_close(store)
         store = open_store(disk, settings)
         assert store.damage.found, "damage is forgotten after a restart"
         audit(store)
@@ -261,9 +257,7 @@ def test_a_file_that_was_cut_between_groups_is_reported_after_a_kill(settings):
             damage.file in LOGS[0] and damage.offset == left and "too early" in damage.what
             for damage in store.damage.found
         ), (left, store.damage.found)
-        audit(store)
-        check_takes_writes(store)
-        store.close()
+        audit_and_close(store)
 
 
 def test_swapped_files_are_reported(settings):

@@ -36,22 +36,22 @@ class TricklingFile:
 def test_short_and_interrupted_writes_are_finished(bytes_max):
     buffers: list[Buffer] = [b"abc", b"", memoryview(b"defg"), bytearray(b"h"), b"ijklmnop" * 3]
     file = TricklingFile(bytes_max)
-    assert write_fully(file, buffers, 0) == 32  # type: ignore[arg-type]
+    assert write_fully(file, buffers, 0) == 32
     assert file.content == b"abcdefgh" + b"ijklmnop" * 3
 
 
 def test_more_buffers_than_one_call_takes_are_written():
     buffers: list[Buffer] = [b"%d," % n for n in range(3 * BUFFERS_PER_WRITE_MAX + 1)]
     file = TricklingFile(10**6)
-    write_fully(file, buffers, 0)  # type: ignore[arg-type]
+    write_fully(file, buffers, 0)
     assert bytes(file.content) == b"".join(buffers)
 
 
 def test_a_write_of_zero_bytes_is_an_error():
     file = TricklingFile(0)
     with pytest.raises(OSError, match="took no bytes"):
-        write_fully(file, [b"x"], 0)  # type: ignore[arg-type]
-    assert write_fully(TricklingFile(0), [b""], 0) == 0  # type: ignore[arg-type]
+        write_fully(file, [b"x"], 0)
+    assert write_fully(TricklingFile(0), [b""], 0) == 0
 
 
 def test_a_file_whose_closing_fails_is_closed_once(tmp_path, monkeypatch):

@@ -35,7 +35,6 @@ def hold(folder: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "open\n"
     return process
 

@@ -36,7 +36,6 @@ def encode(payloads: list[bytes]) -> bytes:
 def test_groups_are_decoded(payloads):
     data = encode(payloads)
     header = layout.decode_group_header(data[: layout.GROUP_HEADER_BYTES], POSITION, SEED)
-    assert header is not None
     assert (header.sequence, header.synced_through, header.records) == (9, 64, len(payloads))
     assert header.end == POSITION + len(data)
     start = layout.GROUP_HEADER_BYTES

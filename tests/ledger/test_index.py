@@ -3,6 +3,7 @@ from array import array
 from typing import Any, cast
 
 import pytest
+from waiting import join_threads, start_thread
 
 from geminga.ledger import index as index_module
 from geminga.ledger.catalog import Catalog, CheckpointSnapshot, EntryChunk
@@ -37,7 +38,7 @@ def catalog(tmp_path):
     return catalog
 
 
-def change(ledger_id: int, first: int):  # type: ignore[no-untyped-def]
+def change(ledger_id: int, first: int):
     ledger = LedgerState(ledger_id, "owner", first, 0)
     for entry_id in range(first, first + 100):
         ledger.set_position(entry_id, ledger_id * 1000 + entry_id + 64, 1, 0)
@@ -107,17 +108,14 @@ def test_the_owner_does_not_wait_for_reads_of_the_catalog():
     catalog = SlowCatalog()
     index = Index(cast(Any, catalog), Index(cast(Any, catalog)))
     ledger, found = LedgerState(7, "owner", 1, 1), list[Any]()
-    reader = threading.Thread(target=lambda: found.append(index.locate(ledger, 0)), daemon=True)
-    reader.start()
+    reader = start_thread(lambda: found.append(index.locate(ledger, 0)))
     assert catalog.asked.wait(60)
     catalog.position = 200
-    owner = threading.Thread(target=index.forget, args=(7,), daemon=True)
-    owner.start()
-    owner.join(60)
-    assert not owner.is_alive()
+    owner = start_thread(index.forget, 7)
+    join_threads(owner)
     catalog.answers.set()
     reader.join(60)
     assert found[0][0].positions[0] == 100, "it was so when it was asked"
-    assert index.locate(ledger, 0)[0].positions[0] == 200  # type: ignore[index]
+    assert index.locate(ledger, 0)[0].positions[0] == 200
     catalog.position = 300
-    assert index.locate(ledger, 0)[0].positions[0] == 200, "it is kept"  # type: ignore[index]
+    assert index.locate(ledger, 0)[0].positions[0] == 200, "it is kept"

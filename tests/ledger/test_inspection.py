@@ -11,22 +11,17 @@ from geminga.ledger.inspection import InspectionReport, inspect, repair
 from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from tests.support.disk_stores import succeeded
+from tests.support.disk_stores import FOLDER, open_store, succeeded
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
-FOLDER = "/s"
 LOG = f"{FOLDER}/log-0000000001"
 SETTINGS = StoreSettings(preallocate_bytes=0, cache_bytes=0, deletion_delay_seconds=3600.0)
 ENTRIES = [b"entry %d " % number * 30 for number in range(20)]
 
 
-def open_store(disk: SimulatedDisk) -> FileStore:
-    return FileStore.open(FOLDER, settings=SETTINGS, filesystem=FaultyFileSystem(disk), threads=False)
-
-
 def make_disk(*, clean: bool) -> SimulatedDisk:
     disk = SimulatedDisk()
-    store = open_store(disk)
+    store = open_store(disk, SETTINGS)
     ledger = store.create_ledger("the topic")
     other = store.create_ledger("another topic")
     store.keys.put("policy", b"of before")
@@ -85,7 +80,7 @@ def test_damage_is_reported_and_given_up():
     assert "3 to 4" in found[DamageLoss.ENTRIES].damage.thing
     left = repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
     assert [thing.lost for thing in left] == [DamageLoss.OWNER], "its entries are not given up"
-    store = open_store(disk)
+    store = open_store(disk, SETTINGS)
     assert store.keys.get("policy") == StoredValue(b"of before", ())
     deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
     assert store.keys.get("cursor") == StoredValue(b"base", deltas)
@@ -100,7 +95,7 @@ def test_a_store_that_changed_since_it_was_checked_is_not_repaired():
     disk = make_disk(clean=False)
     damage(disk, b"acked 07", 2, 3)
     report = check(disk)
-    store = open_store(disk)
+    store = open_store(disk, SETTINGS)
     deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
     assert store.keys.get("cursor") == StoredValue(b"base", deltas, LostWrites(deltas=1))
     store.keys.put("cursor", b"anew")

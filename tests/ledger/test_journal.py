@@ -3,6 +3,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from doubles import raising
 
 from geminga.errors import StoreStopped
 from geminga.ledger.filesystem import FileSystem
@@ -10,8 +11,6 @@ from geminga.ledger.format import RecordKind
 from geminga.ledger.journal import FailedRecords, Journal
 from geminga.ledger.log import Group, LogEnd, LogWriter
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
-
-MakeJournal = Callable[..., Journal]
 
 
 class Clock:
@@ -197,13 +196,9 @@ def test_will_report_is_false_while_the_disk_is_full(filesystem):
     journal = make_journal(filesystem)
     add(journal, 3, 10)
     write = journal.writer.write
-
-    def full(records: object) -> Group:
-        raise OSError(errno.ENOSPC, "full")
-
-    journal.writer.write = full  # type: ignore[method-assign]
+    journal.writer.write = raising(OSError(errno.ENOSPC, "full"))
     assert not journal.commit()
     assert not journal.will_report
-    journal.writer.write = write  # type: ignore[method-assign]
+    journal.writer.write = write
     assert journal.commit()
     assert journal.will_report

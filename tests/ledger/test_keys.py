@@ -37,7 +37,7 @@ class Checkpoints:
             "doubt": (0, 0),
             "keys": self.keys.frozen,
         }
-        self.catalog.write(CheckpointSnapshot(**values))  # type: ignore[arg-type]
+        self.catalog.write(CheckpointSnapshot(**values))
 
     def thaw(self) -> None:
         for _ in self.keys.thaw():

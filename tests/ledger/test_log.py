@@ -1,6 +1,7 @@
 import errno
 
 import pytest
+from doubles import raising
 
 from geminga.errors import StoreDamaged
 from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_BITS, GroupHeader, RecordKind
@@ -37,8 +38,7 @@ def record(number: int, size: int = 500) -> Record:
 def test_a_group_larger_than_a_file_gets_a_file_of_its_own(filesystem):
     writer = make_writer(filesystem)
     first, big, after = (writer.write([record(n, size)]) for n, size in ((1, 10), (2, 9000), (3, 10)))
-    numbers = [group.position >> OFFSET_BITS for group in (first, big, after)]
-    assert numbers == [1, 2, 3]
+    assert [group.position >> OFFSET_BITS for group in (first, big, after)] == [1, 2, 3]
 
 
 def test_a_creation_that_is_written_again_does_not_lower_the_next_ledger_id(filesystem):
@@ -60,10 +60,7 @@ def test_preallocated_space_is_freed(filesystem):
 
 
 def test_without_support_for_preallocation_groups_are_written(filesystem, monkeypatch):
-    def refuse(self: FaultyFile, offset: int, size: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
-
-    monkeypatch.setattr(FaultyFile, "allocate", refuse)
+    monkeypatch.setattr(FaultyFile, "allocate", raising(OSError(errno.EOPNOTSUPP, "not supported")))
     writer = make_writer(filesystem, preallocate_bytes=2048)
     groups = [writer.write([record(number)]) for number in range(6)]
     writer.sync()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles import raising
 from waiting import eventually, poll_until
 
 from geminga import pythons
@@ -238,11 +239,10 @@ def test_a_store_can_be_closed_while_its_process_hangs(store, monkeypatch):
 
 @pytest.mark.parametrize("why", ["forbidden", "no-python", "dies"])
 def test_without_a_process_the_thread_writes_the_file(store, tmp_path, monkeypatch, caplog, why):
-    def forbidden(*_: Any, **__: Any) -> None:
-        raise RuntimeError("not by me, says an audit hook")
-
     if why == "forbidden":
-        monkeypatch.setattr(offload_worker.subprocess, "Popen", forbidden)
+        monkeypatch.setattr(
+            offload_worker.subprocess, "Popen", raising(RuntimeError("not by me, says an audit hook"))
+        )
     elif why == "no-python":
         monkeypatch.setattr(sys, "executable", "/opt/program")
     else:
@@ -401,9 +401,7 @@ def test_a_store_can_be_closed_while_its_process_starts(store, tmp_path, monkeyp
     process = process_of(store)
     store.close()
     assert process.returncode == -signal.SIGKILL
-    found = claims.load(store.tier.storage)
-    assert found is not None
-    assert not found.open
+    assert not claims.load(store.tier.storage).open
     assert not files(tmp_path)
 
 

@@ -11,12 +11,10 @@ from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.store import FileStore
 from geminga.wire.checksum import crc32c
-from tests.support.disk_stores import succeeded
-from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from tests.support.disk_stores import FOLDER, open_store, succeeded
+from tests.support.faulty_filesystem import SimulatedDisk
 
-FOLDER = "/s"
 LOG = "log-0000000001"
 
 
@@ -95,10 +93,6 @@ def test_settled_damage_is_not_listed_again():
 SETTINGS = StoreSettings(preallocate_bytes=0, cache_bytes=0, deletion_delay_seconds=3600.0)
 
 
-def open_store(disk: SimulatedDisk, settings: StoreSettings = SETTINGS) -> FileStore:
-    return FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk), threads=False)
-
-
 def harm(disk: SimulatedDisk, what: bytes, file: str = LOG) -> None:
     content = disk.content(f"{FOLDER}/{file}")
     assert content.count(what) == 1
@@ -114,7 +108,7 @@ def lives(disk: SimulatedDisk) -> list[SimulatedDisk]:
 
 def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set():
     disk = SimulatedDisk()
-    store = open_store(disk)
+    store = open_store(disk, SETTINGS)
     for key_name in ("cursor/a", "cursor/b"):
         store.keys.put(key_name, b"base")
         for number in range(3):
@@ -123,10 +117,10 @@ def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set():
     harm(disk.kill(), b"cursor/acursor/a +1")
     harmed = StoredValue(b"base", (b"cursor/a +0", b"", b"cursor/a +2"), LostWrites(deltas=1))
     well = StoredValue(b"base", (b"cursor/b +0", b"cursor/b +1", b"cursor/b +2"))
-    store = open_store(disk)
+    store = open_store(disk, SETTINGS)
     store.close()
     for life in lives(disk):
-        store = open_store(life)
+        store = open_store(life, SETTINGS)
         assert dict(store.keys.scan("cursor/")) == {"cursor/a": harmed, "cursor/b": well}
         (thing,) = store.damage.found
         assert (thing.key, thing.lost) == ("cursor/a", DamageLoss.DELTA)
@@ -138,7 +132,7 @@ def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set():
         store.keys.put("cursor/a", b"anew", succeeded)
         store.close()
         for again in lives(life):
-            store = open_store(again)
+            store = open_store(again, SETTINGS)
             assert store.keys.get("cursor/a") == StoredValue(b"anew", ())
             assert store.damage.found == []
             store.close()
@@ -147,7 +141,7 @@ def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set():
 def test_a_lost_snapshot_loses_nothing_and_is_rewritten():
     """A value that only adds up earlier ones may be lost without harm, as long as those are intact."""
     disk = SimulatedDisk()
-    store = open_store(disk)
+    store = open_store(disk, SETTINGS)
     store.keys.put("cursor", b"base")
     store.keys.merge("cursor", b"+1")
     store.checkpoint()
@@ -155,19 +149,19 @@ def test_a_lost_snapshot_loses_nothing_and_is_rewritten():
     store.keys.merge("cursor", b"+2")
     store.poll()
     harm(disk.kill(), b"snapshot")
-    store = open_store(disk)
+    store = open_store(disk, SETTINGS)
     assert store.keys.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
     assert [thing.lost for thing in store.damage.found] == [DamageLoss.NOTHING]
     store.close()
     for life in lives(disk):
-        store = open_store(life)
+        store = open_store(life, SETTINGS)
         assert store.keys.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
         store.close()
 
 
 def test_a_ledger_without_owner_is_adopted_with_its_entries():
     disk = SimulatedDisk()
-    store = open_store(disk)
+    store = open_store(disk, SETTINGS)
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(3)]
     for ledger in ledgers:
         for number in range(4):
@@ -175,7 +169,7 @@ def test_a_ledger_without_owner_is_adopted_with_its_entries():
     store.poll()
     harm(disk.kill(), b"topic-1")
     for life in lives(disk):
-        store = open_store(life)
+        store = open_store(life, SETTINGS)
         assert store.ledgers("topic-1") == []
         assert [info.ledger_id for info in store.ledgers(NOBODY)] == [ledgers[1]]
         assert len(store.read(ledgers[1], 0, entries_max=9, bytes_max=999)) == 4
@@ -186,7 +180,7 @@ def test_a_ledger_without_owner_is_adopted_with_its_entries():
         store.append(ledgers[1], b"more", succeeded)
         store.close()
         for again in lives(life):
-            store = open_store(again)
+            store = open_store(again, SETTINGS)
             assert [info.ledger_id for info in store.ledgers("topic-1")] == [ledgers[1]]
             assert store.ledgers(NOBODY) == []
             assert store.damage.found == []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from doubles import raising
 from waiting import eventually
 
 from geminga.errors import StoreBusy
@@ -170,12 +171,9 @@ def test_stop_does_not_wait_for_a_thread_stuck_in_the_disk(monkeypatch):
 
 
 def test_other_callbacks_get_the_answer_after_one_raises(owner):
-    def failing(answer: Text) -> None:
-        raise RuntimeError("injected")
-
     owner.submit("a", stalls=True)
     owner.submit("b", stalls=True)
-    owner.pool.submit("c", owner.job("c"), failing)
+    owner.pool.submit("c", owner.job("c"), raising(RuntimeError("injected")))
     owner.submit("c")
     owner.answers.set()
     owner.poll(3)

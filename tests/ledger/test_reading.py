@@ -6,6 +6,7 @@ import random
 import threading
 
 import pytest
+from doubles import raising
 from waiting import eventually, poll_until
 
 from geminga.errors import StoreBusy, StoreDamaged, StoreError, StoreStopped
@@ -116,12 +117,8 @@ def test_an_unreadable_disk_names_the_entry(settings, monkeypatch):
     ledger = store.create_ledger("a")
     store.append(ledger, b"entry", succeeded)
     store.poll()
-
-    def fail(self: FaultyFile, size: int, offset: int) -> bytes:
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as context:
-        context.setattr(FaultyFile, "read", fail)
+        context.setattr(FaultyFile, "read", raising(OSError(5, "Input/output error")))
         with pytest.raises(StoreError, match=rf"ledger {ledger}, entry 0 \(log-0000000001 at offset"):
             store.read(ledger, 0, entries_max=1, bytes_max=10)
     assert store.read(ledger, 0, entries_max=1, bytes_max=10) == [b"entry"]
@@ -297,7 +294,6 @@ def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(s
                 done(found, None)
         except StoreBusy:
             busy += 1
-        assert store.reading.pool is not None
         assert len(store.reading.pool._pending) <= 500
         # What two threads are at, and a read that was begun below the limit.
         assert store.reading.pool._undelivered_bytes <= 64 * 1024 + 3 * 6000

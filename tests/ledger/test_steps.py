@@ -73,7 +73,6 @@ def check(store: FileStore, ledgers: list[int]) -> None:
         assert store.keys.get(f"key\0{number:06}") == StoredValue(b"base", (b"delta",))
 
 
-# --- the helpers ---
 def test_callbacks_are_run_in_order_a_few_at_a_time():
     seen: list[object] = []
 
@@ -102,7 +101,6 @@ def test_items_are_split_into_parts(count):
         assert all(0 < before - after <= AT_ONCE for before, after in pairwise(sizes))
 
 
-# --- the store ---
 def test_a_groups_callbacks_are_run_in_steps(open_store):
     """Callbacks run in the order of the writes, while others are written; `is_writing` stays True."""
     store, ran = open_store(), list[int]()
@@ -134,12 +132,8 @@ def test_closing_runs_the_callbacks_that_are_left(open_store):
 
 def test_a_callback_that_polls_is_not_run_again(open_store):
     store, ran = open_store(), list[int]()
-
-    def polls(error: StoreError | None) -> None:
-        ran.append(store.poll())
-
     for number in range(100):
-        store.keys.put(f"key\0{number}", b"", polls)
+        store.keys.put(f"key\0{number}", b"", lambda error: ran.append(store.poll()))
     while store.is_writing:
         store.poll(enough)
     assert ran == [0] * 100

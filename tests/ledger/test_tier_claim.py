@@ -23,6 +23,7 @@ from tests.ledger.test_tiered import (
     check_tier,
     fill,
     offload,
+    on_a_new_disk,
     open_after_crash,
     open_store,
     read,
@@ -59,16 +60,14 @@ def unmount(disk: SimulatedDisk) -> dict[str, _Inode]:
 
 def copy_made(disk: SimulatedDisk, filesystem: FaultyFileSystem, by: str) -> None:
     if by == "backup":
-        backup("/store", "/copy", filesystem=filesystem)  # type: ignore[arg-type]
+        backup("/store", "/copy", filesystem=filesystem)
     else:
         copy_folder(disk, "/store", "/copy")
 
 
 @pytest.mark.parametrize("by", ["backup", "cp"])
 def test_a_copy_that_trims_deletes_no_file_of_the_original(by):
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     kept = fill(store, 3)
     first, second, third = kept
     offload(store, first)
@@ -108,9 +107,7 @@ def test_a_copy_that_trims_deletes_no_file_of_the_original(by):
 @pytest.mark.parametrize("by", ["backup", "cp"])
 def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by):
     for steps in range(8):
-        disk = SimulatedDisk()
-        filesystem = FaultyFileSystem(disk)
-        store = open_store(filesystem)
+        disk, filesystem, store = on_a_new_disk()
         settle(store)
         kept = fill(store, 1)
         (first,) = kept
@@ -133,9 +130,7 @@ def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by):
 
 
 def test_a_copy_keeps_local_entries_of_files_it_does_not_own():
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     kept = fill(store, 1)
     (first,) = kept
     offload(store, first, drop=False)
@@ -165,8 +160,8 @@ class Machines:
             for each in beside:
                 settle(each)
 
-        local = FileStore.open("/store", filesystem=FaultyFileSystem(disk), threads=False)  # type: ignore[arg-type]
-        place = FolderStorage(FaultyFileSystem(self.shared), "/tier")  # type: ignore[arg-type]
+        local = FileStore.open("/store", filesystem=FaultyFileSystem(disk), threads=False)
+        place = FolderStorage(FaultyFileSystem(self.shared), "/tier")
         return TieredStore(local, place, threads=False, clock=clock, sleep=sleep)
 
 
@@ -292,14 +287,12 @@ def test_changes_wait_until_the_claim_is_decided():
 
 
 def taken_over(filesystem: FaultyFileSystem, clock: Clock, folder: str = "/copy") -> None:
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
-    claim(folder, place, filesystem=filesystem, clock=clock, sleep=clock.sleep)  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")
+    claim(folder, place, filesystem=filesystem, clock=clock, sleep=clock.sleep)
 
 
 def test_a_copy_whose_original_is_gone_can_take_the_claim():
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     kept = fill(store)
     first, second = kept
     for ledger_id in kept:
@@ -309,15 +302,15 @@ def test_a_copy_whose_original_is_gone_can_take_the_claim():
     copy.delete_ledgers([first])
     settle(copy)
     copy.close()
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
-    report = inspect("/copy", filesystem=filesystem, place=place)  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")
+    report = inspect("/copy", filesystem=filesystem, place=place)
     assert "is claimed by" in report.borrowed
     assert report.is_well
     store.close()
-    assert inspect("/store", filesystem=filesystem, place=place).borrowed == ""  # type: ignore[arg-type]
-    assert holder("/copy", place, filesystem=filesystem)  # type: ignore[arg-type]
+    assert inspect("/store", filesystem=filesystem, place=place).borrowed == ""
+    assert holder("/copy", place, filesystem=filesystem)
     taken_over(filesystem, Clock())
-    assert not holder("/copy", place, filesystem=filesystem)  # type: ignore[arg-type]
+    assert not holder("/copy", place, filesystem=filesystem)
     copy = open_store(filesystem, folder="/copy")
     settle(copy)
     assert copy.tier.claim.is_held
@@ -350,7 +343,7 @@ def test_the_claim_of_a_running_store_cannot_be_taken(monkeypatch):
     monkeypatch.setattr(claims, "load", and_the_other_runs)
     with pytest.raises(StorageNotClaimed, match="stop that broker first"):
         taken_over(filesystem, clock)
-    other = FileStore.open("/other", filesystem=filesystem, threads=False)  # type: ignore[arg-type]
+    other = FileStore.open("/other", filesystem=filesystem, threads=False)
     other.close()
     with pytest.raises(StorageNotClaimed, match="another store"):
         taken_over(filesystem, clock, "/other")
@@ -466,14 +459,14 @@ def test_a_damaged_claim_stops_offloads_until_it_is_written_again():
     store = open_store(filesystem, clock)
     kept = fill(store)
     settle(store)
-    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")
     place.replace(claims.CLAIM, b"")
     reports = Reports()
     store.tier.offload(TOPIC, min(kept), 1_700_000_000_000, reports, offset=0)
     settle(store)
     assert "to write it again, stop the broker and run 'geminga store claim /store'" in str(reports.found)
     store.close()
-    claim("/store", place, filesystem=filesystem)  # type: ignore[arg-type]
+    claim("/store", place, filesystem=filesystem)
     store = open_store(filesystem, clock)
     offload(store, min(kept))
     check_tier(store, disk)
@@ -526,9 +519,7 @@ def test_lost_storage_can_be_replaced(old_claim):
 
 @pytest.mark.parametrize("is_held", [True, False])
 def test_without_a_readable_claim_no_store_deletes_files(is_held):
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     kept = fill(store)
     first, second = kept
     offload(store, first)
@@ -553,9 +544,7 @@ def test_without_a_readable_claim_no_store_deletes_files(is_held):
 
 
 def test_a_store_with_a_damaged_identity_is_at_worst_a_copy():
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    disk, filesystem, store = on_a_new_disk()
     settle(store)
     store.close()
     path = f"/store/{identities.IDENTITY_FILE}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import eventually
+from waiting import eventually, join_threads, start_thread
 
 from geminga.ledger import tier_reading
 from geminga.ledger.filesystem import RealFileSystem
@@ -51,10 +51,8 @@ def offloaded(place: FolderStorage, name: str) -> OffloadedLedger:
 
 def at_once(call: Callable[[], object]) -> None:
     """Run a call, and check that it does not block."""
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
+    thread = start_thread(call)
+    join_threads(thread)
 
 
 @pytest.mark.parametrize("ends", ["forget", "close", "others"])
@@ -65,8 +63,7 @@ def test_no_other_call_waits_for_a_reader_of_slow_storage(tmp_path, ends, monkey
     reader = TierReader(place)
     found: list[OffloadedRead] = []
     place.answers.clear()
-    thread = threading.Thread(target=lambda: found.append(reader.job("a", record, 0, 9, 999)()), daemon=True)
-    thread.start()
+    thread = start_thread(lambda: found.append(reader.job("a", record, 0, 9, 999)()))
     assert place.asked.wait(60)
     if ends == "others":  # their readers continue, too
         reading = threading.Event()
@@ -77,8 +74,7 @@ def test_no_other_call_waits_for_a_reader_of_slow_storage(tmp_path, ends, monkey
             return opens(path)
 
         monkeypatch.setattr(place, "open", opened)
-        second = threading.Thread(target=reader.job("b", other, 0, 9, 999), daemon=True)
-        second.start()
+        second = start_thread(reader.job("b", other, 0, 9, 999))
         assert reading.wait(60)
         place.answers.set()
         second.join(60)

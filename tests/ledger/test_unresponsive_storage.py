@@ -61,7 +61,7 @@ class Owner:
         self.store = TieredStore(local, self.place, wakeup=self._ready.set)
         self.ledger = self.store.create_ledger(TOPIC)
         self.entries = [entry(number) for number in range(20)]
-        errors = [self.reported(lambda done, each=each: self.store.append(self.ledger, each, done))  # type: ignore[misc]
+        errors = [self.reported(lambda done, each=each: self.store.append(self.ledger, each, done))
                   for each in self.entries]  # fmt: skip
         assert errors == [None] * len(errors)
 

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from doubles import raising
 from waiting import eventually
 
 from geminga.ledger.worker import Worker
@@ -24,8 +25,7 @@ def test_jobs_run_in_order_and_finish_on_the_owners_thread():
 
     for number in range(3):
         worker.submit(
-            lambda number=number: job(number),  # type: ignore[misc]
-            lambda error, number=number: seen.append((number, type(error))),  # type: ignore[misc]
+            lambda number=number: job(number), lambda error, number=number: seen.append((number, type(error)))
         )
     worker.stop()
     assert ready.is_set()
@@ -88,12 +88,8 @@ def test_the_next_job_runs_after_any_exception():
     signalled = threading.Event()
     worker = Worker(finished, signalled.set)
     reported: list[Exception | None] = []
-
-    def panic() -> None:
-        raise Panic("out of bounds")
-
     worker.start()
-    worker.submit(panic, reported.append)
+    worker.submit(raising(Panic("out of bounds")), reported.append)
     worker.submit(lambda: None, reported.append)
     assert worker.stop(10)
     while finished:

@@ -74,9 +74,6 @@ def arrived(running: Mirror, messages: int) -> None:
     eventually(lambda: running.status().messages >= messages)
 
 
-# --- echoes -----------------------------------------------------------------------------------------------
-
-
 def test_acknowledgements_in_one_cluster_are_mirrored_to_the_other(sides):
     one, other = sides
     subscribe(one)
@@ -145,9 +142,6 @@ def test_ack_holes_that_close_while_mirrors_run_are_mirrored(sides):
             assert waiting(one) == list(left_over)
 
 
-# --- rewinds ----------------------------------------------------------------------------------------------
-
-
 def rewind(broker: Any, place: Any = geminga.MessageId.earliest) -> None:
     with geminga.Admin(broker.admin_url) as admin:
         admin.subscriptions.reset_to_id("t", "s", place)
@@ -156,7 +150,6 @@ def rewind(broker: Any, place: Any = geminga.MessageId.earliest) -> None:
 def seen(running: Mirror) -> int:
     """Return the entry of the source's mark-delete position when the mirror last sent it."""
     run = running._run
-    assert run is not None
     (part,) = run._parts.values()
     one = part.cursors.followed.get("s")
     return -1 if one is None or one.state is None else one.state.marked.entry

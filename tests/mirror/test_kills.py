@@ -42,7 +42,6 @@ class Process:
         )
 
     def kill(self) -> None:
-        assert self.process is not None
         self.process.kill()
         self.process.wait()
 

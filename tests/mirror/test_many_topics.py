@@ -43,10 +43,7 @@ def test_two_thousand_topics_both_ways(tmp_path):
             for number in range(0, TOPICS, 100):
                 client.subscribe(name(number), "s").close()
         publish(one, range(TOPICS), b"one")
-        with (
-            MirrorProcess(one, other, "t-.*") as forth,
-            MirrorProcess(other, one, "t-.*") as back,
-        ):
+        with MirrorProcess(one, other, "t-.*") as forth, MirrorProcess(other, one, "t-.*") as back:
             eventually(lambda: has_topics(there, TOPICS), 600)
             eventually(lambda: min(entries(there, range(TOPICS))) >= 1, 600)
             # New ones on either side while both run, and messages of the other side in some that are quiet.

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,16 @@ class Two:
         self.source_admin, self.target_admin = admins
 
 
+def two_clusters(source: geminga.EmbeddedBroker, target: geminga.EmbeddedBroker) -> Iterator[Two]:
+    with geminga.Admin(source.admin_url) as here, geminga.Admin(target.admin_url) as there:
+        yield Two((source, target), (source.client(), target.client()), (here, there))
+
+
 @pytest.fixture
 def two():
     settings = {"batch_index_ack": True}
-    with (
-        geminga.embedded(**settings) as source,
-        geminga.embedded(**settings) as target,
-        geminga.Admin(source.admin_url) as here,
-        geminga.Admin(target.admin_url) as there,
-    ):
-        yield Two((source, target), (source.client(), target.client()), (here, there))
+    with geminga.embedded(**settings) as source, geminga.embedded(**settings) as target:
+        yield from two_clusters(source, target)
 
 
 def fill(
@@ -60,9 +61,7 @@ def fill(
     producer.close()
 
 
-# --- messages -----------------------------------------------------------------------------------------
-
-
+# --- messages ---
 def test_entries_of_every_compression_are_copied(two):
     ways = [(one, batch) for one in geminga.CompressionType for batch in (0, 7)]
     for compression, batch in ways:
@@ -145,9 +144,7 @@ def test_topics_of_several_namespaces(two):
     assert there.topics.list("us/shop") == ["persistent://us/shop/orders"]
 
 
-# --- schemas -------------------------------------------------------------------------------------------
-
-
+# --- schemas ---
 def _record(*names: str) -> Any:
     from geminga.schema import Integer, Record
 
@@ -217,9 +214,7 @@ def test_schemas_of_a_recreated_topic_are_copied_again(two):
     assert ['"b"' in str(data) for data in there] == [False, True]
 
 
-# --- subscriptions ---------------------------------------------------------------------------------------
-
-
+# --- subscriptions ---
 def test_subscriptions_keep_their_positions(two):
     shared = geminga.ConsumerType.Shared
     made = {
@@ -318,9 +313,7 @@ def test_acknowledgements_in_the_target_are_kept(two):
     assert left(two.brokers[1], "t", "s") == [b"7", b"8", b"9"]
 
 
-# --- going on ----------------------------------------------------------------------------------------------
-
-
+# --- going on ---
 def test_messages_of_target_producers_stay_in_the_backlog(two):
     """Source positions say nothing about entries that never existed."""
     consumer = two.source.subscribe("t", "s")
@@ -341,8 +334,7 @@ def test_messages_of_target_producers_stay_in_the_backlog(two):
 def test_the_next_mirror_continues_at_the_last_position(two):
     for part in range(4):
         fill(two.source, "t", 25, start=25 * part, batch=part)
-        status = mirrored(*two.brokers)
-        assert status.messages == 25
+        assert mirrored(*two.brokers).messages == 25
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
@@ -417,29 +409,18 @@ def test_one_cluster_by_two_addresses(two):
     assert two.source_admin.topics.properties("t") == {}
 
 
-# --- both ways ----------------------------------------------------------------------------------------------
-
-
-def test_a_topic_goes_and_comes_back(two):
+# --- both ways ---
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_recreated_topic_is_recognised(two, at_once):
+    """Also if the consumer of the mirror finds it under the same name, on the same connection."""
     fill(two.source, "t", 3)
-    with mirror(*two.brokers) as running:
+    with mirror(*two.brokers, **{"discovery_seconds": 3600} if at_once else {}) as running:
         assert running.wait_until_caught_up(60)
         two.source_admin.topics.delete("t", force=True)
-        eventually(lambda: not running.status().partitions)
-        assert len(stored(two.target, "t")) == 3
+        if not at_once:
+            eventually(lambda: not running.status().partitions)
         fill(two.source, "t", 3)
         # It is another topic than the mirrored one: the user has to decide.
-        eventually(lambda: running.status().failed)
-        assert "this is another source" in running.status().failed[0]
-
-
-def test_a_topic_recreated_at_once_is_recognised(two):
-    """The consumer of the mirror finds it under the same name, on the same connection."""
-    fill(two.source, "t", 3)
-    with mirror(*two.brokers, discovery_seconds=3600) as running:
-        assert running.wait_until_caught_up(60)
-        two.source_admin.topics.delete("t", force=True)
-        fill(two.source, "t", 3)
         eventually(lambda: running.status().failed)
         assert "this is another source" in running.status().failed[0]
         assert len(stored(two.target, "t")) == 3
@@ -486,9 +467,7 @@ def test_a_second_mirror_of_the_same_name_waits(two):
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-# --- what is in the way -----------------------------------------------------------------------------------
-
-
+# --- what is in the way ---
 def test_a_partitioned_topic_is_not_copied_to_one_without_partitions(two):
     two.source_admin.topics.create("t", partitions=2)
     two.target_admin.topics.create("t")
@@ -656,13 +635,8 @@ def test_messages_that_the_source_skips_are_counted_as_missed(two, monkeypatch, 
 @pytest.fixture
 def small_ledgers():
     """A source with ledgers of ten entries."""
-    with (
-        geminga.embedded(ledger_entries_max=10) as source,
-        geminga.embedded() as target,
-        geminga.Admin(source.admin_url) as here,
-        geminga.Admin(target.admin_url) as there,
-    ):
-        yield Two((source, target), (source.client(), target.client()), (here, there))
+    with geminga.embedded(ledger_entries_max=10) as source, geminga.embedded() as target:
+        yield from two_clusters(source, target)
 
 
 @pytest.mark.parametrize(("skipped", "more"), [(36, 5), (36, 0), (40, 7)])

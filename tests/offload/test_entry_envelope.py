@@ -5,6 +5,7 @@ import struct
 
 import pyarrow as pa
 import pytest
+from entries import batch_entry, in_batch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -117,18 +118,9 @@ def test_split_entries_are_joined_byte_for_byte(found, piece):
 
 
 def batch(count: int = 50, codec: int = NONE) -> bytes:
-    payload = b""
-    for index in range(count):
-        value = b'{"flight": "UA%d", "delay": %d}' % (index % 7, index)
-        head = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=index).SerializeToString()
-        payload += struct.pack(">I", len(head)) + head + value
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1_700_000_000_000, num_messages_in_batch=count
-    )
-    if codec:
-        metadata.compression, metadata.uncompressed_size = codec, len(payload)
-        payload = compress(codec, payload)
-    return build_entry(metadata.SerializeToString(), payload)
+    values = [b'{"flight": "UA%d", "delay": %d}' % (index % 7, index) for index in range(count)]
+    messages = [in_batch(value, sequence_id=index) for index, value in enumerate(values)]
+    return batch_entry(messages, codec, publish_time=1_700_000_000_000)
 
 
 def said_twice() -> list[tuple[str, bytes]]:

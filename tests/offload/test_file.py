@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from entries import single_entry
 from pyarrow import parquet
 
 from geminga.offload import entry_envelope
@@ -79,8 +80,7 @@ def test_columns_equal_those_decoded_from_entries(entries):
 
 
 def odd(**fields: Any) -> bytes:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, **fields)
-    return build_entry(metadata.SerializeToString(), b"value")
+    return single_entry(b"value", sequence_id=1, **fields)
 
 
 ENCRYPTED = odd(encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")])
@@ -127,10 +127,8 @@ def test_a_footer_may_have_unknown_or_missing_fields():
 
 
 def zeros(size: int) -> bytes:
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=1, publish_time=1, compression=ZSTD, uncompressed_size=size
-    )
-    return build_entry(metadata.SerializeToString(), compress(ZSTD, bytes(size)))
+    payload = compress(ZSTD, bytes(size))
+    return single_entry(payload, sequence_id=1, compression=ZSTD, uncompressed_size=size)
 
 
 def test_a_group_is_bounded_by_its_memory(monkeypatch):

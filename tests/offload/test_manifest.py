@@ -107,11 +107,11 @@ def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again():
     def and_replaced(path: str) -> bytes | None:
         found = read(path)
         if path == HEAD:
-            place.read = read  # type: ignore[method-assign]
+            place.read = read
             writer.save(TOPIC, [ledger(number) for number in range(3, 70)])
         return found
 
-    place.read = and_replaced  # type: ignore[method-assign]
+    place.read = and_replaced
     assert loaded(place) == list(range(3, 70))
 
 

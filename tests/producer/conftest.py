@@ -133,14 +133,15 @@ def topic():
 
 @pytest.fixture
 def connect():
-    """``connect(partition)``: as if the broker had created it."""
+    """``connect(*partitions)``: as if the broker had created their producers."""
 
-    def created(partition: PartitionProducer, last_sequence_id: int = -1) -> None:
-        if partition.state.value == "not started":
-            partition.start()
-        success = pb.CommandProducerSuccess(
-            request_id=1, producer_name="p", last_sequence_id=last_sequence_id, schema_version=b""
-        )
-        partition.created(success, 5 * 1024 * 1024, 0.0)
+    def created(*partitions: PartitionProducer, last_sequence_id: int = -1) -> None:
+        for partition in partitions:
+            if partition.state.value == "not started":
+                partition.start()
+            success = pb.CommandProducerSuccess(
+                request_id=1, producer_name="p", last_sequence_id=last_sequence_id, schema_version=b""
+            )
+            partition.created(success, 5 * 1024 * 1024, 0.0)
 
     return created

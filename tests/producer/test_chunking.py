@@ -84,8 +84,7 @@ def test_when_one_chunk_fails_the_message_fails_once_and_the_next_is_sent(bench)
     chunks = len(b.written()) - 1
     b.receipt(0)
     assert b.partition.send_error(NotAllowedError.code, 0, "too many", 0.0) is SendErrorVerdict.NOTHING
-    outcomes = [(t, type(o.error)) for o in b.settled() for t in o.tokens]
-    assert outcomes == [("first", NotAllowedError)]
+    assert [(t, type(o.error)) for o in b.settled() for t in o.tokens] == [("first", NotAllowedError)]
     for _ in range(chunks - 1):
         b.receipt(0)  # receipts of chunks in flight no longer matter
     b.receipt(1)

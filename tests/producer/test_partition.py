@@ -9,9 +9,8 @@ from geminga.producer.settings import ProducerAccessMode, SchemaInfo
 from geminga.producer.states import ProducerState
 from geminga.wire.batch import decode_batch
 
-# --- creation ---------------------------------------------------------------------------------------
 
-
+# --- creation ---
 def test_the_first_command_and_the_one_after_a_reconnect(bench):
     b = bench(properties={"a": "b"}, initial_subscription_name="s")
     b.partition.start()
@@ -194,9 +193,7 @@ def test_the_hold_policy_keeps_messages_the_exception_policy_fails_them(bench):
     assert len(b.written()) == 1
 
 
-# --- reconnects -------------------------------------------------------------------------------------
-
-
+# --- reconnects ---
 def test_everything_unreceipted_is_written_again_in_order_with_the_same_bytes(bench):
     b = bench(batching_max_messages=2).connect()
     for number in range(6):
@@ -240,9 +237,7 @@ def test_output_comes_in_portions_and_stops_at_what_another_thread_encodes(bench
     assert sum(sizes) == 20
 
 
-# --- errors of sends --------------------------------------------------------------------------------
-
-
+# --- errors of sends ---
 def in_flight(bench, count=3, **settings):
     b = bench(batching_enabled=False, **settings).connect()
     for number in range(count):
@@ -291,9 +286,7 @@ def test_an_error_from_before_a_reconnect_is_ignored(bench):
     assert b.partition.state is ProducerState.RECONNECTING
 
 
-# --- time -------------------------------------------------------------------------------------------
-
-
+# --- time ---
 def test_the_send_timeout_of_the_head_fails_everything(bench):
     b = bench(send_timeout_seconds=5, batching_max_messages=2).connect()
     b.add(b"0")
@@ -335,9 +328,7 @@ def test_messages_of_a_producer_with_an_expired_token_end_with_that_error(bench)
     assert "the token has expired" in str(failed.error)
 
 
-# --- ready-made operations --------------------------------------------------------------------------
-
-
+# --- ready-made operations ---
 def ready_made(count=10, first=0):
     from geminga.producer.operation import SendOperation
 
@@ -379,9 +370,7 @@ def test_ready_made_batches_count_in_bytes(bench):
     b.partition.submit(ready_made(first=10), 0.0)
 
 
-# --- blocked and closed -----------------------------------------------------------------------------
-
-
+# --- blocked and closed ---
 def test_why_a_partition_is_blocked(bench):
     b = bench(max_pending_messages=2, blocked_after_seconds=1.0)
     assert b.partition.blocked(0.0) is None  # choosing it starts it

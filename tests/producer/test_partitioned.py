@@ -63,8 +63,7 @@ def test_messages_without_metadata_do_not_join_a_batch_with_its_own(topic, conne
 
 def test_messages_without_keys_are_routed_after_one_with_a_key(topic, connect):
     producer = topic(2, start=0.0)
-    for partition in producer.partitions:
-        connect(partition)
+    connect(*producer.partitions)
     producer.add(b"x", None, OutgoingMessage(b"x", partition_key="k"), 0.0)
     assert not joins(producer, b"y")
 
@@ -75,8 +74,7 @@ def test_a_batch_that_the_round_robin_leaves_is_sent_before_its_delay(topic, con
         3, batching_max_allowed_size_in_bytes=100, batching_max_publish_delay_seconds=0.01,
         batching_partition_switch_frequency=1,
     )  # fmt: skip
-    for partition in producer.partitions:
-        connect(partition)
+    connect(*producer.partitions)
     producer.add(bytes(60), None, None, 0.0)
     first = next(partition for partition in producer.partitions if partition.batch is not None)
     producer.add(bytes(60), None, None, 0.008)
@@ -88,8 +86,7 @@ def test_a_batch_that_the_round_robin_leaves_is_sent_before_its_delay(topic, con
 
 def test_a_custom_router_leaves_batches_open(topic, connect):
     producer = topic(2)
-    for partition in producer.partitions:
-        connect(partition)
+    connect(*producer.partitions)
     for number in range(6):
         producer.add(b"x", None, None, 0.0, partition=producer.partitions[number % 2])
     assert [len(partition.batch) for partition in producer.partitions] == [3, 3]
@@ -110,8 +107,7 @@ def test_an_urgent_message_sets_attention_and_its_batch_is_sent(topic, connect):
 
 def test_a_message_with_a_key_joins_the_open_batch_of_its_partition(topic, connect):
     producer = topic(3, batching_max_messages=4)
-    for partition in producer.partitions:
-        connect(partition)
+    connect(*producer.partitions)
     messages = [simple_message(b"x", "k", (("a", "b"),))] * 4
     home = producer.choose(messages[0], 0.0)
     arguments = [b"x"] * 4, [1, 2, 3, 4], messages, 0, 0.0, home
@@ -128,9 +124,7 @@ def test_a_batch_of_explicit_ids_is_not_joined(topic, connect):
     assert not producer.add_many([b"x"], [1], [simple_message(b"x", None, (("a", "b"),))], 0, 0.0)
 
 
-# --- permits never leak -----------------------------------------------------------------------------
-
-
+# --- permits never leak ---
 class Permits(RuleBasedStateMachine):
     """Any order of sends, receipts, errors, reconnects and closes keeps the counts exact."""
 

@@ -9,8 +9,7 @@ NEVER = float("inf")
 
 def test_take_due_returns_only_partitions_that_are_due(topic, connect):
     producer = topic(1000, batching_max_publish_delay_seconds=0.01)
-    for partition in producer.partitions:
-        connect(partition)
+    connect(*producer.partitions)
     for step, index in enumerate((700, 3, 999)):
         producer.add(b"x", None, None, step / 1000, partition=producer.partitions[index])
     assert producer.next_deadline() == pytest.approx(0.010)
@@ -20,8 +19,7 @@ def test_take_due_returns_only_partitions_that_are_due(topic, connect):
 
 def test_batches_that_closed_early_are_forgotten(topic, connect):
     producer = topic(2, batching_max_messages=2, send_timeout_seconds=0)
-    for partition in producer.partitions:
-        connect(partition)
+    connect(*producer.partitions)
     first, second = producer.partitions
     producer.add(b"x", None, None, 0.0, partition=first)
     producer.add(b"x", None, None, 0.005, partition=second)

@@ -12,11 +12,7 @@ from geminga.producer.batching import MARK_FACTOR, BatchTiming
 from geminga.producer.message import simple_message
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.pending_limits import UNLIMITED, ByteBudget
-from geminga.producer.self_tuning import (
-    JOINS_MEMORY,
-    PartitionTuning,
-    SelfTuning,
-)
+from geminga.producer.self_tuning import JOINS_MEMORY, PartitionTuning, SelfTuning
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.wire.frames import FrameDecoder, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -144,9 +140,7 @@ def test_a_batch_never_gets_more_messages_than_permits(permits, count, seconds, 
         assert tuning.messages_max >= permits // 2
 
 
-# --- through the core ------------------------------------------------------------------------------
-
-
+# --- through the core ---
 class World:
     """A producer that tunes itself; receipts come ``round_trip`` after each entry."""
 

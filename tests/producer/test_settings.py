@@ -1,10 +1,7 @@
 import pytest
 
 from geminga.errors import InvalidConfiguration
-from geminga.producer.settings import (
-    PartitionsRoutingMode,
-    ProducerSettings,
-)
+from geminga.producer.settings import PartitionsRoutingMode, ProducerSettings
 
 
 @pytest.mark.parametrize(

@@ -306,8 +306,7 @@ class World:
     def faults(self) -> bool:
         return self.clock.now < self.faults_until
 
-    # --- the shell's part -------------------------------------------------------------------------
-
+    # --- the shell's part ---
     def start(self) -> None:
         if not self._lazy:
             for partition in self.producer.partitions:
@@ -398,8 +397,7 @@ class World:
                     place = (operation.ledger_id, operation.entry_id, position)
                 self.outcomes[payload].append((operation.error, place))
 
-    # --- the application's part -------------------------------------------------------------------
-
+    # --- the application's part ---
     def payload(self, size: int | None = None) -> bytes:
         number = next(self._numbers)
         size = self.random.choice([10, 50, 50, 300]) if size is None else size
@@ -503,8 +501,7 @@ class World:
         else:
             connection.stalled_until = self.clock.now + self.random.uniform(0.1, 1.0)
 
-    # --- one run ----------------------------------------------------------------------------------
-
+    # --- one run ---
     def play(self) -> None:
         self.start()
         until = self.faults_until + 1.0

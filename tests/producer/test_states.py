@@ -1,8 +1,6 @@
 from pathlib import Path
 
-from geminga.producer.states import (
-    diagram,
-)
+from geminga.producer.states import diagram
 
 
 def test_the_page_shows_the_table():

@@ -76,8 +76,7 @@ class World:
     def stuck_partition(self) -> PartitionProducer:
         return self.producer.partitions[STUCK]
 
-    # --- the brokers ------------------------------------------------------------------------------
-
+    # --- the brokers ---
     def write(self, partition: PartitionProducer) -> None:
         """Frames arrive at once; their receipts come later, or not."""
         data = b"".join(bytes(piece) for piece in partition.take_output(self.now, 1_700_000_000_000))
@@ -98,8 +97,7 @@ class World:
             self.run()
         self.now = until
 
-    # --- the shell --------------------------------------------------------------------------------
-
+    # --- the shell ---
     def run(self) -> None:
         ready_set = self.producer.ready_set
         self.producer.tick(self.now)
@@ -131,8 +129,7 @@ class World:
         self.handed_over += 1
         return True
 
-    # --- time -------------------------------------------------------------------------------------
-
+    # --- time ---
     def play(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK_SECONDS)):
             for _ in range(self.per_tick):

@@ -227,8 +227,7 @@ def test_a_run_is_bounded(topic, connect):
 
 def test_messages_beyond_the_permits_are_not_accepted(topic, connect):
     producer = topic(3, batching_enabled=False, max_pending_messages=4)
-    for partition in producer.partitions:
-        connect(partition)
+    connect(*producer.partitions)
     payloads = [b"%d" % n for n in range(20)]
     assert all_of(producer, payloads) == 12
     taken = [run.payloads for partition in producer.partitions for run in partition.pending]

@@ -165,8 +165,7 @@ def encryption(place: Place) -> Any:
 
 def keys_of(context: Any) -> Any:
     """A context's ``keys`` is no dict's: it gives the keys that the message was encrypted for."""
-    found = context.keys
-    return found()
+    return context.keys()
 
 
 def partitions(place: Place) -> Any:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from received import Received
 
 from geminga import errors, schema
 from geminga.errors import OperationNotSupported
@@ -60,20 +61,9 @@ def test_a_schema_made_from_a_definition_uses_dicts():
         schema.AvroSchema(None)
 
 
-class Written:
+def of_version(data, version="\x00" * 7 + "\x01"):
     """A message of another schema version."""
-
-    def __init__(self, data, version="\x00" * 7 + "\x01"):
-        self._data, self._version = data, version
-
-    def data(self):
-        return self._data
-
-    def topic_name(self):
-        return "t"
-
-    def schema_version(self):
-        return self._version
+    return Received(data, version=version)
 
 
 def test_a_message_is_read_with_its_writers_schema():
@@ -85,7 +75,7 @@ def test_a_message_is_read_with_its_writers_schema():
         x = schema.Integer()
 
     old, new = schema.AvroSchema(Old), schema.AvroSchema(New)
-    message = Written(old.encode(Old(x=7)))
+    message = of_version(old.encode(Old(x=7)))
     asked = []
 
     class Client:
@@ -119,14 +109,14 @@ def test_a_message_is_not_read_with_a_guessed_schema():
     codec = schema.AvroSchema(Inner)
     payload = codec.encode(Inner(x=3))
     codec.attach_client(Topic(codec.schema_info(), schema.StringSchema().schema_info()))
-    assert codec.decode_message(Written(payload, version(0))) == Inner(x=3)
+    assert codec.decode_message(of_version(payload, version(0))) == Inner(x=3)
     with pytest.raises(errors.IncompatibleSchema, match="t has no schema version 2"):
-        codec.decode_message(Written(payload, version(2)))
+        codec.decode_message(of_version(payload, version(2)))
     with pytest.raises(errors.IncompatibleSchema, match="type 1"):
-        codec.decode_message(Written(payload, version(1)))
+        codec.decode_message(of_version(payload, version(1)))
     # A message without a version, or read without a client, was written with this very schema.
-    assert codec.decode_message(Written(payload, "")) == Inner(x=3)
-    assert schema.AvroSchema(Inner).decode_message(Written(payload)) == Inner(x=3)
+    assert codec.decode_message(of_version(payload, "")) == Inner(x=3)
+    assert schema.AvroSchema(Inner).decode_message(of_version(payload)) == Inner(x=3)
 
 
 def test_attaching_another_client_clears_the_cached_versions():
@@ -135,9 +125,9 @@ def test_attaching_another_client_clears_the_cached_versions():
 
     codec, wide = schema.AvroSchema(Wide), schema.AvroSchema(Inner)
     codec.attach_client(Topic(codec.schema_info()))
-    assert codec.decode_message(Written(codec.encode(Wide(x=1 << 40)), version(0))).x == 1 << 40
+    assert codec.decode_message(of_version(codec.encode(Wide(x=1 << 40)), version(0))).x == 1 << 40
     codec.attach_client(Topic(wide.schema_info()))
-    assert codec.decode_message(Written(wide.encode(Inner(x=5)), version(0))).x == 5
+    assert codec.decode_message(of_version(wide.encode(Inner(x=5)), version(0))).x == 5
 
 
 def test_readers_are_kept_up_to_a_limit(monkeypatch):
@@ -145,7 +135,7 @@ def test_readers_are_kept_up_to_a_limit(monkeypatch):
     codec = schema.AvroSchema(Inner)
     codec.attach_client(Topic(*[codec.schema_info()] * 10))
     for number in range(10):
-        assert codec.decode_message(Written(codec.encode(Inner(x=number)), version(number))).x == number
+        assert codec.decode_message(of_version(codec.encode(Inner(x=number)), version(number))).x == number
     assert len(codec._readers) == 3
 
 
@@ -167,7 +157,7 @@ def test_an_incompatible_writer_schema_is_an_error(written, read):
     reader.attach_client(Topic(writer.schema_info()))
     value = {"x": {}} if written and isinstance(written[0][1], dict) else {"x": 1}
     with pytest.raises(errors.IncompatibleSchema):
-        reader.decode_message(Written(writer.encode(value), version(0)))
+        reader.decode_message(of_version(writer.encode(value), version(0)))
 
 
 def test_names_of_writer_and_reader_may_differ():
@@ -182,7 +172,7 @@ def test_names_of_writer_and_reader_may_differ():
     writer, reader = schema.AvroSchema(None, node), schema.AvroSchema(None, other)
     reader.attach_client(Topic(writer.schema_info()))
     value = {"v": 1, "next": {"v": 2, "next": None}}
-    assert reader.decode_message(Written(writer.encode(value), version(0))) == value
+    assert reader.decode_message(of_version(writer.encode(value), version(0))) == value
 
 
 def test_damaged_payloads_and_definitions_are_refused():
@@ -199,7 +189,7 @@ def test_damaged_payloads_and_definitions_are_refused():
     broken = schema.SchemaInfo(type=4, name="", data=b"{")
     codec.attach_client(Topic(broken))
     with pytest.raises(errors.IncompatibleSchema, match="cannot be used"):
-        codec.decode_message(Written(payload, version(0)))
+        codec.decode_message(of_version(payload, version(0)))
 
 
 def test_payloads_equal_those_of_java():
@@ -238,7 +228,7 @@ def test_a_record_class_reads_javas_payloads():
         if vector["type"] == 4:
             written = schema.SchemaInfo(type=4, name="", data=bytes.fromhex(vector["data"]))
             codec.attach_client(Topic(written))
-            picked = codec.decode_message(Written(bytes.fromhex(vector["payload"]), version(0)))
+            picked = codec.decode_message(of_version(bytes.fromhex(vector["payload"]), version(0)))
             assert (picked.text, picked.number, picked.inner.x) == ("grüß", 7, 3)
             assert picked.color is Color.BLUE
 

@@ -2,9 +2,11 @@
 
 import datetime as dt
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
+import received
 
 from geminga import schema
 from geminga.errors import CorruptPayload, IncompatibleSchema
@@ -47,24 +49,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-class Received:
-    def __init__(self, data, version="\x00" * 8, null=False):
-        self._data, self._version, self._null = data, version, null
-
-    def data(self):
-        return self._data
-
-    def topic_name(self):
-        return "t"
-
-    def schema_version(self):
-        return self._version
-
-    def has_null_value(self):
-        return self._null
-
-    def has_partition_key(self):
-        return False
+Received = partial(received.Received, version="\x00" * 8)
 
 
 class Topic:

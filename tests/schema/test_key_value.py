@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from received import Received
 
 from geminga import schema
 from geminga.errors import CorruptPayload, IncompatibleSchema, InvalidConfiguration, InvalidMessage
@@ -66,32 +67,6 @@ def test_javas_definitions_are_split_into_key_and_value():
         key, value = parts_of(info)
         assert (key.type, value.type, encoding_of(info)) == (2, 4, encoding)
         assert json.loads(key.data)["name"] == json.loads(value.data)["name"] == "Inner"
-
-
-class Received:
-    def __init__(self, data=b"", key=None, base64=True, null=False, version=""):
-        self._data, self._key, self._base64, self._null, self._version = data, key, base64, null, version
-
-    def data(self):
-        return self._data
-
-    def has_null_value(self):
-        return self._null
-
-    def has_partition_key(self):
-        return self._key is not None
-
-    def partition_key(self):
-        return self._key
-
-    def partition_key_is_base64(self):
-        return self._base64
-
-    def topic_name(self):
-        return "t"
-
-    def schema_version(self):
-        return self._version
 
 
 def test_separated_keys_are_partition_keys():

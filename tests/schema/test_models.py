@@ -375,7 +375,7 @@ def test_other_classes_and_values_are_refused():
         with pytest.raises(TypeError, match="cannot be a schema"):
             model_of(wrong, Form.JSON)
         with pytest.raises(TypeError, match="cannot be a schema"):
-            schema.AvroSchema(wrong)  # type: ignore[arg-type]
+            schema.AvroSchema(wrong)
 
 
 plain_flights = st.builds(

@@ -78,7 +78,7 @@ class Faults:
                 side.hold()
             self._held += held
             if self.numbers.random() < 0.7:
-                self._after(90, lambda: [side.release() for side in held])  # type: ignore[func-returns-value]
+                self._after(90, lambda: [side.release() for side in held])
 
     def unread(self) -> None:
         """Let the client's end of a connection read nothing for a while."""

@@ -124,8 +124,7 @@ def test_the_runs_reach_what_they_are_meant_to_reach():
 
 def test_every_mutant_names_a_text_of_the_sources():
     for mutant in MUTANTS:
-        text = (ROOT / "src" / "geminga" / mutant.file).read_text()
-        assert text.count(mutant.old) == 1, mutant.name
+        assert (ROOT / "src" / "geminga" / mutant.file).read_text().count(mutant.old) == 1, mutant.name
         assert mutant.only in WORKLOADS
 
 
@@ -137,7 +136,7 @@ def history_of(*lines: str) -> History:
         at, kind, who, content, *rest = line.split()
         moment = float(at)
         position = tuple(map(int, rest[0].split(":"))) if rest else None
-        history.add(kind, who, "" if content == "-" else content, position)  # type: ignore[arg-type]
+        history.add(kind, who, "" if content == "-" else content, position)
     return history
 
 

@@ -40,3 +40,9 @@ def older_release(monkeypatch):
 def pulsar_broker(pulsar_module_broker):
     """The module's: Spark keeps connections for longer than a test."""
     return pulsar_module_broker
+
+
+@pytest.fixture
+def client(broker):
+    with broker.client() as found:
+        yield found

@@ -35,7 +35,6 @@ class Query:
             self.reader.stop()
         source = PulsarDataSource({name.lower(): str(value) for name, value in self.options.items()})
         reader = source.streamReader(SCHEMA)
-        assert isinstance(reader, PulsarStreamReader)
         self.reader = reader
         return reader
 
@@ -69,13 +68,19 @@ class Query:
     @property
     def lag(self) -> dict[str, Any]:
         reported = self.reader.reportLatestOffset()
-        assert reported is not None
         return dict(reported["lag"][self.topic])
 
     @property
     def backlog(self) -> int:
         (only,) = self.stats().values()
         return int(only["msgBacklog"])
+
+
+class OlderQuery(Query):
+    """A query whose latest offset is requested before its start; Spark does so unless it restarts one."""
+
+    def latest(self) -> dict[str, Any]:
+        return self.reader.latestOffset()
 
 
 def publish(client: Client, topic: str, first: int, count: int, batch: int = 1) -> None:

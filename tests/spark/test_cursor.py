@@ -236,21 +236,11 @@ def test_a_new_query_moves_the_cursor_back_to_its_start(caplog):
     assert not [record for record in caplog.records if record.name.startswith("geminga.spark")]
 
 
-# --- with a broker -------------------------------------------------------------------------------
-
-
+# --- with a broker ---
 @pytest.fixture(scope="module")
 def broker():
-    with embedded(ledger_entries_max=10) as running:
-        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
-        admin(running.admin_url, "POST", "namespaces/public/default/retention", nothing)
+    with embedded(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0) as running:
         yield running
-
-
-@pytest.fixture
-def client(broker):
-    with broker.client() as found:
-        yield found
 
 
 def begin(query: Query, client: Client) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from waiting import eventually, moment_between
 
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 
 if TYPE_CHECKING:
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from geminga import Client
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def broker():
-    with embedded() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +49,7 @@ class Topics:
             producer.send_table(pa.table(columns))
 
     def subscriptions(self) -> list[str]:
-        found: list[str] = admin(
-            self.broker.admin_url, "GET", self.name.replace("://", "/") + "/subscriptions"
-        )
-        return found
+        return admin(self.broker.admin_url, "GET", self.name.replace("://", "/") + "/subscriptions")
 
 
 @pytest.fixture
@@ -82,9 +73,7 @@ def values(frame: DataFrame) -> list[bytes]:
     return [bytes(row.value) for row in frame.select("value").collect()]
 
 
-# --- batch ---------------------------------------------------------------------------------------
-
-
+# --- batch ---
 def test_a_batch_query_reads_all_columns(spark, topics):
     with topics.client.create_producer(topics.name) as producer:
         producer.send(b"v", properties={"a": "b"}, partition_key="k", event_timestamp=1_600_000_000_123)
@@ -203,9 +192,7 @@ def test_an_unknown_topic_is_named(spark, topics):
         writer.option("topic", topics.name).mode("append").save()
 
 
-# --- streams -------------------------------------------------------------------------------------
-
-
+# --- streams ---
 class Sink:
     """A streaming query into memory that can be stopped and started again from its checkpoint."""
 
@@ -313,9 +300,7 @@ def _wait_for(condition: Callable[[], bool], query: StreamingQuery | None = None
     eventually(is_so)
 
 
-# --- streaming sinks -----------------------------------------------------------------------------
-
-
+# --- streaming sinks ---
 def test_streams_are_written_exactly_once(spark, topics, tmp_path):
     out, folder = f"{topics.name}-out", tmp_path / "c"
     options = {"service.url": topics.broker.service_url, "startingOffsets": "earliest"}

@@ -35,12 +35,6 @@ def broker():
 
 
 @pytest.fixture
-def client(broker):
-    with Client(broker.service_url) as made:
-        yield made
-
-
-@pytest.fixture
 def topic(request):
     return request.node.name.replace("[", "-").replace("]", "")
 
@@ -64,9 +58,7 @@ def publish(client: Client, topic: str, rounds: int = 20, size: int = 3) -> None
 def reader(broker: EmbeddedBroker, topic: str, **options: Any) -> PulsarReader:
     given = {"service.url": broker.service_url, "topic": topic, "valueSchema": "TOPIC", **options}
     source = PulsarDataSource({name.lower(): str(value) for name, value in given.items()})
-    found = source.reader(source.schema())
-    assert isinstance(found, PulsarReader)
-    return found
+    return source.reader(source.schema())
 
 
 def ids(found: PulsarReader, parts: Any) -> list[int]:
@@ -105,7 +97,7 @@ def test_dead_letters_are_stored_with_their_position(broker, client, topic, tmp_
 def test_permissive_mode_also_delivers_dead_letters(broker, client, topic, tmp_path):
     publish(client, topic, rounds=3)
     found = reader(broker, topic, mode="PERMISSIVE", deadLetterPath=tmp_path)
-    assert ids(found, found.partitions()).count(None) == 3  # type: ignore[arg-type]
+    assert ids(found, found.partitions()).count(None) == 3
     assert len(letters_in(tmp_path)) == 3
 
 
@@ -196,7 +188,7 @@ def test_a_query_that_stops_early_stores_only_its_dead_letters(broker, client, t
     (part,) = found.partitions()
     batches = found.read(part)
     next(batches)
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert 0 < len(letters_in(tmp_path)) < 20
     ids(found, [part])
     assert [row["value"] for row in letters_in(tmp_path)] == values()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from offloading import offload_all
+from waiting import start_thread
 
 import geminga.spark
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
@@ -133,8 +133,7 @@ def test_a_registered_session_writes_in_a_thread_of_its_own(jobs):
             except Exception as error:
                 errors.append(str(error))
 
-    thread = threading.Thread(target=write)
-    thread.start()
+    thread = start_thread(write)
     thread.join(240)
     assert ["DATA_SOURCE_NOT_FOUND" in each for each in errors] in ([], [True])
     assert jobs.numbers(jobs.topic) == [1] * (2 - len(errors))

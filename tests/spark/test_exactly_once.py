@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from doubles import raising
 from pyspark.sql.types import BinaryType, StringType, StructType
 from withholding import WithholdingProxy
 
@@ -75,7 +76,6 @@ class Sink:
             {"value": pa.array(values, pa.binary()), "__key": pa.array(keys, pa.string())}
         )
         commit = self.writer(**options).write(iter([batch] if len(rows) else []))
-        assert isinstance(commit, StagedCommit)
         return commit
 
     def commit(self, messages: list[Any], epoch: int, **options: str) -> None:
@@ -378,10 +378,7 @@ def test_deduplication_is_turned_on_for_the_topic(plain_sink, partitions):
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["topic", "no topic"])
 def test_without_the_right_to_turn_deduplication_on_nothing_is_published(plain_sink, is_there, monkeypatch):
-    def refuse(self: PolicyAt[Any], place: str, value: Any) -> None:
-        raise AdminAuthorizationError("not an administrator", status=403)
-
-    monkeypatch.setattr(PolicyAt, "set", refuse)
+    monkeypatch.setattr(PolicyAt, "set", raising(AdminAuthorizationError("not an administrator", status=403)))
     sink, options = plain_sink, {"admin.url": plain_sink.broker.admin_url}
     told = r"not an administrator.*'geminga namespaces set-deduplication public/default on'"
     if is_there:

@@ -1,14 +1,7 @@
 import sys
 from types import ModuleType
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThanOrEqual,
-    In,
-    Not,
-)
+from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, GreaterThanOrEqual, In, Not
 from pyspark.sql.types import BinaryType, StructType
 
 from geminga.spark.datasource import FilteringReader, PulsarDataSource
@@ -37,7 +30,7 @@ def test_a_reader_takes_filters_only_where_spark_pushes_them(monkeypatch):
     source = PulsarDataSource({"service.url": "pulsar://h", "topic": "t"})
     schema = StructType().add("value", BinaryType())
     plain = source.reader(schema)
-    assert plain.pushFilters.__func__ is DataSourceReader.pushFilters  # type: ignore[attr-defined]
+    assert plain.pushFilters.__func__ is DataSourceReader.pushFilters
     worker = "pyspark.sql.worker.data_source_pushdown_filters"
     monkeypatch.setitem(sys.modules, worker, ModuleType(worker))
     reader = source.reader(schema)

@@ -21,16 +21,8 @@ from geminga.spark.offsets import Checkpoint, Offset
 
 @pytest.fixture(scope="module")
 def broker():
-    with embedded(ledger_entries_max=10) as running:
-        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
-        admin(running.admin_url, "POST", "namespaces/public/default/retention", nothing)
+    with embedded(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0) as running:
         yield running
-
-
-@pytest.fixture
-def client(broker):
-    with broker.client() as found:
-        yield found
 
 
 def trim(broker: EmbeddedBroker, topic: str) -> None:
@@ -94,8 +86,6 @@ def test_messages_deleted_before_a_partitions_first_turn_are_a_loss(broker, clie
     assert sorted(rows) == sorted([*numbers(1100, 25), *numbers(5, 20)])
 
 
-# --- over lists ----------------------------------------------------------------------------------
-
 A, B = (TOPIC, 0), (TOPIC, 1)
 
 
@@ -103,9 +93,7 @@ def reader(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, **options:
     monkeypatch.setattr(clusters, "connect", lambda _: cluster)
     given = {"service.url": "pulsar://h", "topic": TOPIC, "startingoffsets": "earliest", **options}
     source = PulsarDataSource(given)
-    found = source.streamReader(source.schema())
-    assert isinstance(found, PulsarStreamReader)
-    return found
+    return source.streamReader(source.schema())
 
 
 def test_first_messages_are_requested_once(monkeypatch):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from doubles import raising
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from geminga import Client, ConsumerType, InitialPosition
@@ -62,7 +63,6 @@ def test_frames_register_a_schema_and_are_written(sink, pulsar_client, kind, onc
         given.update(exactlyOnce="true", stagingLocation=str(tmp_path))
     sink.write(FLIGHT, ROWS, **given)
     info = pulsar_client.get_schema_info(sink.topic)
-    assert info is not None
     assert (info.schema_type().name, '"air"' in info.schema()) == (kind, True)
     found = sorted(sink.rows(pulsar_client, 2), key=lambda row: row[0]["tail"])
     assert found == [({"tail": "a", "delay": 5}, "k", 0), ({"tail": "b", "delay": None}, "", 0)]
@@ -111,12 +111,8 @@ def test_staged_rows_keep_the_version_they_were_encoded_with(sink, pulsar_client
     """The driver dies before it has published what it decided, and starts again with another column."""
     given = {"valueSchema": "AVRO", "exactlyOnce": "true", "checkpointLocation": str(tmp_path)}
     old: Any = sink.source(**given).streamWriter(FLIGHT, False)
-
-    def dying(staging: Staging, name: str) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(Staging, "staged", dying)
+        patched.setattr(Staging, "staged", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             old.commit([old.write(iter([pa.record_batch(ROWS)]))], 0)
     wider = StructType([*FLIGHT.fields]).add("gate", "string")

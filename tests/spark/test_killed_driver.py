@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from readers import available
 from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -83,8 +84,7 @@ def last_values(client: Client, topic: str) -> tuple[dict[str, bytes], set[bytes
     last, values = {}, set()
     for partition in client.get_topic_partitions(topic):
         with client.create_reader(partition, MessageId.earliest) as reader:
-            while reader.has_message_available():
-                message = reader.read_next(timeout_millis=30_000)
+            for message in available(reader):
                 last[message.partition_key()] = message.data()
                 values.add(message.data())
     return last, values

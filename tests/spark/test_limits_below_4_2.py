@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driven_query import Query, numbers, publish
+from driven_query import OlderQuery, numbers, publish
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration, OperationNotSupported
@@ -16,12 +16,6 @@ pytestmark = pytest.mark.usefixtures("older_release")
 TOPIC = "persistent://public/default/t"
 
 
-@pytest.fixture
-def client(pulsar_broker):
-    with pulsar_broker.client() as found:
-        yield found
-
-
 def write_log(folder: Path, number: int, *sources: Any, version: str = "v1") -> None:
     """Write an entry of Spark's offset log, with the lines of other sources around."""
     (folder / "offsets").mkdir(exist_ok=True)
@@ -30,15 +24,12 @@ def write_log(folder: Path, number: int, *sources: Any, version: str = "v1") -> 
     (folder / "offsets" / f".{number}.crc").write_text("a checksum")
 
 
-class OlderQuery(Query):
+class LoggedQuery(OlderQuery):
     """A query whose end is requested without its start, and whose checkpoint is a folder."""
 
     def __init__(self, broker: EmbeddedBroker, topic: str, folder: Path, **options: Any) -> None:
         self.folder = folder
         super().__init__(broker, topic, checkpointLocation=folder, startingOffsets="earliest", **options)
-
-    def latest(self) -> dict[str, Any]:
-        return self.reader.latestOffset()
 
     def run(self, end: dict[str, Any]) -> list[bytes]:
         write_log(self.folder, len(self.log), '{"logOffset":3}', end, "-")
@@ -50,7 +41,7 @@ def test_a_restarted_stream_keeps_its_limit_and_reads_each_row_once(
     pulsar_broker, client, pulsar_topic, tmp_path, options
 ):
     publish(client, pulsar_topic, 0, 10)
-    query = OlderQuery(pulsar_broker, pulsar_topic, tmp_path, **options)
+    query = LoggedQuery(pulsar_broker, pulsar_topic, tmp_path, **options)
     assert query.batch() == numbers(0, 3)
     query.restart()  # after a micro-batch that Spark has committed: it asks for the next end at once
     assert query.batch() == numbers(3, 3)
@@ -66,7 +57,7 @@ def test_an_unnamed_durable_subscription_is_continued_after_a_restart(
     pulsar_broker, client, pulsar_topic, tmp_path
 ):
     publish(client, pulsar_topic, 0, 5)
-    query = OlderQuery(pulsar_broker, pulsar_topic, tmp_path, durableSubscription="true")
+    query = LoggedQuery(pulsar_broker, pulsar_topic, tmp_path, durableSubscription="true")
     assert query.batch() == numbers(0, 5)
     (name,) = query.stats()
     query.restart()
@@ -79,7 +70,7 @@ def test_the_checkpoint_of_another_query_is_refused_before_a_row_is_read(
     pulsar_broker, client, pulsar_topic, tmp_path
 ):
     publish(client, pulsar_topic, 0, 10)
-    query = OlderQuery(pulsar_broker, pulsar_topic, tmp_path, maxOffsetsPerTrigger=3)
+    query = LoggedQuery(pulsar_broker, pulsar_topic, tmp_path, maxOffsetsPerTrigger=3)
     query.batch()
     query.options["checkpointLocation"] = tmp_path / "another"
     query.restart()

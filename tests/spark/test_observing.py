@@ -46,8 +46,7 @@ def test_progress_is_exported_for_prometheus():
 
 def scraped(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
-        text: str = answer.read().decode()
-        return text
+        return answer.read().decode()
 
 
 @pytest.mark.spark

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from entries import single_entry
 from offloading import offload_all
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
@@ -28,8 +29,7 @@ from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.ranges import Range
 from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowBatchConverter
-from geminga.wire.metadata import RawEntry, build_entry
-from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:
     pass
@@ -42,8 +42,7 @@ OFFSETS = {3: 10, 5: 14, 6: 17, 9: 30, 11: 32}
 
 
 def entry(ledger: int, number: int) -> bytes:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=number, publish_time=ledger)
-    return build_entry(metadata.SerializeToString(), b"%d:%d" % (ledger, number))
+    return single_entry(b"%d:%d" % (ledger, number), sequence_id=number, publish_time=ledger)
 
 
 ALL = [(ledger, number) for ledger, count in LEDGERS.items() for number in range(count)]
@@ -268,9 +267,7 @@ def test_files_of_another_store_are_not_read(tmp_path, caplog):
 # --- in Spark ---
 
 
-# --- columns as they are in the file ----------------------------------------------------------------------
-
-
+# --- columns as they are in the file ---
 class Columns:
     """A shaper that keeps what it is given, and asks for more of each piece."""
 

@@ -4,15 +4,7 @@ from hypothesis import strategies as st
 
 from geminga.errors import InvalidConfiguration, InvalidTopicName
 from geminga.ids import MessageId
-from geminga.spark.offsets import (
-    EARLIEST,
-    LATEST,
-    WHOLE_ENTRY,
-    Offset,
-    from_json,
-    partition_topic,
-    to_json,
-)
+from geminga.spark.offsets import EARLIEST, LATEST, WHOLE_ENTRY, Offset, from_json, partition_topic, to_json
 
 TOPIC = "persistent://public/default/t"
 PLACES = st.builds(Offset, st.integers(-1, 9), st.integers(-1, 9), st.integers(0, 9) | st.just(WHOLE_ENTRY))

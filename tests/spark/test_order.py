@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import pyarrow as pa
 import pytest
+from readers import available
 
 from geminga import Client, MessageId
 from geminga.broker.serving.embedded import embedded
@@ -52,7 +53,6 @@ def rows_by_key(client: Client, topic: str) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     for partition in client.get_topic_partitions(topic):
         with client.create_reader(partition, MessageId.earliest) as reader:
-            while reader.has_message_available():
-                message = reader.read_next(timeout_millis=30_000)
+            for message in available(reader):
                 found[message.partition_key()].append(int(message.data()))
     return found

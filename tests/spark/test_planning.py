@@ -41,9 +41,7 @@ def three_ledgers() -> ScriptedCluster:
     return cluster
 
 
-# --- positions --------------------------------------------------------------------------------------
-
-
+# --- positions ---
 def test_starting_offsets_are_resolved():
     cluster = one_ledger(4)
     assert planner(cluster).starting("earliest") == {ONE: EARLIEST}
@@ -209,9 +207,7 @@ def test_a_starting_time_selects_later_messages(time_ms):
     assert read == [place for place in sorted(times) if times[place] >= time_ms]
 
 
-# --- admission -----------------------------------------------------------------------------------
-
-
+# --- admission ---
 def take_all(found: Planner, latest: Offsets, limits: BatchLimits) -> list[Offsets]:
     """Micro-batches until everything is read."""
     start: Offsets = {}
@@ -325,9 +321,7 @@ def test_a_limited_query_reads_every_row_once():
     assert rows == 80_000
 
 
-# --- tasks ---------------------------------------------------------------------------------------
-
-
+# --- tasks ---
 def places_of(cluster: ScriptedCluster, ranges: list[Range]) -> list[Any]:
     return [
         (part.partition, place)

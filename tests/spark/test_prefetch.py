@@ -59,7 +59,7 @@ def test_closing_ends_the_prefetching_thread(used):
     taken = taken_ahead(map(batch, range(1_000_000)))
     for _ in range(used):
         next(taken)
-    taken.close()  # type: ignore[attr-defined]
+    taken.close()
     for thread in threading.enumerate():
         if thread.name.startswith("geminga ahead"):
             thread.join(PATIENCE_SECONDS)

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from entries import single_entry
 from pyspark.sql.types import BinaryType, StructType
 from scripted_cluster import TOPIC, Outage, ScriptedCluster, ScriptedSource, entry_bytes
 
@@ -12,7 +13,7 @@ from geminga.spark.ranges import Range
 from geminga.spark.reading import RangeReader, read_range
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import ArrowBatchConverter
-from geminga.wire.metadata import RawEntry, build_entry
+from geminga.wire.metadata import RawEntry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 ONE = (TOPIC, -1)
@@ -166,11 +167,8 @@ def test_messages_that_do_not_arrive_are_a_timeout(monkeypatch):
 
 
 def chunk(payload: bytes, number: int, count: int, uuid: str) -> bytes:
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, uuid=uuid, chunk_id=number,
-        num_chunks_from_msg=count, total_chunk_msg_size=99,
-    )  # fmt: skip
-    return build_entry(metadata.SerializeToString(), payload)
+    fields = {"uuid": uuid, "chunk_id": number, "num_chunks_from_msg": count, "total_chunk_msg_size": 99}
+    return single_entry(payload, **fields)
 
 
 def test_a_chunked_message_belongs_to_the_range_of_its_last_chunk():
@@ -247,9 +245,7 @@ def test_damaged_and_encrypted_entries_are_named():
     cluster.topics[ONE][5, 1] = bytes(damaged)
     with pytest.raises(CorruptPayload, match=f"{TOPIC}:5:1: checksum"):
         read(cluster, EARLIEST, Offset(5, 2))
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-    metadata.encryption_keys.add(key="k", value=b"v")
-    cluster.topics[ONE][5, 1] = build_entry(metadata.SerializeToString(), b"??")
+    cluster.topics[ONE][5, 1] = single_entry(b"??", encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")])
     with pytest.raises(CryptoError, match=f"{TOPIC}:5:1: the entry is encrypted"):
         read(cluster, EARLIEST, Offset(5, 2))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from driven_query import SCHEMA, Query, numbers, publish
+from driven_query import SCHEMA, OlderQuery, numbers, publish
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StructType, TimestampType
 
@@ -15,19 +15,6 @@ from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource
 
 pytestmark = pytest.mark.usefixtures("older_release")
-
-
-@pytest.fixture
-def client(pulsar_broker):
-    with pulsar_broker.client() as found:
-        yield found
-
-
-class OlderQuery(Query):
-    """A query whose latest offset is requested before its start; Spark does so unless it restarts one."""
-
-    def latest(self) -> dict[str, Any]:
-        return self.reader.latestOffset()
 
 
 def test_a_restarted_stream_reads_each_row_once(pulsar_broker, client, pulsar_topic):

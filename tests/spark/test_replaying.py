@@ -11,7 +11,7 @@ import pytest
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark import replaying
-from geminga.spark.replaying import LakeReplaySource, ReplayOptions, ReplayReader
+from geminga.spark.replaying import LakeReplaySource, ReplayOptions
 
 START = 1_760_000_000_000_000
 
@@ -29,7 +29,6 @@ class Run:
     def __init__(self, folder: Path, **options: str) -> None:
         source = LakeReplaySource({"path": str(folder), "time": "at"} | options)
         reader = source.streamReader(source.schema())
-        assert isinstance(reader, ReplayReader)
         self.reader = reader
         self.now = 0.0
         self.given: list[tuple[int, int, float]] = []

@@ -1,4 +1,5 @@
 import pytest
+from doubles import raising
 from scripted_cluster import Outage
 
 from geminga.errors import ConnectError, ConsumerBusy, TopicNotFound
@@ -31,22 +32,16 @@ def test_retries_end_after_the_timeout():
 
 def test_a_subscription_in_use_is_awaited_for_a_third_of_the_timeout():
     outage = Outage(0)
-
-    def busy() -> None:
-        raise ConsumerBusy("it has a consumer")
-
     with pytest.raises(ConsumerBusy) as caught:
-        RetryPolicy(30, outage.clock, outage.sleep).call("opening", busy)
+        RetryPolicy(30, outage.clock, outage.sleep).call(
+            "opening", raising(ConsumerBusy("it has a consumer"))
+        )
     assert 5 < outage.now <= 10
     assert "each source of a query needs a predefinedSubscription of its own" in caught.value.__notes__[0]
 
 
 def test_other_failures_are_raised_at_once():
     outage = Outage(0)
-
-    def missing() -> None:
-        raise TopicNotFound("no topic t")
-
     with pytest.raises(TopicNotFound):
-        RetryPolicy(30, outage.clock, outage.sleep).call("asking", missing)
+        RetryPolicy(30, outage.clock, outage.sleep).call("asking", raising(TopicNotFound("no topic t")))
     assert outage.now == 0

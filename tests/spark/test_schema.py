@@ -2,6 +2,7 @@ import datetime as dt
 
 import pyarrow as pa
 import pytest
+from entries import single_entry
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -27,19 +28,18 @@ from geminga.spark.schema import (
     written_columns,
 )
 from geminga.wire.columnar import decode_entries
-from geminga.wire.metadata import RawEntry, build_entry
+from geminga.wire.metadata import RawEntry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
 
 
 def entry(value: bytes = b"v") -> RawEntry:
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=3, publish_time=1_700_000_000_001, partition_key="k",
-        event_time=1_600_000_000_002, ordering_key=b"o",
+    encoded = single_entry(
+        value, sequence_id=3, publish_time=1_700_000_000_001, event_time=1_600_000_000_002,
+        partition_key="k", ordering_key=b"o", properties=[pb.KeyValue(key="a", value="b")],
     )  # fmt: skip
-    metadata.properties.add(key="a", value="b")
-    return RawEntry(TOPIC, 2, 7, 8, build_entry(metadata.SerializeToString(), value))
+    return RawEntry(TOPIC, 2, 7, 8, encoded)
 
 
 def shaped(schema: StructType, entries: list[RawEntry]) -> pa.RecordBatch:
@@ -169,5 +169,4 @@ def test_properties_with_null_values_are_left_out():
 def test_delays_become_delivery_times():
     columns = {"value": [b"v", b"v"], "after": pa.array([dt.timedelta(seconds=2), None], pa.duration("us"))}
     layout = FrameLayout({"value": 0, "deliver_after": 1}, StructType())
-    found = to_messages(pa.record_batch(columns), layout, 1000)
-    assert found["deliver_at"].to_pylist() == [3000, None]
+    assert to_messages(pa.record_batch(columns), layout, 1000)["deliver_at"].to_pylist() == [3000, None]

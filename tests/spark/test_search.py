@@ -10,15 +10,7 @@ from scripted_cluster import TOPIC, ScriptedCluster
 
 from geminga.ids import MessageId
 from geminga.spark.offsets import EARLIEST, Offset
-from geminga.spark.search import (
-    Answers,
-    last_entry,
-    ledgers_after,
-    pieces,
-    run,
-    stepped_ahead,
-    stepped_back,
-)
+from geminga.spark.search import Answers, last_entry, ledgers_after, pieces, run, stepped_ahead, stepped_back
 
 T = TypeVar("T")
 ONE = (TOPIC, -1)

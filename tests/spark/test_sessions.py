@@ -215,7 +215,6 @@ def test_a_spark_connect_session_reads_topics_and_joins_streams(
         stderr=subprocess.DEVNULL, text=True, env=environment,
     ) as server:  # fmt: skip
         try:
-            assert server.stdout is not None
             assert server.stdout.readline() == "serving\n"
             given = (pulsar_broker.service_url, f"sc://127.0.0.1:{port}", pulsar_topic)
             output = run(CONNECT_CLIENT, *given)

@@ -40,9 +40,7 @@ REFUSED = (PySparkException, Py4JJavaError)
 """Errors of a failed query: PySpark converts some of Java's."""
 
 
-# --- the cut ----------------------------------------------------------------------------------------------
-
-
+# --- the cut ---
 def ledger(number: int, offset: int, entries: int = 10, **changes: Any) -> OffloadedLedger:
     given = {
         "file": f"{number}", "file_bytes": 1, "crc32c": 1, "uuid": f"u{number}", "messages": entries,
@@ -122,9 +120,7 @@ def test_first_offsets_are_refused_for_streams():
         PulsarDataSource(options).streamReader(StructType().add("value", BinaryType())).initialOffset()
 
 
-# --- in Spark ---------------------------------------------------------------------------------------------
-
-
+# --- in Spark ---
 @contextmanager
 def broker_with(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     with embedded(
@@ -169,7 +165,7 @@ def plain_rows(spark: SparkSession, options: dict[str, str]) -> list[tuple[Any, 
 
 def scans(frame: DataFrame) -> tuple[int, int]:
     """Return the number of scans of files, and of ours, in the plan."""
-    plan = frame._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
     return plan.count("parquet"), plan.count("pulsar")
 
 

@@ -192,7 +192,7 @@ def test_folders_that_have_no_times_or_vanish_meanwhile_are_left(tmp_path, monke
                 return [fs.FileInfo(f"{timeless}/rows.arrow", fs.FileType.File)]
             if selector.base_dir == str(ended) and ended.exists():
                 ended.rmdir()  # its query has ended
-            return super().get_file_info(selector)  # type: ignore[no-any-return]
+            return super().get_file_info(selector)
 
     monkeypatch.setattr("geminga.spark.staging.resolve", lambda location: (Files(), location))
     remove_abandoned_jobs(str(tmp_path))

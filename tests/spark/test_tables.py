@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from readers import available
 
 from geminga import Client, MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -45,10 +46,7 @@ class Catalog:
 
     def values(self, topic: str) -> list[bytes]:
         with self.client.create_reader(topic, MessageId.earliest) as reader:
-            found = []
-            while reader.has_message_available():
-                found.append(reader.read_next(timeout_millis=10_000).data())
-            return found
+            return [message.data() for message in available(reader)]
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ def watch(pulsar_client):
 
 
 def subscriptions(broker: EmbeddedBroker, topic: str) -> list[str]:
-    found: list[str] = admin(broker.admin_url, "GET", topic.replace("://", "/") + "/subscriptions")
-    return found
+    return admin(broker.admin_url, "GET", topic.replace("://", "/") + "/subscriptions")
 
 
 def publish(client: Client, topic: str, count: int, size: int = 10) -> None:

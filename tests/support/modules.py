@@ -9,7 +9,6 @@ from typing import Any
 def module_at(name: str, path: Path) -> Any:
     """Load the module in a file, with each call again, and make it known under ``name``."""
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -59,11 +59,7 @@ class SparkCluster(Stoppable):
 
     @staticmethod
     def start(
-        folder: Path,
-        *,
-        hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1"),
-        cores: int = 1,
-        memory: str = "1g",
+        folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1"), cores: int = 1, memory: str = "1g"
     ) -> SparkCluster:
         """Start all and wait until every worker is registered. ``cores`` and ``memory`` are per worker.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -64,6 +65,18 @@ async def eventually_awaited(
         await asyncio.sleep(pause)
         pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
     return value
+
+
+def start_thread(target: Callable[..., object], *arguments: Any, **options: Any) -> threading.Thread:
+    thread = threading.Thread(target=target, args=arguments, kwargs=options, daemon=True)
+    thread.start()
+    return thread
+
+
+def join_threads(*threads: threading.Thread) -> None:
+    for thread in threads:
+        thread.join(LIMIT_SECONDS)
+        assert not thread.is_alive(), "still runs"
 
 
 def until_some_moment(chance: random.Random, seconds: float) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from waiting import start_thread
 
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -61,8 +62,7 @@ def busy_topic(broker):
                     producer.send_async(b'{"number":%d,"what":"reading"}' % number, None)
                     number += 1
 
-        thread = threading.Thread(target=publish)
-        thread.start()
+        thread = start_thread(publish)
         yield topic
         ending.set()
         thread.join()
@@ -153,8 +153,7 @@ def test_keys_and_encrypted_messages_are_noticed(broker):
                 producer.send_async(b"x" * 50, None, partition_key=f"key-{number % 7}")
                 number += 1
 
-        thread = threading.Thread(target=publish)
-        thread.start()
+        thread = start_thread(publish)
         try:
             seen = observe(broker.service_url, broker.admin_url, "keyed", seconds=0.5)
         finally:

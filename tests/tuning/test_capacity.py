@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.tuning.capacity import (
-    CapacityFinder,
-    capacities,
-    edge_runs,
-    is_kept,
-    limit_of,
-    next_rate,
-)
+from geminga.tuning.capacity import CapacityFinder, capacities, edge_runs, is_kept, limit_of, next_rate
 from geminga.tuning.capacity_report import picture, table
 from geminga.tuning.measuring.outcome import Latency, RunOutcome
 from geminga.tuning.prove import Proof, ProofPlan
@@ -31,7 +24,7 @@ def outcome(rate: float, p99: float | None, subject: str = STOCK, **others: obje
         "profile": PROFILE.changed(rate_messages_per_second=rate).to_dict(),
         "end_to_end": Latency(p99_ms=p99), "receipt": Latency(p99_ms=1.0), **others,
     }  # fmt: skip
-    return RunOutcome(subject=subject, **values)  # type: ignore[arg-type]
+    return RunOutcome(subject=subject, **values)
 
 
 def proof(outcomes: list[RunOutcome]) -> Proof:

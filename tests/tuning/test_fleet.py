@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from waiting import start_thread
 
 import geminga
 from geminga.cli.main import command
@@ -158,8 +159,7 @@ def test_statistics_come_from_admin_rest(pulsar_broker, pulsar_client, pulsar_to
         while not stop.wait(0.005):
             producer.send_async(bytes(100), None)
 
-    sender = threading.Thread(target=publish)
-    sender.start()
+    sender = start_thread(publish)
     try:
         table = fleet_statistics.gather(pulsar_broker.admin_url, watch_seconds=0.6)
     finally:

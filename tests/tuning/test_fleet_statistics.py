@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+from waiting import start_thread
 
 import geminga
 from geminga.errors import InvalidConfiguration
@@ -33,8 +34,7 @@ def test_codec_and_size_are_read_from_the_newest_entry(partitions):
                 for producer in producers:
                     producer.send_async(PAYLOAD, None)
 
-        sender = threading.Thread(target=publish)
-        sender.start()
+        sender = start_thread(publish)
         try:
             for _ in range(60):  # a busy machine may let nothing flow for a second
                 with contextlib.suppress(InvalidConfiguration):

@@ -9,7 +9,7 @@ from geminga.tuning.traffic import TrafficProfile
 
 def profile(**fields: object) -> TrafficProfile:
     values = {"rate_messages_per_second": 20_000, "message_bytes": 200, "partitions": 60, **fields}
-    return TrafficProfile(**values)  # type: ignore[arg-type]
+    return TrafficProfile(**values)
 
 
 def test_every_line_of_the_formula_holds_for_the_published_case():

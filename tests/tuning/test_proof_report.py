@@ -49,8 +49,7 @@ def test_the_measuring_loops_cpu_is_the_median_of_all_runs():
     seen = [replace(o, loop_cpu_seconds=0.5 + n, client_cpu_seconds=3.0 - n) for n, o in enumerate(OUTCOMES)]
     other = replace(OUTCOMES[0], subject="another", loop_cpu_seconds=0.0, client_cpu_seconds=2.0)
     runs = replace(proof(), outcomes=[*seen, other]).by_subject()
-    found = {round(o.client_cpu_seconds, 9) for name in (STOCK, TUNED) for o in runs[name]}
-    assert found == {1.5}
+    assert {round(o.client_cpu_seconds, 9) for name in (STOCK, TUNED) for o in runs[name]} == {1.5}
     assert runs["another"][0].client_cpu_seconds == 2.0
 
 

@@ -39,7 +39,7 @@ def plan(broker: EmbeddedBroker, **chosen: object) -> ProofPlan:
         "clients": ("geminga",), "repeats": 1, "seconds": 1.0, "warm_seconds": 0.3, "idle_seconds": 0.1,
         **chosen,
     }  # fmt: skip
-    return ProofPlan(**values)  # type: ignore[arg-type]
+    return ProofPlan(**values)
 
 
 @pytest.mark.slow
@@ -64,7 +64,6 @@ def test_stock_settings_and_the_formula_are_compared(broker, tmp_path):
     assert (tuned.wire_bytes or 0) < (stock.wire_bytes or 0)
     assert "| Geminga, formula, ZSTD |" in table(proof)
     saved = saving(proof, "Geminga, stock, LZ4", "Geminga, formula, ZSTD", WIRE)
-    assert saved is not None
     assert saved.median < -20
     picture(proof, tmp_path / "proof.svg")
     assert "<svg" in (tmp_path / "proof.svg").read_text()
@@ -170,7 +169,7 @@ def test_invalid_plans_are_errors_without_a_traceback(chosen, sentence):
     values = {"service_url": "pulsar://x", "admin_url": "http://x", "profile": PROFILE, **chosen}
     values.setdefault("clients", ("geminga",))
     with pytest.raises(InvalidConfiguration, match=sentence):
-        ProofPlan(**values)  # type: ignore[arg-type]
+        ProofPlan(**values)
 
 
 def test_a_proof_is_decoded_as_encoded():

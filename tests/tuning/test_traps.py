@@ -89,12 +89,7 @@ CASES: list[tuple[Trap, dict[str, Any], dict[str, Any], list[str]]] = [
         {"compression_type": CompressionType.LZ4},
         ["LZ4 sees 1.0 messages of 200 bytes"],
     ),
-    (
-        Trap.TIMEOUT_BELOW_DELAY,
-        {},
-        {"send_timeout_seconds": 0.02},
-        ["send_timeout_seconds=0.02", "0.04 s"],
-    ),
+    (Trap.TIMEOUT_BELOW_DELAY, {}, {"send_timeout_seconds": 0.02}, ["send_timeout_seconds=0.02", "0.04 s"]),
     (
         Trap.BUDGET_BELOW_DELAY,
         {"latency_budget_seconds": 0.02},

@@ -5,10 +5,10 @@ import struct
 from typing import Any
 
 import pytest
+from entries import encode_single_metadata
 from hypothesis import given
 from hypothesis import strategies as st
 from interpreter import run_python
-from singles import encode_single_metadata
 
 from geminga.errors import CorruptPayload
 from geminga.producer.message import simple_message
@@ -65,9 +65,7 @@ def batches(recorded):
     return found
 
 
-# --- recorded batches -------------------------------------------------------------------------------
-
-
+# --- recorded batches ---
 def test_recorded_batches_decode(batches):
     for record, data, count in batches:
         messages = decode_batch(data, count)
@@ -142,9 +140,7 @@ def test_batches_over_the_edges_of_their_ids(first):
     assert encode_plain_batch([], first) == b""
 
 
-# --- by hand and by protobuf ------------------------------------------------------------------------
-
-
+# --- by hand and by protobuf ---
 @given(st.data())
 def test_messages_are_read_as_protobuf_reads_them(messages_of, data):
     payloads = data.draw(st.lists(st.binary(max_size=200), max_size=5))
@@ -177,8 +173,7 @@ def test_a_plain_message_has_defaults_for_absent_fields():
     }  # fmt: skip
 
 
-# --- lies -------------------------------------------------------------------------------------------
-
+# --- lies ---
 GOOD = encode_plain_batch([b"one", b"two", b"three"], 300)
 
 

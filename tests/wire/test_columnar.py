@@ -61,8 +61,7 @@ def single(payload: bytes = b"", **fields: Any) -> bytes:
     return struct.pack(">I", len(data)) + data + payload
 
 
-# --- encoding: the row codec and protobuf are the judges ------------------------------------------
-
+# --- encoding: the row codec and protobuf are the judges ---
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 ROW = st.fixed_dictionaries(
     {
@@ -255,9 +254,7 @@ def test_input_that_cannot_be_carried_is_refused():
     assert encode_table(pa.table({"value": pa.array([], pa.binary())})) == []
 
 
-# --- decoding ------------------------------------------------------------------------------------
-
-
+# --- decoding ---
 def frames() -> Iterator[dict[str, Any]]:
     if not VECTORS.exists():
         pytest.skip("no recorded frames")
@@ -493,8 +490,7 @@ def test_a_redelivery_count_of_any_size_is_read():
 
 def test_text_that_is_not_utf8_is_read_with_replacement_characters():
     damaged = single(partition_key="kk", sequence_id=1).replace(b"kk", b"k\xff")
-    table = decode_entries([entry_of(damaged, 1)], ["key"])
-    assert table.column("key").to_pylist() == ["k\ufffd"]
+    assert decode_entries([entry_of(damaged, 1)], ["key"]).column("key").to_pylist() == ["k\ufffd"]
 
 
 def test_broker_entry_metadata_is_stepped_over():

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pyarrow as pa
+from entries import in_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreter import run_python
 from kernels_without_numba import without_numba
-from singles import encode_single_metadata
 
 from geminga.errors import CorruptPayload
 from geminga.wire.batch import encode_plain_batch
@@ -44,10 +44,8 @@ def bodies(draw: Any) -> tuple[bytes, int]:
     parts = []
     for number in range(count):
         payload = draw(st.binary(max_size=40))
-        single = encode_single_metadata(
-            len(payload), draw(st.none() | st.just(first + number)), **draw(FIELDS)
-        )
-        parts += [len(single).to_bytes(4, "big"), single, payload]
+        sequence_id = draw(st.none() | st.just(first + number))
+        parts.append(in_batch(payload, sequence_id=sequence_id, **draw(FIELDS)))
     return b"".join(parts), count
 
 

@@ -7,6 +7,7 @@ from random import Random
 
 import cramjam
 import pytest
+from doubles import raising
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -180,10 +181,11 @@ def test_many_empty_blocks_are_decompressed_in_steps():
 
 
 def test_a_codec_that_cannot_read_a_known_block_is_refused_at_import(monkeypatch):
-    def refuse(data: bytes, output: bytearray) -> int:
-        raise cramjam.DecompressionError("buffer isn't large enough to hold decompressed data")
-
-    monkeypatch.setattr(cramjam.lz4, "decompress_block_into", refuse)
+    monkeypatch.setattr(
+        cramjam.lz4,
+        "decompress_block_into",
+        raising(cramjam.DecompressionError("buffer isn't large enough to hold decompressed data")),
+    )
     with pytest.raises(ImportError, match=r"cannot read LZ4 .*geminga needs cramjam>="):
         compression._check_codecs()
     monkeypatch.setattr(cramjam.lz4, "decompress_block_into", lambda data, output: len(output))

@@ -56,8 +56,6 @@ def metadata_of(fields: bytes) -> pb.MessageMetadata:
 
 
 # --- what others encrypted ---
-
-
 def test_recorded_frames_of_java_decrypt(recorded):
     found = []
     for frame in recorded:
@@ -93,21 +91,17 @@ def test_elliptic_curve_keys_as_java_uses_them(number):
 
 
 # --- round trips ---
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 100_000])
 def test_round_trip(name, size):
     payload = os.urandom(size)
     sealed = encryptor(name).seal(payload)
-    assert sealed is not None
     assert len(sealed.payload) == size + encryption.TAG_SIZE
     assert PayloadDecryptor(private)(metadata_of(sealed.metadata), memoryview(sealed.payload)) == payload
 
 
 def test_views_of_signed_bytes_as_arrow_has_them_are_encrypted_and_decrypted():
     sealed = encryptor("k1").seal(memoryview(b"payload").cast("b"))
-    assert sealed is not None
     view = memoryview(sealed.payload).cast("b")
     assert PayloadDecryptor(private)(metadata_of(sealed.metadata), view) == b"payload"
 
@@ -122,7 +116,6 @@ def test_any_of_several_keys_opens():
         return read
 
     sealed = encryptor(*NAMES).seal(b"for all of them")
-    assert sealed is not None
     metadata = metadata_of(sealed.metadata)
     assert [key.key for key in metadata.encryption_keys] == NAMES
     for name in NAMES:
@@ -149,12 +142,9 @@ def test_metadata_of_a_key_travels_to_its_reader():
 
 
 # --- damage ---
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_flipped_bit_of_payload_tag_vector_and_data_key_fails(name):
     sealed = encryptor(name).seal(b"do not touch")
-    assert sealed is not None
     good = metadata_of(sealed.metadata)
     warm = PayloadDecryptor(private)
     assert warm(good, sealed.payload) == b"do not touch"
@@ -184,7 +174,6 @@ def test_every_flipped_bit_of_payload_tag_vector_and_data_key_fails(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cut_fails(name):
     sealed = encryptor(name).seal(b"whole")
-    assert sealed is not None
     metadata = metadata_of(sealed.metadata)
     for size in range(len(sealed.payload)):
         with pytest.raises(CryptoError):
@@ -221,8 +210,6 @@ def test_a_data_key_of_the_wrong_length_is_refused():
 
 
 # --- vectors and data keys ---
-
-
 def vector_of(fields: bytes) -> bytes:
     return metadata_of(fields).encryption_param
 
@@ -269,7 +256,6 @@ def test_a_failed_renewal_keeps_the_data_key():
     with pytest.raises(CryptoError, match="'k1' was not given: OSError: gone"):
         source.renew()
     sealed = source.seal(b"still encrypted")
-    assert sealed is not None
     assert PayloadDecryptor(private)(metadata_of(sealed.metadata), sealed.payload) == b"still encrypted"
 
 
@@ -298,7 +284,6 @@ def test_data_keys_are_remembered_up_to_a_limit(monkeypatch):
         source.renew()
         messages.append(source.seal(b"x"))
     for message in (*messages, *messages):
-        assert message is not None
         assert decryptor(metadata_of(message.metadata), message.payload) == b"x"
     assert len(reads) == 10
     for message in messages[2:]:
@@ -307,8 +292,6 @@ def test_data_keys_are_remembered_up_to_a_limit(monkeypatch):
 
 
 # --- refusals ---
-
-
 def test_unreadable_and_unsupported_keys_are_refused():
     with pytest.raises(CryptoError, match="public key cannot be read"):
         load_public_key(b"no PEM")

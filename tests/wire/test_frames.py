@@ -54,9 +54,7 @@ def stream_content(recorded):
     return [by_protobuf(record.data) for record in recorded]
 
 
-# --- recorded frames --------------------------------------------------------------------------------
-
-
+# --- recorded frames ---
 def test_recorded_frames_decode(recorded):
     assert len(recorded) == 774
     for record in recorded:
@@ -122,9 +120,7 @@ def test_a_few_frames_at_a_time(stream, stream_content, seed):
     assert decoder.pending_size == 0
 
 
-# --- by hand and by protobuf ------------------------------------------------------------------------
-
-
+# --- by hand and by protobuf ---
 @given(st.data())
 def test_hot_commands_are_read_as_protobuf_reads_them(messages_of, data):
     kind, field, body = data.draw(
@@ -158,9 +154,7 @@ def test_any_command_survives(messages_of, data):
         assert frame.command == command
 
 
-# --- what a frame holds -----------------------------------------------------------------------------
-
-
+# --- what a frame holds ---
 def test_each_kind_of_frame_has_its_type_and_entry():
     entry = b"entry"
     data = (
@@ -221,8 +215,7 @@ def test_a_five_mebibyte_frame_in_many_reads():
     assert peak < 2 * size
 
 
-# --- bad frames -------------------------------------------------------------------------------------
-
+# --- bad frames ---
 PING = bytes.fromhex("00000009000000050812920100")
 
 
@@ -309,9 +302,7 @@ def test_text_that_is_not_utf_8_is_refused():
         FrameDecoder().feed(data)
 
 
-# --- fuzz -------------------------------------------------------------------------------------------
-
-
+# --- fuzz ---
 def feed_all(data: bytes, chance: random.Random) -> None:
     """Feed in random pieces; anything but ProtocolError is a failure of the test."""
     decoder = FrameDecoder()

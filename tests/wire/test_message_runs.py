@@ -181,7 +181,7 @@ def test_frames_max_counts_the_messages_of_a_run(count):
         ),
         min_size=2,
         max_size=4,
-    ),
+    )
 )
 def test_a_run_has_the_metadata_that_protobuf_finds_in_each_entry(described):
     metadata = [metadata_of(*each) for each in described]
@@ -213,10 +213,7 @@ def test_metadata_that_are_cut_across_entries_are_read_singly(size):
 
 @pytest.mark.parametrize(
     "damaged",
-    [
-        plain()[:-1] + b"?",
-        plain()[:6] + b"\x00\x00\xff\xff" + plain()[10:],
-    ],
+    [plain()[:-1] + b"?", plain()[:6] + b"\x00\x00\xff\xff" + plain()[10:]],
     ids=["checksum", "metadata too long"],
 )
 def test_a_run_with_a_damaged_or_unusual_entry_is_read_singly(damaged):

@@ -38,9 +38,7 @@ def entries(recorded):
     return found
 
 
-# --- recorded entries -------------------------------------------------------------------------------
-
-
+# --- recorded entries ---
 def test_recorded_checksums_are_right(entries):
     checked = 0
     for record in entries:
@@ -84,9 +82,7 @@ def test_recorded_heads_are_read_as_protobuf_reads_them(entries):
     assert by_hand > 0.7 * len(entries)
 
 
-# --- layout -----------------------------------------------------------------------------------------
-
-
+# --- layout ---
 def a_metadata(**fields: Any) -> pb.MessageMetadata:
     return pb.MessageMetadata(
         **{"producer_name": "p", "sequence_id": 7, "publish_time": 1_700_000_000_000} | fields
@@ -187,9 +183,7 @@ def test_every_truncation_of_an_entry():
             peek_entry(entry[:end])
 
 
-# --- by hand and by protobuf ------------------------------------------------------------------------
-
-
+# --- by hand and by protobuf ---
 @given(st.data())
 def test_heads_are_read_as_protobuf_reads_them(messages_of, data):
     metadata = data.draw(messages_of(pb.MessageMetadata))
@@ -237,9 +231,7 @@ def test_raw_entries_pickle():
     assert RawEntry("topic", -1, 2, 3, b"").ack_set == ()
 
 
-# --- fuzz -------------------------------------------------------------------------------------------
-
-
+# --- fuzz ---
 def look(entry: bytes) -> None:
     """Anything but CorruptPayload is a failure of the test."""
     for reader in (peek_entry, checksum_matches, lambda e: parse_entry(e, verify=False), parse_entry):

@@ -186,9 +186,7 @@ def test_frames_of_a_run_are_those_of_its_messages(messages, first, producer_id,
     fields = None
     if any(key for _, key, _ in messages):
         fields = metadata_fields(
-            b"\x22",
-            b"\x32",
-            [simple_message(b"", key, each) if key else None for _, key, each in messages],
+            b"\x22", b"\x32", [simple_message(b"", key, each) if key else None for _, key, each in messages]
         )
         for index, payload in enumerate(payloads):
             fields[index] += b"" if payload or not fields[index] else b"\x48\0"  # the size of a deletion

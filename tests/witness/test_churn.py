@@ -12,7 +12,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from waiting import eventually
+from waiting import eventually, start_thread
 
 MESSAGES = 800
 KEYS = 17
@@ -87,8 +87,7 @@ def test_no_message_is_lost_while_consumers_come_and_go(broker, connect, topic, 
     )
     for _ in range(3):
         churn.open()
-    publishing = threading.Thread(target=publish, args=(publisher, topic, batched))
-    publishing.start()
+    publishing = start_thread(publish, publisher, topic, batched)
     deadline = time.monotonic() + 60
     while len(churn.acked) < MESSAGES and time.monotonic() < deadline:
         churn.step()
@@ -136,9 +135,7 @@ def test_keys_stay_in_order_while_consumers_come_and_go(broker, connect, topic):
         consumer.close()
 
     lives = [0.6, 1.2, 1.9, 60.0]
-    threads = [threading.Thread(target=consume, args=item) for item in enumerate(lives)]
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(consume, *item) for item in enumerate(lives)]
     publish(connect(broker.service_url), topic, batched=False)
     eventually(lambda: sum(map(len, seen.values())) >= MESSAGES)
     stop.set()

@@ -4,16 +4,16 @@ import asyncio
 import contextlib
 import json
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from doubles import raising
 from insides import server_of
 from waiting import eventually
+from web_requests import Answer, ask
 
 import geminga
 from geminga.broker.admin.errors import AdminRefusal
@@ -29,32 +29,17 @@ EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -
 LATEST = {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1, "partitionIndex": -1, "batchIndex": -1}
 
 
-@pytest.fixture(scope="module")
-def broker():
-    with embedded() as running:
-        yield running
-
-
 class Rest:
     """HTTP calls that check the status; ``fails`` returns the reason."""
 
     def __init__(self, base: str) -> None:
         self.base = base
 
-    def raw(self, method: str, path: str, data: bytes | None = None) -> tuple[int, bytes, Any]:
-        request = urllib.request.Request(
-            self.base + path, method=method, data=data, headers={"Content-Type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                return answer.status, answer.read(), answer.headers
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read(), error.headers
+    def raw(self, method: str, path: str, body: Any = None) -> Answer:
+        return ask(self.base + path, method, body)
 
     def call(self, method: str, path: str, body: Any = None, *, status: int | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        found, raw, _ = self.raw(method, f"/admin/v2/{path}", data)
+        found, raw, _ = self.raw(method, f"/admin/v2/{path}", body)
         wanted = status or (200 if method == "GET" else 204)
         assert found == wanted, f"{method} {path}: {found} {raw!r}"
         return json.loads(raw) if raw else None
@@ -87,8 +72,6 @@ def namespace(rest):
 
 
 # --- tenants, clusters, namespaces ---
-
-
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
 def test_numbers_that_no_json_answer_could_contain_are_refused(rest, namespace, number):
     body = f'{{"retentionTimeInMinutes": 1, "retentionSizeInMB": 1, "more": {number}}}'.encode()
@@ -178,11 +161,7 @@ def test_a_failed_forced_deletion_is_answered_with_the_reason_and_may_be_repeate
     """And it may be asked for again."""
     rest.call("PUT", f"persistent/{namespace}/t", {})
     with monkeypatch.context() as broken:
-
-        def delete(self: TopicActions, name: TopicName, force: bool, done: Any) -> None:
-            raise AdminRefusal(503, "the disk is gone")
-
-        broken.setattr(TopicActions, "delete", delete)
+        broken.setattr(TopicActions, "delete", raising(AdminRefusal(503, "the disk is gone")))
         assert rest.fails(503, "DELETE", f"namespaces/{namespace}?force=true") == "the disk is gone"
     rest.call("PUT", f"persistent/{namespace}/t2", {})
     rest.call("DELETE", f"namespaces/{namespace}?force=true")
@@ -392,8 +371,6 @@ def test_a_bundle_is_split_on_request(rest, namespace):
 
 
 # --- topics ---
-
-
 def test_a_topic_is_created_shown_and_deleted(rest, namespace):
     path = f"persistent/{namespace}/a%20topic%2Fwith"
     rest.fails(412, "PUT", path, {})
@@ -636,8 +613,6 @@ def test_an_applied_ttl_is_that_of_the_topic_or_else_of_the_namespace(rest, name
 
 
 # --- the broker about itself ---
-
-
 def test_health_version_and_leader_of_the_broker_are_shown(rest, broker):
     assert rest.raw("GET", "/admin/v2/brokers/health")[:2] == (200, b"ok")
     assert rest.raw("GET", "/admin/v2/brokers/version")[0] == 200
@@ -702,8 +677,6 @@ def test_lookup_names_the_host_that_the_client_connected_to():
 
 
 # --- bad input ---
-
-
 @pytest.mark.parametrize(
     ("method", "path", "data", "status"),
     [
@@ -794,8 +767,6 @@ def test_changes_that_wait_for_the_store_are_all_made(broker, rest, monkeypatch)
 
 
 # --- limits of the properties that clients may store ---
-
-
 def test_properties_to_be_stored_are_limited(rest, namespace, name):
     """It is parsed, written and held as a whole, and by those who may do little else."""
     topic = f"persistent/{namespace}/{name}"

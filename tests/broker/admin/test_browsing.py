@@ -14,15 +14,13 @@ from geminga.broker.admin.browsing import Browser, bounds, whole_message
 from geminga.broker.admin.tailing import PAYLOAD_SHOWN_BYTES, MessageFilter
 from geminga.ids import TopicName
 from geminga.wire.batch import encode_plain_batch
-
-TOPIC = "persistent://public/default/t"
+from tests.broker.conftest import TOPIC
 
 
 @pytest.fixture
 def topic(harness, make_entry):
     """Return a topic with ten messages, a second apart, with the keys a and b in turn."""
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     for number in range(10):
         entry = make_entry(b"value %d" % number, partition_key="ab"[number % 2], publish_time=harness.now_ms)
         peer.send(number, entry)
@@ -83,8 +81,7 @@ def test_key_and_text_filter(topic, wanted, expected):
 
 
 def test_a_filter_finds_messages_in_batches(harness, make_entry):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     batch = encode_plain_batch([b"one", b"two"], 0)
     peer.send(0, make_entry(batch, num_messages_in_batch=2), messages=2)
     topic = harness.actions.topic(TopicName.parse(TOPIC))
@@ -92,21 +89,18 @@ def test_a_filter_finds_messages_in_batches(harness, make_entry):
     assert (found["batchIndex"], found["batchSize"]) == (1, 2)
     ledger_id = topic.ledger.segments[0].ledger_id
     whole = whole_message(topic, ledger_id, 0, 1)
-    assert whole is not None
     assert whole["payload"] == found["payload"]
     assert whole_message(topic, ledger_id, 0, 2) is None
     assert whole_message(topic, ledger_id, 1, -1) is None
 
 
 def test_a_single_message_is_returned_whole(harness, make_entry):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.send(0, make_entry(b"x" * 100_000))
     topic = harness.actions.topic(TopicName.parse(TOPIC))
     (shown,) = browse(topic)["messages"]
     assert len(shown["payload"]) == -(-PAYLOAD_SHOWN_BYTES // 3) * 4
     whole = whole_message(topic, topic.ledger.segments[0].ledger_id, 0, -1)
-    assert whole is not None
     assert len(whole["payload"]) == -(-100_000 // 3) * 4
 
 
@@ -151,8 +145,7 @@ def test_many_searches_at_once_leave_other_work_its_turns(monkeypatch):
 
 def test_large_messages_are_read_backward_in_small_parts(harness, make_entry, monkeypatch):
     monkeypatch.setattr(browsing, "READ_BYTES_AT_ONCE", 10_000)
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     for number in range(40):
         peer.send(number, make_entry(b"%d" % number * 2_000))
     topic, read = harness.actions.topic(TopicName.parse(TOPIC)), []

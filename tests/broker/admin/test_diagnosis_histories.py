@@ -20,11 +20,10 @@ from geminga.broker.cooperative import at_once
 from geminga.broker.delivery import delayed, key_shared, shared
 from geminga.diagnosis.conclude import QUIET_SECONDS, STUCK_SECONDS, Trouble, diagnose
 from geminga.diagnosis.pulsar import facts_from_stats
-from geminga.ids import MessageId, TopicName
+from geminga.ids import MessageId
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
 TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 STEPS = 45
 HABITS = ("good", "good", "slow", "silent", "paused")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker.admin import facts
 from geminga.broker.delivery import delayed, shared
@@ -19,9 +20,8 @@ from geminga.ids import MessageId, TopicName
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.records import decode
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
 PASSING = {"delayed", "no-permits", "not-reading", "switching", "key-blocked"}
 """Findings that count as trouble only after some time."""
 TYPES = ("Shared", "Key_Shared", "Exclusive", "Failover")
@@ -42,8 +42,7 @@ class Case:
             self.producer.send(number, self.make_entry(b"x" * 50, **fields))
 
     def subscribe(self, kind: str = "Shared", permits: int = 100, **fields: Any) -> Any:
-        peer = self.harness.peer()
-        peer.subscribe(TOPIC, kind=kind, permits=permits, **fields)
+        peer = self.harness.consumer(TOPIC, kind=kind, permits=permits, **fields)
         return peer
 
     def create(self) -> None:
@@ -271,8 +270,7 @@ def test_a_key_that_waits_for_another_consumer_is_reported(case):
 
 def test_a_key_without_an_owner_is_reported(case):
     ranges = pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=0, end=0)])
-    peer = case.harness.peer()
-    peer.subscribe(
+    case.harness.consumer(
         TOPIC, kind="Key_Shared",
         keySharedMeta={"keySharedMode": pb.STICKY, "hashRanges": list(ranges.hashRanges)},
     )  # fmt: skip
@@ -333,12 +331,8 @@ def test_a_damaged_entry_is_reported_and_passed_over(case, monkeypatch):
 def test_a_store_that_cannot_be_read_is_reported(case, monkeypatch):
     case.create()
     case.publish(2)
-
-    def broken(*_arguments: Any, **_limits: Any) -> Any:
-        raise StoreError("the disk is gone")
-
     with monkeypatch.context() as patch:
-        patch.setattr(case.harness.store, "read", broken)
+        patch.setattr(case.harness.store, "read", raising(StoreError("the disk is gone")))
         peer = case.subscribe()
         assert case.finding("store")["stops"]
     case.harness.advance(6)
@@ -457,8 +451,7 @@ def test_only_some_of_very_many_consumers_are_reported(harness, kind):
     peer = harness.peer()
     for number in range(CONSUMERS_NAMED_MAX + 20):
         peer.subscribe(f"persistent://public/default/{kind}", kind=kind, consumer_id=number, permits=0)
-    producer = harness.peer()
-    producer.producer(f"persistent://public/default/{kind}")
+    producer = harness.producer(f"persistent://public/default/{kind}")
     producer.publish(1)
     found = harness.actions.cursors.explain(TopicName.parse(f"persistent://public/default/{kind}"), "s")
     assert CONSUMERS_NAMED_MAX <= len(found["findings"]) <= CONSUMERS_NAMED_MAX + 2

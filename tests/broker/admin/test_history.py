@@ -2,16 +2,13 @@
 
 from geminga.broker.admin import history
 from geminga.broker.admin.history import SAMPLES, History, SubscriptionHistory
-
-TOPIC = "persistent://public/default/t"
+from tests.broker.conftest import TOPIC
 
 
 def test_each_minute_has_rates_and_the_backlog(harness):
     kept = History(harness.broker)
-    peer = harness.peer()
-    peer.producer(TOPIC)
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC, permits=1000)
+    peer = harness.producer(TOPIC)
+    harness.consumer(TOPIC, permits=1000)
     for _ in range(3):
         peer.publish(120)
         harness.advance(60)
@@ -24,8 +21,7 @@ def test_each_minute_has_rates_and_the_backlog(harness):
 
 def test_no_more_than_an_hour_is_kept(harness):
     kept = History(harness.broker)
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.peer().subscribe(TOPIC)
     for _ in range(SAMPLES + 5):
         peer.publish(1)

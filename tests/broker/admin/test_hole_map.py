@@ -8,8 +8,7 @@ import pytest
 from geminga.broker.admin.hole_map import CELLS_MAX, ENTRIES_MAX, hole_map
 from geminga.ids import TopicName
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
-
-TOPIC = "persistent://public/default/t"
+from tests.broker.conftest import TOPIC
 
 
 @pytest.fixture
@@ -22,10 +21,8 @@ def make_map(harness):
 
 
 def publish(harness: Any, entries: int, **fields: Any) -> Any:
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=1_000_000)
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    peer = harness.consumer(TOPIC, kind="Shared", permits=1_000_000)
+    producer = harness.producer(TOPIC)
     producer.publish(entries, **fields)
     return peer
 
@@ -48,10 +45,8 @@ def test_a_short_stretch_is_mapped_entry_by_entry(harness, make_map):
 
 
 def test_open_messages_of_a_batch_are_shown_as_ranges(harness, make_entry, make_map):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    harness.consumer(TOPIC, kind="Shared")
+    producer = harness.producer(TOPIC)
     producer.send(0, make_entry(num_messages_in_batch=8), messages=8)
     found = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
     found[1].cursor.acknowledge_part(0, [0b11001111], 8)
@@ -124,8 +119,7 @@ def test_each_entry_is_shown_with_the_consumer_that_holds_it(harness):
     peers = [harness.peer() for _ in range(2)]
     for number, peer in enumerate(peers):
         peer.subscribe(topic, kind="Shared", consumer_name=f"c{number}", permits=10 + 490 * number)
-    producer = harness.peer()
-    producer.producer(topic)
+    producer = harness.producer(topic)
     producer.publish(500)
     found = hole_map(*harness.actions.cursors.found(TopicName.parse(topic), "s"), 0, 400, 512)
     ids = {peer: {message.entry_id for message in peer.messages()} for peer in peers}

@@ -82,8 +82,7 @@ def test_numbers_are_written_as_prometheus_reads_them():
 
 
 def test_exact_backlogs_have_metrics(harness):
-    peer = harness.peer()
-    peer.subscribe(str(NAME))
+    peer = harness.consumer(str(NAME))
     peer.producer(str(NAME))
     for sequence_id in range(3):
         peer.send(sequence_id)
@@ -162,8 +161,7 @@ def test_a_restarted_broker_shows_backlogs_before_their_topics_are_used(tmp_path
 )
 def test_acknowledgement_rates_of_batches_count_messages(harness, kind, cumulative):
     """Ten batches of four messages are acknowledged by one command, in ten seconds."""
-    peer = harness.peer()
-    peer.subscribe(str(NAME), kind=kind)
+    peer = harness.consumer(str(NAME), kind=kind)
     peer.producer(str(NAME))
     for sequence_id in range(10):
         batch = entry_bytes(b"\x02\x18\x01x" * 4, sequence_id=sequence_id, num_messages_in_batch=4)

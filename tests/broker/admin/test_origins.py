@@ -1,33 +1,20 @@
 """Pages of other web sites are refused, under every host name."""
 
-import http.client
 from urllib.parse import urlsplit
 
 import pytest
+import web_requests
 
 from geminga.broker.admin.origins import WebHosts
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
 
 TOPIC = "/admin/v2/persistent/public/default/kept"
 
 
-@pytest.fixture(scope="module")
-def broker():
-    with embedded() as running:
-        yield running
-
-
 def ask(broker: EmbeddedBroker, method: str, path: str, **headers: str) -> tuple[int, bytes]:
-    address = urlsplit(broker.admin_url)
-    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=20)
-    try:
-        connection.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
+    return web_requests.ask(broker.admin_url + path, method, **headers)[:2]
 
 
 def test_requests_by_a_rebound_host_name_are_refused(broker):

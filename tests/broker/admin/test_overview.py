@@ -1,14 +1,12 @@
 """Requests of the console to admin REST, as any client may send them."""
 
 import base64
-import json
 import os
-import urllib.error
-import urllib.request
 import zlib
 from typing import Any
 
 import pytest
+import web_requests
 
 import geminga
 from geminga.broker.admin import overview
@@ -16,8 +14,8 @@ from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.errors import StoreBusy
 from geminga.ids import TopicName
+from tests.broker.conftest import TOPIC
 
-TOPIC = "persistent://public/default/t"
 PATH = "persistent/public/default/t"
 
 
@@ -33,15 +31,9 @@ def broker():
 
 
 def ask(broker: EmbeddedBroker, path: str, method: str = "GET", token: str = "") -> tuple[int, Any]:
-    request = urllib.request.Request(f"{broker.admin_url}/admin/v2/{path}", method=method)
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, json.loads(answer.read() or b"null")
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.loads(error.read())
+    credentials = {"Authorization": f"Bearer {token}"} if token else {}
+    found = web_requests.ask(f"{broker.admin_url}/admin/v2/{path}", method, **credentials)
+    return found.status, found.document
 
 
 def get(broker: EmbeddedBroker, path: str) -> Any:
@@ -110,11 +102,12 @@ def test_each_role_sees_its_own_topics():
         tokens = {role: make_token(role, key, "HS256") for role in ("super", "mine", "stranger")}
 
         def do(method: str, path: str, body: Any) -> None:
-            request = urllib.request.Request(
-                f"{running.admin_url}/admin/v2/{path}", method=method, data=json.dumps(body).encode(),
-                headers={"Authorization": f"Bearer {tokens['super']}", "Content-Type": "application/json"},
-            )  # fmt: skip
-            urllib.request.urlopen(request, timeout=60).close()
+            web_requests.ask(
+                f"{running.admin_url}/admin/v2/{path}",
+                method,
+                body,
+                Authorization=f"Bearer {tokens['super']}",
+            )
 
         for tenant in ("mine", "theirs"):
             do("PUT", f"tenants/{tenant}", {"adminRoles": [tenant], "allowedClusters": ["standalone"]})
@@ -152,8 +145,7 @@ def _base64(data: bytes) -> str:
 def test_a_list_of_open_messages_ends_early_when_they_are_large(harness, make_entry, monkeypatch):
     """The rest is there with the next look: an answer takes no longer than others can wait."""
     harness.peer().subscribe(TOPIC)
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     raw = bytes(8 * 1024 * 1024)
     small = zlib.compress(raw)
     for number in range(5):

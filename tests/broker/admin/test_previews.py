@@ -9,12 +9,9 @@ import pytest
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.previews import ACTIONS, Preview, preview
-from geminga.ids import MessageId, TopicName
+from geminga.ids import MessageId
+from tests.broker.conftest import NAME, TOPIC
 from tests.support.disk_stores import succeeded
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-
 
 END = (1 << 63) - 1
 
@@ -26,8 +23,7 @@ class Case:
         self.harness = harness
         self.peer = harness.peer()
         self.peer.subscribe(TOPIC, kind="Shared")
-        producer = harness.peer()
-        producer.producer(TOPIC)
+        producer = harness.producer(TOPIC)
         for number, messages in enumerate((1, 4, 1, 4, 1, 1)):
             entry = make_entry(
                 publish_time=harness.now_ms, num_messages_in_batch=messages if messages > 1 else None
@@ -110,8 +106,7 @@ def test_a_preview_of_resetting_back_counts_messages_delivered_again(case):
 
 def test_a_preview_of_resetting_forward_counts_messages_given_up(case):
     before = case.open
-    found = case.preview("reset", message=(0, 3))
-    assert found["messages"] == 4
+    assert case.preview("reset", message=(0, 3))["messages"] == 4
     case.harness.actions.cursors.reset(NAME, "s", succeeded, position=MessageId(-1, 0, 3))
     assert case.open == before - 4
 
@@ -124,8 +119,7 @@ def test_a_preview_of_resetting_to_a_time_names_the_position(case):
 
 
 def test_a_preview_of_redelivery_counts_the_delivered_messages(case):
-    found = case.preview("redeliver")
-    assert found["messagesAgain"] == 10
+    assert case.preview("redeliver")["messagesAgain"] == 10
     case.peer.messages()
     assert case.subscription.redeliver_unacknowledged() == 10
     case.harness.poll()
@@ -137,10 +131,8 @@ def test_a_preview_of_redelivery_counts_the_delivered_messages(case):
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Key_Shared"])
 def test_redelivery_works_for_every_subscription_type(harness, kind):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind=kind)
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    peer = harness.consumer(TOPIC, kind=kind)
+    producer = harness.producer(TOPIC)
     producer.publish(3)
     assert len(peer.messages()) == 3
     subscription = harness.actions.cursors.found(NAME, "s")[1]
@@ -174,8 +166,7 @@ def test_each_preview_shows_a_command_that_geminga_parses(case):
 
 def test_a_publish_time_that_no_calendar_has_is_shown_as_a_number(harness, make_entry):
     harness.peer().subscribe(TOPIC)
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     producer.send(0, make_entry(publish_time=1 << 63))
     topic, subscription = harness.actions.cursors.found(NAME, "s")
     found = preview(Preview(topic, subscription), "skip-all", int, None, "")

@@ -1,12 +1,10 @@
 """Single messages published over REST."""
 
 import asyncio
-import json
-import urllib.error
-import urllib.request
 from typing import Any
 
 import pytest
+from web_requests import ask
 
 import geminga
 from geminga.broker.admin.errors import AdminRefusal
@@ -33,8 +31,7 @@ def topic(harness):
 
 
 def test_a_message_is_stored_and_delivered(harness):
-    peer = harness.peer()
-    peer.subscribe(str(NAME))
+    peer = harness.consumer(str(NAME))
     ledger_id, entry_id = send(harness, b"hello", "k", colour="red")
     (message,) = peer.messages()
     assert (message.ledger_id, message.entry_id) == (ledger_id, entry_id)
@@ -112,11 +109,5 @@ def test_half_a_surrogate_pair_is_refused(wanted, field):
 
 def post(url: str, body: Any) -> tuple[int, Any]:
     method = "POST" if url.endswith("/message") else "PUT"
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, json.loads(answer.read() or b"null")
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.loads(error.read())
+    found = ask(url, method, body)
+    return found.status, found.document

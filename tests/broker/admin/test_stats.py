@@ -12,9 +12,7 @@ from geminga.broker.admin.partitioned import MergedStats
 from geminga.broker.cooperative import at_once
 from geminga.diagnosis.commands import iso_time
 from geminga.ids import TopicName
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
+from tests.broker.conftest import NAME, TOPIC
 
 
 def words(text: str) -> set[str]:
@@ -71,8 +69,7 @@ def prepared(harness: Any) -> Any:
     for subscription, kind, name in (
         ("shared", "Shared", "cA"), ("ks", "Key_Shared", "cB"), ("fo", "Failover", "cC"),
     ):  # fmt: skip
-        peer = harness.peer()
-        peer.subscribe(TOPIC, subscription, kind=kind, consumer_name=name)
+        peer = harness.consumer(TOPIC, subscription, kind=kind, consumer_name=name)
         if subscription == "shared":
             shared = peer
     for sequence_id in range(5):
@@ -217,11 +214,9 @@ def test_rates_are_per_second(harness):
 
 
 def test_counters_keep_the_messages_of_closed_consumers(harness):
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     for subscription, durable in (("s", True), ("reader", False)):
-        peer = harness.peer()
-        peer.subscribe(TOPIC, subscription, durable=durable)
+        peer = harness.consumer(TOPIC, subscription, durable=durable)
         producer.send(0)
         peer.disconnect()
     assert harness.actions.stats(NAME)["msgOutCounter"] == 3

@@ -49,8 +49,7 @@ def make_topic(harness, make_entry):
             harness.actions.cursors.create(topic, subscription, MessageId.earliest, succeeded)
         harness.poll()
         if messages:
-            peer = harness.peer()
-            peer.producer(PREFIX + name)
+            peer = harness.producer(PREFIX + name)
             peer.publish(messages)
             peer.disconnect()
         return topic
@@ -86,8 +85,7 @@ def test_partitions_of_a_topic_are_one_row(harness, make_entry):
     harness.actions.create_partitioned(name, 3, succeeded)
     for index in range(3):
         harness.actions.cursors.create(name.partition_name(index), "s", MessageId.earliest, succeeded)
-    peer = harness.peer()
-    peer.producer(f"{PREFIX}parts-partition-1")
+    peer = harness.producer(f"{PREFIX}parts-partition-1")
     peer.publish(4)
     row, *others = page(harness)["rows"]
     assert not others
@@ -148,8 +146,7 @@ def test_backlogs_of_topics_that_are_not_read_yet_are_shown_as_unknown(harness, 
 
 def test_holes_of_cursors_not_in_memory_are_counted(harness, make_topic):
     make_topic("holes", messages=6)
-    peer = harness.peer()
-    peer.subscribe(PREFIX + "holes", kind="Shared")
+    peer = harness.consumer(PREFIX + "holes", kind="Shared")
     ids = [(each.ledger_id, each.entry_id) for each in peer.messages()]
     peer.ack(ids[1], ids[3])
     peer.disconnect()
@@ -281,8 +278,7 @@ def test_times_that_no_calendar_has_are_shown(harness, make_entry):
     """A producer says when a message is to come: any number."""
     topic = PREFIX + "late"
     harness.peer().subscribe(topic, kind="Shared")
-    producer = harness.peer()
-    producer.producer(topic)
+    producer = harness.producer(topic)
     producer.send(0, make_entry(deliver_at_time=1 << 62))
     (row,) = page(harness)["rows"]
     assert str(1 << 62) in row["sentence"]

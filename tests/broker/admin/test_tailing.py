@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from singles import encode_single_metadata
+from entries import batch_entry, in_batch, single_entry
 
 from geminga.broker.admin import browsing, tailing
 from geminga.broker.admin.browsing import tail
@@ -14,21 +14,14 @@ from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.tailing import MessageFilter, messages_of
 from geminga.ids import TopicName
-from geminga.wire.batch import append_full_message
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
+from tests.broker.conftest import TOPIC
 
 
 def batch(*messages: tuple[bytes, dict[str, Any]], **fields: Any) -> bytes:
-    parts: list[bytes] = []
-    for number, (payload, meta) in enumerate(messages):
-        append_full_message(parts, payload, encode_single_metadata(len(payload), number, **meta))
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=len(messages), **fields
-    )
-    return build_entry(metadata.SerializeToString(), b"".join(parts))
+    parts = [in_batch(payload, sequence_id=n, **meta) for n, (payload, meta) in enumerate(messages)]
+    return batch_entry(parts, **fields)
 
 
 def opened(entry: bytes, wanted: MessageFilter | None = None, **options: Any) -> list[dict[str, Any]]:
@@ -64,14 +57,9 @@ def garbled(entry: bytes) -> bytes:
     return build_entry(*broken)
 
 
-def with_properties(payload: bytes, **fields: Any) -> bytes:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
-    return build_entry(metadata.SerializeToString(), payload)
-
-
 def test_a_message_with_texts_that_are_no_utf8_is_shown():
     properties = [pb.KeyValue(key="NAM", value="NAM")]
-    single = with_properties(b"one", partition_key="KEY", properties=properties)
+    single = single_entry(b"one", partition_key="KEY", properties=properties)
     several = batch((b"two", {"partition_key": "KEY", "properties": {"NAM": "NAM"}}))
     for entry in (single, several):
         [found] = opened(garbled(entry))
@@ -84,7 +72,7 @@ def test_a_message_with_texts_that_are_no_utf8_is_shown():
 
 
 def test_properties_too_large_for_http_headers_are_refused():
-    entry = with_properties(b"x", properties=[pb.KeyValue(key="n", value="v" * 65_536)])
+    entry = single_entry(b"x", properties=[pb.KeyValue(key="n", value="v" * 65_536)])
     with pytest.raises(AdminRefusal, match="too many for HTTP") as refused:
         asyncio.run(entry_answer(3, 4, entry))
     assert refused.value.status == 413
@@ -105,9 +93,8 @@ def test_filters_select_messages_of_a_batch(wanted, indexes):
 
 def test_unreadable_entries_are_described(make_entry):
     assert "cannot be read" in opened(b"rubbish")[0]["problem"]
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-    metadata.encryption_keys.add(key="k", value=b"v")
-    assert opened(build_entry(metadata.SerializeToString(), b"secret"))[0]["problem"] == "encrypted"
+    secret = single_entry(b"secret", encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")])
+    assert opened(secret)[0]["problem"] == "encrypted"
     assert "decompressed" in opened(make_entry(b"x", compression=1, uncompressed_size=5))[0]["problem"]
     too_large = make_entry(b"x", compression=1, uncompressed_size=1 << 30)
     assert "too many to look at" in opened(too_large)[0]["problem"]
@@ -138,8 +125,7 @@ def payloads(found: dict[str, Any]) -> list[bytes]:
 def test_a_tail_sees_each_message_once(harness, topic):
     found = tail(topic, None, 10, MessageFilter())
     assert (found["messages"], found["next"]) == ([], "-1:-1")
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     seen: list[bytes] = []
     behind = (-1, -1)
     for start in range(0, 30, 6):
@@ -153,8 +139,7 @@ def test_a_tail_sees_each_message_once(harness, topic):
 
 
 def test_a_tail_begins_with_the_newest_messages_and_counts_the_skipped(harness, topic):
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     producer.publish(50)
     assert payloads(tail(topic, None, 3, MessageFilter())) == [b"m47", b"m48", b"m49"]
     found = tail(topic, (0, 9), 3, MessageFilter())
@@ -162,8 +147,7 @@ def test_a_tail_begins_with_the_newest_messages_and_counts_the_skipped(harness, 
 
 
 def test_filters_examine_every_later_entry(harness, topic):
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     producer.publish(90)
     behind, seen, answers = None, [], 0
     while True:
@@ -181,8 +165,7 @@ def test_filters_examine_every_later_entry(harness, topic):
 def test_an_answer_ends_at_its_time_limit(harness, topic, monkeypatch):
     """A filter over many entries must not block the broker: the next answer continues."""
     monkeypatch.setattr(browsing, "ANSWER_SECONDS_MAX", 0.0)
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     producer.publish(5)
     behind, seen = (-1, -1), []
     for _ in range(5):
@@ -195,8 +178,7 @@ def test_an_answer_ends_at_its_time_limit(harness, topic, monkeypatch):
 
 
 def test_an_answer_ends_at_its_size_limit(harness, topic, make_entry):
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     for number in range(150):
         producer.send(number, make_entry(b"x" * 30_000))
     found = tail(topic, (-1, -1), 200, MessageFilter(text="x"))
@@ -206,10 +188,8 @@ def test_an_answer_ends_at_its_size_limit(harness, topic, make_entry):
 
 def test_messages_with_very_many_properties_are_not_opened(make_entry):
     """A hundred thousand of them take longer to be read than a loop can be held up."""
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-    for number in range(100_000):
-        metadata.properties.add(key=f"{number:x}", value="")
-    entry = build_entry(metadata.SerializeToString(), b"x")
+    many = [pb.KeyValue(key=f"{number:x}", value="") for number in range(100_000)]
+    entry = single_entry(b"x", properties=many)
     (found,) = opened(entry, MessageFilter(text="anything"))
     assert "bytes of metadata: too many to look at" in found["problem"]
     properties = {f"{number:x}": "" for number in range(1000)}
@@ -221,8 +201,7 @@ def test_messages_with_very_many_properties_are_not_opened(make_entry):
 def test_the_search_through_chunks_of_incomplete_messages_is_limited(harness, make_entry, monkeypatch):
     """First parts of messages count for no message: to find twenty, all of a topic would be looked at."""
     monkeypatch.setattr(browsing, "NEWEST_ENTRIES_MAX", 30)
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     for number in range(100):
         part = make_entry(sequence_id=number, num_chunks_from_msg=2, chunk_id=0, uuid=f"{number}")
         producer.send(number, part, is_chunk=True)

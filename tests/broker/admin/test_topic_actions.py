@@ -11,12 +11,10 @@ from geminga.broker.cooperative import at_once
 from geminga.errors import StoreStopped
 from geminga.ids import MessageId, TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC, Command
 from tests.support.disk_stores import succeeded
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
 PARTS = TopicName.parse("parts")
-Command = pb.BaseCommand
 
 
 @pytest.fixture
@@ -25,8 +23,7 @@ def topics(harness):
 
 
 def fill(harness: Any, make_entry: Callable[..., bytes], count: int = 5) -> Any:
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     for n in range(count):
         peer.send(n, make_entry(b"m%d" % n, publish_time=1_800_000_000_000 + n * 1000))
     peer.disconnect()
@@ -35,11 +32,10 @@ def fill(harness: Any, make_entry: Callable[..., bytes], count: int = 5) -> Any:
 
 
 def read(harness: Any) -> list[bytes]:
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     found = peer.payloads()
     peer.disconnect()
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def refused(status: int, call: Callable[..., Any], *args: Any, **options: Any) -> None:
@@ -100,10 +96,8 @@ def test_partitioned_topics_are_created_with_valid_numbers_only(harness, topics)
 def test_deleting_a_topic_closes_its_clients(harness, topics, make_entry):
     refused(404, topics.delete, NAME, False, succeeded)
     fill(harness, make_entry)
-    peer = harness.peer()
-    peer.producer(TOPIC)
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC)
+    peer = harness.producer(TOPIC)
+    consumer = harness.consumer(TOPIC)
     consumer.ack((0, 0))
     refused(412, topics.delete, NAME, False, succeeded)
     done: list[Any] = []
@@ -112,8 +106,7 @@ def test_deleting_a_topic_closes_its_clients(harness, topics, make_entry):
     assert done == [None]
     assert peer.pop().type == Command.CLOSE_PRODUCER
     assert consumer.take(Command.CLOSE_CONSUMER)
-    left = [key for key, _ in harness.store.keys.scan("") if "public/default/t" in key]
-    assert left == []
+    assert [key for key, _ in harness.store.keys.scan("") if "public/default/t" in key] == []
     assert harness.store.ledgers(TOPIC) == []
     harness.restart()
     assert not harness.actions.exists(NAME)
@@ -131,8 +124,7 @@ def test_acknowledgements_under_way_do_not_bring_a_deleted_cursor_back(harness, 
 
 def test_unloading_disconnects_and_loses_nothing(harness, make_entry):
     topics = fill(harness, make_entry)
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     assert len(peer.payloads()) == 5
     peer.ack((0, 0))
     topics.unload(NAME)
@@ -143,8 +135,7 @@ def test_unloading_disconnects_and_loses_nothing(harness, make_entry):
 
 
 def test_unloading_with_entries_under_way_keeps_the_topic(harness, topics):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.auto_poll = False
     peer.send(0)
     topics.unload(NAME)
@@ -166,8 +157,7 @@ def test_truncating_removes_all_messages(harness, make_entry):
     topics.topic(NAME).truncate(succeeded)
     assert read(harness) == []
     assert topics.topics.find(NAME).ledger.size_bytes == 0
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.send(9)
     assert read(harness) == [b"m9"]
 
@@ -234,8 +224,7 @@ def test_joined_reports_once_with_the_first_error():
 
 def test_expiring_to_a_position_never_goes_back(harness, make_entry):
     actions = fill(harness, make_entry)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     peer.ack((0, 0), (0, 1), (0, 3))
     peer.disconnect()
     actions.cursors.expire_to(NAME, "s", MessageId(-1, 0, 0), succeeded, excluded=False)
@@ -251,8 +240,7 @@ def test_expiring_to_a_position_never_goes_back(harness, make_entry):
 
 # --- messages inside batches ---
 def fill_batches(harness: Any, make_entry: Callable[..., bytes], *sizes: int) -> Any:
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     for number, messages in enumerate(sizes):
         entry = make_entry(num_messages_in_batch=messages if messages > 1 else None)
         peer.send(number, entry, messages=messages)
@@ -262,8 +250,7 @@ def fill_batches(harness: Any, make_entry: Callable[..., bytes], *sizes: int) ->
 
 
 def subscription_stats(actions: Any) -> dict[str, Any]:
-    found: dict[str, Any] = actions.stats(NAME)["subscriptions"]["s"]
-    return found
+    return actions.stats(NAME)["subscriptions"]["s"]
 
 
 def test_the_backlog_is_counted_in_messages(harness, make_entry):
@@ -295,8 +282,7 @@ def test_messages_are_skipped_one_by_one(harness, make_entry):
     assert cursor["partlyAcknowledgedBatches"] == {"0:2": {"messages": 1000, "open": [(101, 999)]}}
     harness.crash()
     assert subscription_stats(harness.actions)["messagesInBacklog"] == 901
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     first = peer.messages()[0]
     assert (first.entry_id, first.ack_set[1]) == (2, -(1 << 37))
     peer.disconnect()
@@ -306,8 +292,7 @@ def test_messages_are_skipped_one_by_one(harness, make_entry):
 
 def test_a_delivered_batch_that_is_skipped_in_part_frees_the_consumer(harness, make_entry):
     actions = fill_batches(harness, make_entry, 5, 5)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    harness.consumer(TOPIC, kind="Shared")
     assert subscription_stats(actions)["unackedMessages"] == 10
     actions.cursors.skip_messages(NAME, "s", 7, succeeded)
     assert subscription_stats(actions)["unackedMessages"] == 3
@@ -315,14 +300,12 @@ def test_a_delivered_batch_that_is_skipped_in_part_frees_the_consumer(harness, m
 
 def test_holes_are_counted_between_messages(harness, make_entry):
     actions = fill_batches(harness, make_entry, 1, 4, 4, 1, 4, 1)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
 
     def acknowledge(entry_id: int, still_open: int) -> int:
         part = pb.MessageIdData(ledgerId=0, entryId=entry_id, ack_set=[still_open] if still_open else [])
         peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
-        holes: int = subscription_stats(actions)["ackHoles"]
-        return holes
+        return subscription_stats(actions)["ackHoles"]
 
     assert acknowledge(1, 0b1111) == 0
     assert acknowledge(1, 0b1010) == 2  # behind message 0:0, and behind the second of the batch

@@ -55,8 +55,7 @@ def test_a_partitioned_topic_is_one_row(harness):
     harness.poll()
     peers = []
     for index in range(3):
-        peer = harness.peer()
-        peer.producer(f"{PREFIX}parts-partition-{index}", producer_name="p")
+        peer = harness.producer(f"{PREFIX}parts-partition-{index}", producer_name="p")
         peer.publish(2)
         peer.subscribe(f"{PREFIX}parts-partition-{index}", "s", consumer_name="c")
         peers.append(peer)
@@ -71,8 +70,7 @@ def test_a_partitioned_topic_is_one_row(harness):
 
 
 def test_the_worst_subscription_is_named(harness):
-    peer = harness.peer()
-    peer.producer(PREFIX + "t")
+    peer = harness.producer(PREFIX + "t")
     for name in ("calm", "stuck"):
         harness.actions.cursors.create(TopicName.parse(PREFIX + "t"), name, MessageId.earliest, succeeded)
     peer.publish(5)

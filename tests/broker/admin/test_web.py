@@ -116,8 +116,8 @@ def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch
             aborted.set()
 
     async def stay() -> None:
-        peer = redacted_log.WebConnection(Server(lambda request: None), lambda line, value: None, loop=loop)  # type: ignore[arg-type]
-        peer.transport = Transport()  # type: ignore[assignment]
+        peer = redacted_log.WebConnection(Server(lambda request: None), lambda line, value: None, loop=loop)
+        peer.transport = Transport()
         peer.pause_writing()
         await asyncio.wait_for(aborted.wait(), 20)
 

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker import position_lookup
 from geminga.broker.commands.consuming import LAST_REQUESTS_MAX
@@ -14,13 +15,11 @@ from geminga.broker.managed_ledger import ManagedLedger
 from geminga.errors import StoreBusy, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.store import FileStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+from tests.broker.conftest import NAME, TOPIC, Command
+from tests.support.disk_stores import open_store
+from tests.support.faulty_filesystem import SimulatedDisk
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
 U64 = (1 << 64) - 1
 LATEST = (1 << 63) - 1
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
@@ -28,25 +27,15 @@ EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 
 @pytest.fixture
 def producer(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     return peer
-
-
-def publish(peer: Any, count: int, first: int = 0) -> None:
-    for sequence_id in range(first, first + count):
-        peer.send(sequence_id)
-
-
-def entries(peer: Any, consumer_id: int | None = None) -> list[int]:
-    return [message.entry_id for message in peer.messages(consumer_id)]
 
 
 def refused(peer: Any, **fields: Any) -> int:
     fields = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": EXCLUSIVE, **fields}
     frame = peer.request("subscribe", **fields)
     assert frame.type == Command.ERROR, frame.command
-    return frame.command.error.error  # type: ignore[no-any-return]
+    return frame.command.error.error
 
 
 # --- SUBSCRIBE ---
@@ -68,16 +57,14 @@ def refused(peer: Any, **fields: Any) -> int:
     ],
 )
 def test_subscribes_that_are_refused(harness, fields, code):
-    other = harness.peer()
-    other.subscribe(TOPIC, "taken")
+    harness.consumer(TOPIC, "taken")
     peer = harness.peer()
     assert refused(peer, **fields) == code
     peer.subscribe(TOPIC, "fine")
 
 
 def test_a_live_consumer_id_gets_success(harness):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     peer.subscribe(TOPIC, "other")
     assert list(harness.actions.subscriptions(NAME)) == ["s"]
 
@@ -106,21 +93,18 @@ def test_a_connection_lost_while_subscribing_leaves_no_consumer(harness):
 
 @pytest.mark.parametrize(("earliest", "expected"), [(True, [0, 1, 2]), (False, [2])])
 def test_a_new_subscription_starts_at_the_initial_position(harness, producer, earliest, expected):
-    publish(producer, 2)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, earliest=earliest)
-    publish(producer, 1, 2)
-    assert entries(peer) == expected
+    producer.publish(2)
+    peer = harness.consumer(TOPIC, earliest=earliest)
+    producer.publish(1, 2)
+    assert peer.entry_ids() == expected
 
 
 def test_the_initial_position_counts_only_once(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, earliest=False)
+    peer = harness.consumer(TOPIC, earliest=False)
     peer.disconnect()
-    publish(producer, 1)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, earliest=False)
-    assert entries(peer) == [0]
+    producer.publish(1)
+    peer = harness.consumer(TOPIC, earliest=False)
+    assert peer.entry_ids() == [0]
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -149,18 +133,14 @@ def test_a_rollback_waits_for_entries_that_are_slow_to_read(
     harness.advance(1)
     assert peer.pop().command.success.request_id == 1
     peer.command("flow", consumer_id=1, messagePermits=10)
-    assert entries(peer) == [1, 2]
+    assert peer.entry_ids() == [1, 2]
 
 
 @pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
 def test_a_rollback_over_entries_that_cannot_be_read_is_refused(harness, producer, monkeypatch, error):
     """The connection, with all else that goes over it, is not ended for that."""
-    publish(producer, 3)
-
-    def never(ledger: ManagedLedger, offset: int) -> bytes | None:
-        raise error
-
-    monkeypatch.setattr(ManagedLedger, "read_one", never)
+    producer.publish(3)
+    monkeypatch.setattr(ManagedLedger, "read_one", raising(error))
     peer = harness.peer()
     peer.command(
         "subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=1, subType=EXCLUSIVE,
@@ -184,18 +164,16 @@ def test_a_rollback_over_entries_that_cannot_be_read_is_refused(harness, produce
     ],
 )
 def test_readers_start_at_an_entry(harness, producer, start, expected):
-    publish(producer, 3)
-    peer = harness.peer()
-    peer.subscribe(
+    producer.publish(3)
+    peer = harness.consumer(
         TOPIC, "reader-1", durable=False, start_message_id={"ledgerId": start[0], "entryId": start[1]}
     )
-    publish(producer, 1, 3)
-    assert entries(peer) == expected
+    producer.publish(1, 3)
+    assert peer.entry_ids() == expected
 
 
 def test_a_closed_reader_leaves_no_subscription(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, "reader-1", durable=False)
+    peer = harness.consumer(TOPIC, "reader-1", durable=False)
     peer.disconnect()
     assert list(harness.actions.subscriptions(NAME)) == []
 
@@ -217,15 +195,13 @@ def test_without_auto_creation_only_readers_may_subscribe(make_harness):
 # --- FLOW ---
 @pytest.mark.parametrize(("permits", "closed"), [(0, True), (1, False), (0x80000000, True)])
 def test_a_flow_command_must_add_permits(harness, permits, closed):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     peer.command("flow", consumer_id=1, messagePermits=permits)
     assert peer.is_closed == closed
 
 
 def test_the_permits_of_a_consumer_are_limited(harness):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     for _ in range(3):
         peer.command("flow", consumer_id=1, messagePermits=0x7FFFFFFF)
     assert peer.session.consumers[1].permits == 0x7FFFFFFF
@@ -254,10 +230,9 @@ def test_commands_of_unknown_consumers_are_ignored(harness, body):
     ],
 )
 def test_individual_acknowledgements_move_the_mark_and_leave_holes(harness, producer, acks, mark, holes):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
-    publish(producer, 4)
-    entries(peer)
+    peer = harness.consumer(TOPIC)
+    producer.publish(4)
+    peer.entry_ids()
     peer.ack(*acks, request_id=8)
     answer = peer.pop().command.ackResponse
     assert (answer.consumer_id, answer.request_id, answer.HasField("error")) == (1, 8, False)
@@ -278,9 +253,8 @@ def test_individual_acknowledgements_move_the_mark_and_leave_holes(harness, prod
     ],
 )
 def test_cumulative_acknowledgements_move_the_mark(harness, producer, kind, ack, mark):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind=kind)
-    publish(producer, 4)
+    peer = harness.consumer(TOPIC, kind=kind)
+    producer.publish(4)
     peer.ack(ack, cumulative=True)
     assert peer.session.consumers[1].subscription.cursor.mark == mark
 
@@ -301,9 +275,8 @@ def test_ack_sets_are_ignored_when_they_are_switched_off(make_harness, make_entr
 
 
 def test_an_ack_set_is_cut_to_the_size_of_its_batch(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
-    publish(producer, 1)
+    peer = harness.consumer(TOPIC)
+    producer.publish(1)
     producer.send(1, make_entry(num_messages_in_batch=5), messages=5)
     cursor = peer.session.consumers[1].subscription.cursor
     kept = len(cursor.take_snapshot())
@@ -324,7 +297,7 @@ def test_an_ack_set_is_cut_to_the_size_of_its_batch(harness, producer, make_entr
 
 def test_a_seek_keeps_no_more_of_its_ack_set_than_the_batch_holds(harness, producer, make_entry):
     peer = harness.peer()
-    publish(producer, 1)
+    producer.publish(1)
     producer.send(1, make_entry(num_messages_in_batch=5), messages=5)
     for entry_id, kept in ((0, {}), (1, {1: 0b11100})):
         peer.subscribe(TOPIC)
@@ -337,8 +310,7 @@ def test_a_seek_keeps_no_more_of_its_ack_set_than_the_batch_holds(harness, produ
 
 
 def test_a_batch_announced_as_one_message_stays_open_after_one_acknowledgement(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     producer.send(0, make_entry(num_messages_in_batch=5), messages=1)
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b11110])
     peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
@@ -348,8 +320,7 @@ def test_a_batch_announced_as_one_message_stays_open_after_one_acknowledgement(h
 
 def test_too_many_partly_acknowledged_batches_are_refused(harness, producer, make_entry, monkeypatch):
     monkeypatch.setattr(cursor_module, "PARTIAL_BATCHES_BYTES_MAX", 400)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     for sequence_id in range(3):
         producer.send(sequence_id, make_entry(num_messages_in_batch=5), messages=5)
     peer.frames.clear()
@@ -365,27 +336,24 @@ def test_too_many_partly_acknowledged_batches_are_refused(harness, producer, mak
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_cumulative_acknowledgement_of_several_ids_closes_the_connection(harness, count):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     peer.ack(*[(0, 0)] * count, cumulative=True)
     assert peer.is_closed
 
 
 def test_transactional_acknowledgements_are_refused(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
-    publish(producer, 1)
-    entries(peer)
+    peer = harness.consumer(TOPIC)
+    producer.publish(1)
+    peer.entry_ids()
     peer.ack((0, 0), txnid_least_bits=1, request_id=4)
     assert peer.pop().command.ackResponse.error == pb.NotAllowedError
     assert peer.session.consumers[1].subscription.backlog == 1
 
 
 def test_an_acknowledgement_is_answered_once_it_is_durable(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
-    publish(producer, 1)
-    entries(peer)
+    peer = harness.consumer(TOPIC)
+    producer.publish(1)
+    peer.entry_ids()
     harness.auto_poll = False
     peer.ack((0, 0), request_id=4)
     assert not peer.frames
@@ -408,10 +376,9 @@ def test_acknowledgements_of_entries_that_are_not_durable_are_ignored(harness, m
 
 
 def test_an_acknowledgement_that_cannot_be_stored_is_answered_with_the_error(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
-    publish(producer, 1)
-    entries(peer)
+    peer = harness.consumer(TOPIC)
+    producer.publish(1)
+    peer.entry_ids()
     harness.store.close()
     peer.ack((0, 0), request_id=4)
     answer = peer.pop().command.ackResponse
@@ -426,10 +393,9 @@ def test_an_acknowledgement_before_connect_closes_the_connection(harness):
 
 # --- UNSUBSCRIBE, SEEK, GET_LAST_MESSAGE_ID ---
 def test_unsubscribing_removes_the_cursor(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
-    publish(producer, 1)
-    entries(peer)
+    peer = harness.consumer(TOPIC)
+    producer.publish(1)
+    peer.entry_ids()
     peer.ack((0, 0))
     assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
     harness.restart()
@@ -464,12 +430,11 @@ def test_requests_of_unknown_consumers_are_errors(harness, body):
 )
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
 def test_a_seek_closes_the_consumer_and_then_succeeds(harness, producer, make_entry, target, expected, kind):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind=kind)
+    peer = harness.consumer(TOPIC, kind=kind)
     for sequence_id in range(3):
         producer.send(sequence_id, make_entry(publish_time=1_800_000_000_000 + 1000 * sequence_id))
     peer.ack((0, 0), (0, 1))
-    entries(peer)
+    peer.entry_ids()
     harness.auto_poll = False
     peer.command("seek", consumer_id=1, request_id=50, **target)
     closed = peer.pop().command.close_consumer
@@ -479,32 +444,30 @@ def test_a_seek_closes_the_consumer_and_then_succeeds(harness, producer, make_en
     assert peer.pop().command.success.request_id == 50
     harness.auto_poll = True
     harness.restart()
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind=kind)
-    assert entries(peer) == expected
+    peer = harness.consumer(TOPIC, kind=kind)
+    assert peer.entry_ids() == expected
 
 
 def test_a_reader_that_seeks_continues_there_after_reconnecting(harness, producer):
     peer = harness.peer()
     start = {"ledgerId": LATEST, "entryId": LATEST}
     peer.subscribe(TOPIC, "reader-1", durable=False, start_message_id=start)
-    publish(producer, 3)
-    assert entries(peer) == [0, 1, 2]
+    producer.publish(3)
+    assert peer.entry_ids() == [0, 1, 2]
     peer.command("seek", consumer_id=1, request_id=1, message_id={"ledgerId": 0, "entryId": 1})
     peer.frames.clear()
     peer.subscribe(TOPIC, "reader-1", durable=False, start_message_id=start)
-    assert entries(peer) == [1, 2]
+    assert peer.entry_ids() == [1, 2]
 
 
 def test_an_acknowledgement_after_a_seek_is_ignored(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
-    publish(producer, 2)
+    peer = harness.consumer(TOPIC)
+    producer.publish(2)
     peer.command("seek", consumer_id=1, request_id=1, message_id={"ledgerId": 0, "entryId": 0})
     peer.ack((0, 0), (0, 1))
     peer.frames.clear()
     peer.subscribe(TOPIC)
-    assert entries(peer) == [0, 1]
+    assert peer.entry_ids() == [0, 1]
 
 
 @pytest.fixture
@@ -522,9 +485,8 @@ def busy_reads(monkeypatch):
 
 
 def test_a_seek_of_a_consumer_that_is_closed_while_it_waits_moves_nothing(harness, producer, busy_reads):
-    publish(producer, 3)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, permits=0)
+    producer.publish(3)
+    peer = harness.consumer(TOPIC, permits=0)
     peer.ack((0, 2), cumulative=True)
     peer.command("seek", consumer_id=1, request_id=1, message_publish_time=harness.now_ms - 1000)
     assert peer.frames == []
@@ -538,10 +500,9 @@ def test_a_seek_of_a_consumer_that_is_closed_while_it_waits_moves_nothing(harnes
 
 def test_a_seek_that_waited_leaves_no_reference_cycle(harness, producer, busy_reads):
     """The broker's garbage collector looks for cycles rarely."""
-    publish(producer, 3)
+    producer.publish(3)
     of_other_tests = [each for each in gc.get_objects() if isinstance(each, Consumer)]
-    peer = harness.peer()
-    peer.subscribe(TOPIC, permits=0)
+    peer = harness.consumer(TOPIC, permits=0)
     gc.disable()
     try:
         peer.command("seek", consumer_id=1, request_id=1, message_publish_time=0)
@@ -562,10 +523,9 @@ def last_id(peer: Any) -> tuple[int, int, int, int]:
 
 
 def test_the_last_message_id_includes_the_batch_index(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, permits=0)
+    peer = harness.consumer(TOPIC, permits=0)
     assert last_id(peer) == (U64, U64, -1, -1)
-    publish(producer, 2)
+    producer.publish(2)
     assert last_id(peer) == (0, 1, -1, -1)
     producer.send(2, make_entry(num_messages_in_batch=3), messages=3)
     assert last_id(peer) == (0, 2, -1, 2)
@@ -575,9 +535,8 @@ def test_the_last_message_id_includes_the_batch_index(harness, producer, make_en
 
 @pytest.mark.parametrize(("acked", "expected"), [([], (0, U64)), ([0, 1], (0, 1))])
 def test_the_mark_delete_position_is_before_the_first_open_message(harness, producer, acked, expected):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, permits=0)
-    publish(producer, 3)
+    peer = harness.consumer(TOPIC, permits=0)
+    producer.publish(3)
     peer.ack(*((0, entry) for entry in acked))
     body = peer.request("getLastMessageId", consumer_id=1).command.getLastMessageIdResponse
     mark = body.consumer_mark_delete_position
@@ -588,10 +547,9 @@ def test_the_mark_delete_position_is_before_the_first_open_message(harness, prod
 
 # --- the rest ---
 def test_consumer_stats_count_permits_and_unacknowledged_messages(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=5, consumer_name="me")
-    publish(producer, 2)
-    entries(peer)
+    peer = harness.consumer(TOPIC, kind="Shared", permits=5, consumer_name="me")
+    producer.publish(2)
+    peer.entry_ids()
     body = peer.request("consumerStats", consumer_id=1).command.consumerStatsResponse
     found = (body.consumerName, body.availablePermits, body.unackedMessages, body.msgBacklog, body.type)
     assert found == ("me", 3, 2, 2, "Shared")
@@ -604,8 +562,7 @@ def test_consumer_stats_count_permits_and_unacknowledged_messages(harness, produ
 
 
 def test_closing_a_consumer_twice_succeeds(harness):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     assert peer.request("close_consumer", consumer_id=1).type == Command.SUCCESS
     assert peer.request("close_consumer", consumer_id=1).type == Command.SUCCESS
     harness.peer().subscribe(TOPIC)
@@ -615,8 +572,8 @@ def test_closing_a_consumer_twice_succeeds(harness):
 def test_consumers_are_notified_at_the_end_of_a_terminated_topic(harness, producer, client, told):
     peer = harness.peer(client=client)
     peer.subscribe(TOPIC)
-    publish(producer, 1)
-    entries(peer)
+    producer.publish(1)
+    peer.entry_ids()
     harness.actions.topic(NAME).terminate(lambda error: None)
     assert not peer.take(Command.REACHED_END_OF_TOPIC)
     peer.ack((0, 0))
@@ -627,25 +584,19 @@ def test_consumers_are_notified_at_the_end_of_a_terminated_topic(harness, produc
 
 
 def test_acknowledgements_during_a_write_are_stored_together(make_harness, make_entry):
-    store = FileStore.open(
-        "/data/store", filesystem=FaultyFileSystem(SimulatedDisk()), threads=False, settings=StoreSettings()
-    )
+    store = open_store(SimulatedDisk(), StoreSettings())
     harness = make_harness(store)
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.poll()
     peer.subscribe(TOPIC, kind="Shared")
-    for number in range(20):
-        peer.send(number)
+    peer.publish(20)
     harness.poll()
     ids = [(each.ledger_id, each.entry_id) for each in peer.messages()]
     assert len(ids) == 20
     peer.frames.clear()
     merged: list[str] = []
     merge = store.keys.merge
-    store.keys.merge = lambda key, delta, done=None: (  # type: ignore[method-assign]
-        merged.append(key) or merge(key, delta, done)  # type: ignore[func-returns-value]
-    )
+    store.keys.merge = lambda key, delta, done=None: merged.append(key) or merge(key, delta, done)
     harness.auto_poll = False
     peer.ack(ids[1], request_id=7)
     assert len(merged) == 1
@@ -698,8 +649,8 @@ def disk(monkeypatch):
             self.waiting.append(read)
 
     disk = Disk()
-    disk.has_answered = False  # type: ignore[attr-defined]
-    at_hand = lambda self, *_: [(b"", 1)] if disk.has_answered else []  # type: ignore[attr-defined]  # noqa: E731
+    disk.has_answered = False
+    at_hand = lambda self, *_: [(b"", 1)] if disk.has_answered else []  # noqa: E731
     monkeypatch.setattr(ManagedLedger, "in_memory", at_hand)
     monkeypatch.setattr(ManagedLedger, "fetch", lambda self, *args, **limits: disk.fetch(*args, **limits))
     monkeypatch.setattr(position_lookup, "last_batch_index", lambda ledger: -1)
@@ -713,8 +664,7 @@ def ask_for_the_last(peer: Any, request_id: int) -> None:
 def test_the_last_message_id_waits_for_a_busy_disk(harness, producer, disk):
     """Were it refused, official clients would take the topic for read to its end."""
     producer.publish(3)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, permits=0)
+    peer = harness.consumer(TOPIC, permits=0)
     disk.busy = True
     ask_for_the_last(peer, 5)
     harness.advance(5)
@@ -744,8 +694,7 @@ def test_the_last_message_id_waits_for_a_busy_disk(harness, producer, disk):
 def test_repeated_last_message_id_requests_read_the_disk_once(harness, producer, disk):
     """Each was tried again 20 times a second: 20,000 from one peer kept the broker from everything else."""
     producer.publish(3)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, permits=0)
+    peer = harness.consumer(TOPIC, permits=0)
     for request_id in range(3 * LAST_REQUESTS_MAX):
         ask_for_the_last(peer, request_id)
     refused = [frame.command.error for frame in peer.take(pb.BaseCommand.ERROR)]

@@ -10,12 +10,11 @@ from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.settings import BrokerSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import TOPIC, Command
 
-Command = pb.BaseCommand
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 KEY = bytes(range(32))
 START = 1_800_000_000
-TOPIC = "persistent://public/default/t"
 
 
 def token(role: str = "joe", seconds: int | None = None, key: bytes = KEY) -> str:

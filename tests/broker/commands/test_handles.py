@@ -3,12 +3,8 @@
 import pytest
 
 from geminga.broker.commands.handles import Handles
-from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
+from tests.broker.conftest import NAME, TOPIC, Command
 
 
 def test_only_the_same_handle_is_dropped():

@@ -9,9 +9,9 @@ from geminga.broker.commands.lookup import WATCHERS_PER_CONNECTION_MAX
 from geminga.broker.commands.topic_list import topics_hash
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import Command
 
 P = "persistent://public/default/"
-Command = pb.BaseCommand
 
 
 def create(harness: Any, *topics: str) -> None:
@@ -122,8 +122,7 @@ def test_a_watcher_is_notified_of_new_and_deleted_topics(harness):
     found = body.command.watchTopicListSuccess
     assert (found.watcher_id, list(found.topic)) == (7, [P + "a1"])
     assert found.topics_hash == topics_hash([P + "a1"])
-    other = harness.peer()
-    other.producer(P + "a2")
+    other = harness.producer(P + "a2")
     other.producer(P + "b2", producer_id=2)
     other.producer("non-persistent://public/default/a3", producer_id=3)
     update = peer.pop().command.watchTopicUpdate
@@ -231,8 +230,7 @@ def test_a_topic_created_while_a_list_is_read_is_reported(harness):
     assert peer.frames == []
     create(harness, P + "a000x", P + "z")
     other.disconnect()
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     seen = set(peer.pop().command.watchTopicListSuccess.topic)
     for frame in peer.frames:
         seen |= set(frame.command.watchTopicUpdate.new_topics)
@@ -248,8 +246,7 @@ def test_a_client_that_disconnects_while_its_list_is_read_leaves_no_watcher(harn
     )
     assert len(harness.broker.watched) == 1
     peer.disconnect()
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     assert len(harness.broker.watched) == 0
     assert harness.broker.watched.held == 0
 
@@ -288,8 +285,7 @@ def test_automatically_created_partitions_are_limited_and_made_in_slices(make_ha
     assert "partitions_max" in answer.message
     ask("some", 500)
     assert peer.frames == []
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     harness.poll()
     assert peer.pop().command.partitionMetadataResponse.partitions == 500
     assert len(list(harness.actions.topics.walk("public/default", persistent=True))) == 500

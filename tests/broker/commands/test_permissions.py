@@ -11,8 +11,8 @@ from geminga.broker.commands.table import COMMANDS, TABLE
 from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.rules.tokens import make_token
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import Command
 
-Command = pb.BaseCommand
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 KEY = bytes(range(32))
 
@@ -89,7 +89,7 @@ def refusal(command: Any) -> str:
 def test_every_command_is_guarded_as_its_spec_says():
     assert set(TABLE.handlers) == set(COMMANDS) - {Command.SEND}
     guarded = {
-        Command.Type.Name(kind)  # type: ignore[arg-type]
+        Command.Type.Name(kind)
         for kind, spec in COMMANDS.items()
         if not isinstance(spec.needs, NoPermissionNeeded)
     }

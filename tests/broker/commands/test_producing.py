@@ -12,16 +12,15 @@ from geminga.errors import StoreBusy, StoreStopped
 from geminga.ids import TopicName
 from geminga.wire.frames import encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import TOPIC, Command
 
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
 SCHEMA = {"name": "s", "type": pb.Schema.String, "schema_data": b""}
 
 
 def refused(peer: Any, **fields: Any) -> int:
     frame = peer.request("producer", **{"topic": TOPIC, "producer_id": 1, **fields})
     assert frame.type == Command.ERROR
-    return frame.command.error.error  # type: ignore[no-any-return]
+    return frame.command.error.error
 
 
 def test_generated_names_are_never_reused(harness):
@@ -79,11 +78,9 @@ def test_names_that_are_too_long_to_store_are_refused(harness, fields):
 
 
 def test_the_initial_subscription_sees_the_first_message(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC, initial_subscription_name="init")
+    peer = harness.producer(TOPIC, initial_subscription_name="init")
     peer.send(0)
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC, "init", earliest=False)
+    consumer = harness.consumer(TOPIC, "init", earliest=False)
     assert len(consumer.messages()) == 1
 
 
@@ -94,8 +91,7 @@ def test_the_initial_subscription_needs_auto_creation(make_harness):
 
 # --- SEND ---
 def test_receipts_come_in_order_and_echo_what_was_sent(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.auto_poll = False
     for sequence_id, messages, highest in ((3, 1, None), (7, 3, 9), (100, 1, None)):
         peer.send(sequence_id, messages=messages, highest=highest)
@@ -128,15 +124,13 @@ def test_entries_are_stored_and_delivered_unchanged(harness, make_entry):
     for sequence_id, entry in enumerate((with_magic, without_magic, big)):
         peer.send(sequence_id, entry)
     assert [bytes(m.entry) for m in consumer.messages()] == [with_magic, without_magic, big]
-    late = harness.peer()
-    late.subscribe(TOPIC, "late")
+    late = harness.consumer(TOPIC, "late")
     assert [bytes(m.entry) for m in late.messages()] == [with_magic, without_magic, big]
 
 
 @pytest.mark.parametrize("size", [*range(2, 6), None])  # the magic, and what there is of the checksum; all
 def test_a_wrong_or_short_checksum_fails_only_that_send(harness, make_entry, size):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     entry = bytearray(make_entry(b"payload"))
     entry[-1] ^= 1
     peer.send(5, bytes(entry[:size]))
@@ -155,8 +149,7 @@ def test_a_wrong_or_short_checksum_fails_only_that_send(harness, make_entry, siz
     ],
 )
 def test_sends_with_bad_numbers_are_refused(harness, make_entry, fields, code):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     entry = make_entry()
     numbers: dict[str, Any] = {"highest_sequence_id": None, **fields}
     frame = encode_send(1, 5, 1, numbers.pop("highest_sequence_id"), len(entry), **numbers)
@@ -166,15 +159,13 @@ def test_sends_with_bad_numbers_are_refused(harness, make_entry, fields, code):
 
 
 def test_a_send_of_no_messages_closes_the_connection(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.send(0, messages=0)
     assert peer.is_closed
 
 
 def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.actions.unload(TopicName.parse(TOPIC))
     closed = peer.pop().command.close_producer
     assert (closed.producer_id, closed.request_id) == (1, (1 << 64) - 1)
@@ -188,8 +179,7 @@ def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harn
 
 
 def test_each_send_to_a_stopped_store_is_answered_with_an_error(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.send(0)
     peer.receipts()
     harness.store.close()
@@ -205,8 +195,7 @@ def test_each_send_to_a_stopped_store_is_answered_with_an_error(harness):
     ],
 )
 def test_entries_that_violate_policies_are_refused(harness, make_entry, policy, value, fields, code):
-    peer = harness.peer()
-    peer.producer(TOPIC, encrypted=True)
+    peer = harness.producer(TOPIC, encrypted=True)
     topic = TopicName.parse(TOPIC)
     if policy == "max_message_size":
         harness.broker.namespaces.set_topic_policy(topic, policy, value)
@@ -218,8 +207,7 @@ def test_entries_that_violate_policies_are_refused(harness, make_entry, policy, 
 
 # --- CLOSE_PRODUCER ---
 def test_closing_waits_for_the_receipts(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.auto_poll = False
     peer.send(0)
     peer.send(1)
@@ -342,8 +330,7 @@ def test_a_topic_whose_termination_cannot_be_stored_continues(harness, monkeypat
 
 def test_producers_of_a_topic_are_limited_by_policy(harness):
     harness.broker.namespaces.set_policy("public", "default", "max_producers_per_topic", 1)
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     assert refused(peer, producer_id=2) == pb.ProducerBusy
 
 

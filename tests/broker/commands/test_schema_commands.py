@@ -4,14 +4,13 @@ from geminga.broker.rules.schemas import schema_key
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import TOPIC
 
-TOPIC = "persistent://public/default/t"
 SCHEMA = {"name": "s", "schema_data": b"", "type": pb.Schema.String}
 
 
 def test_a_damaged_schema_is_answered_with_an_error(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.store.keys.put(schema_key(TopicName.parse(TOPIC)), b"\x05ab")
     assert peer.request("getSchema", topic=TOPIC).command.getSchemaResponse.error_code == pb.PersistenceError
     frame = peer.request("getOrCreateSchema", topic=TOPIC, schema=SCHEMA)
@@ -20,8 +19,7 @@ def test_a_damaged_schema_is_answered_with_an_error(harness):
 
 
 def test_a_stopped_store_is_answered_with_an_error(harness, monkeypatch):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     merge = harness.store.keys.merge
     monkeypatch.setattr(
         harness.store.keys,

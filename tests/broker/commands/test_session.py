@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker.commands.session import SessionState
 from geminga.broker.commands.table import TABLE
@@ -13,9 +14,7 @@ from geminga.errors import StoreStopped
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.frames import encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
+from tests.broker.conftest import TOPIC, Command
 
 # What the broker takes from a client, and nothing else. The rest of the 58 types closes the connection.
 FROM_CLIENTS = {
@@ -103,7 +102,7 @@ def test_nothing_is_read_after_the_session_has_ended(harness, name):
 
 
 def test_the_table_of_handlers_is_complete():
-    assert {Command.Type.Name(number) for number in TABLE.handlers} == FROM_CLIENTS - {"SEND"}  # type: ignore[arg-type]
+    assert {Command.Type.Name(number) for number in TABLE.handlers} == FROM_CLIENTS - {"SEND"}
 
 
 @pytest.mark.parametrize(("version", "answered"), [(21, 21), (20, 20), (10, 10), (99, 21)])
@@ -260,8 +259,7 @@ def test_bytes_may_come_one_at_a_time(harness):
 
 def test_publishing_is_paused_while_the_store_is_behind(harness):
     harness.broker.backpressure.pending_bytes_per_peer_max = 1000
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.auto_poll = False
     entry = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 100
     for sequence_id in range(10):
@@ -289,8 +287,7 @@ def test_the_pending_bytes_of_all_connections_together_are_limited(harness):
 
 
 def test_pending_bytes_of_a_lost_connection_are_released(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.auto_poll = False
     peer.send(0)
     peer.disconnect()
@@ -301,8 +298,7 @@ def test_pending_bytes_of_a_lost_connection_are_released(harness):
 
 def test_producers_and_consumers_of_a_connection_are_limited(make_harness):
     harness = make_harness(handles_per_connection_max=2)
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.subscribe(TOPIC)
     for body, fields in (("producer", {"producer_id": 9}), ("subscribe", {"consumer_id": 9})):
         extra = {"subscription": "s", "subType": 0} if body == "subscribe" else {}
@@ -312,11 +308,7 @@ def test_producers_and_consumers_of_a_connection_are_limited(make_harness):
 
 def test_a_store_failure_in_a_command_closes_the_connection(harness, monkeypatch):
     peer = harness.peer()
-
-    def stopped(*args: Any) -> Any:
-        raise StoreStopped("no space left on device")
-
-    monkeypatch.setattr(harness.store.keys, "get", stopped)
+    monkeypatch.setattr(harness.store.keys, "get", raising(StoreStopped("no space left on device")))
     peer.command("partitionMetadata", topic=TOPIC, request_id=1)
     assert peer.is_closed
 
@@ -377,7 +369,7 @@ def test_clients_paused_for_moments_get_no_unrequested_pong(harness):
 # --- a peer that hangs up while there is work of it ---
 def encoded(body: str, **fields: Any) -> bytes:
     """A command as it is sent."""
-    command = Command(type=Command.DESCRIPTOR.fields_by_name[body].number)  # type: ignore[arg-type]
+    command = Command(type=Command.DESCRIPTOR.fields_by_name[body].number)
     getattr(command, body).SetInParent()
     for name, value in fields.items():
         setattr(getattr(command, body), name, value)
@@ -397,8 +389,7 @@ def acks(ids: list[tuple[int, int]], consumer_id: int = 1) -> bytes:
 
 def delivered(harness: Any, count: int, **fields: Any) -> tuple[Any, list[tuple[int, int]]]:
     """Return a consumer that received ``count`` messages, and their ids. Turns are short from then on."""
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.subscribe(TOPIC, permits=count, **fields)
     peer.publish(count)
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
@@ -450,8 +441,7 @@ def test_a_reconnecting_client_subscribes_after_its_old_work_is_done(harness, wh
     holder.send_bytes(pings * 300)
     holder.disconnect()
     claim(other, what)
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     harness.poll()
     assert other.pop().type == CREATED[what]
 

@@ -70,7 +70,7 @@ def test_a_list_that_changes_while_it_is_sent_stays_consistent(seed, monkeypatch
         assert len(jobs) <= 1, "one job tells at a time"
         if watched.is_filled and not watched._watchers:
             told[0] = set(watched.names)
-            watched.watch(Told())  # type: ignore[arg-type]
+            watched.watch(Told())
         for name in random.sample(names, 3) if random.random() < 0.3 else ():
             there ^= {name}
             lists.topic_changed(name, name in there)

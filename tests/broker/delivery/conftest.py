@@ -5,6 +5,5 @@ import pytest
 
 @pytest.fixture
 def producer(harness):
-    peer = harness.peer()
-    peer.producer("persistent://public/default/t")
+    peer = harness.producer("persistent://public/default/t")
     return peer

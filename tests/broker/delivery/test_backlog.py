@@ -19,11 +19,9 @@ from hypothesis.stateful import (
 from geminga.broker import entry_counts
 from geminga.broker.delivery.cursor import words_from_bits
 from geminga.broker.delivery.shared import SharedDispatcher
-from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
 SIZES = st.lists(st.sampled_from([1, 1, 2, 5, 70]), min_size=1, max_size=8)
 
 
@@ -279,7 +277,7 @@ class Backlog(RuleBasedStateMachine):
 def test_backlogs_are_exact_after_any_operations(make_harness, make_entry, monkeypatch, compensated):
     monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 4)
     monkeypatch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 2)
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         lambda: Backlog(make_harness, make_entry, redeliver_unacked_after_seconds=4 if compensated else 0),
         settings=settings(max_examples=25, stateful_step_count=30, deadline=None),
     )

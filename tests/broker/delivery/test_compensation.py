@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 
 from geminga.broker.delivery.compensation import PROPERTY, DeliveryMarks
 from geminga.broker.rules.policies import RuleViolation
-from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC, Command
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
 TYPES = ("Shared", "Key_Shared", "Exclusive", "Failover")
 
 
@@ -24,8 +21,7 @@ def on(make_harness: Callable[..., Any], seconds: float = 10, **settings: Any) -
 
 
 def producer_of(harness: Any) -> Any:
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     return peer
 
 
@@ -34,8 +30,7 @@ def came(peer: Any) -> list[tuple[int, int]]:
 
 
 def stats(harness: Any, subscription: str = "s") -> dict[str, Any]:
-    found: dict[str, Any] = harness.actions.stats(NAME)["subscriptions"][subscription]
-    return found
+    return harness.actions.stats(NAME)["subscriptions"][subscription]
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -107,8 +102,7 @@ def test_a_consumer_that_forgets_acknowledgements_stops_its_producers_or_not(
         assert producer.take(Command.CLOSE_PRODUCER)
         assert stats(harness)["messagesInBacklog"] < 20, "nearly all of it is acknowledged"
         producer.frames.clear()
-        answer = producer.request("producer", topic=TOPIC, producer_id=1)
-        assert answer.type == Command.ERROR
+        assert producer.request("producer", topic=TOPIC, producer_id=1).type == Command.ERROR
 
 
 def test_messages_that_one_consumer_holds_go_to_another(make_harness):
@@ -217,8 +211,7 @@ def test_a_new_subscription_may_request_compensation(harness):
     assert came(peer) == [(0, 1)]
     peer.disconnect()
     harness.restart()
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     assert came(peer) == [(0, 0)]
     harness.advance(8)
     assert came(peer) == [(0, 1)]
@@ -240,8 +233,7 @@ def test_redeliveries_are_logged_at_intervals(make_harness, caplog):
 
 def test_nothing_runs_for_subscriptions_without_consumers(make_harness):
     harness = on(make_harness)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     subscription = peer.session.consumers[1].subscription
     assert subscription.compensation._timer is not None
     peer.disconnect()

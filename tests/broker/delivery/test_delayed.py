@@ -11,17 +11,11 @@ import pytest
 
 from geminga.broker.delivery import delayed
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_CALL_MAX
-from geminga.ids import TopicName
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
+from tests.broker.conftest import NAME, TOPIC
 
 
 def test_delayed_messages_are_never_early_and_survive_a_restart(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     producer.send(0, make_entry(b"late", deliver_at_time=harness.now_ms + 5000))
     producer.send(1, make_entry(b"later", deliver_at_time=harness.now_ms + 9000))
     producer.send(2, make_entry(b"now"))
@@ -32,8 +26,7 @@ def test_delayed_messages_are_never_early_and_survive_a_restart(harness, produce
     assert peer.payloads() == [b"late"]
     peer.ack((0, 0), (0, 2))
     harness.restart()
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     assert peer.payloads() == []
     harness.advance(4)
     assert peer.payloads() == [b"later"]
@@ -44,16 +37,14 @@ def test_a_backlog_with_a_delayed_message_is_delivered_without_it(harness, produ
     producer.publish(5)
     producer.send(5, make_entry(b"late", deliver_at_time=harness.now_ms + 5000, partition_key="k" * size))
     producer.publish(5, first=6)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     assert peer.entry_ids() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
     harness.advance(5)
     assert peer.entry_ids() == [5]
 
 
 def test_the_wall_clock_decides_about_delays_not_the_timer(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     due_ms = harness.now_ms + 1000
     producer.send(0, make_entry(b"late", deliver_at_time=due_ms))
     harness.broker.tick(harness.now + 2, due_ms - 1)
@@ -63,8 +54,7 @@ def test_the_wall_clock_decides_about_delays_not_the_timer(harness, producer, ma
 
 
 def test_a_message_is_not_late_when_the_wall_clock_is_set_forward(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     producer.send(0, make_entry(b"late", deliver_at_time=harness.now_ms + 3_600_000))
     harness.advance(30)
     assert peer.payloads() == []
@@ -75,8 +65,7 @@ def test_a_message_is_not_late_when_the_wall_clock_is_set_forward(harness, produ
 
 def test_entries_due_at_one_moment_are_delivered_in_slices(harness, producer, make_entry, monkeypatch):
     monkeypatch.setattr(delayed, "DUE_AT_ONCE_MAX", 10)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     due_ms = harness.now_ms + 1000
     for sequence_id in range(35):
         producer.send(sequence_id, make_entry(b"%d" % sequence_id, deliver_at_time=due_ms))
@@ -86,8 +75,7 @@ def test_entries_due_at_one_moment_are_delivered_in_slices(harness, producer, ma
 
 
 def test_exclusive_consumers_do_not_wait_for_delays(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     producer.send(0, make_entry(b"late", deliver_at_time=harness.now_ms + 5000))
     assert peer.payloads() == [b"late"]
 
@@ -107,8 +95,7 @@ def test_expired_or_skipped_delayed_messages_are_not_delivered(make_harness, mak
             publish_time=harness.now_ms,
         )  # fmt: skip
         producer.send(number, entry)
-    other = harness.peer()
-    other.subscribe("other", kind=kind)
+    other = harness.consumer("other", kind=kind)
     producer.send(0, make_entry(b"other", deliver_at_time=harness.now_ms + 40_000), producer_id=2)
     if how == "skip":
         harness.actions.cursors.skip(NAME, "s", 3, lambda error: None)
@@ -145,8 +132,7 @@ def test_a_delayed_backlog_is_read_in_slices(harness, producer, make_entry, kind
     count = 3 * ENTRIES_PER_CALL_MAX + 10
     for number in range(count):
         producer.send(number, make_entry(deliver_at_time=harness.now_ms + 5000, partition_key=str(number)))
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind=kind, permits=0)
+    peer = harness.consumer(TOPIC, kind=kind, permits=0)
     harness.auto_poll = False
     peer.command("flow", consumer_id=1, messagePermits=1000)
     dispatcher = peer.session.consumers[1].subscription.dispatcher
@@ -189,7 +175,7 @@ def test_entries_are_due_in_the_order_of_their_times_however_they_were_added(mon
         assert times == sorted(times)
         assert all(time <= clock.now_ms for time in times)
 
-    entries = delayed.DelayedEntries(clock, due, "a test")  # type: ignore[arg-type]
+    entries = delayed.DelayedEntries(clock, due, "a test")
     for _ in range(300):
         action = choice.random()
         if action < 0.8:
@@ -212,7 +198,7 @@ def test_entries_are_due_in_the_order_of_their_times_however_they_were_added(mon
 
 
 def test_delayed_entries_take_few_bytes_each():
-    entries = delayed.DelayedEntries(Clock(), lambda offsets: None, "a test")  # type: ignore[arg-type]
+    entries = delayed.DelayedEntries(Clock(), lambda offsets: None, "a test")
     choice = random.Random(1)
     tracemalloc.start()
     try:
@@ -226,7 +212,7 @@ def test_delayed_entries_take_few_bytes_each():
 def test_skipped_entries_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(delayed, "SPAN_ENTRIES_MAX", 100)
     clock, got, count = Clock(), list[int](), 20_000
-    entries = delayed.DelayedEntries(clock, got.extend, "a test")  # type: ignore[arg-type]
+    entries = delayed.DelayedEntries(clock, got.extend, "a test")
     tracemalloc.start()
     try:
         for offset in range(count):

@@ -6,22 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from doubles import raising
+from entries import single_entry
 
 from geminga.broker.delivery import dispatcher, key_shared, shared, single_active
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.errors import StoreDamaged
-from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
+from tests.broker.conftest import TOPIC
 
 
-# --- permits ---
 def test_nothing_is_sent_before_flow_and_never_more_than_permits(harness, producer):
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC, permits=0)
+    consumer = harness.consumer(TOPIC, permits=0)
     producer.publish(5)
     assert consumer.entry_ids() == []
     consumer.command("flow", consumer_id=1, messagePermits=2)
@@ -36,8 +33,7 @@ def test_nothing_is_sent_before_flow_and_never_more_than_permits(harness, produc
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
 def test_a_batch_takes_a_permit_per_message_and_may_exceed_them(harness, producer, make_entry, kind):
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC, kind=kind, permits=15)
+    consumer = harness.consumer(TOPIC, kind=kind, permits=15)
     entry = make_entry(num_messages_in_batch=10)
     for sequence_id in range(3):
         producer.send(sequence_id, entry, messages=10)
@@ -51,15 +47,13 @@ def test_a_batch_takes_a_permit_per_message_and_may_exceed_them(harness, produce
 def test_the_message_count_is_read_from_stored_entries(harness, producer, make_entry):
     for sequence_id in range(3):
         producer.send(sequence_id, make_entry(num_messages_in_batch=10), messages=10)
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC, permits=11)
+    consumer = harness.consumer(TOPIC, permits=11)
     assert consumer.entry_ids() == [0, 1]
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
 def test_dispatching_waits_for_a_slow_reader(harness, producer, kind):
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC, kind=kind)
+    consumer = harness.consumer(TOPIC, kind=kind)
     consumer.writable = False
     producer.publish(3)
     assert consumer.entry_ids() == []
@@ -69,8 +63,7 @@ def test_dispatching_waits_for_a_slow_reader(harness, producer, kind):
 
 
 def test_requested_entries_follow_the_batch_size(harness):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=1000)
+    peer = harness.consumer(TOPIC, kind="Shared", permits=1000)
     consumer = peer.session.consumers[1]
     assert consumer.entries_wanted == 1000
     for _ in range(30):
@@ -81,15 +74,13 @@ def test_requested_entries_follow_the_batch_size(harness):
     assert consumer.entries_wanted == 1
 
 
-# --- taking turns with everybody else ---
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
 def test_a_long_backlog_is_sent_in_pieces(harness, producer, monkeypatch, kind):
     monkeypatch.setattr(dispatcher, "ENTRIES_PER_CALL_MAX", 50)
     for module in (dispatcher, single_active):
         monkeypatch.setattr(module, "ENTRIES_PER_READ_MAX", 20)
     producer.publish(200)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind=kind, permits=0)
+    peer = harness.consumer(TOPIC, kind=kind, permits=0)
     harness.auto_poll = False
     peer.command("flow", consumer_id=1, messagePermits=1000)
     pieces = [len(peer.entry_ids())]
@@ -106,8 +97,7 @@ def test_large_entries_count_by_their_bytes(harness, producer, make_entry, monke
     monkeypatch.setattr(dispatcher, "BYTES_PER_READ_MAX", 2500)
     for sequence_id in range(40):
         producer.send(sequence_id, make_entry(b"x" * 1000))
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind=kind, permits=0)
+    peer = harness.consumer(TOPIC, kind=kind, permits=0)
     harness.auto_poll = False
     peer.command("flow", consumer_id=1, messagePermits=1000)
     assert 5 <= len(peer.entry_ids()) <= 8
@@ -116,18 +106,12 @@ def test_large_entries_count_by_their_bytes(harness, producer, make_entry, monke
     assert harness.broker.deadline > harness.now
 
 
-# --- a store that fails to read ---
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
 def test_unreadable_entries_are_not_delivered_and_retried(harness, producer, monkeypatch, kind):
     producer.publish(3)
     read = harness.store.read
-
-    def damaged(*args: Any, **options: Any) -> Any:
-        raise StoreDamaged("ledger 0, entry 0: wrong checksum")
-
-    monkeypatch.setattr(harness.store, "read", damaged)
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind=kind)
+    monkeypatch.setattr(harness.store, "read", raising(StoreDamaged("ledger 0, entry 0: wrong checksum")))
+    peer = harness.consumer(TOPIC, kind=kind)
     assert peer.entry_ids() == []
     assert not peer.is_closed
     monkeypatch.setattr(harness.store, "read", read)
@@ -137,14 +121,12 @@ def test_unreadable_entries_are_not_delivered_and_retried(harness, producer, mon
 
 
 def test_an_entry_with_unreadable_metadata_is_delivered_unchanged(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     producer.send(0, b"\x00\x00\x00\x02\xff\xff?")
     [message] = peer.messages()
     assert bytes(message.entry) == b"\x00\x00\x00\x02\xff\xff?"
 
 
-# --- failures of our own ---
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_failing_dispatch_loses_no_message(make_harness, monkeypatch, kind, seed):
@@ -165,8 +147,7 @@ def test_a_failing_dispatch_loses_no_message(make_harness, monkeypatch, kind, se
         (shared, "head_of"), (single_active, "message_count"), (shared.SharedDispatcher, "_released"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     consumers: list[Any] = []
     open_ids = set(range(60))
     published = 0
@@ -175,7 +156,7 @@ def test_a_failing_dispatch_loses_no_message(make_harness, monkeypatch, kind, se
             fields = {"partition_key": f"k{sequence_id % 7}"}
             if chance.random() < 0.2 and kind in ("Shared", "Key_Shared"):
                 fields["deliver_at_time"] = harness.now_ms + 500
-            producer.send(sequence_id, entry_of(sequence_id, **fields))
+            producer.send(sequence_id, single_entry(b"m", sequence_id=sequence_id, **fields))
         published = min(60, published + 3)
         for consumer in consumers:
             if consumer.is_closed:
@@ -218,19 +199,12 @@ def subscribed(harness: Any, kind: str) -> Any:
     return peer
 
 
-def entry_of(sequence_id: int, **fields: Any) -> bytes:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1, **fields)
-    return build_entry(metadata.SerializeToString(), b"m")
-
-
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 def test_pending_redeliveries_resume_after_a_failure(harness, producer, monkeypatch, kind):
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC, kind=kind)
+    consumer = harness.consumer(TOPIC, kind=kind)
     producer.publish(5)
     assert consumer.entry_ids() == [0, 1, 2, 3, 4]
-    other = harness.peer()
-    other.subscribe(TOPIC, kind=kind)
+    other = harness.consumer(TOPIC, kind=kind)
     send, failures = Consumer.send, iter([False, True])
 
     def failing(self: Consumer, *args: Any) -> None:

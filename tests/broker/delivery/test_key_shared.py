@@ -13,8 +13,8 @@ from geminga.broker.delivery.key_shared import sticky_key
 from geminga.broker.delivery.selectors import ConsistentHashSelector
 from geminga.wire.metadata import peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import TOPIC
 
-TOPIC = "persistent://public/default/t"
 STICKY = {"keySharedMode": pb.STICKY}
 
 
@@ -58,8 +58,7 @@ class Keyed:
             self.count += 1
 
     def consumer(self, name: str, permits: int = 1000, **fields: Any) -> Any:
-        peer = self.harness.peer()
-        peer.subscribe(TOPIC, kind="Key_Shared", consumer_name=name, permits=permits, **fields)
+        peer = self.harness.consumer(TOPIC, kind="Key_Shared", consumer_name=name, permits=permits, **fields)
         return peer
 
 
@@ -79,7 +78,6 @@ def owner_of(keys: list[str], *names: str) -> dict[str, str]:
     found = {}
     for key in keys:
         chosen = selector.select(selector.slot(key.encode()))
-        assert chosen is not None
         found[key] = chosen.name
     return found
 

@@ -7,9 +7,7 @@ import pytest
 
 from geminga.broker.delivery import shared
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
+from tests.broker.conftest import TOPIC
 
 
 def test_shared_consumers_receive_in_turn(harness, producer):
@@ -44,8 +42,7 @@ def test_the_highest_priority_receives_while_it_has_permits(harness, producer):
 
 
 def test_refused_messages_are_redelivered_first_with_their_count(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=3)
+    peer = harness.consumer(TOPIC, kind="Shared", permits=3)
     producer.publish(5)
     assert peer.entry_ids() == [0, 1, 2]
     ids = [pb.MessageIdData(ledgerId=0, entryId=entry) for entry in (2, 0, 77)]
@@ -54,8 +51,7 @@ def test_refused_messages_are_redelivered_first_with_their_count(harness, produc
     found = peer.messages()
     assert [(m.entry_id, m.redelivery_count) for m in found] == [(0, 1), (2, 1), (3, 0), (4, 0)]
     peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
-    counts = {m.entry_id: m.redelivery_count for m in peer.messages()}
-    assert counts == {0: 2, 1: 1, 2: 2, 3: 1, 4: 1}
+    assert {m.entry_id: m.redelivery_count for m in peer.messages()} == {0: 2, 1: 1, 2: 2, 3: 1, 4: 1}
 
 
 def test_messages_of_a_lost_consumer_go_to_others_without_a_count(harness, producer):
@@ -111,8 +107,7 @@ def test_unacknowledged_messages_block_a_subscription(make_harness):
 
 
 def test_redelivered_batches_name_their_open_messages(harness, producer, make_entry):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=5)
+    peer = harness.consumer(TOPIC, kind="Shared", permits=5)
     producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
     peer.entry_ids()
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[21])
@@ -133,13 +128,11 @@ def test_redelivered_batches_name_their_open_messages(harness, producer, make_en
 
 
 def test_redelivery_counts_end_with_the_last_consumer(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     producer.publish(1)
     peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
     peer.disconnect()
-    peer = harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
     assert [m.redelivery_count for m in peer.messages()] == [0]
 
 
@@ -261,8 +254,7 @@ def drain(slow: Any) -> list[int]:
     slow.harness.auto_poll = True
     slow.other.command("flow", consumer_id=1, messagePermits=100)
     slow.harness.advance(0.1)
-    found: list[int] = slow.other.entry_ids()
-    return found
+    return slow.other.entry_ids()
 
 
 def test_compensation_passes_over_entries_whose_consumer_has_just_left(slow_return):

@@ -9,26 +9,20 @@ from geminga.broker.delivery import single_active
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX
 from geminga.ids import TopicName
 from geminga.wire.hashing import murmur3_32
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
+from tests.broker.conftest import TOPIC, Command
 
 
 def test_unacknowledged_messages_are_redelivered_after_a_reconnect(harness, producer):
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC)
+    consumer = harness.consumer(TOPIC)
     producer.publish(4)
     consumer.ack((0, 0), (0, 2))
     consumer.disconnect()
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC)
+    consumer = harness.consumer(TOPIC)
     assert [(m.entry_id, m.redelivery_count) for m in consumer.messages()] == [(1, 0), (3, 0)]
 
 
 def test_redelivery_rewinds_an_exclusive_consumer_and_counts_nothing(harness, producer):
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC, consumer_epoch=0)
+    consumer = harness.consumer(TOPIC, consumer_epoch=0)
     producer.publish(3)
     consumer.ack((0, 1))
     assert [m.consumer_epoch for m in consumer.messages()] == [0, 0, 0]
@@ -51,8 +45,7 @@ def active_changes(peer: Any) -> list[bool]:
 
 def test_failover_on_a_partition_chooses_by_priority_then_name(harness):
     topic = f"{TOPIC}-partition-0"
-    producer = harness.peer()
-    producer.producer(topic)
+    producer = harness.producer(topic)
     peers = {}
     for name, priority in (("b", 0), ("a", 0), ("0", 1)):
         peers[name] = harness.peer()
@@ -80,8 +73,7 @@ def test_partitions_are_spread_over_failover_consumers(harness, partition, activ
     for name, peer in peers.items():
         peer.subscribe(topic, kind="Failover", consumer_name=name)
     harness.advance(2)
-    producer = harness.peer()
-    producer.producer(topic)
+    producer = harness.producer(topic)
     producer.publish(1)
     assert [name for name, peer in peers.items() if peer.entry_ids()] == [active]
 
@@ -131,8 +123,7 @@ def test_an_old_client_gets_no_active_consumer_change(harness):
 @pytest.mark.parametrize("entries_max", [5, 64, 1000])
 def test_unbatched_messages_sent_together_arrive_as_if_sent_singly(make_harness, make_entry, entries_max):
     harness = make_harness(ledger_entries_max=entries_max)
-    producer = harness.peer()
-    producer.producer(TOPIC)
+    producer = harness.producer(TOPIC)
     # Chunks, batches, large entries and such that are acknowledged in between.
     sent: list[tuple[bytes, int]] = []
     for number in range(300):
@@ -146,8 +137,7 @@ def test_unbatched_messages_sent_together_arrive_as_if_sent_singly(make_harness,
         producer.send(number, entry, messages=messages, is_chunk=chunk)
         sent.append((entry, messages))
     places = [(each.ledger_id, each.entry_id) for each in producer.receipts()]
-    first = harness.peer()
-    first.subscribe(TOPIC, permits=0)
+    first = harness.consumer(TOPIC, permits=0)
     gone = {40, 41, 45, 120, 299}
     first.ack(*(places[at] for at in gone))
     expected = [at for at in range(300) if at not in gone]

@@ -5,12 +5,8 @@ from typing import Any
 import pytest
 
 from geminga.broker.delivery.subscription import cursor_key, cursor_prefix, type_name
-from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
+from tests.broker.conftest import TOPIC, Command
 
 
 def prepared(harness: Any, kind: str = "Exclusive", count: int = 5, permits: int = 1000) -> tuple[Any, Any]:
@@ -64,8 +60,7 @@ def test_the_type_may_change_while_no_consumer_is_connected(harness):
     consumer, _ = prepared(harness)
     consumer.disconnect()
     for kind in ("Shared", "Key_Shared", "Failover", "Exclusive"):
-        peer = harness.peer()
-        peer.subscribe(TOPIC, kind=kind)
+        peer = harness.consumer(TOPIC, kind=kind)
         assert len(peer.messages()) == 5
         peer.disconnect()
 

@@ -93,8 +93,6 @@ def test_equal_schemas_are_recognised():
     assert meaning(java) != meaning(pb.Schema(name="", schema_data=b"", type=pb.Schema.Int64))
 
 
-# --- pairs, Protobuf messages, definitions ---
-
 VECTORS = json.loads((Path(__file__).parent.parent.parent / "vectors" / "compatibility.json").read_text())
 PART_TYPES = {
     "string": ("STRING", ""), "int32": ("INT32", ""), "bytes": ("BYTES", ""),

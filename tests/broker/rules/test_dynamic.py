@@ -10,8 +10,7 @@ from geminga.broker.settings import BrokerSettings
 from geminga.ids import TopicName
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.wire.frames import encode_send
-
-TOPIC = "persistent://public/default/t"
+from tests.broker.conftest import TOPIC
 
 
 def policies(harness: Any) -> Any:
@@ -38,8 +37,7 @@ def test_each_name_changes_one_setting():
 
 def test_a_setting_applies_at_once_is_kept_and_is_removable(make_harness):
     harness = make_harness(retention_minutes=5)
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    harness.producer(TOPIC)
     (loaded,) = harness.broker.topics.in_memory_now()
     assert loaded.policies.retention_minutes == policies(harness).retention_minutes == 5
     change(harness, "defaultRetentionTimeInMinutes", "60")
@@ -79,8 +77,7 @@ def test_policies_override_dynamic_settings(make_harness):
 )
 def test_changed_publish_rates_apply_to_loaded_topics(make_harness, make_entry, name):
     harness = make_harness()
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
 
     def publish(count: int) -> None:
         entries = [make_entry(b"m", sequence_id=number) for number in range(count)]
@@ -113,8 +110,7 @@ def test_changed_publish_rates_apply_to_loaded_topics(make_harness, make_entry, 
 )
 def test_changed_dispatch_rates_apply_to_loaded_topics(make_harness, name):
     harness = make_harness()
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.subscribe(TOPIC, "s", consumer_id=2)
     change(harness, name, "2")
     peer.publish(100)
@@ -130,18 +126,15 @@ def test_changed_dispatch_rates_apply_to_loaded_topics(make_harness, name):
 def test_a_shorter_ttl_expires_the_backlog_of_unused_topics(make_harness):
     """A shorter TTL applies to topics that were not used since the change."""
     harness = make_harness()
-    peer = harness.peer()
-    peer.producer(TOPIC)
-    consumer = harness.peer()
-    consumer.subscribe(TOPIC, "s")
+    peer = harness.producer(TOPIC)
+    consumer = harness.consumer(TOPIC, "s")
     peer.publish(5)
     consumer.disconnect()
     peer.disconnect()
     harness.advance(600)
     change(harness, "ttlDurationDefaultInSeconds", "60")
     harness.advance(120)
-    stats = harness.actions.stats(TopicName.parse(TOPIC))
-    assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+    assert harness.actions.stats(TopicName.parse(TOPIC))["subscriptions"]["s"]["msgBacklog"] == 0
 
 
 @pytest.mark.parametrize(
@@ -183,8 +176,7 @@ def test_huge_numbers_are_refused_or_safe(make_harness, name, digits):
     harness.advance(400)
     harness.restart()
     harness.broker.dynamic.shown()
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.publish(1)
     harness.advance(400)
     assert not any(harness.broker.scheduler.failures.values())

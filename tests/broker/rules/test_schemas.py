@@ -11,9 +11,8 @@ from geminga.broker.rules.schemas import SCHEMA_BYTES_MAX, schema_key, version_b
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
 V0, V1 = version_bytes(0), version_bytes(1)
 BYTES = pb.Schema.Type.Value("None")
 
@@ -23,7 +22,7 @@ def record(*fields: Any, kind: int = pb.Schema.Json, name: str = "") -> pb.Schem
         {"name": f, "type": ["null", "string"], "default": None} if isinstance(f, str) else f for f in fields
     ]
     data = json.dumps({"type": "record", "name": "R", "fields": listed}).encode()
-    return pb.Schema(name=name, schema_data=data, type=kind)  # type: ignore[arg-type]
+    return pb.Schema(name=name, schema_data=data, type=kind)
 
 
 STRING = pb.Schema(name="String", schema_data=b"", type=pb.Schema.String)
@@ -68,7 +67,7 @@ def test_incompatible_schemas_are_refused(harness, schema):
 
 def test_bytes_are_registered_if_a_client_sends_their_type(harness):
     """As Go's BytesSchema does: recorded from Apache Pulsar 4.0.4."""
-    nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
+    nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)
     assert produce(harness, None).producer_success.schema_version == b""
     assert produce(harness, nothing).producer_success.schema_version == V0
     assert produce(harness, nothing).producer_success.schema_version == V0
@@ -81,7 +80,7 @@ def test_bytes_are_registered_if_a_client_sends_their_type(harness):
 
 
 def test_bytes_cannot_replace_another_schema(harness):
-    nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
+    nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)
     assert produce(harness, STRING).producer_success.schema_version == V0
     assert produce(harness, nothing).error.error == pb.IncompatibleSchema
     subscribe = {"topic": TOPIC, "subscription": "s", "subType": 1, "consumer_id": 7}
@@ -155,7 +154,7 @@ def test_get_or_create_returns_or_registers_a_version(harness):
         frame = peer.request("getOrCreateSchema", topic=topic, schema=fields)
         return frame.command.getOrCreateSchemaResponse
 
-    nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)  # type: ignore[arg-type]
+    nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)
     assert ask(nothing).error_code == pb.TopicNotFound
     peer.producer(TOPIC)
     answer = ask(nothing)
@@ -168,8 +167,7 @@ def test_get_or_create_returns_or_registers_a_version(harness):
 
 
 def test_a_new_version_is_answered_when_it_is_durable(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     harness.auto_poll = False
     fields = {f.name: v for f, v in STRING.ListFields()}
     peer.command("getOrCreateSchema", topic=TOPIC, schema={"schema_data": b"", **fields}, request_id=1)

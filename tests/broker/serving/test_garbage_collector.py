@@ -16,10 +16,9 @@ from geminga.broker.serving.garbage_collector import (
 )
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
-from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import Command
 from tests.broker.serving.test_stalled_disk import Client
 
-Command = pb.BaseCommand
 MIDDLE_OBJECTS = YOUNG_OBJECTS * (YOUNG_PASSES + 2)
 
 
@@ -44,7 +43,7 @@ class Loop:
 @pytest.fixture
 def loop():
     loop = Loop()
-    made = GarbageCollectorPacing(loop)  # type: ignore[arg-type]
+    made = GarbageCollectorPacing(loop)
     made.start()
     yield loop
     made.stop()

@@ -76,7 +76,6 @@ async def test_the_port_of_a_broker_reports_its_store_and_its_disk():
     loop = asyncio.get_running_loop()
     server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
     with _health_port(server, 0, loop) as health:
-        assert health is not None
         url = f"http://127.0.0.1:{health.port}"
 
         async def found(path: str) -> tuple[int, str]:

@@ -71,7 +71,6 @@ class BrokerProcess:
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
 

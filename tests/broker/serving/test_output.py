@@ -21,8 +21,7 @@ def record(text: str, *values: object, level: int = logging.INFO) -> logging.Log
 
 
 def test_json_lines_have_time_level_logger_and_the_names_of_what_they_are_about(harness):
-    peer = harness.peer()
-    peer.subscribe("persistent://public/default/t", "s")
+    peer = harness.consumer("persistent://public/default/t", "s")
     topic = harness.broker.topics.in_memory(TopicName.parse("persistent://public/default/t"))
     lines = [
         record("%r: closed\n%s", peer.session, 'line "two"', level=logging.WARNING),
@@ -111,5 +110,4 @@ def test_an_audited_request_cannot_forge_lines():
 
 def test_role_of_a_connection_is_in_its_lines(make_harness):
     harness = make_harness(token_secret_key="data:," + "k" * 32, anonymous_role="guest", authorization=False)
-    found = json.loads(JsonFormatter().format(record("%r", harness.peer().session)))
-    assert found["role"] == "guest"
+    assert json.loads(JsonFormatter().format(record("%r", harness.peer().session)))["role"] == "guest"

@@ -125,7 +125,7 @@ def test_two_keys_are_valid_during_a_rotation_and_the_old_one_is_revoked_without
     files["second"].write_bytes(NEW)
 
     def are_valid(server: BrokerServer) -> list[bool]:
-        judged = server.broker.authentication.judged  # type: ignore[union-attr]
+        judged = server.broker.authentication.judged
         found = [judged("token", signed(key).encode(), 0, None, "") for key in (OLD, NEW)]
         return [isinstance(each, Principal) for each in found]
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from doubles import raising
 from insides import server_of
 from waiting import eventually, eventually_async, never_async
 
@@ -163,10 +164,7 @@ def test_a_protocol_error_closes_only_its_connection(peers, caplog):
 
 
 def test_an_internal_error_closes_one_connection_and_is_counted(peers, caplog, monkeypatch):
-    def fault(session: Any, command: Any) -> None:
-        raise KeyError("a fault of ours")
-
-    monkeypatch.setitem(TABLE.handlers, pb.BaseCommand.PONG, fault)
+    monkeypatch.setitem(TABLE.handlers, pb.BaseCommand.PONG, raising(KeyError("a fault of ours")))
     with embedded(web_port=None) as broker:
         bystander = peers(broker.settings.port)
         for _ in range(3):
@@ -223,7 +221,6 @@ async def test_the_memory_for_a_peer_that_never_reads_is_bounded():
                 break
             sent += len(flood)
         transport = connection._transport
-        assert transport is not None
         assert transport.get_write_buffer_size() < 1_000_000
         assert not connection.writable
         # When the peer reads at last, the connection continues.
@@ -349,7 +346,7 @@ def test_an_idle_broker_does_not_wake_up():
                 ticks += 1
                 tick()
 
-            server.core.tick = counting  # type: ignore[method-assign]
+            server.core.tick = counting
             server.core._arm(server.broker.deadline)
             await never_async(lambda: ticks > 2, 1.0)
 
@@ -501,5 +498,4 @@ async def test_nothing_more_is_done_for_a_disconnected_peer():
 
 
 def _subscription(broker: Any, topic: str) -> Any:
-    found = server_of(broker).broker.topics.find(TopicName.parse(topic))
-    return found.subscriptions["s"]
+    return server_of(broker).broker.topics.find(TopicName.parse(topic)).subscriptions["s"]

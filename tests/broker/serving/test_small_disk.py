@@ -2,12 +2,11 @@
 
 import json
 import subprocess
-import threading
 import urllib.request
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from waiting import eventually, start_thread
 
 import geminga
 from geminga.broker.serving.embedded import embedded
@@ -28,8 +27,7 @@ def folder_bytes(folder: Path) -> int:
 
 def figures(url: str) -> dict[str, object]:
     with urllib.request.urlopen(f"{url}/admin/v2/geminga/disk", timeout=10) as answer:
-        found: dict[str, object] = json.load(answer)
-        return found
+        return json.load(answer)
 
 
 @pytest.mark.rotating(1)
@@ -51,8 +49,7 @@ def test_a_small_folder_passes_four_times_its_size(tmp_path, client_kind):
                 found.add(message.data()[:8])
                 consumer.acknowledge(message)
 
-        thread = threading.Thread(target=consume, daemon=True)
-        thread.start()
+        thread = start_thread(consume)
         for number in range(count):
             producer.send_async(b"%08d" % number + bytes(size), lambda result, message_id: None)
             worst = max(worst, folder_bytes(tmp_path / "store"))
@@ -61,7 +58,7 @@ def test_a_small_folder_passes_four_times_its_size(tmp_path, client_kind):
         assert len(found) == count
         told = figures(broker.admin_url)
         assert told["limitBytes"] == told["totalBytes"] == LIMIT
-        assert told["gaveWayBytes"] >= 2 * LIMIT  # type: ignore[operator]
+        assert told["gaveWayBytes"] >= 2 * LIMIT
         with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=10) as answer:
             assert b"geminga_publishing_refused" in answer.read()
         client.close()
@@ -84,8 +81,7 @@ def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledge
                 )
             producer.flush()
 
-        thread = threading.Thread(target=publish, daemon=True)
-        thread.start()
+        thread = start_thread(publish)
         eventually(lambda: figures(broker.admin_url)["publishingRefused"])
         with pytest.raises(ProducerBlockedQuotaExceededError, match="the disk is full"):
             hasty.create_producer("t")

@@ -14,10 +14,9 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.wire.frames import FrameDecoder, encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import entry_bytes
+from tests.broker.conftest import Command, entry_bytes
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
-Command = pb.BaseCommand
 PING_SECONDS_MAX = 20.0
 """A disk that does not answer does so for ever: who waited for it would wait for more than `TIMEOUT`."""
 TIMEOUT = 30.0
@@ -41,7 +40,7 @@ class Client:
         return client
 
     def send(self, body: str, **fields: Any) -> None:
-        command = pb.BaseCommand(type=pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number)  # type: ignore[arg-type]
+        command = pb.BaseCommand(type=pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number)
         message = getattr(command, body)
         message.SetInParent()
         for name, value in fields.items():

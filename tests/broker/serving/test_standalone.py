@@ -57,7 +57,6 @@ class Process:
 
     def wait(self) -> tuple[int, str]:
         """Exit code and log."""
-        assert self.popen.stderr is not None
         self.log += self.popen.stderr.read()
         return self.popen.wait(timeout=120), self.log
 
@@ -69,7 +68,6 @@ class Process:
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.wait()
-        assert self.popen.stderr is not None
         self.popen.stderr.close()
 
 

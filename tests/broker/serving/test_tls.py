@@ -2,17 +2,15 @@
 
 import contextlib
 import http.client
-import json
 import socket
 import ssl
-import urllib.error
-import urllib.request
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 from waiting import eventually, never
+from web_requests import ask
 
 import geminga
 from geminga.broker.rules.tokens import make_token
@@ -42,13 +40,7 @@ def get(
     context = ssl.create_default_context(cafile=str(trust.certificate))
     if certificate is not None:
         context.load_cert_chain(*certificate)
-    request = urllib.request.Request(broker.admin_url + path, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
+    return ask(broker.admin_url + path, context=context, **headers)[:2]
 
 
 def test_messages_and_web_requests_use_tls(authority, tls):
@@ -80,15 +72,13 @@ def test_plain_and_tls_ports_are_served_together(authority, tls):
                 one.create_producer("t").send(b"%d" % number)
             for consumer in consumers:
                 assert [consumer.receive(30_000).data() for _ in urls] == [b"0", b"1", b"2", b"3"]
-            peers = json.loads(plain(f"{broker.admin_url}/admin/v2/persistent/public/default/t/stats"))
+            peers = ask(f"{broker.admin_url}/admin/v2/persistent/public/default/t/stats").document
             assert len(peers["publishers"]) == 4
         context = ssl.create_default_context(cafile=str(authority.certificate))
-        with urllib.request.urlopen(
-            f"{broker.admin_url_tls}/lookup/v2/topic/persistent/public/default/t", timeout=10, context=context
-        ) as answer:
-            found = json.loads(answer.read())
+        lookup = f"{broker.admin_url_tls}/lookup/v2/topic/persistent/public/default/t"
+        found = ask(lookup, context=context).document
         assert (found["brokerUrl"], found["brokerUrlTls"], found["httpUrl"], found["httpUrlTls"]) == urls
-        cluster = json.loads(plain(f"{broker.admin_url}/admin/v2/clusters/standalone"))
+        cluster = ask(f"{broker.admin_url}/admin/v2/clusters/standalone").document
         named = ("brokerServiceUrl", "brokerServiceUrlTls", "serviceUrl", "serviceUrlTls")
         assert tuple(cluster[name] for name in named) == urls
         # Each port speaks one language.
@@ -137,7 +127,7 @@ def test_an_added_tls_port_does_not_change_other_ports(authority, tls):
         assert [url.split(":")[0] for url in (broker.service_url, broker.admin_url)] == ["pulsar", "https"]
         assert get(broker, "/admin/v2/tenants", authority)[0] == 200
         with pytest.raises((OSError, http.client.HTTPException)):
-            plain(broker.admin_url.replace("https:", "http:") + "/admin/v2/tenants")
+            ask(broker.admin_url.replace("https:", "http:") + "/admin/v2/tenants")
     with embedded(**tls, web_tls_port=0) as broker:
         assert [url.split(":")[0] for url in (broker.service_url, broker.admin_url)] == ["pulsar+ssl", "http"]
         address = broker.service_url.replace("pulsar+ssl", "pulsar")
@@ -146,12 +136,6 @@ def test_an_added_tls_port_does_not_change_other_ports(authority, tls):
             pytest.raises(geminga.PulsarException),
         ):
             client.create_producer("t")
-
-
-def plain(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        found: bytes = answer.read()
-        return found
 
 
 def test_plain_connections_and_foreign_certificates_are_refused(authority, tls, tmp_path):
@@ -310,7 +294,7 @@ def spoken(files: TlsFiles, trust: Authority, **limits: Any) -> str | None:
     for name, value in limits.items():
         setattr(context, name, value)
     ends = handshake(files, context)
-    return None if ends is None else f"{ends[0].version()} {ends[0].cipher()[0]}"  # type: ignore[index]
+    return None if ends is None else f"{ends[0].version()} {ends[0].cipher()[0]}"
 
 
 def test_the_lowest_version_and_the_ciphers_of_tls_are_set(authority, tls):

@@ -6,12 +6,8 @@ from typing import Any
 import pytest
 
 from geminga.broker.topics.topic import ROUND_SECONDS
-from geminga.ids import MessageId, TopicName
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
+from geminga.ids import MessageId
+from tests.broker.conftest import NAME, TOPIC, Command
 
 
 def done(error: Exception | None) -> None:
@@ -66,6 +62,12 @@ class Topic:
         self.peer.disconnect()
         self.actions.unload(NAME)
         assert not self.in_memory
+
+    def leave_with_backlog(self) -> None:
+        """Leave five entries that a subscription has not acknowledged."""
+        self.subscribe()
+        self.publish(5)
+        self.leave()
 
     def connect(self) -> None:
         self.peer = self.harness.peer()

@@ -6,9 +6,8 @@ import pytest
 
 from geminga.broker.topics import access
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import TOPIC, Command
 
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
 SHARED, EXCLUSIVE, WAIT, FENCE = pb.Shared, pb.Exclusive, pb.WaitForExclusive, pb.ExclusiveWithFencing
 ERRORS = {pb.ProducerBusy: "busy", pb.ProducerFenced: "fenced"}
 
@@ -78,8 +77,7 @@ def test_an_outdated_epoch_is_fenced_and_the_current_one_reconnects(harness, mod
         peer.disconnect()
     peer = harness.peer()
     assert outcome(create(peer, 1, mode, topic_epoch=0)) == "fenced"
-    answer = create(peer, 1, mode, topic_epoch=1).command.producer_success
-    assert answer.topic_epoch == 1
+    assert create(peer, 1, mode, topic_epoch=1).command.producer_success.topic_epoch == 1
 
 
 @pytest.mark.parametrize("known", [1 << 62, (1 << 62) + 1, (1 << 64) - 1])
@@ -113,8 +111,7 @@ def test_waiting_producers_are_admitted_in_order(harness):
 def test_beyond_their_limit_waiting_producers_are_refused(harness, monkeypatch):
     monkeypatch.setattr(access, "WAITING_MAX", 1)
     peer = harness.peer()
-    outcomes = [outcome(create(peer, number, WAIT)) for number in range(3)]
-    assert outcomes == ["in", "waits", "busy"]
+    assert [outcome(create(peer, number, WAIT)) for number in range(3)] == ["in", "waits", "busy"]
 
 
 def test_a_waiting_producer_that_leaves_is_passed_over(harness):
@@ -167,5 +164,4 @@ def test_an_owner_is_refused_if_its_epoch_cannot_be_stored(make_harness, monkeyp
     create(peer, 1, SHARED)
     peer.request("close_producer", producer_id=1)
     harness.store.close()
-    frame = create(peer, 2, EXCLUSIVE)
-    assert frame.command.error.error == pb.PersistenceError
+    assert create(peer, 2, EXCLUSIVE).command.error.error == pb.PersistenceError

@@ -19,38 +19,25 @@ from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.store import FileStore
-from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.batch_model import open_batch
 from tests.broker.conftest import START_MS, Harness, Peer
-from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from tests.support.disk_stores import open_store
+from tests.support.entries import batch_entry, in_batch, single_entry
+from tests.support.faulty_filesystem import Fate, Plan, PowerLoss, SimulatedDisk
 
 NAME = TopicName.parse("t")
 Pair = tuple[str | None, bytes]
 
 
 def single(key: str | None, value: bytes, **fields: Any) -> bytes:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=START_MS, **fields)
-    if key is not None:
-        metadata.partition_key = key
-    return build_entry(metadata.SerializeToString(), value)
+    return single_entry(value, publish_time=START_MS, partition_key=key, **fields)
 
 
-def batch(pairs: list[Pair], *, compression: pb.CompressionType = pb.NONE, **fields: Any) -> bytes:
-    body = b""
-    for key, value in pairs:
-        one = pb.SingleMessageMetadata(payload_size=len(value), sequence_id=3)
-        if key is not None:
-            one.partition_key = key
-        data = one.SerializeToString()
-        body += len(data).to_bytes(4, "big") + data + value
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=START_MS, num_messages_in_batch=len(pairs),
-        compression=compression, uncompressed_size=len(body), **fields,
-    )  # fmt: skip
-    return build_entry(metadata.SerializeToString(), compress(compression, body))
+def batch(pairs: list[Pair], **fields: Any) -> bytes:
+    messages = [in_batch(value, sequence_id=3, partition_key=key) for key, value in pairs]
+    return batch_entry(messages, publish_time=START_MS, **fields)
 
 
 def messages_of(entry: bytes) -> list[Pair]:
@@ -94,8 +81,7 @@ def read(
     harness: Harness, *, compacted_view: bool = True, **fields: Any
 ) -> list[tuple[tuple[int, int], Pair]]:
     """Everything that a reader from the beginning is sent, with the ids of the entries."""
-    peer = harness.peer()
-    peer.subscribe(
+    peer = harness.consumer(
         "t", "reader", 7, durable=False, read_compacted=compacted_view, permits=1_000_000, **fields
     )
     for _ in range(50):
@@ -110,8 +96,7 @@ def read(
 
 
 def publisher(harness: Harness) -> Peer:
-    peer = harness.peer()
-    peer.producer("t")
+    peer = harness.producer("t")
     return peer
 
 
@@ -224,8 +209,7 @@ def test_messages_after_compaction_are_not_skipped(make_harness, placed, before)
     peer = publisher(harness)
     for number in range(before):
         peer.send(number, single(f"old{number}", b"old"))
-    consumer = harness.peer()
-    consumer.subscribe("t", earliest=placed != "latest", read_compacted=True, permits=0)
+    consumer = harness.consumer("t", earliest=placed != "latest", read_compacted=True, permits=0)
     if placed != "latest":
         place = {"seek to latest": ((1 << 63) - 1, (1 << 63) - 1), "seek ahead": (1 << 40, 3)}[placed]
         consumer.command(
@@ -238,8 +222,7 @@ def test_messages_after_compaction_are_not_skipped(make_harness, placed, before)
     for number in range(before, before + 4):
         peer.send(number, single(f"k{number % 2}", b"%d" % number))
     compact(harness)
-    consumer = harness.peer()
-    consumer.subscribe("t", read_compacted=True)
+    consumer = harness.consumer("t", read_compacted=True)
     harness.poll()
     found = [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
     assert found == [(f"k{number % 2}", b"%d" % number) for number in (before + 2, before + 3)]
@@ -252,8 +235,7 @@ def test_trimmed_messages_are_not_redelivered(make_harness, earliest, restarts):
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
 
     def received(name: str, **options: Any) -> list[Pair]:
-        consumer = harness.peer()
-        consumer.subscribe("t", name, read_compacted=True, **options)
+        consumer = harness.consumer("t", name, read_compacted=True, **options)
         harness.advance(1)
         messages = consumer.messages()
         if messages:
@@ -318,15 +300,13 @@ def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness, how):
     peer = publisher(harness)
     peer.send(10, single("k0", b"new"))
     compact(harness)
-    consumer = harness.peer()
-    consumer.subscribe("t", "c", read_compacted=True)
+    consumer = harness.consumer("t", "c", read_compacted=True)
     harness.advance(1)
     found = [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
     assert found == [("k0", b"new")]
     # And who wants everything again gets it.
     harness.actions.cursors.reset(NAME, "c", done.append, position=MessageId.earliest)
-    consumer = harness.peer()
-    consumer.subscribe("t", "c", read_compacted=True)
+    consumer = harness.consumer("t", "c", read_compacted=True)
     harness.advance(1)
     found = [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
     assert found == [("k2", b"6"), ("k3", b"7"), ("k1", b"9"), ("k0", b"new")]
@@ -337,8 +317,7 @@ def test_a_reader_keeps_the_compacted_ledger_that_it_reads(harness):
     for number in range(10):
         peer.send(number, single(f"k{number}", b"1"))
     compact(harness)
-    reader = harness.peer()
-    reader.subscribe("t", "slow", 7, durable=False, read_compacted=True, permits=2)
+    reader = harness.consumer("t", "slow", 7, durable=False, read_compacted=True, permits=2)
     assert len(reader.messages()) == 2
     for number in range(10):
         peer.send(number, single(f"k{number}", b"" if number == 5 else b"2"))
@@ -472,8 +451,7 @@ def test_a_truncation_ends_a_running_compaction(make_harness, monkeypatch):
         harness.auto_poll = True
         finish(harness)
         status = harness.actions.compaction_status(NAME)["status"]
-        found = [pair for _, pair in read(harness)]
-        assert found == (after if status == "SUCCESS" else before)
+        assert [pair for _, pair in read(harness)] == (after if status == "SUCCESS" else before)
         seen.add(status)
     assert seen == {"SUCCESS", "ERROR"}
 
@@ -483,8 +461,7 @@ def test_the_last_message_id_is_of_a_delivered_message(harness):
     peer.send(0, batch([("a", b"1"), ("b", b"2"), ("c", b"3")]), messages=3)
     peer.send(3, single("c", b""))
     compact(harness)
-    reader = harness.peer()
-    reader.subscribe("t", "r", 7, durable=False, read_compacted=True)
+    reader = harness.consumer("t", "r", 7, durable=False, read_compacted=True)
     found = reader.messages()[0]
     last = reader.request("getLastMessageId", consumer_id=7).command.getLastMessageIdResponse.last_message_id
     assert (last.ledgerId, last.entryId, last.batch_index) == (found.ledger_id, found.entry_id, 1)
@@ -499,8 +476,7 @@ def test_the_last_message_id_of_a_whole_batch_is_its_last_message(harness):
     peer = publisher(harness)
     secret = [pb.EncryptionKeys(key="k", value=b"v")]
     peer.send(0, batch([("a", b"1"), ("b", b"2"), ("c", b"3")], encryption_keys=secret), messages=3)
-    reader = harness.peer()
-    reader.subscribe("t", "r", 7, durable=False, read_compacted=True)
+    reader = harness.consumer("t", "r", 7, durable=False, read_compacted=True)
     found = []
     for _ in range(2):
         reader.messages()
@@ -550,8 +526,7 @@ def test_deleted_keys_stay_deleted_in_unreadable_batches(harness):
 
 
 def _entries(harness: Harness) -> list[tuple[tuple[int, int], bytes]]:
-    peer = harness.peer()
-    peer.subscribe("t", "raw", 7, durable=False, read_compacted=True, permits=1_000_000)
+    peer = harness.consumer("t", "raw", 7, durable=False, read_compacted=True, permits=1_000_000)
     harness.poll()
     found = [((each.ledger_id, each.entry_id), bytes(each.entry)) for each in peer.messages()]
     peer.disconnect()
@@ -586,7 +561,6 @@ def test_the_threshold_of_the_policies_starts_compaction(make_harness):
     for _ in range(10):
         harness.advance(60)
         finish(harness)
-    assert topic.compacted is not None
     assert topic.compacted.entries == 2
     assert topic.ledger.start > 50
 
@@ -688,12 +662,6 @@ STORE = StoreSettings(
 SMALL = {"ledger_entries_max": 7, "retention_minutes": 0, "retention_megabytes": 0}
 
 
-def open_store(disk: SimulatedDisk, plan: Plan | None = None) -> FileStore:
-    return FileStore.open(
-        "/data/store", settings=STORE, filesystem=FaultyFileSystem(disk, plan), threads=False
-    )
-
-
 class Writer:
     """Publishes single messages and batches; knows what is receipted."""
 
@@ -744,12 +712,12 @@ def test_a_crash_at_any_step_loses_no_newest_value(how, part):
     for point in part(range(1, 1000), 3):
         disk, writer = SimulatedDisk(), Writer()
         try:
-            writer.live(Harness(open_store(disk, Plan(crash_at=point)), **SMALL), 3, Random(1))
+            writer.live(Harness(open_store(disk, STORE, Plan(crash_at=point)), **SMALL), 3, Random(1))
             reached_end = True
         except PowerLoss:
             pass
         disk = disk.kill() if how == "kill" else disk.crash(Fate.by_chance(Random(point)))
-        store = open_store(disk)
+        store = open_store(disk, STORE)
         assert store.damage.found == []
         harness = Harness(store, **SMALL)
         if not harness.broker.topics.is_stored(NAME):
@@ -801,11 +769,11 @@ def until_the_new_ledger_is_being_named(harness: Harness, monkeypatch: pytest.Mo
 def test_closing_while_the_new_ledger_is_recorded_loses_nothing(monkeypatch):
     """The ledger named by the cursor is never deleted: entries below its horizon may not exist elsewhere."""
     disk = SimulatedDisk()
-    harness = Harness(open_store(disk), **SMALL)
+    harness = Harness(open_store(disk, STORE), **SMALL)
     writer = until_the_new_ledger_is_being_named(harness, monkeypatch)
     harness.broker.close()
     harness.store.close()
-    harness = Harness(open_store(disk.kill()), **SMALL)
+    harness = Harness(open_store(disk.kill(), STORE), **SMALL)
     writer.check(harness)
     harness.advance(600)
     writer.check(harness)
@@ -813,7 +781,7 @@ def test_closing_while_the_new_ledger_is_recorded_loses_nothing(monkeypatch):
 
 def test_a_reader_while_the_new_ledger_is_recorded_misses_nothing(monkeypatch):
     """The disk takes its time, and what only the old mark kept is trimmed."""
-    harness = Harness(open_store(SimulatedDisk()), **SMALL)
+    harness = Harness(open_store(SimulatedDisk(), STORE), **SMALL)
     writer = until_the_new_ledger_is_being_named(harness, monkeypatch)
     topic: Any = harness.broker.topics.in_memory(NAME)
     compaction, waiting = topic.compaction, list[Any]()

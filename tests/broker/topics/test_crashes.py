@@ -13,11 +13,11 @@ import pytest
 from geminga.errors import StoreError
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.store import FileStore
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import Harness, entry_bytes
-from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from tests.support.disk_stores import open_store
+from tests.support.faulty_filesystem import Fate, Plan, PowerLoss, SimulatedDisk
 
 NAMES = [TopicName.parse(f"t{number:02}") for number in range(12)]
 LIVES = 12
@@ -145,12 +145,6 @@ def left_of(harness: Harness, name: TopicName) -> list[Any]:
     return [*keys, *harness.store.ledgers(str(name))]
 
 
-def open_store(disk: SimulatedDisk, plan: Plan | None = None) -> FileStore:
-    return FileStore.open(
-        "/data/store", settings=SETTINGS, filesystem=FaultyFileSystem(disk, plan), threads=False
-    )
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_receipted_messages_stay_and_deleted_topics_stay_deleted(seed):
     random = Random(seed)
@@ -158,11 +152,11 @@ def test_receipted_messages_stay_and_deleted_topics_stay_deleted(seed):
     for _ in range(LIVES):
         plan = Plan(crash_at=random.randrange(1, 400)) if random.random() < 0.8 else None
         try:
-            client.live(Harness(open_store(disk, plan)))
+            client.live(Harness(open_store(disk, SETTINGS, plan)))
         except PowerLoss:
             pass  # at a write; otherwise between two
         disk = disk.kill() if random.random() < 0.4 else disk.crash(Fate.by_chance(random))
-        store = open_store(disk)
+        store = open_store(disk, SETTINGS)
         assert store.damage.found == []
         client.check(Harness(store))
         disk = disk.kill()

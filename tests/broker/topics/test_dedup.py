@@ -3,16 +3,14 @@
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker.topics import dedup
 from geminga.broker.topics.dedup import Deduplication, dedup_key
 from geminga.errors import StoreDamaged, StoreStopped
-from geminga.ids import TopicName
 from geminga.ledger.api import StoredValue
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
+from tests.broker.conftest import NAME, TOPIC
 
 
 @pytest.fixture
@@ -39,11 +37,10 @@ def ids(peer: Any) -> list[tuple[int, int, int]]:
 
 
 def stored(harness: Any) -> list[bytes]:
-    peer = harness.peer()
-    peer.subscribe(TOPIC, "check", durable=False, start_message_id={"ledgerId": 0, "entryId": 0})
+    peer = harness.consumer(TOPIC, "check", durable=False, start_message_id={"ledgerId": 0, "entryId": 0})
     found = peer.payloads()
     peer.disconnect()
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def test_duplicates_are_receipted_as_such(harness, make):
@@ -137,11 +134,7 @@ def test_only_the_last_chunk_counts(harness, make):
 def test_a_retry_after_a_failed_store_is_no_duplicate(harness, make, monkeypatch):
     peer, _ = connect(harness)
     append = harness.store.append
-
-    def failing(ledger_id: int, entry: bytes, done: Any) -> int:
-        raise StoreStopped("no space left")
-
-    monkeypatch.setattr(harness.store, "append", failing)
+    monkeypatch.setattr(harness.store, "append", raising(StoreStopped("no space left")))
     peer.send(0, make(0))
     assert peer.pop().command.send_error.error == pb.PersistenceError
     monkeypatch.setattr(harness.store, "append", append)
@@ -195,18 +188,9 @@ def test_a_topic_that_is_deleted_while_it_is_truncated_leaves_nothing(harness, m
     assert [key for key, _ in harness.store.keys.scan("") if TOPIC in key] == []
 
 
-def test_trimming_forgets_no_sequence_id(make_harness, make):
-    harness = make_harness(deduplication=True, ledger_entries_max=2, retention_minutes=0)
-    peer, _ = connect(harness)
-    for sequence_id in range(6):
-        peer.send(sequence_id, make(sequence_id))
-    harness.advance(20)
-    assert len(stored(harness)) == 2
-    harness.crash()
-    assert connect(harness)[1] == 5
-
-
-def test_entries_without_a_snapshot_are_not_trimmed(make_harness, make, monkeypatch):
+@pytest.mark.parametrize("can_be_stored", [True, False])
+def test_trimming_forgets_no_sequence_id(make_harness, make, monkeypatch, can_be_stored):
+    """Entries without a snapshot are not trimmed."""
     harness = make_harness(deduplication=True, ledger_entries_max=2, retention_minutes=0)
     peer, _ = connect(harness)
     for sequence_id in range(6):
@@ -218,8 +202,10 @@ def test_entries_without_a_snapshot_are_not_trimmed(make_harness, make, monkeypa
             raise StoreStopped("no space left")
         put(key, *args, **options)
 
-    monkeypatch.setattr(harness.store.keys, "put", full)
+    if not can_be_stored:
+        monkeypatch.setattr(harness.store.keys, "put", full)
     harness.advance(20)
+    assert (len(stored(harness)) == 2) is can_be_stored
     harness.crash()
     assert connect(harness)[1] == 5
 
@@ -229,11 +215,7 @@ def test_a_refused_entry_does_not_release_pending_ones(harness, make, monkeypatc
     append = harness.store.append
     harness.auto_poll = False
     peer.send(0, make(0))
-
-    def full(ledger_id: int, entry: bytes, done: Any) -> int:
-        raise StoreStopped("no space left")
-
-    monkeypatch.setattr(harness.store, "append", full)
+    monkeypatch.setattr(harness.store, "append", raising(StoreStopped("no space left")))
     peer.send(1, make(1))
     assert peer.pop().command.send_error.error == pb.PersistenceError
     monkeypatch.setattr(harness.store, "append", append)

@@ -1,15 +1,13 @@
 """TTL, retention, and deletion of unused subscriptions and topics."""
 
-from typing import Any
-
 import pytest
+from doubles import raising
 
 from geminga.broker.topics import expiry
 from geminga.errors import StoreBusy, StoreError
 from tests.broker.topics.conftest import NAME, TOPIC, done
 
 
-# --- retention ---
 def test_by_default_acknowledged_messages_stay_for_a_week(make):
     topic = make()
     topic.publish(6)
@@ -34,10 +32,7 @@ def test_retention_keeps_by_time_and_size(make, minutes, megabytes, left):
 
 @pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
 def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(make, monkeypatch, error):
-    def away(*_: Any) -> int:
-        raise error
-
-    monkeypatch.setattr(expiry, "too_old_below", away)
+    monkeypatch.setattr(expiry, "too_old_below", raising(error))
     topic = make(retention_minutes=0, message_ttl_seconds=5)
     topic.subscribe()
     topic.publish(6)
@@ -64,14 +59,10 @@ def test_of_many_subscriptions_the_slowest_expire_first(make, monkeypatch):
 
 def test_nothing_is_trimmed_before_it_is_compacted(make, monkeypatch):
     """With a threshold, entries must not be deleted before they are compacted."""
-
-    def refused(*_: Any) -> None:
-        raise StoreBusy("slow")
-
     topic = make(retention_minutes=0)
     topic.publish(6)
     with monkeypatch.context() as patch:
-        patch.setattr(expiry.compaction, "prepare", refused)
+        patch.setattr(expiry.compaction, "prepare", raising(StoreBusy("slow")))
         topic.keep_connected(20)
         assert topic.stored == 6
     topic.keep_connected(20)
@@ -110,7 +101,6 @@ def test_a_live_reader_is_moved_past_trimmed_entries(make):
     assert [(m.ledger_id, m.entry_id) for m in reader.messages()] == [(2, 0), (2, 1)]
 
 
-# --- TTL ---
 def test_old_messages_expire(make):
     topic = make(message_ttl_seconds=60)
     topic.subscribe()
@@ -148,12 +138,10 @@ def test_acknowledged_messages_do_not_expire_again(make):
     assert topic.actions.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
 
 
-# --- inactive topics ---
 def test_unused_subscriptions_expire_if_configured(make):
     topic = make(subscription_expiration_minutes=1)
     topic.subscribe("unused")
-    consumer = topic.harness.peer()
-    consumer.subscribe(TOPIC, "used")
+    consumer = topic.harness.consumer(TOPIC, "used")
     for _ in range(8):
         topic.keep_connected(15)
         consumer.command("ping")
@@ -162,8 +150,7 @@ def test_unused_subscriptions_expire_if_configured(make):
 
 def test_a_reader_that_does_not_reconnect_after_a_seek_is_removed(make):
     topic = make()
-    reader = topic.harness.peer()
-    reader.subscribe(TOPIC, "r", durable=False)
+    reader = topic.harness.consumer(TOPIC, "r", durable=False)
     reader.command("seek", consumer_id=1, request_id=1, message_publish_time=0)
     assert list(topic.actions.subscriptions(NAME)) == ["r"]
     topic.keep_connected(80)

@@ -89,7 +89,7 @@ def test_an_interrupted_read_continues_with_the_next_key():
     reading = due(index, 100)
     next(reading)
     next(reading)
-    reading.close()  # type: ignore[attr-defined]
+    reading.close()
     assert [when for when, _ in due(index, 100)] == [12, 13, 14, 15]
 
 
@@ -104,7 +104,6 @@ def test_walks_are_stored_with_their_progress():
     assert ExpiryIndex(store).walks() == [("public/other", "last")]
 
 
-# --- topics in memory ---
 class Topic:
     def __init__(self, name: str) -> None:
         self.name = name

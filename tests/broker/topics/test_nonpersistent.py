@@ -7,16 +7,15 @@ import pytest
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import Command
 
 TOPIC = "non-persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
 
 
 @pytest.fixture
 def producer(harness):
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     return peer
 
 
@@ -25,23 +24,20 @@ def count(peer: Any) -> int:
 
 
 def test_messages_pass_through_and_are_receipted(harness, producer):
-    early = harness.peer()
-    early.subscribe(TOPIC)
+    early = harness.consumer(TOPIC)
     producer.send(7)
     [receipt] = producer.receipts()
     assert (receipt.sequence_id, receipt.ledger_id, receipt.entry_id) == (7, 0, 0)
     [message] = early.messages()
     assert (message.ledger_id, message.entry_id, message.partition) == (0, 0, -1)
-    late = harness.peer()
-    late.subscribe(TOPIC, "late")
+    late = harness.consumer(TOPIC, "late")
     assert count(late) == 0
     early.ack((0, 0), request_id=3)
     assert early.pop().command.ackResponse.request_id == 3
 
 
 def test_without_permits_or_buffer_space_a_message_is_dropped(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC, permits=1)
+    peer = harness.consumer(TOPIC, permits=1)
     for sequence_id in range(3):
         producer.send(sequence_id)
     assert count(peer) == 1
@@ -93,8 +89,7 @@ def test_a_second_consumer_beside_an_exclusive_one_is_refused(harness, kind):
     ("body", "fields"), [("seek", {"message_publish_time": 0}), ("getLastMessageId", {})]
 )
 def test_calls_that_need_storage_are_refused(harness, body, fields):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     assert peer.request(body, consumer_id=1, **fields).command.error.error == pb.MetadataError
     with pytest.raises(AdminRefusal) as refused:
         harness.actions.topic(NAME).truncate(lambda error: None)
@@ -102,8 +97,7 @@ def test_calls_that_need_storage_are_refused(harness, body, fields):
 
 
 def test_unsubscribing_removes_the_subscription(harness):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
 
 
@@ -115,8 +109,7 @@ def test_the_topic_is_removed_after_the_last_client(harness, producer):
 
 
 def test_deleting_and_unloading_disconnect_clients(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    peer = harness.consumer(TOPIC)
     harness.actions.unload(NAME)
     assert producer.pop().type == Command.CLOSE_PRODUCER
     assert peer.pop().type == Command.CLOSE_CONSUMER
@@ -126,8 +119,7 @@ def test_deleting_and_unloading_disconnect_clients(harness, producer):
 
 
 def test_stats_count_messages_and_drops(harness, producer):
-    peer = harness.peer()
-    peer.subscribe(TOPIC)
+    harness.consumer(TOPIC)
     producer.send(0)
     stats = harness.actions.stats(NAME)
     assert (stats["msgInCounter"], stats["storageSize"]) == (1, 0)

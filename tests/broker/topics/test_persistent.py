@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker.topics.record import decode_json, encode_json
 from geminga.errors import StoreDamaged, StoreStopped
@@ -16,8 +17,7 @@ NAME = TopicName.parse("t")
 
 
 def filled(harness: Any, make_entry: Any, times: list[int]) -> Any:
-    peer = harness.peer()
-    peer.producer(str(NAME))
+    peer = harness.producer(str(NAME))
     for sequence_id, time in enumerate(times):
         peer.send(sequence_id, make_entry(publish_time=time))
     return harness.broker.topics.find(NAME)
@@ -42,8 +42,7 @@ def run_of(ids: list[int], entry: bytes) -> bytes:
 @pytest.mark.parametrize("entries_max", [1, 7, 50, 1000])
 def test_runs_are_stored_like_single_messages(make_harness, make_entry, entries_max):
     harness = make_harness(ledger_entries_max=entries_max)
-    peer = harness.peer()
-    peer.producer(str(NAME))
+    peer = harness.producer(str(NAME))
     harness.peer().subscribe(str(NAME), permits=0)
     entry = make_entry()
     for _ in range(3):
@@ -59,14 +58,12 @@ def test_runs_are_stored_like_single_messages(make_harness, make_entry, entries_
     assert topic.subscriptions["s"].backlog_tally() == (132, 132 * len(entry))
     producer = next(iter(peer.session.producers.values()))
     assert (producer.pending, producer.messages_in, peer.session.pending_bytes) == (0, 132, 0)
-    reader = harness.peer()
-    reader.subscribe(str(NAME), "other")
+    reader = harness.consumer(str(NAME), "other")
     assert [(each.ledger_id, each.entry_id) for each in reader.messages()] == ids
 
 
 def test_a_run_with_a_damaged_message_is_handled_singly(harness, make_entry):
-    peer = harness.peer()
-    peer.producer(str(NAME))
+    peer = harness.producer(str(NAME))
     entry = make_entry()
     damaged = entry[:-1] + b"?"
     frames = [run_of([number], damaged if number == 2 else entry) for number in range(5)]
@@ -88,8 +85,7 @@ def test_a_run_with_a_damaged_message_is_handled_singly(harness, make_entry):
 
 
 def test_each_message_of_a_refused_run_gets_an_answer(harness, make_entry):
-    peer = harness.peer()
-    peer.producer(str(NAME))
+    peer = harness.producer(str(NAME))
     peer.send(0)
     peer.receipts()
     store, failure = harness.store, StoreStopped("the disk is gone")
@@ -101,11 +97,7 @@ def test_each_message_of_a_refused_run_gets_an_answer(harness, make_entry):
     peer.send_bytes(run_of([1, 2, 3], make_entry()))
     assert peer.session.pending_bytes == 3 * len(make_entry())
     reports[0](failure)
-
-    def refuse(ledger_id: int, entries: list[bytes], done: Any) -> int:
-        raise failure
-
-    store.append_run = refuse
+    store.append_run = raising(failure)
     peer.send_bytes(run_of([4, 5], make_entry()))
     errors = [frame.command.send_error for frame in peer.take(pb.BaseCommand.SEND_ERROR)]
     assert [(each.sequence_id, each.error) for each in errors] == [
@@ -124,11 +116,7 @@ def test_a_refused_entry_is_not_pending(harness, monkeypatch):
     harness.auto_poll = False
     peer.send(0, producer_id=1)
     with monkeypatch.context() as context:
-
-        def stopped(*args: Any) -> int:
-            raise StoreStopped("no space left")
-
-        context.setattr(harness.store, "append", stopped)
+        context.setattr(harness.store, "append", raising(StoreStopped("no space left")))
         peer.send(0, producer_id=2)
     peer.pop()
     peer.send(1, producer_id=2)

@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from geminga.ids import MessageId, TopicName
+from geminga.ids import MessageId
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME, TOPIC, Command
 from tests.support.disk_stores import succeeded
 
-TOPIC = "persistent://public/default/t"
-NAME = TopicName.parse(TOPIC)
-Command = pb.BaseCommand
 ROUND = 16
 
 
@@ -90,9 +88,7 @@ def test_a_topic_stays_in_memory_while_stopped_producers_try_again(make):
     for _ in range(4):
         topic.open_producer()
         topic.pass_time(50)
-        found = topic.harness.broker.topics.in_memory(NAME)
-        assert found is not None
-        assert found.quota_exceeded
+        assert topic.harness.broker.topics.in_memory(NAME).quota_exceeded
     topic.pass_time(120)
     assert topic.harness.broker.topics.in_memory(NAME) is None
 
@@ -101,8 +97,7 @@ def test_the_error_names_subscription_size_and_oldest_message(make):
     topic = make(backlog_quota_bytes=500)
     topic.subscribe("fast")
     topic.publish(4, messages=10)
-    peer = topic.harness.peer()
-    peer.subscribe(TOPIC, "slow", kind="Shared")
+    peer = topic.harness.consumer(TOPIC, "slow", kind="Shared")
     topic.publish(6, messages=10)
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
     peer.ack(*[each for each in ids if each != ids[1]])
@@ -185,8 +180,7 @@ def test_a_removed_quota_blocks_no_producer(make):
 
 def test_readers_have_no_backlog_to_limit(make):
     topic = make(backlog_quota_bytes=500)
-    reader = topic.harness.peer()
-    reader.subscribe(TOPIC, "r", durable=False)
+    topic.harness.consumer(TOPIC, "r", durable=False)
     topic.publish(10)
     topic.pass_time(ROUND)
     assert not topic.peer.take(Command.CLOSE_PRODUCER)

@@ -7,10 +7,7 @@ import pytest
 
 from geminga.ids import TopicName
 from geminga.wire.frames import encode_send
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-TOPIC = "persistent://public/default/t"
-Command = pb.BaseCommand
+from tests.broker.conftest import TOPIC, Command
 
 
 def publish_rate(messages: int = -1, size: int = -1) -> dict[str, Any]:
@@ -49,8 +46,7 @@ def test_a_limited_producer_is_slowed_and_nothing_fails(make_harness, make_entry
         harness.broker.namespaces.set_topic_policy(topic, "publishMaxMessageRate", publish_rate(10))
     elif level == "namespace":
         harness.broker.namespaces.set_policy("public", "default", "publishMaxMessageRate", publish_rate(10))
-    peer = harness.peer()
-    peer.producer(name)
+    peer = harness.producer(name)
     peer.send_bytes(frames(make_entry, 600))
     taken = len(peer.receipts())
     assert taken <= 300, "the first heap only: from then on one by one"
@@ -70,8 +66,7 @@ def test_a_limited_producer_is_slowed_and_nothing_fails(make_harness, make_entry
 
 def test_the_publish_rate_is_smooth(harness, make_entry):
     set_topic(harness, "publishMaxMessageRate", publish_rate(100))
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.send_bytes(frames(make_entry, 2))
     harness.advance(5)
     peer.send_bytes(frames(make_entry, 20, 2))
@@ -88,8 +83,7 @@ def test_the_publish_rate_is_smooth(harness, make_entry):
 
 def test_the_publish_rate_in_bytes_applies_too(harness, make_entry):
     set_topic(harness, "publishMaxMessageRate", publish_rate(size=1000))
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.send(0, make_entry(bytes(10_000)))
     assert not peer.reading
     assert len(peer.receipts()) == 1
@@ -119,8 +113,7 @@ def test_other_peers_are_not_slowed_and_a_slowed_one_stays_connected(harness, ma
 
 def test_a_slowed_peer_may_disconnect(harness, make_entry):
     set_topic(harness, "publishMaxMessageRate", publish_rate(1))
-    peer = harness.peer()
-    peer.producer(TOPIC)
+    peer = harness.producer(TOPIC)
     peer.send_bytes(frames(make_entry, 600))
     peer.disconnect()
     harness.advance(30)

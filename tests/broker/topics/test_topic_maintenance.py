@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker import background_jobs
 from geminga.broker.rules.effective_policies import resolve
@@ -69,9 +70,7 @@ def test_an_open_ledger_stays_for_a_while_even_without_retention(make):
 
 def test_messages_acknowledged_late_are_trimmed_soon_after(make):
     topic = make(retention_minutes=60)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.harness.advance(3 * DAY)
     assert (topic.ledgers, topic.in_memory) == (3, False)
     topic.skip_all()
@@ -81,9 +80,7 @@ def test_messages_acknowledged_late_are_trimmed_soon_after(make):
 
 def test_messages_acknowledged_before_a_crash_are_trimmed(make):
     topic = make(retention_minutes=0)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.skip_all()
     topic.harness.crash()
     topic.harness.advance(HOUR + DAY + LATE)
@@ -273,8 +270,7 @@ def test_each_subscription_expires_by_its_own_time(make):
         topic.subscribe(name)
     topic.leave()
     topic.harness.advance(2 * HOUR)
-    consumer = topic.harness.peer()
-    consumer.subscribe(TOPIC, "a")
+    topic.harness.consumer(TOPIC, "a")
     topic.harness.crash()  # while a is in use
     topic.harness.advance(HOUR + LATE)
     assert topic.subscriptions == ["a"]
@@ -284,9 +280,7 @@ def test_each_subscription_expires_by_its_own_time(make):
 
 def test_an_expired_subscription_frees_its_messages(make):
     topic = make(subscription_expiration_minutes=60, retention_minutes=0)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.harness.advance(HOUR + LATE)
     assert (topic.subscriptions, topic.ledgers) == ([], 0)
 
@@ -295,9 +289,7 @@ def test_a_quota_evicts_old_messages_of_unused_topics(make):
     topic = make(
         backlog_quota_seconds=600, backlog_quota_action="consumer_backlog_eviction", retention_minutes=0
     )
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.harness.advance(600 + LATE)
     assert (topic.backlog(), topic.stored) == (0, 0)
 
@@ -305,9 +297,7 @@ def test_a_quota_evicts_old_messages_of_unused_topics(make):
 # --- policies that change ---
 def test_policies_that_are_set_later_reach_topics_that_are_not_in_memory(make):
     topic = make(retention_minutes=-1)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.harness.advance(DAY)
     topic.set_policy("message_ttl_in_seconds", 60)
     topic.set_policy("retention_policies", {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1})
@@ -376,9 +366,7 @@ def walks(harness: Any) -> int:
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_changed_settings_at_the_start_reach_unused_topics(make, how):
     topic = make(retention_minutes=0)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     harness = topic.harness
     harness.advance(HOUR)
     assert topic.backlog() == 5
@@ -393,9 +381,7 @@ def test_changed_settings_at_the_start_reach_unused_topics(make, how):
 
 def test_settings_changed_while_running_reach_topics_in_memory_and_others(make):
     topic = make(retention_minutes=0)
-    topic.subscribe()
-    topic.publish(5)
-    topic.leave()
+    topic.leave_with_backlog()
     topic.harness.advance(LATE)
     names = [TopicName.parse(f"loaded-{number}") for number in range(20)]
     for name in names:
@@ -564,11 +550,7 @@ def test_a_store_that_refuses_is_retried(make, monkeypatch):
     topic.publish(5)
     topic.peer.disconnect()
     with monkeypatch.context() as context:
-
-        def stopped(*args: Any, **options: Any) -> None:
-            raise StoreStopped("no space left")
-
-        context.setattr(topic.harness.store.keys, "put", stopped)
+        context.setattr(topic.harness.store.keys, "put", raising(StoreStopped("no space left")))
         topic.harness.advance(10 * MINUTE)
         assert topic.in_memory
     topic.harness.advance(LATE + MINUTE)

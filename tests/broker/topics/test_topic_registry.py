@@ -145,8 +145,7 @@ def test_damaged_records_are_refused_and_kept(harness, topics):
 @pytest.mark.parametrize("how", ["unloaded", "deleted", "deleted while an entry is under way"])
 @pytest.mark.parametrize("with_subscription", [False, True])
 def test_an_unloaded_topic_is_freed_at_once(harness, with_subscription, how):
-    peer = harness.peer()
-    peer.producer(str(NAME))
+    peer = harness.producer(str(NAME))
     if with_subscription:
         peer.subscribe(str(NAME))
     peer.publish(3)
@@ -176,8 +175,7 @@ class Stepwise:
 
     def __init__(self, make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
         self.harness = make_harness()
-        peer = self.harness.peer()
-        peer.producer(TOPIC)
+        peer = self.harness.producer(TOPIC)
         peer.publish(5)
         for number in range(6):
             peer.subscribe(TOPIC, f"s{number}", consumer_id=number, permits=0)
@@ -361,8 +359,7 @@ def test_work_pending_at_a_deletion_does_not_affect_a_recreated_topic(make_harne
     harness.actions.delete(NAME, True, lambda error: None)
     harness.poll()  # the store reports on an entry of a topic that is gone
     harness.auto_poll = True
-    later = harness.peer()
-    later.producer("t", 2)
+    later = harness.producer("t", 2)
     later.subscribe("t", consumer_id=3)
     topic = harness.broker.topics.find(NAME)
     for sequence_id in range(40):  # 20 minutes

@@ -18,8 +18,7 @@ def non_zero(found: dict[str, float], prefix: str) -> dict[str, float]:
 
 
 def test_entries_are_counted_by_size_and_by_time_until_they_are_durable(harness):
-    peer = harness.peer()
-    peer.producer("t")
+    peer = harness.producer("t")
     harness.auto_poll = False
     began = harness.now
     peer.send(0)
@@ -42,8 +41,7 @@ def test_entries_are_counted_by_size_and_by_time_until_they_are_durable(harness)
 
 
 def test_a_minute_is_reported_until_the_next_one_is_over(harness):
-    peer = harness.peer()
-    peer.producer("t")
+    peer = harness.producer("t")
     peer.send(0)
     for seconds, count in ((60, 1), (59, 1), (1, None)):
         harness.advance(seconds)

@@ -54,4 +54,4 @@ def test_a_text_as_a_position_is_refused_by_name(broker):
         geminga.Admin(broker.admin_url) as admin,
         pytest.raises(geminga.InvalidConfiguration, match=r"message_id='earliest' .* MessageId\.earliest"),
     ):
-        admin.subscriptions.create("t", "s", position="earliest")  # type: ignore[arg-type]
+        admin.subscriptions.create("t", "s", position="earliest")

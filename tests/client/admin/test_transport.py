@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import join_threads
 
 import geminga
 import geminga.asyncio
@@ -303,10 +304,7 @@ def test_an_answer_not_in_http_is_refused(scripted, call, said):
 
 
 def test_a_truncated_answer_raises_connect_error(scripted, call):
-    def cut(connected: socket.socket) -> None:
-        connected.sendall(answer(200, b'["a", "b"]')[:-3])
-
-    server = scripted(cut)
+    server = scripted(lambda connected: connected.sendall(answer(200, b'["a", "b"]')[:-3]))
     with pytest.raises(ConnectError, match="before its answer"):
         call(server.url, "GET", "clusters", retries=0)
 
@@ -425,8 +423,7 @@ def check_threads_end() -> None:
     """Check that no thread of an asyncio admin client stays."""
     for thread in threading.enumerate():
         if thread.name.startswith("geminga-admin"):
-            thread.join(10)
-            assert not thread.is_alive()
+            join_threads(thread)
 
 
 async def test_a_cancelled_call_ends_its_thread(scripted):

@@ -8,14 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from geminga import (
-    BatchingType,
-    ConsumerType,
-    InitialPosition,
-    MessageId,
-    PulsarException,
-    ids,
-)
+from geminga import BatchingType, ConsumerType, InitialPosition, MessageId, PulsarException, ids
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.errors import StoreStopped

@@ -42,14 +42,14 @@ class Compaction(Workload):
         self.history.add("send", name, content, detail=(key := self.draw_key(name)))
         data = b"" if is_gone else content.encode() + b" " * self.numbers.choice([0, 100, 3000])
         try:
-            await producer.send(data, partition_key=key)  # type: ignore[attr-defined]
+            await producer.send(data, partition_key=key)
         except PulsarException as error:
             self.history.add("not sent", name, content, detail=type(error).__name__)
         else:
             self.history.add("receipt", name, content)
 
     async def compact(self) -> None:
-        def start(actions, topic, done):  # type: ignore[no-untyped-def]
+        def start(actions, topic, done):
             actions.compact(topic)
             done(None)
 
@@ -83,7 +83,7 @@ class Compaction(Workload):
     async def compact_to_the_end(self) -> None:
         status: list[str] = []
 
-        def look(actions, topic, done):  # type: ignore[no-untyped-def]
+        def look(actions, topic, done):
             status[:] = [actions.compaction_status(topic)["status"]]
             done(None)
 

@@ -21,14 +21,7 @@ from uuid import uuid4
 
 import pulsar
 import pyarrow as pa
-from faulty_source import (
-    OF_READING,
-    OF_THE_SINK,
-    OF_THE_SOURCE,
-    OF_WRITING,
-    FaultyDataSource,
-    Script,
-)
+from faulty_source import OF_READING, OF_THE_SINK, OF_THE_SOURCE, OF_WRITING, FaultyDataSource, Script
 from waiting import eventually
 from withholding import WithholdingProxy
 
@@ -107,9 +100,7 @@ class Scenario:
         return isinstance(self.fault, str) and self.point in (*OF_THE_SOURCE, *OF_THE_SINK)
 
 
-# --- brokers -------------------------------------------------------------------------------------
-
-
+# --- brokers ---
 class Broker(Protocol):
     """A broker that is a process."""
 
@@ -263,9 +254,7 @@ def rows(first: int, count: int) -> Rows:
     )
 
 
-# --- a play --------------------------------------------------------------------------------------
-
-
+# --- a play ---
 class Play:
     """One scenario on its way.
 
@@ -297,8 +286,7 @@ class Play:
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint"
 
-    # --- what strikes use ---------------------------------------------------------------------
-
+    # --- what strikes use ---
     def go(self) -> None:
         """Let the process that waits at a point continue."""
         (self.folder / "go").touch()
@@ -315,8 +303,7 @@ class Play:
             for partition in self.audience.partitions(topic):
                 self.audience.admin("PUT", partition, "/unload")
 
-    # --- the whole --------------------------------------------------------------------------------
-
+    # --- the whole ---
     def run(self) -> None:
         self._prepare()
         if self.scenario.goes_on:
@@ -419,8 +406,7 @@ class Play:
         finally:
             self.go()
 
-    # --- what runs --------------------------------------------------------------------------------
-
+    # --- what runs ---
     def run_once(self) -> None:
         {
             "copy": self._stream,
@@ -498,8 +484,7 @@ class Play:
             options["stagingLocation"] = str(self.folder / "staging")
         frame.write.format(FaultyDataSource.name()).options(**options).mode("append").save()
 
-    # --- the auditor ------------------------------------------------------------------------------
-
+    # --- the auditor ---
     def _audit(self) -> None:
         reads = self.scenario.shape in ("read", "batch read")
         found: Rows = sum(self.kept.values(), Counter()) if reads else self.audience.found(self.target)
@@ -532,9 +517,7 @@ def _rows_of(frame: DataFrame) -> Rows:
     )
 
 
-# --- strikes from outside ------------------------------------------------------------------------
-
-
+# --- strikes from outside ---
 def broker_killed(play: Play) -> None:
     """Kill the broker; the waiting process continues while the broker is down."""
     broker = play.world.broker
@@ -628,9 +611,7 @@ def topic_truncated(play: Play) -> None:
         play.audience.admin("DELETE", partition, "/truncate")
 
 
-# --- between two runs ----------------------------------------------------------------------------
-
-
+# --- between two runs ---
 def _remove_last(folder: Path) -> None:
     last = max((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     last.unlink()

@@ -152,14 +152,12 @@ class _Scripted:
         return mine
 
 
-# --- sources -------------------------------------------------------------------------------------
-
-
+# --- sources ---
 class _Reading(_Scripted):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         self.script.reach("opening")
         with patch.object(reading, "BATCH_ROWS", PIECE_ROWS):
-            for batch in super().read(partition):  # type: ignore[misc]
+            for batch in super().read(partition):
                 yield batch
                 self.script.reach("reading")
         self.script.reach("read")
@@ -193,9 +191,7 @@ class FaultyStreamReader(_Reading, PulsarStreamReader):
         return found
 
 
-# --- sinks ---------------------------------------------------------------------------------------
-
-
+# --- sinks ---
 class _Writing(_Scripted):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
         stage = Staging.stage
@@ -209,7 +205,7 @@ class _Writing(_Scripted):
             patch.object(frames, "TABLE_ROWS", PIECE_ROWS),
             patch.object(Staging, "stage", stage_in_pieces),
         ):
-            done = super().write(_torn(iterator, lambda: script.reach("writing")))  # type: ignore[misc]
+            done = super().write(_torn(iterator, lambda: script.reach("writing")))
             script.reach("written")
         return done
 
@@ -235,7 +231,7 @@ class _Committing(_Writing):
         script = self.script
         script.reach("committing")
         with _room_again(), _points_of_staging(script), patch.object(exactly_once, "GROUP_BYTES", 1):
-            super().commit(*arguments)  # type: ignore[misc]
+            super().commit(*arguments)
         script.reach("finished")
 
 

@@ -47,7 +47,7 @@ def _struck(prefix: str, points: Iterable[str], strike: str | Strike, **rest: ob
     for point in points:
         fields: dict[str, object] = {"point": point, "hit": _hit(point), "fault": strike, **rest}
         fields["is_cut"] = strike in THROUGH_A_PROXY
-        yield Scenario(name=f"{prefix}: {_words(strike)} at {point}", **fields)  # type: ignore[arg-type]
+        yield Scenario(name=f"{prefix}: {_words(strike)} at {point}", **fields)
 
 
 def _copied_exactly_once() -> Iterator[Scenario]:
@@ -94,7 +94,7 @@ def _copied_from_what_changes() -> Iterator[Scenario]:
 def _checkpoints() -> Iterator[Scenario]:
     def after(between: Strike, **rest: object) -> Scenario:
         fields = {"shape": "copy", "between": between, **rest}
-        return Scenario(name=f"exactly once: {_words(between)}", **fields)  # type: ignore[arg-type]
+        return Scenario(name=f"exactly once: {_words(between)}", **fields)
 
     beside = {"sink": STAYS_BESIDE}
     named = {"sink": {**STAYS_BESIDE, "sinkName": "mine"}}

@@ -63,11 +63,7 @@ def test_an_invalid_default_is_refused():
 
 
 def test_aliases_apply_in_nested_records():
-    part = {
-        "type": "record",
-        "name": "P",
-        "fields": [{"name": "new", "type": "long", "aliases": ["old"]}],
-    }
+    part = {"type": "record", "name": "P", "fields": [{"name": "new", "type": "long", "aliases": ["old"]}]}
     reader = node({"name": "parts", "type": {"type": "array", "items": part}})
     written = pa.array(
         [{"parts": [{"old": 1}, None]}, {"parts": None}, None],

@@ -88,8 +88,7 @@ def test_a_restarted_stream_reads_the_columns_of_a_grown_schema(
     publish(pulsar_client, pulsar_topic, AvroSchema(Later), [Later("Bergen", height=12)])
     run()
     found = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "lake"))
-    rows = {row.station: row.height for row in found.collect()}
-    assert rows == {"Oslo": None, "Bergen": 12}
+    assert {row.station: row.height for row in found.collect()} == {"Oslo": None, "Bergen": 12}
 
 
 def test_progress_reports_malformed_messages(spark, pulsar_broker, pulsar_client, pulsar_topic, tmp_path):

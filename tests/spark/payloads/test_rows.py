@@ -75,7 +75,6 @@ class Source:
         source = self.source(**options)
         wanted = columns(asked) if isinstance(asked, str) else asked or source.schema()
         reader = pickle.loads(pickle.dumps(source.reader(wanted)))
-        assert isinstance(reader, PulsarReader)
         batches = [batch for part in reader.partitions() for batch in reader.read(part)]
         for batch in batches:
             batch.validate(full=True)
@@ -179,9 +178,7 @@ def test_the_columns_of_protobuf_messages_are_left_to_from_protobuf(source, puls
     assert source.rows(valueSchema="BYTES", columns="value") == [{"value": message.SerializeToString()}]
 
 
-# --- what can't be read --------------------------------------------------------------------------
-
-
+# --- what can't be read ---
 def spoilt(client: Client, topic: str, codec: Any) -> None:
     """Two good messages, one without a schema, a null, another good one."""
     publish(client, topic, codec(Reading), FIRST)
@@ -246,9 +243,7 @@ def test_nulls_in_not_null_columns_are_errors(source, pulsar_client):
         source.rows("name STRING NOT NULL")
 
 
-# --- several topics, several versions ------------------------------------------------------------
-
-
+# --- several topics, several versions ---
 @dataclass
 class Narrow:
     id: Annotated[int, schema.Integer()]
@@ -269,7 +264,6 @@ def test_schemas_of_several_topics_are_merged(source, pulsar_client):
     merged = PulsarDataSource({**given, **both}).schema()
     assert merged.simpleString().startswith("struct<id:bigint,other:string,name:string,part:struct<")
     reader = PulsarDataSource({**given, **both}).reader(merged)
-    assert isinstance(reader, PulsarReader)
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert [(row["id"], row["other"], row["name"]) for row in rows] == [(1, "o", None), (1, None, "a")]
     publish(pulsar_client, third, AvroSchema(Clash), [Clash("x")])

@@ -184,9 +184,7 @@ def test_avro_times_that_spark_cannot_count_are_damage():
     assert damaged.tolist() == [False, True, True]
 
 
-# --- in Spark -------------------------------------------------------------------------------------
-
-
+# --- in Spark ---
 def seeded(count: int) -> tuple[StructType, list[dict[str, Any]]]:
     """Rows with every type, alone and in structs of arrays and maps."""
     chance = random.Random(7)

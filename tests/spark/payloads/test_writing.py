@@ -72,8 +72,7 @@ def written(kind: str, columns: list[pa.Array], schema: StructType = SCHEMA) -> 
     writer = PayloadWriter(frame_schema(schema, kind, "topLevelRecord", ""), schema)
     payloads = writer.write(columns, len(columns[0]))
     payloads.validate(full=True)
-    found: list[bytes] = payloads.to_pylist()
-    return found
+    return payloads.to_pylist()
 
 
 def test_written_avro_is_read_by_fastavro():
@@ -101,9 +100,6 @@ def test_nan_and_infinity_are_written_as_text():
     payloads = written("JSON", [odd], schema)
     assert payloads[:3] == [b'{"x":"NaN"}', b'{"x":"Infinity"}', b'{"x":"-Infinity"}']
     assert [json.loads(payload)["x"] for payload in payloads[3:]] == [1e300, -0.0, None]
-
-
-# --- as the topic says ---------------------------------------------------------------------------
 
 
 def topic_schema(kind: SchemaType, *fields: dict[str, Any]) -> SchemaInfo:

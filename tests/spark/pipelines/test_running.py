@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from doubles import raising
 
 import geminga
 from geminga.client.cluster import Cluster
@@ -23,12 +24,7 @@ from geminga.spark.pipelines import connection, lake, running
 from geminga.spark.pipelines.checkpoints import check_checkpoints, remove_unfinished_offsets, tables
 from geminga.spark.pipelines.connection import handed_over
 from geminga.spark.pipelines.project import configuration, create, places
-from geminga.spark.pipelines.running import (
-    Outcome,
-    _SparkOutput,
-    alone,
-    run,
-)
+from geminga.spark.pipelines.running import Outcome, _SparkOutput, alone, run
 from geminga.testing.apache_pulsar import free_ports
 
 ROWS = 600
@@ -137,12 +133,8 @@ def test_an_interrupted_run_ends_after_all_processes_of_spark(tmp_path, monkeypa
     monkeypatch.setattr(running, "command", lambda arguments: ["sh", "-c", f"({java}) & wait"])
     monkeypatch.setattr(running, "reach", lambda values, cluster: None)
     create(tmp_path / "mine", "ingest")
-
-    def interrupt(line: str) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "mine", interrupt)
+        run(tmp_path / "mine", raising(KeyboardInterrupt))
     assert (tmp_path / "ended").exists()
 
 
@@ -300,7 +292,6 @@ def test_spark_ends_when_the_process_that_runs_it_is_killed(tmp_path):
             stdout=subprocess.PIPE, start_new_session=True,
         ) as spark,
     ):  # fmt: skip
-        assert spark.stdout is not None
         assert spark.stdout.readline()
         runner.kill()
         assert spark.wait(60) == -signal.SIGTERM

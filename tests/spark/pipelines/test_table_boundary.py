@@ -110,7 +110,7 @@ def test_a_deleted_message_at_the_seam_is_an_error(broker, tmp_path):
     source = PulsarDataSource({**options, "columns": "value"})
     reader = source.streamReader(source.schema())
     begin = reader.initialOffset()
-    end = reader.latestOffset(begin, reader.getDefaultReadLimit())  # type: ignore[call-arg]
+    end = reader.latestOffset(begin, reader.getDefaultReadLimit())
     parts = list(reader.partitions(begin, end))
     with pytest.raises(DataLossError, match=r"the entry \d+:2 of .*trimmed is gone"):
         list(reader.read(parts[0]))
