@@ -44,7 +44,7 @@ def pack_key_value(data: str) -> bytes:
     try:
         both = json.loads(data)
         parts = [both["key"], both["value"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise AdminRefusal(422, 'a KEY_VALUE schema is a JSON object {"key": ..., "value": ...}') from None
     out = b""
     for item in parts:
@@ -70,7 +70,7 @@ def unpack_key_value(data: bytes) -> str:
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
