@@ -70,13 +70,22 @@ from geminga.wire.columnar import ChunkCarry, decode_entries
 from geminga.wire.compression import compress, decompress
 from geminga.wire.encryption import PayloadDecryptor
 from geminga.wire.frames import FrameDecoder
-from geminga.wire.metadata import RawEntry, build_entry, parse_entry, peek_entry
+from geminga.wire.metadata import (
+    EntryHead,
+    RawEntry,
+    _full_head,
+    build_entry,
+    checksum_matches,
+    parse_entry,
+    peek_entry,
+)  # fmt: skip
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.support.singles import encode_single_metadata
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 RECORDED = VECTORS / "frames.jsonl"
 Decode = Callable[[bytes], object]
+HEAD_FIELDS = [name for kind in EntryHead.__mro__ for name in getattr(kind, "__annotations__", ())]
 
 
 @dataclass(frozen=True)
@@ -166,13 +175,11 @@ def decode_frames(kind: type[FrameDecoder]) -> Decode:
 
 def decode_entry(data: bytes) -> None:
     """The head that the broker peeks is that of the whole metadata."""
-    head = peek_entry(data)
-    entry = parse_entry(data, verify=False)
+    entry, head = parse_entry(data, verify=False), peek_entry(data)
     metadata = entry.metadata
-    name = metadata.producer_name
-    if isinstance(name, bytes):  # protobuf's answer for what is not UTF-8
-        name = name.decode("utf-8", "replace")
-    assert (head.producer_name, head.sequence_id) == (name, metadata.sequence_id)
+    full = _full_head(metadata)
+    assert all(getattr(head, name) == getattr(full, name) for name in HEAD_FIELDS)
+    checksum_matches(data)
     body = open_payload(metadata, entry.payload, 1 << 20)
     if metadata.HasField("num_messages_in_batch"):
         split_batch(body, metadata.num_messages_in_batch)
@@ -444,6 +451,11 @@ def parse_positions(data: bytes) -> None:
         parse_position(text)
 
 
+class Replayed(state.State):
+    def replay(self, message: object) -> None:
+        self._replay(message)
+
+
 def replay_state(data: bytes) -> None:
     key, _, payload = data.partition(b"\n")
     message = SimpleNamespace(
@@ -451,7 +463,7 @@ def replay_state(data: bytes) -> None:
         data=lambda: payload, producer_name=lambda: "p",
     )  # fmt: skip
     with patch.object(state, "payload_bytes_max", lambda _: 1 << 20):
-        state.State(None, None, 0)._replay(message)
+        Replayed(None, None, 0).replay(message)
 
 
 @cache
