@@ -21,6 +21,7 @@ from geminga.broker.admin.routes import ADMINISTRATOR, LOOK, PRODUCE, route
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.compatibility import check_compatible, check_definition
 from geminga.broker.rules.policies import text_map
+from geminga.broker.rules.schemas import check_size
 from geminga.config import suggestion
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -174,6 +175,10 @@ class SchemasResource(Resource):
         schema.schema_data = pack_key_value(data) if kind == "KEY_VALUE" else data.encode()
         for key, value in text_map("properties", document.get("properties") or {}).items():
             schema.properties.add(key=key, value=value)
+        try:
+            check_size(schema)
+        except Refused as refused:
+            raise AdminRefusal(409, refused.reason) from refused
         return schema
 
 
