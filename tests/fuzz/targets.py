@@ -63,7 +63,7 @@ from geminga.spark.offset_log import _of_pulsar
 from geminga.spark.offsets import from_json
 from geminga.spark.pipelines import project
 from geminga.websocket import _arguments, _command, _message_id, _permits
-from geminga.wire.batch import decode_batch
+from geminga.wire.batch import SingleMessage, _read_message, decode_batch
 from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.columnar import ChunkCarry, decode_entries
@@ -85,6 +85,7 @@ from tests.support.singles import encode_single_metadata
 VECTORS = Path(__file__).parents[1] / "vectors"
 RECORDED = VECTORS / "frames.jsonl"
 Decode = Callable[[bytes], object]
+MESSAGE_FIELDS = tuple(SingleMessage.__dataclass_fields__)
 HEAD_FIELDS = [name for kind in EntryHead.__mro__ for name in getattr(kind, "__annotations__", ())]
 
 
@@ -197,7 +198,7 @@ def decode_columns(data: bytes) -> None:
 
 
 def decode_one_batch(data: bytes) -> None:
-    """The two splitters of a batch agree."""
+    """The two splitters of a batch agree, and the messages are those that protobuf reads."""
     if not data:
         return
     count, body = data[0], data[1:]
@@ -208,6 +209,12 @@ def decode_one_batch(data: bytes) -> None:
     messages = decode_batch(body, count)
     assert starts is not None, "only one splitter refuses the batch"
     assert len(starts) == len(messages) + 1
+    position = 0
+    for index, message in enumerate(messages):
+        plain, position = _read_message(body, position, index)
+        assert all(
+            getattr(message, name) == getattr(plain, name) for name in SingleMessage.__dataclass_fields__
+        )
 
 
 def unpack(kind: int) -> Decode:
