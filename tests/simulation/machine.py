@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.serving.server import BrokerServer
@@ -33,23 +33,12 @@ FOLDER: Final = "/data"
 PORT: Final = 6650
 
 
-class BoundSocket:
-    """A listening socket of the simulated machine: nothing but a port."""
-
-    def getsockname(self) -> tuple[str, int]:
-        return "127.0.0.1", PORT
-
-    def listen(self, backlog: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> BoundSocket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+def bound_socket() -> Any:
+    """Return a listening socket of the simulated machine: nothing but a port."""
+    found = MagicMock()
+    found.getsockname.return_value = "127.0.0.1", PORT
+    found.__enter__.return_value = found
+    return found
 
 
 class LivesLoop(VirtualLoop):
@@ -176,7 +165,7 @@ class Machine:
         self.filesystem = DyingFileSystem(self.disk, self._plan(), self._power_lost)
         settings = BrokerSettings(port=PORT, web_port=None, data_dir=FOLDER, **self._settings)
         self.server = BrokerServer(settings, store=self._open_store)
-        with patch("geminga.broker.serving.server.bind", lambda *_: BoundSocket()):
+        with patch("geminga.broker.serving.server.bind", lambda *_: bound_socket()):
             await self._live(self.server.start())
         self._serves = True
         if not self.is_damaged:
