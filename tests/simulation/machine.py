@@ -110,6 +110,8 @@ class Machine:
         """Whether faults of the disk and the process are planned at all."""
         self.is_damaged = False
         """Whether bits of the disk were flipped."""
+        self.measures = False
+        """Whether an idle store measures its disk, so that a full one is free again without a restart."""
         self.disk_delay = 0.0
         """Seconds that the disk takes for what it has to write."""
         self._offloads = offloads
@@ -216,7 +218,7 @@ class Machine:
             self._wakeup = None
             delay = self.numbers.choice([0.0, 0.0005, 0.005, 0.05]) if store.is_writing else 0.05
             self.loop.call_later(delay + self.disk_delay, self._wake, wakeup, context=self._context)
-        elif self._offloads and not self._looks_again:
+        elif (self._offloads or self.measures) and not self._looks_again:
             self._looks_again = True
             self.loop.call_later(0.5, self._look_again, wakeup, self.life)
 
@@ -225,7 +227,7 @@ class Machine:
         self._wakeup = wakeup
 
     def _look_again(self, wakeup: Callable[[], None], life: int) -> None:
-        """Let the offload storage do its work."""
+        """Let the offload storage do its work, and the store measure its disk."""
         self._looks_again = False
         if life == self.life and self.is_up and self._store is not None:
             self._context.run(wakeup)
