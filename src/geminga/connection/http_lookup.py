@@ -212,6 +212,9 @@ def ack_holes_of(content: Any, subscription: str) -> int | None:
 
 def topics_of(content: Any, namespace: str) -> pb.CommandGetTopicsOfNamespaceResponse:
     """Return the topics of a namespace in the form of the binary protocol."""
-    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
-        raise ProtocolError(f"the REST API did not answer with a list of the topics of {namespace!r}")
-    return pb.CommandGetTopicsOfNamespaceResponse(topics=content)
+    try:
+        if isinstance(content, list):
+            return pb.CommandGetTopicsOfNamespaceResponse(topics=content)
+    except (TypeError, ValueError):  # of texts that are none in UTF-8
+        pass
+    raise ProtocolError(f"the REST API did not answer with a list of the topics of {namespace!r}")
