@@ -135,8 +135,8 @@ def partition_of(key: str, partitions: int, hashing: str) -> int:
 SLOTS = 65536
 """Key_Shared divides the hash of the sticky key into this many slots."""
 STICKY_KEY_BYTES_MAX: Final = 1024
-"""Longest sticky key that is hashed itself. Longer ones are replaced by a digest: Murmur3 of 5 MB takes half a
-second in Python."""
+"""Longest sticky key that is hashed itself. Longer ones are replaced by a digest: Murmur3 of 5 MB would take
+half a second."""
 
 
 def _sticky_hash(sticky_key: Buffer) -> int:
