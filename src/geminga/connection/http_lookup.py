@@ -215,6 +215,6 @@ def topics_of(content: Any, namespace: str) -> pb.CommandGetTopicsOfNamespaceRes
     try:
         if isinstance(content, list):
             return pb.CommandGetTopicsOfNamespaceResponse(topics=content)
-    except (TypeError, ValueError):  # of texts that are none in UTF-8
+    except (TypeError, ValueError):  # members that are no texts, or have lone surrogates
         pass
     raise ProtocolError(f"the REST API did not answer with a list of the topics of {namespace!r}")
