@@ -3,19 +3,26 @@
 A target has seeds, valid inputs that are mutated. Some also compare two ways of decoding the same bytes.
 """
 
+import asyncio
 import io
 import json
 import tarfile
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.http import message_id_of
+from geminga.broker.admin.http import message_id_of, object_body
+from geminga.broker.admin.schemas import pack_key_value, unpack_key_value
 from geminga.broker.columns import IntegerColumn
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.ranges import RangeSet
@@ -23,33 +30,63 @@ from geminga.broker.entry_counts import CountsCache, EntryCounts
 from geminga.broker.records import RecordReader
 from geminga.broker.rules import avro_rules
 from geminga.broker.rules.authentication import Unauthenticated
+from geminga.broker.rules.policies import check_document
 from geminga.broker.rules.tokens import TokenMethod, make_token
+from geminga.broker.serving.proxy_header import ProxyHeaderError, read_header
+from geminga.broker.settings import BrokerSettings
+from geminga.cli import contexts
+from geminga.cli.standalone import _read_file
 from geminga.cli.units import parse_id
+from geminga.connection import http_lookup
+from geminga.connection.addresses import Address
 from geminga.consumer.unbatching import open_payload, split_batch
 from geminga.errors import CorruptPayload, PulsarException
+from geminga.functions import state
 from geminga.ids import MessageId
+from geminga.ledger import claim_file
 from geminga.ledger import format as store_format
 from geminga.ledger.api import StoredValue
+from geminga.ledger.backup_objects import ObjectFileSystem
 from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.memory import MemoryStore
+from geminga.mirror.cursor_state import parse_ranges
+from geminga.mirror.positions import Position, parse_position
+from geminga.mirror.replication_stamp import ReplicationStamp, stamps_in
 from geminga.offload.file import METADATA_KEY, FileSummary, LedgerFile, NotOffloaded
+from geminga.offload.manifest import ManifestUnreadable, load_head
 from geminga.policies import BacklogQuota, DispatchRate, Retention
 from geminga.records import decode as decode_record
 from geminga.schema import ProtobufNativeSchema
 from geminga.schema.generic import schema_of
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.wire.batch import decode_batch
+from geminga.spark.offset_log import _of_pulsar
+from geminga.spark.offsets import from_json
+from geminga.spark.pipelines import project
+from geminga.websocket import _arguments, _command, _message_id, _permits
+from geminga.wire.batch import SingleMessage, _read_message, decode_batch
 from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.columnar import ChunkCarry, decode_entries
 from geminga.wire.compression import compress, decompress
+from geminga.wire.encryption import PayloadDecryptor
 from geminga.wire.frames import FrameDecoder
-from geminga.wire.metadata import RawEntry, build_entry, parse_entry, peek_entry
+from geminga.wire.metadata import (
+    EntryHead,
+    RawEntry,
+    _full_head,
+    build_entry,
+    checksum_matches,
+    parse_entry,
+    peek_entry,
+)  # fmt: skip
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.support.entries import encode_single_metadata
 
-RECORDED = Path(__file__).parents[1] / "vectors/frames.jsonl"
+VECTORS = Path(__file__).parents[1] / "vectors"
+RECORDED = VECTORS / "frames.jsonl"
 Decode = Callable[[bytes], object]
+MESSAGE_FIELDS = tuple(SingleMessage.__dataclass_fields__)
+HEAD_FIELDS = [name for kind in EntryHead.__mro__ for name in getattr(kind, "__annotations__", ())]
 
 
 @dataclass(frozen=True)
@@ -57,8 +94,8 @@ class Target:
     """A decoder, what it may raise, and the valid inputs that mutation starts from."""
 
     decode: Decode
-    allowed: tuple[type[Exception], ...]
     seeds: Callable[[], Sequence[bytes]]
+    allowed: tuple[type[Exception], ...] = (PulsarException,)
 
 
 @cache
@@ -137,13 +174,11 @@ def decode_frames(kind: type[FrameDecoder]) -> Decode:
 
 def decode_entry(data: bytes) -> None:
     """The head that the broker peeks is that of the whole metadata."""
-    head = peek_entry(data)
-    entry = parse_entry(data, verify=False)
+    entry, head = parse_entry(data, verify=False), peek_entry(data)
     metadata = entry.metadata
-    name = metadata.producer_name
-    if isinstance(name, bytes):  # protobuf's answer for what is not UTF-8
-        name = name.decode("utf-8", "replace")
-    assert (head.producer_name, head.sequence_id) == (name, metadata.sequence_id)
+    full = _full_head(metadata)
+    assert all(getattr(head, name) == getattr(full, name) for name in HEAD_FIELDS)
+    checksum_matches(data)
     body = open_payload(metadata, entry.payload, 1 << 20)
     if metadata.HasField("num_messages_in_batch"):
         split_batch(body, metadata.num_messages_in_batch)
@@ -161,7 +196,7 @@ def decode_columns(data: bytes) -> None:
 
 
 def decode_one_batch(data: bytes) -> None:
-    """The two splitters of a batch agree."""
+    """The two splitters of a batch agree, and the messages are those that protobuf reads."""
     if not data:
         return
     count, body = data[0], data[1:]
@@ -172,6 +207,12 @@ def decode_one_batch(data: bytes) -> None:
     messages = decode_batch(body, count)
     assert starts is not None, "only one splitter refuses the batch"
     assert len(starts) == len(messages) + 1
+    position = 0
+    for index, message in enumerate(messages):
+        plain, position = _read_message(body, position, index)
+        assert all(
+            getattr(message, name) == getattr(plain, name) for name in SingleMessage.__dataclass_fields__
+        )
 
 
 def unpack(kind: int) -> Decode:
@@ -277,17 +318,20 @@ def check_token(data: bytes) -> None:
 
 
 def parse_offsets(data: bytes) -> None:
-    from geminga.spark.offsets import from_json
+    text = data.decode("utf-8", "replace")
+    _of_pulsar(text)
+    from_json(text)
 
-    from_json(data.decode("utf-8", "replace"))
 
-
-def offloaded_files() -> list[bytes]:
-    """Return the offloaded ledger of a kept store."""
+def kept_files(ending: str) -> list[bytes]:
+    """Return the files of a kept store whose names have this ending."""
     archive = sorted((Path(__file__).parents[1] / "kept_stores").glob("*.tar.xz"))[-1]
     with tarfile.open(archive) as kept:
-        names = [name for name in kept.getnames() if name.endswith(".parquet")]
+        names = [name for name in kept.getnames() if name.endswith(ending)]
         return [kept.extractfile(name).read() for name in names]
+
+
+offloaded_files = partial(kept_files, ".parquet")
 
 
 def summaries() -> list[bytes]:
@@ -301,53 +345,222 @@ def read_offloaded(data: bytes) -> None:
         file.entries(group)
 
 
+class Received:
+    """Bytes of others: a request's body, what an event loop reads from a socket, any file of a storage."""
+
+    method, path, location = "PUT", "/", "storage"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = io.BytesIO(data)
+
+    async def sock_recv(self, _socket: object, size: int) -> bytes:
+        return self._data.read(size)
+
+    async def read_body(self) -> bytes:
+        return self._data.getvalue()
+
+    def read(self, path: str = "") -> Any:
+        return self._data.getvalue() if path else self.read_body()
+
+
+@cache
+def runner() -> asyncio.Runner:
+    return asyncio.Runner()
+
+
+def read_proxy_header(data: bytes) -> None:
+    received: Any = Received(data)
+    runner().run(read_header(received, received, 1.0))
+
+
+def read_admin_body(data: bytes) -> None:
+    request: Any = Received(data)
+    check_document(runner().run(object_body(request)))
+
+
+def read_storage(data: bytes) -> None:
+    """Read the files beside offloaded ledgers and backups in a storage that others write to."""
+    storage: Any = Received(data)
+    with suppress(claim_file.ClaimUnreadable):
+        claim_file.load(storage)
+    with suppress(ManifestUnreadable):
+        load_head(storage, "persistent://public/default/t")
+    with suppress(PulsarException):
+        ObjectFileSystem(storage).files("b")
+
+
+def storage_files() -> list[bytes]:
+    return [
+        *kept_files("_claim.json"),
+        *kept_files("manifest.json"),
+        b'{"version":1,"files":{"log":["o",12,0]}}',
+    ]
+
+
+def read_websocket(data: bytes) -> None:
+    command = _command(data.decode("utf-8", "replace"))
+    for part in (_permits, _message_id, _arguments):
+        with suppress(ValueError):
+            part(command)
+
+
+def read_http(data: bytes) -> None:
+    content = http_lookup.content_of(http_lookup.read_answer(Address("h", 8080), data), "lookup")
+    http_lookup.ack_holes_of(content, "s")
+    for part in (partial(http_lookup.place_of, tls=False), http_lookup.partitions_of, http_lookup.topics_of):
+        with suppress(PulsarException):
+            part(content, "persistent://public/default/t")
+
+
+@cache
+def folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+def file_of(name: str, data: bytes) -> Path:
+    """Write the file of a decoder that opens one."""
+    path = Path(folder().name, name)
+    path.touch(0o600)
+    path.write_bytes(data)
+    return path
+
+
+def read_configuration(data: bytes) -> None:
+    found = _read_file(file_of("broker.toml", data))
+    fields = BrokerSettings.__dataclass_fields__
+    BrokerSettings(**{"memory": True} | {name: value for name, value in found.items() if name in fields})
+
+
+def read_contexts(data: bytes) -> None:
+    path = file_of("contexts.json", data)
+    with patch.object(contexts, "contexts_file", lambda: path):
+        contexts.read_contexts()
+
+
+def read_project(data: bytes) -> None:
+    place = file_of(project.SPEC_FILE, data).parent
+    project.configuration(place)
+    project.places(place)
+
+
+def parse_positions(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    stamps_in(data)
+    parse_ranges(text)
+    with suppress(PulsarException):
+        parse_position(text)
+
+
+class Replayed(state.State):
+    def replay(self, message: object) -> None:
+        self._replay(message)
+
+
+def replay_state(data: bytes) -> None:
+    key, _, payload = data.partition(b"\n")
+    message = SimpleNamespace(
+        partition_key=lambda: key.decode("utf-8", "replace"), has_null_value=lambda: not payload,
+        data=lambda: payload, producer_name=lambda: "p",
+    )  # fmt: skip
+    with patch.object(state, "payload_bytes_max", lambda _: 1 << 20):
+        Replayed(None, None, 0).replay(message)
+
+
+@cache
+def decryptor() -> PayloadDecryptor:
+    return PayloadDecryptor(lambda name, metadata: (VECTORS / f"keys/{name}_private.pem").read_bytes())
+
+
+def decrypt(data: bytes) -> None:
+    entry = parse_entry(data, verify=False)
+    decryptor()(entry.metadata, entry.payload)
+
+
+def encrypted() -> list[bytes]:
+    found = map(json.loads, (VECTORS / "encryption.jsonl").read_text().splitlines())
+    return [build_entry(*map(bytes.fromhex, (each["metadata"], each["payload"]))) for each in found]
+
+
+def pack_and_unpack(data: bytes) -> None:
+    unpack_key_value(data)
+    with suppress(AdminRefusal):
+        pack_key_value(data.decode("utf-8", "replace"))
+
+
+def of(*seeds: bytes) -> Callable[[], Sequence[bytes]]:
+    return lambda: seeds
+
+
+OK, PROXY = b"HTTP/1.1 200 OK\r\n\r\n", b"\r\n\r\n\0\r\nQUIT\n\x21"
 TARGETS: dict[str, Target] = {
-    "broker-frames": Target(decode_frames(BrokerFrameDecoder), (PulsarException,), partial(frames, "client")),
-    "client-frames": Target(decode_frames(ClientFrameDecoder), (PulsarException,), partial(frames, "broker")),
-    "entry": Target(decode_entry, (PulsarException,), entries),
-    "entry-columns": Target(decode_columns, (PulsarException,), entries),
-    "batch": Target(decode_one_batch, (PulsarException,), lambda: [b"\x05" + b"".join(batch_of(5)), b"\0"]),
-    "lz4": Target(unpack(pb.LZ4), (PulsarException,), packed(pb.LZ4)),
-    "zlib": Target(unpack(pb.ZLIB), (PulsarException,), packed(pb.ZLIB)),
-    "zstd": Target(unpack(pb.ZSTD), (PulsarException,), packed(pb.ZSTD)),
-    "snappy": Target(unpack(pb.SNAPPY), (PulsarException,), packed(pb.SNAPPY)),
-    "avro-value": Target(_avro.decode, (PulsarException,), avro_values),
-    "json-value": Target(
-        _json.decode, (PulsarException,), lambda: [b'{"a":7,"b":"x","c":[1.5],"d":{"k":"v"}}']
-    ),
-    "definition": Target(decode_definition, (PulsarException,), definitions),
-    "avro-rules": Target(compare_definitions, (avro_rules.NotAvro,), lambda: [AVRO]),
-    "cursor": Target(decode_cursor, (PulsarException,), cursors),
-    "ranges": Target(
-        lambda data: RangeSet.decode(RecordReader(data, "fuzzed")), (PulsarException,), range_sets
-    ),
-    "columns": Target(
-        lambda data: IntegerColumn.decode(RecordReader(data, "fuzzed")), (PulsarException,), columns
-    ),
-    "store": Target(decode_store, (PulsarException,), lambda: [store_format.encode_superblock(b"0" * 16)]),
+    "broker-frames": Target(decode_frames(BrokerFrameDecoder), partial(frames, "client")),
+    "client-frames": Target(decode_frames(ClientFrameDecoder), partial(frames, "broker")),
+    "entry": Target(decode_entry, entries),
+    "entry-columns": Target(decode_columns, entries),
+    "encrypted": Target(decrypt, encrypted),
+    "batch": Target(decode_one_batch, lambda: [b"\x05" + b"".join(batch_of(5)), b"\0"]),
+    "lz4": Target(unpack(pb.LZ4), packed(pb.LZ4)),
+    "zlib": Target(unpack(pb.ZLIB), packed(pb.ZLIB)),
+    "zstd": Target(unpack(pb.ZSTD), packed(pb.ZSTD)),
+    "snappy": Target(unpack(pb.SNAPPY), packed(pb.SNAPPY)),
+    "avro-value": Target(_avro.decode, avro_values),
+    "json-value": Target(_json.decode, of(b'{"a":7,"b":"x","c":[1.5],"d":{"k":"v"}}')),
+    "definition": Target(decode_definition, definitions),
+    "avro-rules": Target(compare_definitions, of(AVRO), (avro_rules.NotAvro,)),
+    "key-value": Target(pack_and_unpack, of(b'{"key":{"a":1},"value":"x"}', b"\0\0\0\2{}\0\0\0\1x")),
+    "cursor": Target(decode_cursor, cursors),
+    "ranges": Target(lambda data: RangeSet.decode(RecordReader(data, "fuzzed")), range_sets),
+    "columns": Target(lambda data: IntegerColumn.decode(RecordReader(data, "fuzzed")), columns),
+    "store": Target(decode_store, of(store_format.encode_superblock(b"0" * 16))),
     "message-id": Target(
-        MessageId.deserialize, (PulsarException, ValueError), lambda: [MessageId(1, 2, 3, 4).serialize()]
+        MessageId.deserialize, of(MessageId(1, 2, 3, 4).serialize()), (PulsarException, ValueError)
     ),
     "message-id-text": Target(
-        lambda data: parse_id(data.decode("utf-8", "replace")), (ValueError,), lambda: [b"1:2:3", b"7:1:-1:4"]
+        lambda data: parse_id(data.decode("utf-8", "replace")), of(b"1:2:3", b"7:1:-1:4"), (ValueError,)
     ),
     "message-id-json": Target(
-        lambda data: message_id_of(json.loads(data)),
+        lambda data: message_id_of(json.loads(data)), of(b'{"ledgerId":1,"entryId":2,"partitionIndex":-1}'),
         (AdminRefusal, ValueError, RecursionError),
-        lambda: [b'{"ledgerId":1,"entryId":2,"partitionIndex":-1}'],
     ),
     "policies": Target(
-        decode_policies,
+        decode_policies, of(b'{"retentionTimeInMinutes":1,"limitSize":-1}'),
         (PulsarException, ValueError, RecursionError),
-        lambda: [b'{"retentionTimeInMinutes":1,"limitSize":-1}'],
     ),
-    "token": Target(check_token, (Unauthenticated,), lambda: [make_token("r", SECRET, "HS256").encode()]),
-    "spark-offsets": Target(
-        parse_offsets, (PulsarException,), lambda: [b'{"persistent://public/default/t":{"0":"5:1041:3"}}']
+    "admin-body": Target(read_admin_body, of(
+        b'{"retention_policies":{"retentionTimeInMinutes":1,"retentionSizeInMB":-1},"replication_clusters":["c"],'
+        b'"backlog_quota_map":{"destination_storage":{"limitSize":1,"limitTime":2,"policy":"producer_exception"}},'
+        b'"auth_policies":{"namespace_auth":{"r":["produce"]}},"redeliver_unacked_policies":{"afterSeconds":1.5},'
+        b'"clusterDispatchRate":{"c":{"dispatchThrottlingRateInMsg":1}},"entryFilters":{"entryFilterNames":""}}',
+        b'{"message_ttl_in_seconds":3,"deduplicationEnabled":true,"properties":{"a":"b"}}',
+    )),
+    "token": Target(check_token, lambda: [make_token("r", SECRET, "HS256").encode()], (Unauthenticated,)),
+    "proxy-header": Target(
+        read_proxy_header, of(PROXY + b"\x11\0\x0c" + bytes(12), PROXY + b"\x21\0\x24" + bytes(36)),
+        (ProxyHeaderError,),
     ),
-    "offload-summary": Target(FileSummary.decode, (NotOffloaded,), summaries),
+    "websocket": Target(read_websocket, of(
+        b'{"payload":"YQ==","key":"k","properties":{"a":"b"},"eventTime":"2026-01-01","deliverAt":1,'
+        b'"deliverAfterMs":2,"replicationClusters":[]}', b'{"messageId":"CAEQAiADMAQ=","permitMessages":3}',
+    ), (ValueError,)),
+    "http-answer": Target(read_http, of(
+        OK + b'{"brokerUrl":"pulsar://h:6650"}', OK + b'{"partitions":3}', OK + b'["t"]',
+        OK.replace(b"\r\n\r\n", b"\r\nContent-Length: 2\r\n\r\n{}"),
+    )),
+    "configuration": Target(
+        read_configuration, of(b'port = 6650\nhost = "h"\nauthorization = true\nadvertised_listeners = []\n')
+    ),
+    "contexts": Target(read_contexts, of(b'{"current":"a","contexts":{"a":{"url":"pulsar://h"}}}')),
+    "pipeline": Target(read_project, of(b"name: p\nstorage: file:///s\nconfiguration: {a: 1}\nx:\n  - y\n")),
+    "mirror": Target(
+        parse_positions,
+        of(b"1:2", b"[(3:0..3:5],[3:7..3:8)]", ReplicationStamp(bytes(8), Position(5, 6)).field()),
+    ),
+    "function-state": Target(replay_state, of(b"value/a\nx", b"counter/a/1\n-12", b"counter/a/2\n")),
+    "spark-offsets": Target(parse_offsets, of(b'{"persistent://public/default/t":{"0":"5:1041:3"}}')),
+    "storage": Target(read_storage, storage_files),
+    "offload-summary": Target(FileSummary.decode, summaries, (NotOffloaded,)),
     "offloaded-file": Target(
-        read_offloaded, (NotOffloaded, PulsarException, OSError, pa.ArrowException), offloaded_files
+        read_offloaded, offloaded_files, (NotOffloaded, PulsarException, OSError, pa.ArrowException)
     ),
-}
+}  # fmt: skip
 """Every target by its name."""

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.serving.server import BrokerServer
@@ -33,23 +33,12 @@ FOLDER: Final = "/data"
 PORT: Final = 6650
 
 
-class BoundSocket:
-    """A listening socket of the simulated machine: nothing but a port."""
-
-    def getsockname(self) -> tuple[str, int]:
-        return "127.0.0.1", PORT
-
-    def listen(self, backlog: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> BoundSocket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+def bound_socket() -> Any:
+    """Return a listening socket of the simulated machine: nothing but a port."""
+    found = MagicMock()
+    found.getsockname.return_value = "127.0.0.1", PORT
+    found.__enter__.return_value = found
+    return found
 
 
 class LivesLoop(VirtualLoop):
@@ -121,6 +110,8 @@ class Machine:
         """Whether faults of the disk and the process are planned at all."""
         self.is_damaged = False
         """Whether bits of the disk were flipped."""
+        self.measures = False
+        """Whether an idle store measures its disk, so that a full one is free again without a restart."""
         self.disk_delay = 0.0
         """Seconds that the disk takes for what it has to write."""
         self._offloads = offloads
@@ -176,7 +167,7 @@ class Machine:
         self.filesystem = DyingFileSystem(self.disk, self._plan(), self._power_lost)
         settings = BrokerSettings(port=PORT, web_port=None, data_dir=FOLDER, **self._settings)
         self.server = BrokerServer(settings, store=self._open_store)
-        with patch("geminga.broker.serving.server.bind", lambda *_: BoundSocket()):
+        with patch("geminga.broker.serving.server.bind", lambda *_: bound_socket()):
             await self._live(self.server.start())
         self._serves = True
         if not self.is_damaged:
@@ -227,7 +218,7 @@ class Machine:
             self._wakeup = None
             delay = self.numbers.choice([0.0, 0.0005, 0.005, 0.05]) if store.is_writing else 0.05
             self.loop.call_later(delay + self.disk_delay, self._wake, wakeup, context=self._context)
-        elif self._offloads and not self._looks_again:
+        elif (self._offloads or self.measures) and not self._looks_again:
             self._looks_again = True
             self.loop.call_later(0.5, self._look_again, wakeup, self.life)
 
@@ -236,7 +227,7 @@ class Machine:
         self._wakeup = wakeup
 
     def _look_again(self, wakeup: Callable[[], None], life: int) -> None:
-        """Let the offload storage do its work."""
+        """Let the offload storage do its work, and the store measure its disk."""
         self._looks_again = False
         if life == self.life and self.is_up and self._store is not None:
             self._context.run(wakeup)

@@ -28,18 +28,10 @@ class Mutant(NamedTuple):
     new: str
 
 
-_SHARED, _CURSOR, _ACTIVE = (
-    "broker/delivery/shared.py",
-    "broker/delivery/cursor.py",
-    "broker/delivery/single_active.py",
-)
-_DEDUP, _COMPACTION, _KEYS = (
-    "broker/topics/dedup.py",
-    "broker/topics/compaction.py",
-    "broker/delivery/key_shared.py",
-)
+_SHARED, _KEYS, _CURSOR = (f"broker/delivery/{each}.py" for each in ("shared", "key_shared", "cursor"))
+_ACTIVE, _SUBSCRIPTION = (f"broker/delivery/{each}.py" for each in ("single_active", "subscription"))
+_DEDUP, _COMPACTION = (f"broker/topics/{each}.py" for each in ("dedup", "compaction"))
 _JOURNAL, _EXPIRY, _ACCESS = "ledger/journal.py", "broker/topics/expiry.py", "broker/topics/access.py"
-_SUBSCRIPTION = "broker/delivery/subscription.py"
 
 MUTANTS: Final = (
     Mutant("refusals", "Shared: entries taken for redelivery and not sent are forgotten", _SHARED,
@@ -62,13 +54,8 @@ MUTANTS: Final = (
            "self._queue_size or int(self._earned > 0 or self._outstanding > 0)", "self._queue_size"),
     Mutant("delayed", "delayed messages come five seconds early", _SHARED,
            "head.deliver_at_time <= self.scheduler.now_ms or", "head.deliver_at_time <= self.scheduler.now_ms + 5000 or"),
-    Mutant(
-        "delayed",
-        "delayed messages: the timer is two minutes late",
-        "broker/delivery/delayed.py",
-        "- scheduler.now_ms) / 1000), LOOK_SECONDS)\n",
-        "- scheduler.now_ms) / 1000), LOOK_SECONDS) + 120.0\n",
-    ),
+    Mutant("delayed", "delayed messages: the timer is two minutes late", "broker/delivery/delayed.py",
+           "- scheduler.now_ms) / 1000), LOOK_SECONDS)\n", "- scheduler.now_ms) / 1000), LOOK_SECONDS) + 120.0\n"),
     Mutant("delayed", "delayed messages: only the first due ones are sent", "broker/delivery/delayed.py",
            "        if self._first_span() is not None:\n            self._arm()\n        if due", "        if due"),
     Mutant("t", "Exclusive: an entry is skipped when permits end", _ACTIVE,
@@ -93,6 +80,10 @@ MUTANTS: Final = (
            "after = known & bits_from_words(words, messages)", "after = bits_from_words(words, messages)"),
     Mutant("counts", "cursor: the mark of a delta is not recovered", _CURSOR,
            "self.mark = max(self.mark, reader.varint())\n", "reader.varint()\n"),
+    Mutant("t", "cursor: of two cumulative acknowledgements in one flush the first is stored", _CURSOR,
+           "self._below = max(self._below, offset)", "self._below = offset if self._below < 0 else self._below"),
+    Mutant("restarts", "deduplication: deleted ledgers are not covered by a snapshot", "broker/topics/persistent.py",
+           "            self.dedup.cover(self.ledger.segments[count - 1].end)\n", "            pass\n"),
     Mutant("counts", "cursor: a recovered range is one entry too long", _CURSOR,
            "self.holes.add_range(max(start, self.mark), start + reader.varint())",
            "self.holes.add_range(max(start, self.mark), start + reader.varint() + 1)"),
@@ -178,28 +169,16 @@ def run(mutant: Mutant, sources: Path, seeds: str, seconds: float) -> tuple[str,
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(sources), str(ROOT), os.environ.get("PYTHONPATH", "")])
         }
-        command = [
-            sys.executable,
-            "-m",
-            "tests.simulation",
-            "--seeds",
-            seeds,
-            "--first",
-            str(seconds),
-            "--only",
-            mutant.only,
-        ]
+        played = ["--seeds", seeds, "--first", str(seconds), "--only", mutant.only]
+        command = [sys.executable, "-m", "tests.simulation", *played]
         done = subprocess.run(
             command, env=environment, cwd=sources, capture_output=True, text=True, check=False
         )
     finally:
         path.write_text(original)
     found = re.search(r"^failure: seed (\d+): (.*)$", done.stdout, re.MULTILINE)
-    return (
-        (found[1], found[2])
-        if found
-        else ("", f"not found; {done.stdout.splitlines()[-1:]}{done.stderr[-200:]}")
-    )
+    missed = f"not found; {done.stdout.splitlines()[-1:]}{done.stderr[-200:]}"
+    return (found[1], found[2]) if found else ("", missed)
 
 
 def main() -> int:

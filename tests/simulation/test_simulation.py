@@ -28,7 +28,7 @@ FOUND: dict[int, dict[str, frozenset[str]]] = {
 """Seeds that found a defect, and how they were played."""
 
 
-@pytest.mark.parametrize("first", range(2000, 2050, 10))
+@pytest.mark.parametrize("first", range(2000, 2200, 10))
 @pytest.mark.timeout(300)
 def test_no_receipted_message_is_lost_and_no_acknowledged_one_redelivered(first):
     for seed in range(first, first + 10):
@@ -68,11 +68,6 @@ def test_the_same_seed_repeats_the_same_history_in_another_process():
         found.append(done.stdout)
     assert found[0] == found[1]
     assert found[0].count(b"\n") > 300
-
-
-def test_the_same_seed_repeats_the_same_history():
-    for seed in (3, 26):
-        assert World(seed).play().text() == World(seed).play().text()
 
 
 def test_a_seed_does_not_depend_on_the_clock_of_the_one_before():

@@ -44,6 +44,10 @@ class World:
         self.patience = PATIENCE_SECONDS * self.pace
         self.names = [name for name in (only or self._draw_names()) if name not in without]
         chosen = [WORKLOADS[name] for name in WORKLOADS if name in self.names]
+        self.stays_up = self.drawn("stays up", 0.2)
+        """Whether the broker runs on while its clients work: what lasts until a restart is then found."""
+        if self.stays_up:
+            without |= {"process", "kill", "power", "unload"}
         self.keeps_all = r.random() < 0.7 or any(each.keeps_all for each in chosen)
         settings: dict[str, Any] = {
             "deduplication": self.deduplicates,
@@ -61,10 +65,15 @@ class World:
             settings |= {"offload_threshold_bytes": r.choice([0, 2000]), "offload_deletion_lag_seconds": lag}
         self.machine = Machine(self.loop, self.network, r, settings, self.fault, offloads=self.offloads)
         self.machine.fails = "process" not in without
+        self.machine.measures = self.stays_up
         self.faults = Faults(self, without)
         self.flips = r.random() < 0.3 and "flips" not in without
         self.workloads = [workload(self) for workload in chosen]
         self.failures: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
+
+    def drawn(self, what: str, share: float) -> bool:
+        """Draw something from numbers of its own: seeds without it do what they did before it was added."""
+        return random.Random(f"{self.seed} {what}").random() < share
 
     def _draw_names(self) -> list[str]:
         r = self.numbers
@@ -127,7 +136,7 @@ class World:
         faults.cancel()
         self.faults.heal()
         machine.calm = True
-        if r.random() < 0.7:  # the calm begins with a process that has no fault planned
+        if r.random() < 0.7 and not self.stays_up:  # the calm begins with a process that has no fault planned
             machine.kill()
         for workload in self.workloads:
             await workload.settle()

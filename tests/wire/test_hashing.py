@@ -84,6 +84,15 @@ def test_keys_that_are_no_unicode_text_are_hashed():
         assert 0 <= hash_of("\ud800") < 1 << 31
 
 
+def test_a_slot_takes_few_steps_of_python_for_a_key_of_any_length(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(hashing, "murmur3_32", lambda key: sizes.append(len(key)) or 7)
+    for slot_of in (hashing.consistent_slot, hashing.range_slot):
+        slot_of(bytes(hashing.STICKY_KEY_BYTES_MAX))
+        slot_of(bytes(5_000_000))
+    assert max(sizes) == hashing.STICKY_KEY_BYTES_MAX
+
+
 def test_slots_are_never_zero(monkeypatch):
     monkeypatch.setattr(hashing, "murmur3_32", lambda data: 65536 * 3)
     assert hashing.range_slot(b"") == 1

@@ -1,6 +1,6 @@
 """Memory backpressure: limits of the bytes that all peers together make the broker hold.
 
-Three accounts, each with a limit in `geminga.broker.settings.BrokerSettings`:
+Three accounts, each with a limit in `geminga.broker.settings.BrokerSettings`, and one with a fixed limit:
 
 *pending*   Entries that are not durable yet. A peer at its own limit is not read from, and no publisher is
             at the common one; reading resumes at half of the limit. Peers that send anything are also not
@@ -11,6 +11,8 @@ Three accounts, each with a limit in `geminga.broker.settings.BrokerSettings`:
             to it (one read of a socket each may precede the limit).
 *unsent*    Answers and messages that peers have not read. The server counts them
             (`serving.server.WriteBuffers`); at the limit only peers with few of them are `writable`.
+*named*     Names and metadata of producers and consumers, of those with more than `NAMED_BYTES_SMALL`. At
+            the limit only handles with less are created.
 
 Small amounts are not counted: `COUNTED_BYTES` a peer, for as many peers as `connections_max` allows.
 """
@@ -30,6 +32,8 @@ log = logging.getLogger("geminga.broker")
 
 COUNTED_BYTES: Final = 4096
 """Incomplete bytes of a peer that are not counted."""
+NAMED_BYTES_SMALL: Final = 1024
+NAMED_BYTES_MAX: Final = 64 * 1024 * 1024
 STALLED_SECONDS: Final = 5.0
 """Time after which a peer that sends little is disconnected at the limit of received bytes."""
 PROGRESS_BYTES: Final = 64 * 1024
@@ -69,6 +73,7 @@ class MemoryBackpressure:
         self.received_bytes_max = settings.received_bytes_max
         self.pending_bytes = 0
         self.received_bytes = 0
+        self.named_bytes = 0
         self._paused: dict[Peer, None] = {}
         self._received: dict[Peer, _Received] = {}
         self._sweep: Timer | None = None

@@ -57,7 +57,7 @@ def read_contexts() -> Contexts:
     try:
         found = json.loads(content)
         contexts = Contexts(found.get("current"), {str(n): dict(f) for n, f in found["contexts"].items()})
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidConfiguration(f"{path} is not a file of contexts: fix it, or move it away") from None
     if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
         raise InvalidConfiguration(f"{path} holds secrets and others may read it: chmod 600 {path}")

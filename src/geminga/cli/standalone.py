@@ -186,7 +186,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         found = tomllib.loads(path.read_text("utf-8-sig"))  # editors of Windows write a byte order mark
     except OSError as error:
         raise InvalidConfiguration(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # TOML's errors, and text that is not UTF-8
+    except (ValueError, RecursionError) as error:  # TOML's errors, and text that is not UTF-8
         raise InvalidConfiguration(f"{path} is not TOML: {error}") from None
     for name, value in found.items():
         field = FIELDS.get(name)

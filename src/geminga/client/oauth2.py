@@ -184,7 +184,7 @@ def _checked_url(name: str, url: Any) -> str:
 def _object(name: str, text: str | bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise InvalidConfiguration(f"{name} is not a JSON object")

@@ -151,7 +151,7 @@ def read_answer(address: Address, data: bytes) -> HttpAnswer:
     try:
         response.begin()
         body = response.read()
-    except (HTTPException, ValueError, OSError) as error:
+    except (HTTPException, ValueError, OverflowError, OSError) as error:
         raise ConnectError(
             f"{address.host_port} sent no complete HTTP answer ({type(error).__name__}): is it the REST "
             "API of a Pulsar broker (usually port 8080)?"
@@ -167,7 +167,7 @@ def content_of(answer: HttpAnswer, what: str) -> Any:
     if answer.status == 200:
         try:
             return json.loads(answer.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolError(f"{what}: the REST API answered with something other than JSON") from error
     reason = f"{what}: HTTP {answer.status}: {_reason(answer.body)}"
     kinds = {401: HttpAuthenticationError, 403: HttpAuthorizationError, 404: HttpTopicNotFound}
@@ -182,7 +182,7 @@ def _reason(body: bytes) -> str:
     text = body.decode("utf-8", "replace")
     try:
         return str(json.loads(text)["reason"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return text.strip()[:200] or "no reason given"
 
 
@@ -212,6 +212,9 @@ def ack_holes_of(content: Any, subscription: str) -> int | None:
 
 def topics_of(content: Any, namespace: str) -> pb.CommandGetTopicsOfNamespaceResponse:
     """Return the topics of a namespace in the form of the binary protocol."""
-    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
-        raise ProtocolError(f"the REST API did not answer with a list of the topics of {namespace!r}")
-    return pb.CommandGetTopicsOfNamespaceResponse(topics=content)
+    try:
+        if isinstance(content, list):
+            return pb.CommandGetTopicsOfNamespaceResponse(topics=content)
+    except (TypeError, ValueError):  # members that are no texts, or have lone surrogates
+        pass
+    raise ProtocolError(f"the REST API did not answer with a list of the topics of {namespace!r}")

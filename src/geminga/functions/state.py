@@ -19,7 +19,7 @@ from typing import Any
 
 from geminga import ConsumerType, InitialPosition, MessageId, PartitionsRoutingMode
 from geminga.asyncio import Admin, Client
-from geminga.errors import MessageTooBig, ProducerBusy, PulsarException
+from geminga.errors import CorruptPayload, MessageTooBig, ProducerBusy, PulsarException
 from geminga.functions.result_producers import payload_bytes_max
 from geminga.functions.state_topic import KEEPER, keep_bounded
 
@@ -127,7 +127,7 @@ class State:
                 self._values[name] = payload
         elif kind == "counter":
             name, _, slot = name.rpartition("/")
-            if not slot.isdigit() or (int(slot) == self._slot and key in self._unsettled):
+            if not slot.isdecimal() or (int(slot) == self._slot and key in self._unsettled):
                 return
             parts = self._parts.setdefault(name, {})
             if payload is None:
@@ -135,7 +135,12 @@ class State:
                 if not parts:
                     del self._parts[name]
             else:
-                parts[int(slot)] = int(payload)
+                try:
+                    parts[int(slot)] = int(payload)
+                except ValueError:
+                    raise CorruptPayload(
+                        f"the state's {key} is {payload[:80]!r}, not a whole number"
+                    ) from None
 
     def value(self, key: str) -> bytes | None:
         with self._lock:

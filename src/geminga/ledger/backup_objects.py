@@ -168,7 +168,7 @@ class ObjectFileSystem:
                         f"version of geminga knows up to {_VERSION}: use a newer version"
                     )
                 files = {name: BackupObject(*each) for name, each in kept["files"].items()}
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise StoreDamaged(
                     f"{self._storage.location}/{backup}{_SUFFIX} does not list the files of a backup: {error}"
                 ) from None

@@ -7,6 +7,7 @@ computation 0.1 to 0.4 µs a byte.
 
 from collections.abc import Callable
 from functools import lru_cache
+from hashlib import blake2b
 from operator import mul
 from typing import Final
 
@@ -131,11 +132,18 @@ def partition_of(key: str, partitions: int, hashing: str) -> int:
 
 SLOTS = 65536
 """Key_Shared divides the hash of the sticky key into this many slots."""
+STICKY_KEY_BYTES_MAX: Final = 1024
+"""Longest sticky key that is hashed itself. Longer ones are replaced by a digest: Murmur3 of 5 MB would take
+half a second."""
+
+
+def _sticky_hash(sticky_key: Buffer) -> int:
+    return murmur3_32(sticky_key if len(sticky_key) <= STICKY_KEY_BYTES_MAX else blake2b(sticky_key).digest())
 
 
 def consistent_slot(sticky_key: Buffer) -> int:
     """Return the slot 1..65535 of a sticky key under consistent hashing."""
-    return murmur3_32(sticky_key) % (SLOTS - 1) + 1
+    return _sticky_hash(sticky_key) % (SLOTS - 1) + 1
 
 
 def consistent_points(prefix: bytes, count: int) -> list[int]:
@@ -145,4 +153,4 @@ def consistent_points(prefix: bytes, count: int) -> list[int]:
 
 def range_slot(sticky_key: Buffer) -> int:
     """Return the slot 1..65535 of a sticky key if consumers own ranges (auto-split and STICKY)."""
-    return murmur3_32(sticky_key) % SLOTS or 1
+    return _sticky_hash(sticky_key) % SLOTS or 1

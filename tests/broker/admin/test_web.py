@@ -3,14 +3,17 @@
 import asyncio
 import contextlib
 import socket
+import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
 from aiohttp.web import Server
 
-from geminga.broker.admin import redacted_log, web
+from geminga import CompressionType
+from geminga.broker.admin import messages, redacted_log, web
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from tests.support.waiting import eventually
 
 REQUEST = b"GET /admin/v2/tenants HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
@@ -99,6 +102,27 @@ def test_a_peer_that_leaves_answers_unread_is_disconnected(broker, monkeypatch):
     with connected(broker) as peer:
         leave_unread(peer)
         assert was_disconnected(peer)
+
+
+def test_large_entries_that_peers_leave_unread_are_limited_together(monkeypatch):
+    """A hundred kilobytes that decompress to 127 MiB took 3 GB when 12 peers looked at them."""
+    monkeypatch.setattr(messages, "_UNCOMPRESSED_BYTES_MAX", 20 << 20)
+    path = "/admin/v2/persistent/public/default/t/subscription/s/position/1"
+    with embedded() as broker, broker.client() as client, connected(broker) as peer:
+        client.subscribe("t", "s").close()
+        client.create_producer("t", compression_type=CompressionType.ZLib).send(bytes(16 << 20))
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert peer.recv(12) == b"HTTP/1.1 200"
+
+        def read() -> bytes:
+            with urllib.request.urlopen(broker.admin_url + path, timeout=20) as answer:
+                return bytes(answer.read())
+
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            read()
+        peer.close()
+        assert eventually(read, but=urllib.error.HTTPError) == bytes(16 << 20)
 
 
 def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch):

@@ -7,15 +7,15 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import NAME, TOPIC, Command
 
 
-def test_only_the_same_handle_is_dropped():
-    handles: Handles[object] = Handles()
+def test_only_the_same_handle_is_dropped(harness):
+    handles: Handles[object] = Handles(harness.broker.backpressure)
     mine, other = object(), object()
-    handles.begin(1)
+    handles.begin(1, 0)
     handles.opened(1, mine)
     assert not handles.drop(1, other)
     assert handles.drop(1, mine)
     assert not handles.drop(1, mine)
-    attempt = handles.begin(2)
+    attempt = handles.begin(2, 0)
     attempt.entered = mine
     assert not handles.drop(2, mine)
     attempt.is_waiting = True

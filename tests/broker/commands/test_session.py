@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from doubles import raising
 
+from geminga.broker.commands import producing
 from geminga.broker.commands.session import SessionState
 from geminga.broker.commands.table import TABLE
 from geminga.broker.memory_backpressure import HELD_BY_PENDING
@@ -284,6 +285,22 @@ def test_the_pending_bytes_of_all_connections_together_are_limited(harness):
     assert [peer.reading for peer in peers] == [True, True, False]
     harness.poll()
     assert all(peer.reading for peer in peers)
+
+
+def test_names_and_metadata_of_all_connections_together_are_limited(harness, monkeypatch):
+    monkeypatch.setattr(producing, "NAMED_BYTES_MAX", 20_000)
+    first, second = harness.peer(), harness.peer()
+    first.request("producer", topic=TOPIC, producer_id=1, producer_name="p" * 8000)
+    second.subscribe(TOPIC, consumer_name="c" * 8000)
+    metadata = [pb.KeyValue(key="k", value="v" * 8000)]
+    refused = first.request("producer", topic=TOPIC, producer_id=2, metadata=metadata)
+    assert refused.command.error.error == pb.NotAllowedError
+    assert first.request("producer", topic=TOPIC, producer_id=3).command.type == Command.PRODUCER_SUCCESS
+    assert harness.broker.backpressure.named_bytes == 16_000
+    first.request("close_producer", producer_id=1)
+    assert harness.broker.backpressure.named_bytes == 8000
+    second.disconnect()
+    assert harness.broker.backpressure.named_bytes == 0
 
 
 def test_pending_bytes_of_a_lost_connection_are_released(harness):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.rules import compatibility
 from geminga.broker.rules import schemas as schemas_module
 from geminga.broker.rules.compatibility import meaning
 from geminga.broker.rules.schemas import SCHEMA_BYTES_MAX, schema_key, version_bytes
@@ -100,9 +101,12 @@ def test_policies_may_forbid_updates_and_schemaless_producers(harness):
     assert produce(harness, None).error.error == pb.IncompatibleSchema
 
 
-def test_an_enormous_schema_is_refused(harness):
-    big = pb.Schema(name="", schema_data=b"x" * (SCHEMA_BYTES_MAX + 1), type=pb.Schema.Protobuf)
+def test_an_enormous_schema_is_refused_before_it_is_parsed(harness, monkeypatch):
+    produce(harness, record("a"))
+    monkeypatch.setattr(compatibility, "parse", None)
+    big = pb.Schema(name="", schema_data=b"x" * (SCHEMA_BYTES_MAX + 1), type=pb.Schema.Avro)
     assert produce(harness, big).error.error == pb.IncompatibleSchema
+    assert subscribe(harness, big, "s") == pb.BaseCommand.ERROR
 
 
 def subscribe(harness: Any, schema: pb.Schema, subscription: str) -> int:

@@ -14,8 +14,9 @@ from geminga.broker.admin.topic_actions import TopicActions
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
+from tests.simulation import checker
 from tests.simulation.checker import Stored
-from tests.simulation.history import History, Position
+from tests.simulation.history import Event, History, Position
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -84,6 +85,14 @@ class Workload:
         while not holds():
             assert self.world.clock.now < end, what()
             await self.world.pass_time(0.5)
+
+    async def until_acknowledged(self, name: str) -> None:
+        """Wait until a subscription has acknowledged all that has a receipt."""
+        expected, missing = self.expected(), checker.missing
+        await self.until(
+            lambda: not missing(self.history, expected, name),
+            lambda: f"{name} never acknowledged {missing(self.history, expected, name)}",
+        )
 
     # --- publishing ---
     def producer_options(self) -> dict[str, Any]:
@@ -186,15 +195,19 @@ class Workload:
             await asyncio.wait([task])
 
     async def acknowledge(
-        self, name: str, consumer: Any, message: Any, content: str, position: Position
+        self, name: str, consumer: Any, message: Any, content: str, position: Position, *below: Event
     ) -> bool:
-        self.history.add("acknowledging", name, content, position)
+        """Acknowledge a message; cumulatively if others, received ``below`` it, are named."""
+        meant = [*((each.content, each.position) for each in below), (content, position)]
+        for each in meant:
+            self.history.add("acknowledging", name, *each)
         try:
-            await consumer.acknowledge(message)
+            await (consumer.acknowledge_cumulative if below else consumer.acknowledge)(message)
         except PulsarException as error:
             self.history.add("not acknowledged", name, content, position, f"{type(error).__name__}: {error}")
             return False
-        self.history.add("acknowledged", name, content, position)
+        for each in meant:
+            self.history.add("acknowledged", name, *each)
         return True
 
     def receipted(self) -> list[str]:

@@ -121,6 +121,8 @@ class Refusals(Workload):
         self.queue = r.choice([0, 1, 3, 20])
         self.may_be_slow = not self.queue and not self.world.partitions
         """Whether nothing waits in the client for a slow application."""
+        if self.world.drawn("few", 0.4):
+            await self.set_policy("max_unacked_messages_per_subscription", r.choice([10, 20]))
         for number in range(r.randrange(1, 4)):
             consumer = await self.subscribe(
                 "s", self.kind, consumer_name=f"s.{number}", receiver_queue_size=self.queue

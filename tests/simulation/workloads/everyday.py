@@ -4,8 +4,8 @@ import asyncio
 from typing import Any, Final
 
 from geminga import AlreadyClosed, BatchingType, ConsumerType, MessageId
-from geminga.ids import TopicName
 from tests.simulation import checker
+from tests.simulation.history import Event
 from tests.simulation.workloads.base import Workload
 
 KINDS: Final = (ConsumerType.Shared, ConsumerType.KeyShared, ConsumerType.Exclusive, ConsumerType.Failover)
@@ -24,6 +24,12 @@ class Everyday(Workload):
             f"s{number}": r.choice(KINDS) for number in range(r.randrange(1, 4))
         }
         self.batches_by_key = ConsumerType.KeyShared in self.subscriptions.values()
+        self.cumulative = {
+            name
+            for name, kind in self.subscriptions.items()
+            if kind in (ConsumerType.Exclusive, ConsumerType.Failover) and world.drawn(f"through {name}", 0.4)
+        }
+        """Subscriptions of which some acknowledgements are cumulative."""
         self.sought: set[str] = set()
 
     async def prepare(self) -> None:
@@ -70,8 +76,15 @@ class Everyday(Workload):
                 self.history.add("refusing", name, content, position)
                 await consumer.negative_acknowledge(message)
                 continue
+            below: list[Event] = []
+            if name in self.cumulative and r.random() < 0.3:
+                below = [
+                    event
+                    for event in self.history.of("received", who=name)
+                    if event.position and event.position[0] == position[0] and event.position < position
+                ]
             await self.begin_acknowledging(
-                acknowledging, self.acknowledge(name, consumer, message, content, position)
+                acknowledging, self.acknowledge(name, consumer, message, content, position, *below)
             )
 
     def may_seek(self, name: str) -> bool:
@@ -79,16 +92,12 @@ class Everyday(Workload):
         return exclusive and self.world.keeps_all and name not in self.sought and not self.world.machine.calm
 
     async def settle(self) -> None:
-        """Wait until each subscription has acknowledged all that has a receipt."""
-        expected, missing = self.expected(), checker.missing
         for name in self.subscriptions:
-            await self.until(
-                lambda name=name: not missing(self.history, expected, name),
-                lambda name=name: f"{name} never acknowledged {missing(self.history, expected, name)}",
-            )
+            await self.until_acknowledged(name)
 
     async def judge(self) -> None:
-        await self.no_backlog_is_left()
+        for name in self.subscriptions:
+            await self.until_no_backlog(name)
         kinds = {name: kind.name for name, kind in self.subscriptions.items()}
         checker.check(
             self.history, await self.stored(), kinds, deduplicated=self.world.deduplicates,
@@ -103,20 +112,3 @@ class Everyday(Workload):
         if self.batches_by_key:
             return key
         return "keyed" if key and self.world.partitions else ""
-
-    async def no_backlog_is_left(self) -> None:
-        """Wait until the broker counts no backlog: all that is stored is acknowledged."""
-        names = [f"{self.topic}-partition-{n}" for n in range(self.world.partitions)] or [self.topic]
-        end = self.world.clock.now + self.world.patience
-        while True:
-            found = {}
-            for topic in names:
-                stats = self.world.machine.administer(
-                    lambda actions, topic=topic: actions.stats(TopicName.parse(topic))
-                )
-                subscriptions = (stats or {"subscriptions": {"down": {"msgBacklog": 1}}})["subscriptions"]
-                found |= {(topic, name): each["msgBacklog"] for name, each in subscriptions.items()}
-            if not any(found.values()):
-                return
-            assert self.world.clock.now < end, f"the backlog stays: {found}"
-            await self.world.pass_time(0.5)

@@ -143,6 +143,13 @@ class Retention(Sequence):
         )
         if self.ttl:
             await self.set_policy("message_ttl_in_seconds", self.ttl)
+        if self.world.drawn("quotas", 0.4):  # producers resume when the backlogs are cleared
+            quota = {
+                "limitSize": r.choice([5000, 50_000]),
+                "limitTime": -1,
+                "policy": "producer_request_hold",
+            }
+            await self.set_policy("backlog_quota_map", {"destination_storage": quota})
         await self.create_subscription("idle")
         self.start(self.consume("s", await self.subscribe("s", ConsumerType.Shared), refuses=0.3))
         self.start(self.look_often())

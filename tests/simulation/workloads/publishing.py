@@ -3,13 +3,16 @@
 import asyncio
 from typing import Any
 
-from geminga import ProducerAccessMode, PulsarException, Result
+from geminga import ConsumerType, ProducerAccessMode, PulsarException, Result
 from tests.simulation import rules
 from tests.simulation.workloads.base import Workload
 
 
 class Restarts(Workload):
-    """A program that copies a numbered source, dies and is restarted: one copy of each is stored."""
+    """A program that copies a numbered source, dies and is restarted: one copy of each is stored.
+
+    Where messages are deleted once they are acknowledged, a consumer sees them before.
+    """
 
     name = "restarts"
     keeps_all = True
@@ -19,6 +22,13 @@ class Restarts(Workload):
         await self.set_policy("deduplicationEnabled", True)
         self.total = self.numbers.choice([5, 30, 80])
         self.next = 0
+        self.sizes = [0, 0, 100, 5000, 20_000]
+        self.deletes = self.world.drawn("deletion", 0.4)
+        if self.deletes:
+            self.sizes = [0, 100]  # a consumer gives up chunked messages that are incomplete for a minute
+            nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+            await self.set_policy("retention_policies", nothing)
+            self.start(self.consume("s", await self.subscribe("s", ConsumerType.Exclusive), refuses=0.0))
 
     async def work(self) -> None:
         """Run the program until its source is copied, a few messages each time."""
@@ -41,7 +51,7 @@ class Restarts(Workload):
         end = min(self.total, self.next + r.choice([1, 10, 40]))
         sending = []
         for number in range(self.next, end):
-            padding = b" " * r.choice([0, 0, 100, 5000, 20_000])
+            padding = b" " * r.choice(self.sizes)
             sending.append(self.hand_over(producer, number, padding))
             if r.random() < 0.2:
                 await self.pause(0, 0.1)
@@ -79,8 +89,14 @@ class Restarts(Workload):
         except PulsarException as error:
             self.history.add("not closed", "app", detail=type(error).__name__)
 
+    async def settle(self) -> None:
+        if self.deletes:
+            await self.until_no_backlog("s")
+
     async def judge(self) -> None:
-        rules.exactly_once(await self.stored(), self.total)
+        received = {event.position: event.content for event in self.history.of("received") if event.position}
+        seen = [(position, content, "") for position, content in sorted(received.items())]
+        rules.exactly_once(seen if self.deletes else await self.stored(), self.total)
 
 
 class Access(Workload):

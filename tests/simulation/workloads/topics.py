@@ -1,11 +1,13 @@
 """Topics that grow and come into being while consumers are subscribed."""
 
 import asyncio
+import contextlib
 import re
 
-from geminga import ConsumerType, InitialPosition
-from geminga.ids import TopicName
-from tests.simulation import checker
+from geminga import ConsumerType, InitialPosition, PulsarException
+from geminga.broker.admin.topic_actions import TopicActions
+from geminga.ids import MessageId, TopicName
+from geminga.ledger.api import Done
 from tests.simulation.workloads.base import Workload
 
 
@@ -43,11 +45,7 @@ class Growth(Workload):
             )
 
     async def settle(self) -> None:
-        missing, expected = checker.missing, self.expected()
-        await self.until(
-            lambda: not missing(self.history, expected, "s"),
-            lambda: f"never acknowledged: {missing(self.history, expected, 's')}",
-        )
+        await self.until_acknowledged("s")
 
     async def judge(self) -> None:
         stored = await self.stored()
@@ -59,12 +57,18 @@ class Growth(Workload):
 
 
 class Patterns(Workload):
-    """A pattern subscription finds topics that are created, and deleted ones do not stop it."""
+    """A pattern subscription finds topics that are created, and deleted ones do not stop it.
+
+    Beside them a topic is created and deleted again and again: it exists or not as was confirmed.
+    """
 
     name = "pattern"
     keeps_all = True
 
     async def prepare(self) -> None:
+        self.other = TopicName.parse("persistent://public/default/other")
+        self.exists: bool | None = False
+        """Whether this topic exists; None while that is not known."""
         consumer = await self.subscribe(
             "s", ConsumerType.Shared, topic=re.compile("persistent://public/default/pattern-.*"),
             pattern_auto_discovery_period=self.numbers.choice([1, 20]),
@@ -73,7 +77,8 @@ class Patterns(Workload):
         self.start(self.consume("s", consumer))
 
     async def work(self) -> None:
-        await asyncio.gather(*(self.create(number) for number in range(self.numbers.randrange(1, 5))))
+        creating = [self.create(number) for number in range(self.numbers.randrange(1, 5))]
+        await asyncio.gather(*creating, self.come_and_go())
 
     async def create(self, number: int) -> None:
         await self.pause(0, 8)
@@ -84,9 +89,44 @@ class Patterns(Workload):
             await self.pause(0, 5)
             await self.administer("delete", lambda actions, _, done: actions.delete(name, True, done))
 
+    async def come_and_go(self) -> None:
+        name = self.other
+
+        def subscribe(actions: TopicActions, _: TopicName, done: Done) -> None:
+            actions.cursors.create(name, "s", MessageId.earliest, done)
+
+        for _ in range(self.numbers.choice([1, 4, 12])):
+            self.exists = None
+            if await self.administer("create", lambda actions, _, done: actions.create(name, done)):
+                self.exists = True
+                await self.administer("subscribe", subscribe)
+                await self.pause(0, 1)
+                self.look()
+                producer = await self.until_it_works(lambda: self.world.client.create_producer(str(name)))
+                with contextlib.suppress(PulsarException):
+                    await producer.send(b"")
+                with contextlib.suppress(PulsarException):
+                    await producer.close()
+            self.exists = None
+            if await self.administer("delete", lambda actions, _, done: actions.delete(name, True, done)):
+                self.exists = False
+                await self.pause(0, 1)
+                self.look()
+
+    def look(self) -> None:
+        """Check whether the other topic exists, and that nothing is left of it otherwise."""
+
+        def look(actions: TopicActions) -> None:
+            exists, store = actions.topics.is_stored(self.other), self.world.machine.server.store
+            assert self.exists in (None, exists), f"the topic exists: {exists}"
+            kinds = ("topic/", "ledgers/", "cursor/", "counts/", "dedup/")
+            left = [key for kind in kinds for key in store.keys.names(f"{kind}{self.other}")]
+            assert exists or not (left or store.ledgers(str(self.other))), f"left of a deleted topic: {left}"
+
+        self.world.machine.administer(look)
+
+    async def judge(self) -> None:
+        self.look()
+
     async def settle(self) -> None:
-        missing, expected = checker.missing, self.expected()
-        await self.until(
-            lambda: not missing(self.history, expected, "s"),
-            lambda: f"never acknowledged: {missing(self.history, expected, 's')}",
-        )
+        await self.until_acknowledged("s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from urllib.parse import quote
 
@@ -19,6 +20,56 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 _HEADER_BYTES_MAX = 64_000
 """Longest value of a header; Python's HTTP client reads lines of 65,536 bytes at most."""
 _UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
+_PIECE_BYTES = 64 * 1024
+"""Larger entries are sent in pieces, as far as the peer reads."""
+
+
+class EntryAnswers:
+    """Answers with large entries: all that are being sent have no more bytes than one of them may have."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    async def send(
+        self, request: web.Request, ledger_id: int, entry_id: int, entry: bytes
+    ) -> web.StreamResponse:
+        """Return `entry_answer`; a large entry is sent here, in pieces. 503 while too large ones are sent."""
+        size = min(_opened_bytes(entry), _UNCOMPRESSED_BYTES_MAX)
+        if size <= _PIECE_BYTES:
+            return await entry_answer(ledger_id, entry_id, entry)
+        if self._bytes and self._bytes + size > _UNCOMPRESSED_BYTES_MAX:
+            raise AdminRefusal(
+                503, f"entries of {self._bytes} bytes are being sent, this one has {size}: try again later"
+            )
+        self._bytes += size
+        try:
+            return await _in_pieces(request, await entry_answer(ledger_id, entry_id, entry))
+        finally:
+            self._bytes -= size
+
+
+ENTRY_ANSWERS: web.AppKey[EntryAnswers] = web.AppKey("entry_answers", EntryAnswers)
+
+
+def _opened_bytes(entry: bytes) -> int:
+    """Return the size of an entry, or the size that it announces when decompressed."""
+    try:
+        if metadata_size(entry) > METADATA_BYTES_MAX:
+            return len(entry)
+        return max(len(entry), parse_entry(entry, verify=False).metadata.uncompressed_size)
+    except CorruptPayload:
+        return len(entry)
+
+
+async def _in_pieces(request: web.Request, answer: web.Response) -> web.StreamResponse:
+    body, response = memoryview(answer.body), web.StreamResponse(headers=answer.headers)  # type: ignore[arg-type]
+    response.content_length = len(body)
+    with contextlib.suppress(ConnectionError):  # a peer that leaves, or is disconnected, is no error
+        await response.prepare(request)
+        for start in range(0, len(body) if request.method == "GET" else 0, _PIECE_BYTES):
+            await response.write(body[start : start + _PIECE_BYTES])
+        await response.write_eof()
+    return response
 
 
 async def entry_answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:

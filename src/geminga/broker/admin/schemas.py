@@ -14,6 +14,7 @@ from geminga.broker.admin.routes import ADMINISTRATOR, LOOK, PRODUCE, route
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.compatibility import check_compatible, check_definition
 from geminga.broker.rules.policies import text_map
+from geminga.broker.rules.schemas import check_size
 from geminga.config import suggestion
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -37,7 +38,7 @@ def pack_key_value(data: str) -> bytes:
     try:
         both = json.loads(data)
         parts = [both["key"], both["value"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise AdminRefusal(422, 'a KEY_VALUE schema is a JSON object {"key": ..., "value": ...}') from None
     out = b""
     for item in parts:
@@ -63,7 +64,7 @@ def unpack_key_value(data: bytes) -> str:
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -167,6 +168,10 @@ class SchemasResource(Resource):
         schema.schema_data = pack_key_value(data) if kind == "KEY_VALUE" else data.encode()
         for key, value in text_map("properties", document.get("properties") or {}).items():
             schema.properties.add(key=key, value=value)
+        try:
+            check_size(schema)
+        except Refused as refused:
+            raise AdminRefusal(409, refused.reason) from refused
         return schema
 
 

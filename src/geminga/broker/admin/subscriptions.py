@@ -170,7 +170,7 @@ class SubscriptionsResource(TopicResourceBase):
         )
 
     @route("GET", _SUBSCRIPTION + "/position/{nth}", needs=CONSUME)
-    async def peek(self, request: web.Request, nth: str) -> web.Response:
+    async def peek(self, request: web.Request, nth: str) -> web.StreamResponse:
         """The nth unacknowledged entry: payload as body, metadata as headers."""
         topic, name = self._one_with_subscription(request)
         position = whole_number(nth, "messagePosition", 1)
@@ -179,7 +179,7 @@ class SubscriptionsResource(TopicResourceBase):
             cursor = self.actions.cursors.found(topic, name)[1].cursor
             return cursor.next_open(cursor.behind_open(position - 1, ledger.confirmed))
 
-        return await self.entry_at(topic, find)
+        return await self.entry_at(request, topic, find)
 
     @route("POST", _SUBSCRIPTION + "/analyzeBacklog", needs=CONSUME)
     async def analyze(self, request: web.Request) -> object:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from geminga.broker.admin import http
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.messages import entry_answer
+from geminga.broker.admin.messages import ENTRY_ANSWERS
 from geminga.broker.admin.namespaces import bundle_of, change_permissions, check_bundle, permissions_of
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, LIST, LOOK, route
 from geminga.broker.admin.stats import internal_info
@@ -58,7 +58,9 @@ class TopicResourceBase(http.Resource):
             raise AdminRefusal(405, f"not possible for a non-persistent topic: {topic}")
         return self.actions.parts(topic)
 
-    async def entry_at(self, topic: TopicName, find: Callable[[ManagedLedger], int | None]) -> web.Response:
+    async def entry_at(
+        self, request: web.Request, topic: TopicName, find: Callable[[ManagedLedger], int | None]
+    ) -> web.StreamResponse:
         """Answer with the entry at the offset that ``find`` returns; 404 if it does not exist."""
 
         def read() -> tuple[int, int, bytes]:
@@ -70,7 +72,7 @@ class TopicResourceBase(http.Resource):
                     return *ledger.position(offset), entry
             raise AdminRefusal(404, "Message not found")
 
-        return await entry_answer(*await self.looking(read))
+        return await request.app[ENTRY_ANSWERS].send(request, *await self.looking(read))
 
     async def asked_stats(self, request: web.Request, topic: TopicName) -> dict[str, Any]:
         """Return statistics of a plain topic, without the lists that the request excludes."""
@@ -203,13 +205,13 @@ class TopicsResource(TopicResourceBase):
         return http.message_id_json(await self.looking(find))
 
     @route("GET", PATH + "/ledger/{ledger}/entry/{entry}", needs=CONSUME)
-    async def entry(self, request: web.Request, ledger: int, entry: int) -> web.Response:
+    async def entry(self, request: web.Request, ledger: int, entry: int) -> web.StreamResponse:
         """One entry: payload as body, metadata as headers."""
         topic = self.stored(request)
-        return await self.entry_at(topic, lambda found: found.offset(ledger, entry))
+        return await self.entry_at(request, topic, lambda found: found.offset(ledger, entry))
 
     @route("GET", PATH + "/examinemessage", needs=CONSUME)
-    async def examine(self, request: web.Request) -> web.Response:
+    async def examine(self, request: web.Request) -> web.StreamResponse:
         """The nth entry from ``?initialPosition=`` ``earliest`` or ``latest``, in the same form."""
         topic = self.stored(request)
         start = (request.query.get("initialPosition") or "latest").lower()
@@ -217,8 +219,8 @@ class TopicsResource(TopicResourceBase):
             raise AdminRefusal(412, f"initialPosition={start!r} is not allowed; allowed: earliest, latest")
         nth = http.whole_number(request.query.get("messagePosition") or 1, "messagePosition", 1)
         if start == "earliest":
-            return await self.entry_at(topic, lambda ledger: ledger.start + nth - 1)
-        return await self.entry_at(topic, lambda ledger: ledger.confirmed - nth)
+            return await self.entry_at(request, topic, lambda ledger: ledger.start + nth - 1)
+        return await self.entry_at(request, topic, lambda ledger: ledger.confirmed - nth)
 
     @route("PUT", PATH + "/backlogSize", needs=CONSUME)
     async def backlog_size(self, request: web.Request) -> object:

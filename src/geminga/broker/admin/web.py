@@ -23,6 +23,7 @@ from geminga.broker.admin.http import (
     TlsPortInfo,
     errors_as_json,
 )  # fmt: skip
+from geminga.broker.admin.messages import ENTRY_ANSWERS, EntryAnswers
 from geminga.broker.admin.namespaces import NamespacesResource
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.overview import OverviewResource
@@ -69,6 +70,7 @@ def make_application(server: Server, site: Site | None = None) -> web.Applicatio
     application[SERVER] = server
     application[QUIET] = {}
     application[WEB_HOSTS] = WebHosts(server.settings)
+    application[ENTRY_ANSWERS] = EntryAnswers()
     broker = server.broker
     routes = all_routes(server)
     permissions = {each.key: each.needs for each in routes}

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Generic, TypeVar
 
+from geminga.broker.memory_backpressure import NAMED_BYTES_SMALL, MemoryBackpressure
+
 H = TypeVar("H")
 
 
@@ -30,15 +32,21 @@ class Handles(dict[int, H]):
     work to finish.
     """
 
-    __slots__ = ("attempts", "closing")
+    __slots__ = ("_backpressure", "_named", "attempts", "closing")
 
-    def __init__(self) -> None:
+    def __init__(self, backpressure: MemoryBackpressure) -> None:
         super().__init__()
+        self._backpressure = backpressure
+        self._named: dict[int, int] = {}
+        """Bytes of the names and metadata that are counted, by id."""
         self.attempts: dict[int, PendingHandle[H]] = {}
         self.closing: dict[H, None] = {}
 
-    def begin(self, handle_id: int) -> PendingHandle[H]:
-        """Reserve the id."""
+    def begin(self, handle_id: int, named_bytes: int) -> PendingHandle[H]:
+        """Reserve the id for a handle with names and metadata of this size."""
+        if named_bytes > NAMED_BYTES_SMALL:
+            self._named[handle_id] = named_bytes
+            self._backpressure.named_bytes += named_bytes
         attempt = self.attempts[handle_id] = PendingHandle()
         return attempt
 
@@ -53,15 +61,21 @@ class Handles(dict[int, H]):
     def abandon(self, handle_id: int) -> None:
         """Free the id: the attempt has failed."""
         self.attempts.pop(handle_id, None)
+        self._freed(handle_id)
+
+    def _freed(self, handle_id: int) -> None:
+        if self._named:
+            self._backpressure.named_bytes -= self._named.pop(handle_id, 0)
 
     def drop(self, handle_id: int, handle: object) -> bool:
         """Remove this handle, open or waiting; False if its id is not assigned to it any more."""
         if self.get(handle_id) is handle:
             del self[handle_id]
+            self._freed(handle_id)
             return True
         attempt = self.attempts.get(handle_id)
         if attempt is not None and attempt.is_waiting and attempt.entered is handle:
-            del self.attempts[handle_id]
+            self.abandon(handle_id)
             return True
         return False
 
@@ -69,6 +83,7 @@ class Handles(dict[int, H]):
         """Remove and return the handle of an id that the client closes, open or being created."""
         attempt = self.attempts.pop(handle_id, None)
         found = self.pop(handle_id, None)
+        self._freed(handle_id)
         return found if found is not None or attempt is None else attempt.entered
 
     def all(self) -> list[H]:
@@ -83,6 +98,8 @@ class Handles(dict[int, H]):
         """
         attempts, self.attempts = self.attempts, {}
         closing, self.closing = self.closing, {}
+        self._backpressure.named_bytes -= sum(self._named.values())
+        self._named = {}
         entered = (each.entered for each in attempts.values() if each.entered is not None)
         return chain(closing, entered, self._let_go())
 

@@ -12,6 +12,7 @@ from geminga.broker.commands.permissions import producer_refusal
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.entries import backlog_count_of, count_of, head_of
+from geminga.broker.memory_backpressure import NAMED_BYTES_MAX, NAMED_BYTES_SMALL
 from geminga.broker.peer import Peer
 from geminga.broker.refusal import HolderBusy, ProtocolViolation, Refused, storage_refusal
 from geminga.broker.topics.prefetch import schemas_of
@@ -96,9 +97,11 @@ def open_handle(
     that have gone, of the handles ``in_the_way``, are waited for. While entries that ``create`` needs are
     being read, it is called again, for `OPENING_SECONDS_MAX`.
     """
-    if may_open(session, body.request_id):
+    name = body.producer_name if isinstance(body, pb.CommandProducer) else body.consumer_name
+    named_bytes = len(name) + sum(len(each.key) + len(each.value) for each in body.metadata)
+    if may_open(session, body.request_id, named_bytes):
         deadline = session.scheduler.now + OPENING_SECONDS_MAX
-        attempt = handles.begin(handle_id)
+        attempt = handles.begin(handle_id, named_bytes)
         opening = _Opening(session, handles, handle_id, body, create, in_the_way, attempt, deadline)
         when_loaded(session, body.topic, opening.loaded, with_schema=body.HasField("schema"))
 
@@ -149,14 +152,19 @@ class _Opening(Generic[H]):
         self.session.refuse(self.body.request_id, refused)
 
 
-def may_open(session: Session, request_id: int) -> bool:
+def may_open(session: Session, request_id: int, named_bytes: int) -> bool:
     """Return whether the connection may have another producer or consumer; else answer with the error."""
+    total = session.services.backpressure.named_bytes
     attempts = len(session.producers.attempts) + len(session.consumers.attempts)
     if session.handle_count >= session.services.settings.handles_per_connection_max:
         refused = Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
     elif attempts >= ATTEMPTS_MAX:
         refused = Refused(
             pb.ServiceNotReady, f"{attempts} producers and consumers are being created already: try again"
+        )
+    elif named_bytes > NAMED_BYTES_SMALL and total + named_bytes > NAMED_BYTES_MAX:
+        refused = Refused(
+            pb.NotAllowedError, f"Names and metadata of all producers and consumers have {total} bytes"
         )
     else:
         return True

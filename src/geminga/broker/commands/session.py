@@ -121,8 +121,8 @@ class Session:
         self.client_version = ""
         self.is_cpp_client = False
         self.protocol_version = 0
-        self.producers: Handles[Producer] = Handles()
-        self.consumers: Handles[Consumer] = Handles()
+        self.producers: Handles[Producer] = Handles(services.backpressure)
+        self.consumers: Handles[Consumer] = Handles(services.backpressure)
         self.watchers: dict[int, TopicListWatcher] = {}
         self.last_message_requests: dict[Consumer, list[int]] = {}
         """Unanswered requests of consumers, while the entry is read."""

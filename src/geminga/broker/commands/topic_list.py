@@ -16,6 +16,8 @@ PATTERN_LENGTH_MAX = 50
 """Longest pattern; longer ones are matched by the client (``topicsPatternLengthMax``)."""
 REPEATS_MAX = 2
 """Unbounded repetitions allowed in a pattern. Python's matcher backtracks: a peer must not keep it busy."""
+FIXED_REPEAT_MAX = 16
+"""Longest repetition of a fixed length that does not count as an unbounded one."""
 _HASHED_AT_ONCE = 10_000
 _DOMAIN = re.compile(r"^(?:non-)?persistent://")
 _PARTITION_SUFFIX = re.compile(r"-partition-(?:0|[1-9][0-9]*)$")
@@ -99,7 +101,7 @@ def _count_repeats(nodes: Any, *, inside: bool) -> int:
             found += _count_repeats(argument[-1], inside=inside)
         elif name in _REPEATS and not inside:
             low, high, body = argument
-            found += _count_repeats(body, inside=True) + (1 if low != high else 0)
+            found += _count_repeats(body, inside=True) + (low != high or high > FIXED_REPEAT_MAX)
         elif name == "BRANCH" and not inside:
             found += sum(_count_repeats(branch, inside=False) for branch in argument[1])
         else:

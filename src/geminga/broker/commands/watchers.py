@@ -8,6 +8,7 @@ created topic is constant.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -35,11 +36,12 @@ class WatchedList:
 
     __slots__ = (
         "_changes", "_is_dropped", "_is_telling", "_lists", "_timer", "_watchers", "hash", "is_filled", "key",
-        "names", "pattern",
+        "names", "number", "pattern",
     )  # fmt: skip
 
-    def __init__(self, lists: WatchedLists, namespace: str, pattern: TopicsPattern) -> None:
+    def __init__(self, lists: WatchedLists, namespace: str, pattern: TopicsPattern, number: int) -> None:
         self._lists = lists
+        self.number = number
         self.key = (namespace, pattern.text)
         self.pattern = pattern
         self.names: list[str] = []
@@ -71,7 +73,7 @@ class WatchedList:
 
     def changed(self, name: str, exists: bool) -> None:
         """Record that a topic of the namespace was created or deleted."""
-        if not is_hidden(name) and self.pattern.matches(name):
+        if self.pattern.matches(name):
             self._changes[name] = exists
             if self.is_filled:
                 self._changed()
@@ -200,13 +202,20 @@ class TopicListWatcher:
 class WatchedLists:
     """Lists of the broker by namespace; ``held`` is the number of names in all of them."""
 
-    __slots__ = ("_by_namespace", "held", "scheduler", "slices")
+    __slots__ = ("_by_namespace", "_changes", "_is_updating", "_made", "held", "scheduler", "slices")
 
     def __init__(self, scheduler: Scheduler, slices: CooperativeScheduler) -> None:
         self.scheduler = scheduler
         self.slices = slices
         self.held = 0
         self._by_namespace: dict[str, dict[WatchedList, None]] = {}
+        self._made = 0
+        self._changes: deque[tuple[TopicName, bool, int]] = deque()
+        """Changes of topics that lists do not have yet, with the number of lists made before."""
+        self._is_updating = False
+
+    def __repr__(self) -> str:
+        return f"WatchedLists({len(self)})"
 
     def __len__(self) -> int:
         return sum(len(lists) for lists in self._by_namespace.values())
@@ -228,7 +237,8 @@ class WatchedLists:
 
     def make(self, namespace: str, pattern: TopicsPattern) -> WatchedList:
         """Create a list to be filled; changes are collected meanwhile."""
-        watched = WatchedList(self, namespace, pattern)
+        watched = WatchedList(self, namespace, pattern, self._made)
+        self._made += 1
         self._by_namespace.setdefault(namespace, {})[watched] = None
         return watched
 
@@ -241,8 +251,22 @@ class WatchedLists:
                 del self._by_namespace[watched.key[0]]
 
     def topic_changed(self, name: TopicName, exists: bool) -> None:
-        """Update the lists after a topic was created or deleted."""
-        lists = self._by_namespace.get(name.namespace_name)
-        if lists and name.persistent:
-            for watched in lists:
-                watched.changed(str(name), exists)
+        """Update the lists after a topic was created or deleted, at once or in steps: matching takes time."""
+        if name.persistent and name.namespace_name in self._by_namespace and not is_hidden(str(name)):
+            self._changes.append((name, exists, self._made))
+            if not self._is_updating:
+                self._is_updating = True
+                self.slices.start(self._update(), self)
+
+    def _update(self) -> Job:
+        """Return a job, one at a time, that updates the lists that were made before each change."""
+        try:
+            while self._changes:
+                name, exists, made = self._changes.popleft()
+                for watched in list(self._by_namespace.get(name.namespace_name, ())):
+                    if watched.number < made:
+                        watched.changed(str(name), exists)
+                    if self.slices.should_yield:
+                        yield None
+        finally:
+            self._is_updating = False

@@ -45,6 +45,12 @@ def _is_there(known: pb.Schema | None) -> TypeGuard[pb.Schema]:
     return known is not None and known is not GONE
 
 
+def check_size(schema: pb.Schema) -> None:
+    """Refuse a definition that takes long to parse."""
+    if len(schema.schema_data) > SCHEMA_BYTES_MAX:
+        raise Refused(pb.IncompatibleSchema, f"The schema is larger than {SCHEMA_BYTES_MAX} bytes")
+
+
 class _ParsedVersions:
     """Versions of a topic, the oldest first (see `SchemaRegistry.versions`), and sums and indexes of them."""
 
@@ -189,7 +195,8 @@ class SchemaRegistry:
         return schema
 
     def find(self, name: TopicName, schema: pb.Schema) -> int:
-        """Return the version that is equivalent to a schema, -1 if no version is."""
+        """Return the version that is equivalent to a schema, -1 if no version is. Raises `Refused`."""
+        check_size(schema)
         return self._of(name).find(schema)
 
     # --- changes ---
@@ -215,8 +222,7 @@ class SchemaRegistry:
 
     def put(self, name: TopicName, schema: pb.Schema, *, auto_update: bool, done: Done | None = None) -> int:
         """Register a schema; return its version, an old one if it is known. Raises `Refused`."""
-        if len(schema.schema_data) > SCHEMA_BYTES_MAX:
-            raise Refused(pb.IncompatibleSchema, f"The schema is larger than {SCHEMA_BYTES_MAX} bytes")
+        check_size(schema)
         parsed = self._of(name)
         count, kept_bytes = len(parsed.versions), parsed.intact_bytes
         version = parsed.find(schema)

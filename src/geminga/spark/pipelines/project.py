@@ -203,7 +203,7 @@ def configuration(folder: Path) -> Mapping[str, Any]:
     return given
 
 
-def read_spec(folder: Path) -> Any:
+def read_spec(folder: Path) -> dict[str, Any]:
     """Return the content of the project's spec file. Raises `UsageError`."""
     import yaml
 
@@ -211,16 +211,19 @@ def read_spec(folder: Path) -> Any:
     if not spec.is_file():
         raise UsageError(f"{folder} holds no {SPEC_FILE}; make a project with: geminga pipeline init NAME")
     try:
-        return yaml.safe_load(spec.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        found = yaml.safe_load(spec.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise UsageError(f"{spec} is no valid YAML: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{spec} is {str(found)[:80]!r}; write NAME: VALUE lines")
+    return found
 
 
 def places(folder: Path) -> ProjectPaths:
     """Read the locations from the project's files; raises `UsageError` when ``folder`` holds no project."""
     try:
         storage = read_spec(folder)["storage"]
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise UsageError(f"{folder / SPEC_FILE} has no valid storage: {error}") from None
     warehouse = (folder / "spark-warehouse").as_uri()
     settings = folder / SETTINGS_FILE
