@@ -5,11 +5,14 @@ import socket
 from contextlib import asynccontextmanager
 
 import pytest
-from scripted_broker import ScriptedBroker
+from scripted_broker import ScriptedBroker, command
 from waiting import eventually_async, loop_turns
 
+from geminga.client.consumer import subscribe
 from geminga.client.context import ClientContext, ServiceUnreachable, all_or_none
+from geminga.client.producer import create_producer
 from geminga.client.settings import ClientSettings
+from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import (
     AlreadyClosed,
     AuthorizationError,
@@ -20,6 +23,7 @@ from geminga.errors import (
     Timeout,
     TopicNotFound,
 )
+from geminga.producer.settings import ProducerSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
@@ -134,6 +138,62 @@ async def test_a_lookup_refused_while_opening_is_repeated_for_the_connection():
         assert await context.partitions(TOPIC, opening=True) == 0
         await context.connection_to(TOPIC)
         assert len(lookups) == 2
+
+
+OPENED = {
+    Type.PRODUCER: lambda context, topic: create_producer(context, topic, ProducerSettings()),
+    Type.SUBSCRIBE: lambda context, topic: subscribe(context, topic, "s", ConsumerSettings()),
+}
+
+
+@asynccontextmanager
+async def connected_to_geminga():
+    """`connected`, to a broker of Geminga's that has answered a lookup."""
+    async with connected() as (broker, context):
+        said = command(Type.CONNECTED, "connected", server_version="Geminga 1.0", protocol_version=21)
+        broker.answers[Type.CONNECT] = lambda peer, frame: peer.send(said)
+        await context.lookup(TOPIC)
+        yield broker, context
+
+
+@pytest.mark.parametrize("kind", OPENED)
+async def test_geminga_opens_a_topic_without_partitions_by_one_request(kind):
+    async with connected_to_geminga() as (broker, context):
+        await OPENED[kind](context, TOPIC)
+        assert broker.peers[0].received[:3] == [Type.CONNECT, Type.LOOKUP, kind]
+        assert not broker.count(Type.PARTITIONED_METADATA)
+
+
+@pytest.mark.parametrize("kind", OPENED)
+async def test_partitions_are_asked_for_when_geminga_refuses_the_topic(kind):
+    async with connected_to_geminga() as (broker, context):
+        broker.partitions[TOPIC] = 3
+        opened, answer = [], broker.answers[kind]
+
+        def refuse_the_topic(peer, frame):
+            body = frame.command.producer if kind == Type.PRODUCER else frame.command.subscribe
+            opened.append(body.topic)
+            if body.topic == TOPIC:
+                broker.refuse(peer, body.request_id, pb.NotAllowedError)
+            else:
+                answer(peer, frame)
+
+        broker.answers[kind] = refuse_the_topic
+        await OPENED[kind](context, TOPIC)
+        assert opened == [TOPIC, *(f"{TOPIC}-partition-{index}" for index in range(3))]
+
+
+async def test_all_topics_of_geminga_are_where_its_first_answer_names():
+    async with connected_to_geminga() as (broker, context):
+        broker.peers[0].drop()
+        broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(
+            peer, frame, url="pulsar://localhost:6650", proxy_through_service_url=True
+        )
+        for number in range(2):
+            await OPENED[Type.PRODUCER](context, f"{TOPIC}-{number}")
+        asked, opened = broker.peers[1:]
+        assert opened.received == [Type.CONNECT, Type.PRODUCER, Type.PRODUCER]
+        assert asked.received.count(Type.LOOKUP) == 1
 
 
 async def test_retrying_ends_at_the_time_out():

@@ -29,6 +29,7 @@ from geminga.connection.lookup import BrokerLocation, partition_names
 from geminga.errors import (
     AlreadyClosed,
     ConnectError,
+    NotAllowedError,
     PulsarException,
     ServerReportedError,
     Timeout,
@@ -45,6 +46,9 @@ T = TypeVar("T")
 
 LAST_ATTEMPT_SECONDS = 0.5
 """Time limit in seconds of an attempt that begins as the time limit of the whole operation ends."""
+
+MAYBE_PARTITIONED = (NotAllowedError, TopicNotFound)
+"""Refusals of a handle that was opened without asking for partitions: ask, and open it again."""
 
 logger = logging.getLogger("geminga")
 # No output without a handler of the application, as libraries should.
@@ -265,7 +269,8 @@ class ClientContext:
     async def connection_once(self, topic: str, remaining: float) -> BrokerConnection:
         """Do `connection_to` without retrying."""
         moves = self.moves
-        location = self._places.pop(topic, None) or await self._lookup_once(topic, remaining)
+        location = self._places.pop(topic, None) or self.service.only_location()
+        location = location or await self._lookup_once(topic, remaining)
         connection = await self.connect(location)
         if self.moves != moves:
             raise ConnectError("the client went to another cluster meanwhile")
@@ -280,7 +285,7 @@ class ClientContext:
 
         async def ask(_: str, remaining: float) -> int:
             self.check_open()
-            if not opening:
+            if not opening or self.opens_unasked:
                 answer = self.service.partitions(name, auto_creation=auto_creation, remaining=remaining)
                 return await self._asked("metadata", answer)
             async with self._lookups:
@@ -291,6 +296,12 @@ class ClientContext:
             return count
 
         return await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
+
+    @property
+    def opens_unasked(self) -> bool:
+        """Whether to open handles as if topics had no partitions: the broker of all topics is known, and
+        refuses (`MAYBE_PARTITIONED`) a topic that has some."""
+        return self.service.only_location() is not None
 
     async def partition_topics(self, topic: str) -> list[str]:
         """Return the full names to connect to: the partitions in order, or the topic itself."""

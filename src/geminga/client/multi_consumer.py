@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from geminga.client.consumer_handle import ConsumerHandle, HandleOwner
-from geminga.client.context import ClientContext
+from geminga.client.context import MAYBE_PARTITIONED, ClientContext
 from geminga.client.topic_set import SubscribedPart, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
 from geminga.consumer.core import ConsumerCore
@@ -52,6 +52,10 @@ class HandleGroup:
 
     async def open(self, timeout: float | None = None) -> None:
         """Subscribe to all existing parts. The first error closes the others and is raised."""
+        unasked = self._topics.unasked()
+        with contextlib.suppress(*MAYBE_PARTITIONED):
+            if unasked:
+                return await self._add(unasked, self._settings, timeout)
         await self._add(await self._topics.current(), self._settings, timeout)
         if self._topics.can_grow:
             self._watcher = self._context.task(self._watch())

@@ -32,6 +32,7 @@ from geminga.connection.core import (
     TopicMoved,
     WatchUpdate,
 )
+from geminga.connection.lookup import BrokerLocation
 from geminga.connection.requests import error_of, explained
 from geminga.errors import (
     AlreadyClosed,
@@ -91,6 +92,8 @@ class BrokerConnection(asyncio.Protocol):
         self.closed = False
         self.writable = True
         self.max_message_size = core.max_message_size
+        self.only_location: BrokerLocation | None = None
+        """Location of all topics, after the answer of one of Geminga's brokers to a lookup."""
         self.ready: asyncio.Future[None] = loop.create_future()
         self._core = core
         self._provider = provider
@@ -559,6 +562,10 @@ class ConnectionPool:
                 self._open[key] = connection
         elif connection is not None:
             connection.close(ConnectError(f"the client left {connection.peer}, or was closed"))
+
+    def opened(self, address: Address) -> BrokerConnection | None:
+        """Return the connection for lookups at ``address``, if it is open."""
+        return self._open.get((address, None, 0))
 
     @property
     def connections(self) -> list[BrokerConnection]:

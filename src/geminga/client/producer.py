@@ -7,6 +7,7 @@ Both submit messages to the same `Publisher`. Plain bytes without further argume
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.completions import ReceiptWaiter, fail_completion
-from geminga.client.context import ClientContext
+from geminga.client.context import MAYBE_PARTITIONED, ClientContext
 from geminga.client.delegation import Closing, called, waited
 from geminga.client.many import ManySent, ManyWaiter
 from geminga.client.many_rows import ManyRows, callbacks_of
@@ -69,7 +70,15 @@ async def create_producer(
     if settings.encryptor is not None:
         # Before anything is sent to the broker: without a data key no message could be encrypted.
         await renew_data_key(context, settings.encryptor)
-    partitions = await context.partitions(name, opening=True)
+    if context.opens_unasked:
+        with contextlib.suppress(*MAYBE_PARTITIONED):
+            return await _open_producer(context, name, 0, settings)
+    return await _open_producer(context, name, await context.partitions(name, opening=True), settings)
+
+
+async def _open_producer(
+    context: ClientContext, name: str, partitions: int, settings: ProducerSettings
+) -> AsyncProducer[Any]:
     publisher = Publisher(context, name, partitions, settings)
     producer = AsyncProducer(context, publisher)
     state = publisher.state

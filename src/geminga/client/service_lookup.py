@@ -126,12 +126,16 @@ class ServiceLookup(ABC):
     async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
         """Return the number of partitions of ``topic``; 0: it is not partitioned."""
 
-    @abstractmethod
     async def partitions_and_place(
         self, topic: TopicName, remaining: float
     ) -> tuple[int, BrokerLocation | None]:
         """Return the number of partitions, and the broker of an unpartitioned topic if its lookup, sent at
         the same time, names it at once. The broker may create the topic."""
+        return await self.partitions(topic, auto_creation=True, remaining=remaining), None
+
+    def only_location(self) -> BrokerLocation | None:
+        """Return the location of all topics, if a connected broker has named it; see `BrokerConnection`."""
+        return None
 
     @abstractmethod
     async def topics(
@@ -151,6 +155,10 @@ class BinaryLookup(ServiceLookup):
     async def connection(self) -> BrokerConnection:
         return await self.hosts.first_that(partial(self._pool.get, slot=0))
 
+    def only_location(self) -> BrokerLocation | None:
+        connection = self._pool.opened(self.hosts.current)
+        return None if connection is None else connection.only_location
+
     async def place(self, topic: str, remaining: float) -> BrokerLocation:
         deadline = self._pool.loop.time() + remaining
         lookup = TopicLookup(topic, tls=self._url.tls, redirects_max=self._settings.lookup_redirects_max)
@@ -166,7 +174,7 @@ class BinaryLookup(ServiceLookup):
             except ServiceUnitNotReady:
                 self.hosts.next()  # perhaps another broker is ready
                 raise
-            location = lookup.answered(answer)
+            location = _answered(connection, lookup, answer)
             if location is not None:
                 return location
 
@@ -186,7 +194,7 @@ class BinaryLookup(ServiceLookup):
             if count:
                 return count, None
             try:
-                return 0, TopicLookup(name, tls=self._url.tls).answered(await place)
+                return 0, _answered(connection, TopicLookup(name, tls=self._url.tls), await place)
             except PulsarException:
                 return 0, None  # the next lookup repeats it
         finally:
@@ -213,6 +221,16 @@ class BinaryLookup(ServiceLookup):
         return await connection.request(make, max(0.0, deadline - self._pool.loop.time()))
 
 
+def _answered(
+    connection: BrokerConnection, lookup: TopicLookup, answer: pb.BaseCommand
+) -> BrokerLocation | None:
+    """Do `TopicLookup.answered`, and keep the location if it is that of all topics."""
+    location = lookup.answered(answer)
+    if connection.server_version.startswith("Geminga"):
+        connection.only_location = location
+    return location
+
+
 class HttpLookup(ServiceLookup):
     """Lookups over the REST API, with one connection per request."""
 
@@ -229,18 +247,6 @@ class HttpLookup(ServiceLookup):
         path = http_lookup.partitions_path(topic, auto_creation=auto_creation)
         content = await self._ask(path, f"asking for the partitions of '{topic}'")
         return http_lookup.partitions_of(content, str(topic))
-
-    async def partitions_and_place(
-        self, topic: TopicName, remaining: float
-    ) -> tuple[int, BrokerLocation | None]:
-        count, place = await asyncio.gather(
-            self.partitions(topic, auto_creation=True, remaining=remaining),
-            self.place(topic.text, remaining),
-            return_exceptions=True,
-        )
-        if isinstance(count, BaseException):
-            raise count
-        return count, None if count or isinstance(place, BaseException) else place
 
     async def topics(
         self, namespace: str, mode: int, remaining: float

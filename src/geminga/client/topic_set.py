@@ -83,6 +83,12 @@ class TopicSet:
         """False for a single unpartitioned topic: there is nothing to look for again."""
         return self.pattern is not None or any(self.partition_counts.values())
 
+    def unasked(self) -> list[SubscribedPart]:
+        """Return the only topic, where it may be opened as if it had no partitions; else nothing."""
+        if self.pattern is not None or len(self.topics) != 1 or not self._context.opens_unasked:
+            return []
+        return [SubscribedPart(self.topics[0], TopicName.parse(self.topics[0]).partition)]
+
     async def current(self) -> list[SubscribedPart]:
         """Return the parts in the order of topics and partitions."""
         if self.pattern is not None:

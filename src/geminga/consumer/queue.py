@@ -174,6 +174,8 @@ class ReceiveQueue:
         added or none is left. Items are removed at the right end, one by one: receivers that take from the
         left meanwhile get the oldest ones, so that exactly the unread rest is taken back.
         """
+        if not self.lots and not self.entries:
+            return [], []
         entries, kept = _split(self.entries, lambda entry: entry.origin is origin)
         self.entries.extend(kept)
         is_kept = self._by_origin is None and self._drop_all_used_up()

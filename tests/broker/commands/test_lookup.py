@@ -57,6 +57,9 @@ def test_an_absent_topic_is_created_partitioned_by_policy(make_harness):
     assert metadata(peer, P + "new").partitions == 4
     assert metadata(peer, P + "new", metadata_auto_creation_enabled=False).partitions == 4
     assert metadata(peer, P + "other-partition-1").partitions == 0
+    refused = peer.request("producer", topic=P + "unasked", producer_id=1).command.error
+    assert refused.error == pb.NotAllowedError
+    assert not harness.actions.exists(TopicName.parse(P + "unasked"))
     harness.restart()
     assert harness.actions.partitions(TopicName.parse(P + "new")) == 4
 
