@@ -263,10 +263,6 @@ class BrokerConnection(asyncio.Protocol):
     def remove_topic_watcher(self, watcher_id: int) -> None:
         self._topic_watchers.pop(watcher_id, None)
 
-    @property
-    def handles_count(self) -> int:
-        return len(self._producers) + len(self._consumers)
-
     # --- asyncio.Protocol ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

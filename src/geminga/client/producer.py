@@ -81,11 +81,10 @@ async def _open_producer(
 ) -> AsyncProducer[Any]:
     publisher = Publisher(context, name, partitions, settings)
     producer = AsyncProducer(context, publisher)
-    state = publisher.state
-    first = state.partitions
+    first = publisher.state.partitions
     if settings.lazy_start_partitioned_producers and partitions:
         # Start one partition at once: a refusal is raised here, not with the first message.
-        first = [state.choose(None, context.now())]
+        first = [publisher.state.choose(None, context.now())]
     try:
         await publisher.start(list(first))
     except BaseException:
@@ -119,8 +118,7 @@ def _view(producer: Any, schema: Schema, version: bytes) -> Any:
 
 
 def never(*message: Any) -> bool:
-    """Decline a message; replaces `SubmitQueue.offer` and `Publisher.offer_simple` where each message needs
-    preparation."""
+    """Decline a message; replaces `SubmitQueue.offer` and `Publisher.offer_simple` where each needs more."""
     return False
 
 
@@ -690,8 +688,7 @@ class Producer(Closing, Generic[T_contra]):
         return self._producer.columnar.submit_table(table, txn)
 
     def publish_encoded(self, batches: Iterable[ReadyBatch]) -> TableResult:
-        """Publish ready-made batches and return when all have their receipts. See
-        `ColumnarProducer.submit_encoded`."""
+        """Publish ready-made batches and wait for all receipts; see `ColumnarProducer.submit_encoded`."""
         return self.submit_encoded(batches).result()
 
     def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:
