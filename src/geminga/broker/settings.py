@@ -506,15 +506,16 @@ class BrokerSettings:
         if not _NAME.match(self.cluster):
             refuse("cluster", self.cluster, "letters, digits and -=:._")
         if self.data_dir is not None and _NO_FOLDER.match(folder := str(self.data_dir)):
-            refuse("data_dir", without_secrets(folder), "a path without ~ and $, which shells expand; no URL")
+            refuse("data_dir", without_secrets(folder), "a path that begins with neither ~ nor $; no URL")
         if self.memory == (self.data_dir is not None):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
         if self.disk_limit_bytes is not None and self.memory:
             refuse("disk_limit_bytes", self.disk_limit_bytes, "None where everything is kept in memory")
-        if (location := self.offload_location) is not None and (self.memory or location[:1] in ("", "~")):
-            refuse(
-                "offload_location", without_secrets(location), "a folder without ~ or a URL, with a data_dir"
-            )
+        if (location := self.offload_location) is None:
+            return
+        if self.memory or location[:1] in ("", "~", "$"):
+            allowed = "a folder that begins with neither ~ nor $, or a URL; with a data_dir"
+            refuse("offload_location", without_secrets(location), allowed)
 
     def _check_security(self) -> None:
         if self.token_secret_key is not None and self.token_public_key is not None:

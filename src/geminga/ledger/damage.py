@@ -10,7 +10,7 @@ from geminga.errors import StoreDamaged
 
 
 class DamageLoss(StrEnum):
-    """RecordKind of data that damage destroyed."""
+    """Kind of data that damage destroyed."""
 
     NOTHING = "nothing"
     """The bytes are wrong, but their content is stored elsewhere too, or is not needed any more."""

@@ -173,6 +173,22 @@ def test_stats_leave_out_consumers_that_leave_meanwhile(harness):
     assert [each["consumerName"] for each in stats["subscriptions"]["shared"]["consumers"]] == ["c1", "c2"]
 
 
+def test_messages_of_a_subscription_that_is_deleted_meanwhile_count_once(harness):
+    """A counter that fell by the next scrape would look like a restart to Prometheus, a peak of the rate."""
+    peers = [harness.peer() for _ in "ab"]
+    for name, peer in zip("ab", peers, strict=True):
+        peer.subscribe(TOPIC, name, durable=False)
+    peers[0].producer(TOPIC)
+    peers[0].publish(3)
+    steps = harness.actions.stats_steps(NAME)
+    for _ in range(3):
+        next(steps)
+    peers[0].disconnect()
+    stats = at_once(steps)
+    assert set(stats["subscriptions"]) == {"b"}
+    assert stats["msgOutCounter"] == 6
+
+
 @pytest.mark.parametrize(
     "document",
     [

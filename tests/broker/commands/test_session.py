@@ -167,6 +167,16 @@ BUSY = {"producer": pb.ProducerBusy, "consumer": pb.ConsumerBusy}
 CREATED = {"producer": Command.PRODUCER_SUCCESS, "consumer": Command.SUCCESS}
 
 
+@pytest.mark.parametrize("connected", [False, True])
+def test_bytes_behind_a_violation_are_not_counted_any_more(harness, connected):
+    """They would stay on the limit of received bytes, which all peers share."""
+    peer = harness.peer(connect=connected)
+    peer.send_bytes(encode_send(9, 0, 1, None, 1) + b"x" + encoded("ping") * 5_000)
+    assert peer.is_closed
+    peer.disconnect()
+    assert harness.broker.backpressure.received_bytes == 0
+
+
 @pytest.mark.parametrize("what", BUSY)
 def test_a_holder_that_answers_the_ping_keeps_its_place(harness, what):
     holder, other = harness.peer(), harness.peer()

@@ -58,7 +58,6 @@ _SUMMED = (
 def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = True) -> Steps[Json]:
     """``GET .../stats`` of one topic; ``now`` is monotonic, for rates. ``key_ranges``: with the hash ranges
     of Key_Shared consumers, which are long lists."""
-    sums: dict[str, float] = dict.fromkeys(_SUMMED, 0)
     backlog_size = 0
     oldest: Json = {"oldestBacklogMessageAgeSeconds": -1}
     listed: dict[str, Json] = {}
@@ -69,8 +68,6 @@ def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = 
         stats = listed[name] = yield from _subscription_stats(subscription, now, key_ranges)
         if isinstance(topic, PersistentTopic) and isinstance(subscription, PersistentSubscription):
             stats["trouble"] = trouble(topic, subscription)
-        for field in _SUMMED:
-            sums[field] += stats[field]
         backlog_size = max(backlog_size, stats["backlogSize"])
         age = stats.get("oldestBacklogMessageAgeSeconds", -1)
         if age > oldest["oldestBacklogMessageAgeSeconds"]:
@@ -80,9 +77,11 @@ def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = 
     for producer in list(topic.access.producers.values()):
         publishers.append(_publisher_stats(producer, now))
         yield
+    # What subscriptions that were deleted meanwhile delivered is among the topic's own counters now.
+    listed = {name: each for name, each in listed.items() if name in topic.subscriptions}
+    sums = {field: sum(each[field] for each in listed.values()) for field in _SUMMED}
     return _whole(topic, broker_id, publishers, sums) | {
-        "backlogSize": backlog_size, **oldest, "publishers": publishers,
-        "subscriptions": {name: each for name, each in listed.items() if name in topic.subscriptions},
+        "backlogSize": backlog_size, **oldest, "publishers": publishers, "subscriptions": listed,
     }  # fmt: skip
 
 

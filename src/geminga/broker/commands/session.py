@@ -299,7 +299,7 @@ class Session:
         size = self.decoder.held_size
         if self._late:
             size += sum(map(len, self._late))
-        if size > COUNTED_BYTES or self._counted:
+        if (size > COUNTED_BYTES or self._counted) and not self.has_gone:
             self._counted = size > COUNTED_BYTES
             self._backpressure.received(self, size)
 
