@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from geminga.ledger.format import FILE_HEADER_BYTES
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from tests.support.disk_stores import FOLDER, open_store
@@ -135,6 +136,19 @@ def test_repeated_power_loss_during_recovery_loses_nothing(small_settings, seed)
             except PowerLoss:
                 again += 1
         check_recovers(disk.copy(), small_settings, auditor)
+
+
+def test_a_file_whose_creation_lost_only_its_header_is_no_damage(small_settings):
+    """Its list of files survived. No record was written to it yet."""
+    history = count_operations(small_settings)
+    path = f"{FOLDER}/log-0000000002"
+    crash_at = 1 + history.index(("sync", path))
+    disk, auditor = SimulatedDisk(), StoreAuditor()
+    assert run_until_power_loss(disk, small_settings, Plan(crash_at=crash_at), auditor)
+    disk = disk.crash(Fate("all", "all"))
+    header = disk.names[path]
+    header.durable[:FILE_HEADER_BYTES] = header.visible[:FILE_HEADER_BYTES] = bytes(FILE_HEADER_BYTES)
+    check_recovers(disk, small_settings, auditor)
 
 
 @pytest.mark.parametrize("sync", ["interval", "never"])

@@ -237,11 +237,15 @@ class Recovery:
     def _discard_unborn(
         self, numbers: list[int], found: dict[int, list[GroupHeader | Gap]], synced: int
     ) -> list[int]:
-        """Discard last files whose creation was interrupted: nothing in them was ever confirmed."""
+        """Discard last files whose creation was interrupted: nothing in them was ever confirmed.
+
+        Header and list of files are synced before the first records are written.
+        """
         while numbers:
             number = numbers[-1]
-            has_groups = any(isinstance(item, GroupHeader) for item in found[number])
-            if has_groups or synced >> OFFSET_BITS >= number:
+            groups = sum(isinstance(item, GroupHeader) for item in found[number])
+            is_begun = groups == 1 and check_file_header(self._files.get(number), number, self._store_id)
+            if (groups and not is_begun) or synced >> OFFSET_BITS >= number:
                 break
             logger.info("removing %s, whose creation was interrupted", file_name(number))
             self._discard([number])
