@@ -474,6 +474,17 @@ async def test_a_commit_without_an_answer_times_out_and_can_be_repeated(broker, 
 
 
 @virtual
+async def test_a_consumer_closed_before_the_commit_aborts_it(broker, client):
+    consumer, (message,) = await received(broker, client, entry(b"in"))
+    txn = await client.new_transaction()
+    await consumer.acknowledge(message, txn=txn)
+    await consumer.close()
+    with pytest.raises(errors.TransactionHasOperationFailed, match=r"consumer of .*/t is CLOS"):
+        await txn.commit()
+    assert (broker.acks, broker.action) == ([], "ABORT")
+
+
+@virtual
 async def test_a_coordinator_that_has_moved_is_looked_up_again(broker, client):
     txn = await client.new_transaction()
     lookups = broker.count(Type.LOOKUP)
@@ -568,6 +579,20 @@ async def test_each_message_of_a_batch_is_acknowledged_once_and_by_its_index(bro
     await txn.commit()
     ids = [[(i.entryId, list(i.ack_set), i.batch_size) for i in ack.message_id] for ack in broker.acks]
     assert ids == [[(0, [0b110], 3)], [(0, [0b101], 3), (1, [], 0)], [(0, [0b011], 3)]]
+
+
+@virtual
+async def test_the_id_of_a_whole_entry_acknowledges_the_rest_of_its_batch(broker, client):
+    consumer, messages = await received(broker, client, entry(b"a", b"b", b"c"))
+    async with await client.new_transaction() as txn:
+        await consumer.acknowledge(messages[1], txn=txn)
+        await until(lambda: broker.acks)
+        given = messages[0].message_id()
+        whole = geminga.MessageId(given.partition, given.ledger_id, given.entry_id)
+        await consumer.acknowledge(whole, txn=txn)
+        await consumer.acknowledge(messages[2], txn=txn)
+    ids = [[(i.entryId, list(i.ack_set), i.batch_size) for i in ack.message_id] for ack in broker.acks]
+    assert ids == [[(0, [0b101], 3)], [(0, [0b010], 3)]]
 
 
 @virtual

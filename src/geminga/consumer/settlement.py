@@ -139,7 +139,9 @@ class Settlement:
         """
         try:
             if self.state is not ConsumerState.READY or self.new_request_id is None:
-                raise NotConnected(f"acknowledging needs a connection, and {self.topic} is reconnecting")
+                raise NotConnected(
+                    f"acknowledging needs a connection: the consumer of {self.topic} is {self.state.name}"
+                )
             places = [self._places_of(item) for item in items]
         except PulsarException as error:
             self.events.append(AcksSettled([token], error))
@@ -154,10 +156,12 @@ class Settlement:
                 continue
             for key in keys:
                 acked = known.setdefault(key, EntryAcks(size))
-                if acked.flags[index : index + 1] == b"\1":
-                    sent.setdefault(key, EntryAcks(size)).settle(index)
-                    if acked.settle(index):
-                        self.unsettled.settled((key,))
+                of_batch = len(acked.flags)
+                for each in (index,) if size > 1 else range(of_batch):
+                    if acked.flags[each : each + 1] == b"\1":
+                        sent.setdefault(key, EntryAcks(of_batch)).settle(each)
+                        if acked.settle(each):
+                            self.unsettled.settled((key,))
         if not sent:
             self.events.append(AcksSettled([token]))
             return
