@@ -694,6 +694,11 @@ def test_threads_commit_and_abort_with_a_block():
             with pytest.raises(geminga.MessageTooBig), client.new_transaction() as txn:
                 producer.send(b"e" * 6_000_000, txn=txn)
             assert (broker.action, txn.state) == ("ABORT", geminga.TransactionState.ABORTED)
+            txn = client.new_transaction()
+            with pytest.raises(geminga.MessageTooBig):
+                producer.send_table(pyarrow.table({"value": [b"x", b"y" * 6_000_000]}), txn=txn)
+            with pytest.raises(geminga.TransactionHasOperationFailed):  # a part of the table was sent
+                txn.commit()
             txn = client.new_transaction(timeout=10)
             consumer.acknowledge_cumulative(message, txn=txn)
             txn.commit()
