@@ -331,7 +331,7 @@ async def test_a_failed_abort_does_not_hide_the_exception_of_the_block(broker, c
         async with await client.new_transaction() as txn:
             raise ZeroDivisionError
     assert txn.state is TransactionState.ERROR
-    assert "is not aborted before its time limit" in caplog.text
+    assert "no abort after an exception, but at the time limit" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ async def test_a_commit_whose_answer_was_lost_may_have_happened(broker, client):
     txn = await client.new_transaction()
     broker.cutting = [Type.END_TXN]
     broker.failing[Type.END_TXN] = pb.TransactionNotFound
-    with pytest.raises(errors.TransactionNotFound, match="may have been committed before the connection"):
+    with pytest.raises(errors.TransactionNotFound, match="may have committed it"):
         await txn.commit()
     assert txn.state is TransactionState.ERROR
 
@@ -471,6 +471,102 @@ async def test_a_commit_without_an_answer_times_out_and_can_be_repeated(broker, 
     broker.withheld = set()
     await txn.commit()
     assert txn.state is TransactionState.COMMITTED
+
+
+@virtual
+async def test_a_repeated_commit_that_finds_no_transaction_may_have_happened_before(broker, client):
+    txn = await client.new_transaction()
+    broker.withheld = {Type.END_TXN}
+    with pytest.raises(errors.Timeout):
+        await txn.commit()
+    broker.withheld = set()
+    broker.failing[Type.END_TXN] = pb.TransactionNotFound
+    with pytest.raises(errors.TransactionNotFound, match="may have committed it"):
+        await txn.commit()
+
+
+@pytest.mark.parametrize("withheld", [Type.SEND, Type.END_TXN])
+@virtual
+async def test_only_one_of_two_commits_at_once_ends_the_transaction(broker, client, withheld):
+    producer = await client.create_producer(TOPIC)
+    txn = await client.new_transaction()
+    broker.withheld = {withheld}
+    producer.send_async(b"x", None, txn=txn)
+    both = [asyncio.ensure_future(txn.commit()) for _ in range(2)]
+    await until(lambda: broker.kept)
+    await pass_time(1)
+    broker.release()
+    first, second = await asyncio.gather(*both, return_exceptions=True)
+    assert first is None
+    assert isinstance(second, errors.InvalidTxnStatusError)
+    assert "it is COMMITTED" in str(second)
+    assert (broker.ends, broker.action, txn.state) == (1, "COMMIT", TransactionState.COMMITTED)
+
+
+@virtual
+async def test_a_message_after_the_seal_fails_and_does_not_change_the_end(broker, client):
+    producer = await client.create_producer(TOPIC, max_pending_messages=1, block_if_queue_full=True)
+    txn = await client.new_transaction()
+    waiting = [asyncio.ensure_future(producer.send(b"x", txn=txn)) for _ in range(4)]
+    broker.withheld = {Type.END_TXN}
+    await asyncio.sleep(0)
+    with pytest.raises(errors.Timeout):
+        await txn.commit()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert any(isinstance(outcome, errors.InvalidTxnStatusError) for outcome in outcomes)
+    broker.withheld = set()
+    await txn.commit()
+    assert (broker.action, txn.state) == ("COMMIT", TransactionState.COMMITTED)
+
+
+@virtual
+async def test_a_commit_without_an_answer_has_nothing_delivered_again(broker, client):
+    consumer, (message,) = await received(broker, client, entry(b"in"))
+    txn = await client.new_transaction()
+    await consumer.acknowledge(message, txn=txn)
+    broker.withheld = {Type.END_TXN}
+    with pytest.raises(errors.Timeout):
+        await txn.commit()
+    with pytest.raises(errors.InvalidTxnStatusError):
+        await txn.abort()
+    broker.withheld = set()
+    await txn.commit()
+    await pass_time(1)
+    assert broker.count(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES) == 0
+
+
+@virtual
+async def test_a_repeated_abort_has_messages_delivered_again_and_one_after_the_end_does_not(broker, client):
+    consumer, (message,) = await received(broker, client, entry(b"in"))
+    txn = await client.new_transaction()
+    await consumer.acknowledge(message, txn=txn)
+    broker.withheld = {Type.END_TXN}
+    with pytest.raises(errors.Timeout):
+        await txn.abort()
+    await pass_time(1)
+    before = broker.count(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    broker.withheld = set()
+    await txn.abort()
+    with pytest.raises(errors.InvalidTxnStatusError):
+        await txn.abort()
+    await pass_time(1)
+    assert broker.count(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES) == before + 1
+
+
+@virtual
+async def test_an_exception_after_the_time_limit_has_messages_delivered_again(broker, client):
+    consumer, (message,) = await received(broker, client, entry(b"in"))
+
+    async def block():
+        async with await client.new_transaction(timeout=10) as txn:
+            await consumer.acknowledge(message, txn=txn)
+            await pass_time(11)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await block()
+    await pass_time(1)
+    assert (broker.ends, broker.count(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES)) == (0, 1)
 
 
 @virtual

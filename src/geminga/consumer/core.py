@@ -499,8 +499,8 @@ class ConsumerCore(Settlement):
     def transaction_ended(self, transaction: TransactionId, *, committed: bool) -> None:
         """Have the messages that an aborted transaction acknowledged delivered again: the broker does so for
         shared subscriptions, and moves all others back to the first unacknowledged message."""
-        acked = self.acked_in.pop(transaction, None)
-        if committed or acked is None:
+        acked = self.acked_in.pop(transaction, {})
+        if committed:
             return
         self.flush_acks()
         for key in acked:
