@@ -18,6 +18,8 @@ import geminga.asyncio
 from geminga import errors
 from geminga.client.runtime import LoopThread
 from geminga.client.transactions import ASSIGN_TOPIC
+from geminga.producer.interceptors import ProducerInterceptor
+from geminga.producer.message import OutgoingMessage
 from geminga.transactions import Part, TransactionState
 from geminga.wire.batch import decode_batch
 from geminga.wire.metadata import parse_entry
@@ -284,6 +286,19 @@ async def test_many_messages_of_two_transactions_keep_their_order_on_each_partit
     ids = [first.id.least_bits, second.id.least_bits, 0]
     every = sorted(row for rows in found.values() for row in rows)
     assert every == [(number, ids[number // 5 % 3]) for number in range(60)]
+
+
+@virtual
+async def test_a_message_that_an_interceptor_makes_anew_belongs_to_the_transaction(broker, client):
+    class Anew(ProducerInterceptor):
+        def before_send(self, producer, message):
+            return OutgoingMessage(message.payload + b"!")
+
+    producer = await client.create_producer(TOPIC, interceptors=[Anew()])
+    async with await client.new_transaction() as txn:
+        await producer.send(b"x", txn=txn)
+        await producer.send_many([b"y"] * 2, txn=txn)
+    assert [metadata_of(send).txnid_least_bits for send in broker.sends] == [txn.id.least_bits] * 2
 
 
 @virtual

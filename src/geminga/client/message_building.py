@@ -125,11 +125,11 @@ class MessageBuilder:
             return message.payload, message
         message = build_message(content, *extras, now_ms=0 if extras[8] is None else self._now_ms())
         message.schema_version = self._schema_version
-        message.transaction = self._transaction
         if keyed is not None:
             keyed.give_key(message)
         if self._interceptors:
             message = self._interceptors.before_send(self._owner(), message)
+        message.transaction = self._transaction  # also of a message that an interceptor has made anew
         return message.payload, message
 
     def prepare_many(
