@@ -140,7 +140,8 @@ class AsyncTransaction:
 
         Raises `TransactionHasOperationFailed` if one of them failed: the transaction is aborted then.
         Raises `InvalidTxnStatusError` unless it is open; `TransactionNotFound` if its coordinator does not
-        know it any more, for example after its time limit; `Timeout` without an answer: call it again.
+        know it any more, for example after its time limit; `Timeout` without an answer: call it again. One
+        call ends a transaction: another at the same time waits for it, and raises `InvalidTxnStatusError`.
         """
         core = self.core
         async with self._ending:
