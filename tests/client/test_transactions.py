@@ -1,6 +1,7 @@
 """Transactions of the client, with a scripted broker that is their coordinator too, in virtual time."""
 
 import asyncio
+import gc
 import inspect
 import logging
 import random
@@ -17,7 +18,8 @@ import geminga
 import geminga.asyncio
 from geminga import errors
 from geminga.client.runtime import LoopThread
-from geminga.client.transactions import ASSIGN_TOPIC
+from geminga.client.transactions import ASSIGN_TOPIC, AsyncTransaction
+from geminga.consumer.message import EntryAcks
 from geminga.producer.interceptors import ProducerInterceptor
 from geminga.producer.message import OutgoingMessage
 from geminga.transactions import Part, TransactionState
@@ -763,6 +765,24 @@ async def test_a_batch_redelivered_without_messages_of_an_aborted_transaction_is
     await txn.abort()
     broker.peers[-1].transport.write(redelivered(entry(b"a", b"b")))
     assert [(await consumer.receive()).data() for _ in range(2)] == [b"a", b"b"]
+
+
+@virtual
+async def test_a_transaction_that_is_never_ended_leaves_nothing_in_its_producer_and_consumer(broker, client):
+    producer = await client.create_producer(TOPIC)
+    consumer, (message,) = await received(broker, client, entry(b"in"))
+
+    def kept():
+        gc.collect()
+        return sum(isinstance(each, (AsyncTransaction, EntryAcks)) for each in gc.get_objects())
+
+    before = kept()
+    for _ in range(20):
+        txn = await client.new_transaction(timeout=1)
+        await producer.send(b"x", txn=txn)
+        await consumer.acknowledge(message, txn=txn)
+        await pass_time(1)
+    assert kept() - before <= 2  # the last one
 
 
 @virtual

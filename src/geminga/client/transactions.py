@@ -14,12 +14,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Self
 
+from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
 from geminga.client.delegation import waited
 from geminga.client.runtime import LoopThread
 from geminga.client.tasks import resolve
 from geminga.config import check_seconds, check_type
 from geminga.connection import commands
+from geminga.consumer.settlement import AckedEntries
 from geminga.errors import (
     InvalidTxnStatusError,
     NotAllowedError,
@@ -104,8 +106,8 @@ class AsyncTransaction:
         """Functions of its producers: flush, and write messages of a new part. Any thread may add one."""
         self.drains: dict[Callable[[], None], None] = {}
         """Functions of its consumers that process queued acknowledgements. Any thread may add one."""
-        self.at_end: dict[Callable[[TransactionId, bool], None], None] = {}
-        """Functions of its consumers, called at its end with its id and whether it was committed."""
+        self.acked: dict[ConsumerHandle, AckedEntries] = {}
+        """Entries acknowledged in it, by their consumers."""
         self._ending = asyncio.Lock()
         """Held by the call that ends it: another one waits, and is refused."""
         self._end_requests = 0
@@ -218,10 +220,10 @@ class AsyncTransaction:
         state = self.state
         if state is _S.COMMITTING:
             return  # an attempt without an answer
-        for ended in self.at_end:
-            ended(self.id, state is _S.COMMITTED)
+        for handle, acked in self.acked.items() if state is not _S.COMMITTED else ():
+            handle.transaction_aborted(acked)
         if state is not _S.ABORTING:
-            self.at_end.clear()
+            self.acked.clear()
 
     def _join(self, part: Part) -> None:
         """Have the coordinator add a part."""
