@@ -291,12 +291,12 @@ async def test_many_messages_of_two_transactions_keep_their_order_on_each_partit
 
 
 @virtual
-async def test_a_message_that_an_interceptor_makes_anew_belongs_to_the_transaction(broker, client):
-    class Anew(ProducerInterceptor):
+async def test_a_new_message_of_an_interceptor_belongs_to_the_transaction(broker, client):
+    class Replacing(ProducerInterceptor):
         def before_send(self, producer, message):
             return OutgoingMessage(message.payload + b"!")
 
-    producer = await client.create_producer(TOPIC, interceptors=[Anew()])
+    producer = await client.create_producer(TOPIC, interceptors=[Replacing()])
     async with await client.new_transaction() as txn:
         await producer.send(b"x", txn=txn)
         await producer.send_many([b"y"] * 2, txn=txn)

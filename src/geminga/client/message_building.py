@@ -123,7 +123,7 @@ class MessageBuilder:
             keyed.give_key(message)
         if self._interceptors:
             message = self._interceptors.before_send(self._owner(), message)
-        message.transaction = self._transaction  # also of a message that an interceptor has made anew
+        message.transaction = self._transaction  # an interceptor may have returned a new message
         return message.payload, message
 
     def prepare_many(
