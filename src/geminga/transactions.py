@@ -129,8 +129,9 @@ class TransactionCore:
             self.on_idle()
 
     def failed(self, error: Exception) -> None:
-        """Note an operation that was refused, or failed."""
-        self.failure = self.failure or error
+        """Note an operation that was refused, or failed; after the seal it has no part in the end."""
+        if not self.sealed:
+            self.failure = self.failure or error
 
     # --- the end ---------------------------------------------------------------------------------
 

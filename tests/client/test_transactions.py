@@ -1,6 +1,7 @@
 """Transactions of the client, with a scripted broker that is their coordinator too, in virtual time."""
 
 import asyncio
+import gc
 import inspect
 import logging
 import random
@@ -17,7 +18,10 @@ import geminga
 import geminga.asyncio
 from geminga import errors
 from geminga.client.runtime import LoopThread
-from geminga.client.transactions import ASSIGN_TOPIC
+from geminga.client.transactions import ASSIGN_TOPIC, AsyncTransaction
+from geminga.consumer.message import EntryAcks
+from geminga.producer.interceptors import ProducerInterceptor
+from geminga.producer.message import OutgoingMessage
 from geminga.transactions import Part, TransactionState
 from geminga.wire.batch import decode_batch
 from geminga.wire.metadata import parse_entry
@@ -287,6 +291,19 @@ async def test_many_messages_of_two_transactions_keep_their_order_on_each_partit
 
 
 @virtual
+async def test_a_new_message_of_an_interceptor_belongs_to_the_transaction(broker, client):
+    class Replacing(ProducerInterceptor):
+        def before_send(self, producer, message):
+            return OutgoingMessage(message.payload + b"!")
+
+    producer = await client.create_producer(TOPIC, interceptors=[Replacing()])
+    async with await client.new_transaction() as txn:
+        await producer.send(b"x", txn=txn)
+        await producer.send_many([b"y"] * 2, txn=txn)
+    assert [metadata_of(send).txnid_least_bits for send in broker.sends] == [txn.id.least_bits] * 2
+
+
+@virtual
 async def test_a_chunked_message_belongs_to_a_transaction_in_all_its_chunks(broker, client):
     producer = await client.create_producer(
         TOPIC, batching_enabled=False, chunking_enabled=True, chunk_max_message_size=1000
@@ -331,7 +348,7 @@ async def test_a_failed_abort_does_not_hide_the_exception_of_the_block(broker, c
         async with await client.new_transaction() as txn:
             raise ZeroDivisionError
     assert txn.state is TransactionState.ERROR
-    assert "is not aborted before its time limit" in caplog.text
+    assert "no abort after an exception, but at the time limit" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -447,7 +464,7 @@ async def test_a_commit_whose_answer_was_lost_may_have_happened(broker, client):
     txn = await client.new_transaction()
     broker.cutting = [Type.END_TXN]
     broker.failing[Type.END_TXN] = pb.TransactionNotFound
-    with pytest.raises(errors.TransactionNotFound, match="may have been committed before the connection"):
+    with pytest.raises(errors.TransactionNotFound, match="may have committed it"):
         await txn.commit()
     assert txn.state is TransactionState.ERROR
 
@@ -471,6 +488,113 @@ async def test_a_commit_without_an_answer_times_out_and_can_be_repeated(broker, 
     broker.withheld = set()
     await txn.commit()
     assert txn.state is TransactionState.COMMITTED
+
+
+@virtual
+async def test_a_repeated_commit_that_finds_no_transaction_may_have_happened_before(broker, client):
+    txn = await client.new_transaction()
+    broker.withheld = {Type.END_TXN}
+    with pytest.raises(errors.Timeout):
+        await txn.commit()
+    broker.withheld = set()
+    broker.failing[Type.END_TXN] = pb.TransactionNotFound
+    with pytest.raises(errors.TransactionNotFound, match="may have committed it"):
+        await txn.commit()
+
+
+@pytest.mark.parametrize("withheld", [Type.SEND, Type.END_TXN])
+@virtual
+async def test_only_one_of_two_commits_at_once_ends_the_transaction(broker, client, withheld):
+    producer = await client.create_producer(TOPIC)
+    txn = await client.new_transaction()
+    broker.withheld = {withheld}
+    producer.send_async(b"x", None, txn=txn)
+    both = [asyncio.ensure_future(txn.commit()) for _ in range(2)]
+    await until(lambda: broker.kept)
+    await pass_time(1)
+    broker.release()
+    first, second = await asyncio.gather(*both, return_exceptions=True)
+    assert first is None
+    assert isinstance(second, errors.InvalidTxnStatusError)
+    assert "it is COMMITTED" in str(second)
+    assert (broker.ends, broker.action, txn.state) == (1, "COMMIT", TransactionState.COMMITTED)
+
+
+@virtual
+async def test_a_message_after_the_seal_fails_and_does_not_change_the_end(broker, client):
+    producer = await client.create_producer(TOPIC, max_pending_messages=1, block_if_queue_full=True)
+    txn = await client.new_transaction()
+    waiting = [asyncio.ensure_future(producer.send(b"x", txn=txn)) for _ in range(4)]
+    broker.withheld = {Type.END_TXN}
+    await asyncio.sleep(0)
+    with pytest.raises(errors.Timeout):
+        await txn.commit()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert any(isinstance(outcome, errors.InvalidTxnStatusError) for outcome in outcomes)
+    broker.withheld = set()
+    await txn.commit()
+    assert (broker.action, txn.state) == ("COMMIT", TransactionState.COMMITTED)
+
+
+@virtual
+async def test_a_commit_without_an_answer_has_nothing_delivered_again(broker, client):
+    consumer, (message,) = await received(broker, client, entry(b"in"))
+    txn = await client.new_transaction()
+    await consumer.acknowledge(message, txn=txn)
+    broker.withheld = {Type.END_TXN}
+    with pytest.raises(errors.Timeout):
+        await txn.commit()
+    with pytest.raises(errors.InvalidTxnStatusError):
+        await txn.abort()
+    broker.withheld = set()
+    await txn.commit()
+    await pass_time(1)
+    assert broker.count(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES) == 0
+
+
+@virtual
+async def test_a_repeated_abort_has_messages_delivered_again_and_one_after_the_end_does_not(broker, client):
+    consumer, (message,) = await received(broker, client, entry(b"in"))
+    txn = await client.new_transaction()
+    await consumer.acknowledge(message, txn=txn)
+    broker.withheld = {Type.END_TXN}
+    with pytest.raises(errors.Timeout):
+        await txn.abort()
+    await pass_time(1)
+    before = broker.count(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    broker.withheld = set()
+    await txn.abort()
+    with pytest.raises(errors.InvalidTxnStatusError):
+        await txn.abort()
+    await pass_time(1)
+    assert broker.count(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES) == before + 1
+
+
+@virtual
+async def test_an_exception_after_the_time_limit_has_messages_delivered_again(broker, client):
+    consumer, (message,) = await received(broker, client, entry(b"in"))
+
+    async def block():
+        async with await client.new_transaction(timeout=10) as txn:
+            await consumer.acknowledge(message, txn=txn)
+            await pass_time(11)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await block()
+    await pass_time(1)
+    assert (broker.ends, broker.count(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES)) == (0, 1)
+
+
+@virtual
+async def test_a_consumer_closed_before_the_commit_aborts_it(broker, client):
+    consumer, (message,) = await received(broker, client, entry(b"in"))
+    txn = await client.new_transaction()
+    await consumer.acknowledge(message, txn=txn)
+    await consumer.close()
+    with pytest.raises(errors.TransactionHasOperationFailed, match=r"consumer of .*/t is CLOS"):
+        await txn.commit()
+    assert (broker.acks, broker.action) == ([], "ABORT")
 
 
 @virtual
@@ -571,6 +695,20 @@ async def test_each_message_of_a_batch_is_acknowledged_once_and_by_its_index(bro
 
 
 @virtual
+async def test_the_id_of_a_whole_entry_acknowledges_the_rest_of_its_batch(broker, client):
+    consumer, messages = await received(broker, client, entry(b"a", b"b", b"c"))
+    async with await client.new_transaction() as txn:
+        await consumer.acknowledge(messages[1], txn=txn)
+        await until(lambda: broker.acks)
+        given = messages[0].message_id()
+        whole = geminga.MessageId(given.partition, given.ledger_id, given.entry_id)
+        await consumer.acknowledge(whole, txn=txn)
+        await consumer.acknowledge(messages[2], txn=txn)
+    ids = [[(i.entryId, list(i.ack_set), i.batch_size) for i in ack.message_id] for ack in broker.acks]
+    assert ids == [[(0, [0b101], 3)], [(0, [0b010], 3)]]
+
+
+@virtual
 async def test_acknowledgements_of_one_moment_share_a_command(broker, client):
     consumer, messages = await received(broker, client, *[entry(b"%d" % n) for n in range(50)])
     async with await client.new_transaction() as txn:
@@ -630,6 +768,24 @@ async def test_a_batch_redelivered_without_messages_of_an_aborted_transaction_is
 
 
 @virtual
+async def test_a_transaction_that_is_never_ended_leaves_nothing_in_its_producer_and_consumer(broker, client):
+    producer = await client.create_producer(TOPIC)
+    consumer, (message,) = await received(broker, client, entry(b"in"))
+
+    def kept():
+        gc.collect()
+        return sum(isinstance(each, (AsyncTransaction, EntryAcks)) for each in gc.get_objects())
+
+    before = kept()
+    for _ in range(20):
+        txn = await client.new_transaction(timeout=1)
+        await producer.send(b"x", txn=txn)
+        await consumer.acknowledge(message, txn=txn)
+        await pass_time(1)
+    assert kept() - before <= 2  # the last one
+
+
+@virtual
 async def test_a_drain_does_not_wait_for_messages_acknowledged_in_a_transaction(broker, client):
     consumer, messages = await received(broker, client, entry(b"a", b"b"), entry(b"c"))
     async with await client.new_transaction() as txn:
@@ -669,6 +825,11 @@ def test_threads_commit_and_abort_with_a_block():
             with pytest.raises(geminga.MessageTooBig), client.new_transaction() as txn:
                 producer.send(b"e" * 6_000_000, txn=txn)
             assert (broker.action, txn.state) == ("ABORT", geminga.TransactionState.ABORTED)
+            txn = client.new_transaction()
+            with pytest.raises(geminga.MessageTooBig):
+                producer.send_table(pyarrow.table({"value": [b"x", b"y" * 6_000_000]}), txn=txn)
+            with pytest.raises(geminga.TransactionHasOperationFailed):  # a part of the table was sent
+                txn.commit()
             txn = client.new_transaction(timeout=10)
             consumer.acknowledge_cumulative(message, txn=txn)
             txn.commit()

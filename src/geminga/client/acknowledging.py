@@ -34,6 +34,7 @@ from geminga.consumer.inbox import (
 )
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerSettings
+from geminga.consumer.settlement import AckedEntries
 from geminga.errors import AlreadyClosed, PulsarException, Timeout
 from geminga.ids import MessageId
 from geminga.transactions import Part, TransactionCore, TransactionId
@@ -163,13 +164,14 @@ class Acknowledging:
             alone = note if note.through else None
             alike.setdefault((note.transaction, handle, alone), []).append(note)
         for (transaction, handle, _), same in alike.items():
-            transaction.at_end[handle.transaction_ended] = None
+            acked = transaction.acked.setdefault(handle, {})
             part = Part(handle.topic, handle.consumer.subscription)
             for start in range(0, len(same), IDS_PER_COMMAND_MAX):
                 few = same[start : start + IDS_PER_COMMAND_MAX]
                 done = self._context.loop.create_future()
                 done.add_done_callback(partial(_ended, transaction.core, len(few)))
-                transaction.core.begin(part, len(few), partial(_send_in, transaction.id, handle, few, done))
+                send = partial(_send_in, transaction.id, acked, handle, few, done)
+                transaction.core.begin(part, len(few), send)
 
     def _process(self, item: Item, now: float) -> None:
         if isinstance(item, AcknowledgedId):
@@ -226,6 +228,7 @@ class Acknowledging:
 
 def _send_in(
     transaction: TransactionId,
+    acked: AckedEntries,
     handle: ConsumerHandle,
     notes: Sequence[AcknowledgedIn],
     done: asyncio.Future[None],
@@ -236,7 +239,7 @@ def _send_in(
         resolve(done, error)
         return
     items = [note.about for note in notes]
-    handle.consumer.acknowledge_in(transaction, items, done, through=notes[0].through)
+    handle.consumer.acknowledge_in(transaction, acked, items, done, through=notes[0].through)
     handle.flush()
 
 

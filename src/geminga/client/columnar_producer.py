@@ -290,7 +290,11 @@ class ColumnarProducer:
             return self._submit(self._encoded(table, None))
         publisher, transaction = self._publisher, transaction_of(txn, self._publisher.context)
         transaction.senders[publisher.flush, publisher.schedule] = None
-        return self._submit(self._encoded(table, transaction.core))
+        try:
+            return self._submit(self._encoded(table, transaction.core))
+        except Exception as error:
+            transaction.core.failed(error)  # rows before the bad piece may be sent
+            raise
 
     def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:
         """Publish ready-made batches with their sequence ids, in the given order.

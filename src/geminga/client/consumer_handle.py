@@ -27,6 +27,7 @@ from geminga.consumer.events import (
 from geminga.consumer.flow import Release
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerSettings
+from geminga.consumer.settlement import AckedEntries
 from geminga.consumer.state import ConsumerInput, ConsumerState, next_state
 from geminga.errors import (
     AlreadyClosed,
@@ -42,7 +43,6 @@ from geminga.errors import (
     UsageError,
 )
 from geminga.ids import MessageId, TopicName
-from geminga.transactions import TransactionId
 from geminga.wire.frames import MESSAGE, Frame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -291,9 +291,9 @@ class ConsumerHandle:
         for token in (*self.consumer.acks.forget(), *self.consumer.take_awaited()):
             resolve(token, error)
 
-    def transaction_ended(self, transaction: TransactionId, committed: bool) -> None:
+    def transaction_aborted(self, acked: AckedEntries) -> None:
         """Have the messages that an aborted transaction acknowledged here delivered again."""
-        self.consumer.transaction_ended(transaction, committed=committed)
+        self.consumer.transaction_aborted(acked)
         self.flush()
 
     # --- called by AsyncConsumer ------------------------------------------------------------------

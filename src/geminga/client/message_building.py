@@ -16,8 +16,6 @@ from geminga.producer.interceptors import InterceptorChain
 from geminga.producer.message import (
     KeyedContent,
     OutgoingMessage,
-    SimpleMessage,
-    TransactionMessage,
     build_message,
     build_simple_message,
     payload_of,
@@ -62,7 +60,7 @@ class MessageBuilder:
     @property
     def takes_plain(self) -> bool:
         """Whether plain bytes need no preparation."""
-        return not self._whole and self._encode is None and self._transaction is None
+        return not self._whole and self._encode is None
 
     @property
     def interceptors(self) -> InterceptorChain:
@@ -89,7 +87,7 @@ class MessageBuilder:
         if other is None or other._transaction is not transaction.core:
             transaction.senders[publisher.flush, publisher.schedule] = None
             other = copy.copy(self)
-            other._transaction, other._within = transaction.core, None
+            other._transaction, other._within, other._whole = transaction.core, None, True
             self._within = other
         return other
 
@@ -113,23 +111,19 @@ class MessageBuilder:
             content = self._encode(content)
             if type(content) is KeyedContent:
                 keyed, content = content, content.payload
-        is_simple = not self._whole and content is not None and keyed is None
-        if is_simple and extras == NO_EXTRAS and self._transaction is None:
+        if not self._whole and content is not None and keyed is None and extras == NO_EXTRAS:
             return payload_of(content), None
         message: OutgoingMessage
-        if is_simple and extras[2:] == NO_EXTRAS[2:]:
-            kind = SimpleMessage if self._transaction is None else TransactionMessage
-            message = build_simple_message(content, extras[0], extras[1], kind)
-            if self._transaction is not None:
-                message.transaction = self._transaction
+        if not self._whole and content is not None and keyed is None and extras[2:] == NO_EXTRAS[2:]:
+            message = build_simple_message(content, extras[0], extras[1])
             return message.payload, message
         message = build_message(content, *extras, now_ms=0 if extras[8] is None else self._now_ms())
         message.schema_version = self._schema_version
-        message.transaction = self._transaction
         if keyed is not None:
             keyed.give_key(message)
         if self._interceptors:
             message = self._interceptors.before_send(self._owner(), message)
+        message.transaction = self._transaction  # an interceptor may have returned a new message
         return message.payload, message
 
     def prepare_many(

@@ -18,7 +18,7 @@ from geminga.client.completions import fail_completion
 from geminga.client.permit_wait_queue import TABLES, PermitWaitQueue, Queued, Target
 from geminga.client.submit_queue import QueuedOperation, QueuedSend, QueuedWork, SubmitQueue, WaitingSend
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
-from geminga.producer.message import SimpleMessage, TransactionMessage, note_refusal
+from geminga.producer.message import SimpleMessage, note_refusal
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
 
@@ -52,17 +52,15 @@ class SubmitWorker:
             return
         start = 0
         works: list[QueuedWork] = []
-        for alike, group in groupby(items, _bulk_of):
-            end = start + len(list(group))
-            if alike is not None:
-                self._take_simple(items[start:end], tokens[start:end])
-            else:
-                for item, token in zip(items[start:end], tokens[start:end], strict=True):
-                    if isinstance(item, QueuedWork):
-                        works.append(item)
-                    else:
-                        self._take_item(item, token)
-            start = end
+        for index, item in enumerate(items):
+            if type(item) not in _SIMPLE:
+                self._take_simple(items[start:index], tokens[start:index])
+                if isinstance(item, QueuedWork):
+                    works.append(item)
+                else:
+                    self._take_item(item, tokens[index])
+                start = index + 1
+        self._take_simple(items[start:], tokens[start:])
         for work in works:  # last: the application's code in it may send messages, which come after these
             try:
                 work.run()
@@ -89,8 +87,10 @@ class SubmitWorker:
     # --- many at a time ---------------------------------------------------------------------------
 
     def _take_simple(self, items: list[Any], tokens: list[Any]) -> None:
-        """Add bytes, and messages with keys or properties only; or messages of a transaction."""
-        if set(map(type, items)) == {bytes}:
+        """Add bytes, and messages with keys or properties only."""
+        if not items:
+            return
+        if SimpleMessage not in set(map(type, items)):
             self._take_many(items, tokens, None, None)
         elif len(self._state.partitions) == 1 or self._state.sends_runs:
             self._take_mixed(items, tokens, None)
@@ -139,10 +139,8 @@ class SubmitWorker:
         state, wait_queue = self._state, self.wait_queue
         now = time.monotonic()
         index, count = 0, len(payloads)
-        # The frames of a run have no transaction.
-        alone = state.sends_runs and messages is not None and type(messages[0]) is TransactionMessage
         while index < count:
-            if not wait_queue.queues and not alone:  # none may overtake a waiting one
+            if not wait_queue.queues:  # none may overtake a waiting one
                 index += state.add_many(payloads, tokens, messages, index, now, partition)
             if index < count:
                 message = None if messages is None else messages[index]
@@ -211,14 +209,6 @@ class SubmitWorker:
 
 
 _payload_of = attrgetter("payload")
-
-
-def _bulk_of(item: Any) -> Any:
-    """Return the same object for items that may be added together; None for others."""
-    kind = type(item)
-    if kind is TransactionMessage:
-        return item.transaction
-    return _SIMPLE if kind in _SIMPLE else None
 
 
 def _has_key(item: Any) -> bool:

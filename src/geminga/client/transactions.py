@@ -14,12 +14,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Self
 
+from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
 from geminga.client.delegation import waited
 from geminga.client.runtime import LoopThread
 from geminga.client.tasks import resolve
 from geminga.config import check_seconds, check_type
 from geminga.connection import commands
+from geminga.consumer.settlement import AckedEntries
 from geminga.errors import (
     InvalidTxnStatusError,
     NotAllowedError,
@@ -104,8 +106,11 @@ class AsyncTransaction:
         """Functions of its producers: flush, and write messages of a new part. Any thread may add one."""
         self.drains: dict[Callable[[], None], None] = {}
         """Functions of its consumers that process queued acknowledgements. Any thread may add one."""
-        self.at_end: dict[Callable[[TransactionId, bool], None], None] = {}
-        """Functions of its consumers, called at its end with its id and whether it was committed."""
+        self.acked: dict[ConsumerHandle, AckedEntries] = {}
+        """Entries acknowledged in it, by their consumers."""
+        self._ending = asyncio.Lock()
+        """Held by the call that ends it: another one waits, and is refused."""
+        self._end_requests = 0
 
     @property
     def id(self) -> TransactionId:
@@ -121,14 +126,15 @@ class AsyncTransaction:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        if self.state not in (_S.OPEN, _S.TIME_OUT):
+            return  # the block has ended it
         if kind is None:
-            if self.state in (_S.OPEN, _S.TIME_OUT):  # else the block has ended it
-                await self.commit()
-        elif self.state is _S.OPEN:
-            try:
-                await self.abort()
-            except PulsarException as error:
-                logger.warning("%s is not aborted before its time limit: %s", self.core.name, error)
+            await self.commit()
+            return
+        try:
+            await self.abort()
+        except PulsarException as error:
+            logger.warning("no abort after an exception, but at the time limit: %s", error)
 
     async def commit(self) -> None:
         """Wait for the receipts of all sends and acknowledgements, and commit: messages become visible and
@@ -136,15 +142,17 @@ class AsyncTransaction:
 
         Raises `TransactionHasOperationFailed` if one of them failed: the transaction is aborted then.
         Raises `InvalidTxnStatusError` unless it is open; `TransactionNotFound` if its coordinator does not
-        know it any more, for example after its time limit; `Timeout` without an answer: call it again.
+        know it any more, for example after its time limit; `Timeout` without an answer: call it again. One
+        call ends a transaction: another at the same time waits for it, and raises `InvalidTxnStatusError`.
         """
         core = self.core
-        await self._settle(_S.COMMITTING)
-        if core.failure is None:
-            await self._end()
-            return
-        with contextlib.suppress(PulsarException):  # it is aborted at its time limit at the latest
-            await self._end()
+        async with self._ending:
+            await self._settle(_S.COMMITTING)
+            if core.failure is None:
+                await self._end()
+                return
+            with contextlib.suppress(PulsarException):  # it is aborted at its time limit at the latest
+                await self._end()
         raise TransactionHasOperationFailed(
             f"{core.name} was aborted, since an operation in it failed: {core.failure}"
         ) from core.failure
@@ -153,8 +161,9 @@ class AsyncTransaction:
         """Wait for all sends and acknowledgements, and abort: its messages are never delivered, and those
         acknowledged in it are delivered again. Raises the errors of `commit`, but for those of its sends and
         acknowledgements."""
-        await self._settle(_S.ABORTING)
-        await self._end()
+        async with self._ending:
+            await self._settle(_S.ABORTING)
+            await self._end()
 
     async def _settle(self, wanted: TransactionState) -> None:
         """Begin the end: send queued messages and acknowledgements, and wait until each operation has its
@@ -185,11 +194,9 @@ class AsyncTransaction:
         """Have the coordinator end the transaction."""
         core = self.core
         commit = core.state is _S.COMMITTING
-        sent = 0
 
         def make(request_id: int) -> pb.BaseCommand:
-            nonlocal sent
-            sent += 1
+            self._end_requests += 1
             return commands.end_transaction(core.id, commit=commit, request_id=request_id)
 
         what = f"{'committing' if commit else 'aborting'} {core.name}"
@@ -198,10 +205,11 @@ class AsyncTransaction:
             core.end()
         except TransactionNotFound as error:
             # A coordinator forgets what has ended: perhaps by the request before, whose answer was lost.
-            core.end(known=not commit and sent > 1)
+            again = self._end_requests > 1
+            core.end(known=again and not commit)
             if core.state is _S.ERROR:
-                unknown = "; it may have been committed before the connection was lost" if sent > 1 else ""
-                raise TransactionNotFound(f"{what}: its coordinator does not know it{unknown}") from error
+                maybe = "; an earlier request, whose answer is lost, may have committed it" if again else ""
+                raise TransactionNotFound(f"{what}: its coordinator does not know it{maybe}") from error
         except InvalidTxnStatusError:
             core.end(known=False)
             raise
@@ -209,8 +217,13 @@ class AsyncTransaction:
             self._tell_consumers()
 
     def _tell_consumers(self) -> None:
-        for ended in self.at_end:
-            ended(self.id, self.state is _S.COMMITTED)
+        state = self.state
+        if state is _S.COMMITTING:
+            return  # an attempt without an answer
+        for handle, acked in self.acked.items() if state is not _S.COMMITTED else ():
+            handle.transaction_aborted(acked)
+        if state is not _S.ABORTING:
+            self.acked.clear()
 
     def _join(self, part: Part) -> None:
         """Have the coordinator add a part."""

@@ -43,14 +43,13 @@ from geminga.consumer.opening import EntryOpener, OpenedFrame, open_whole, permi
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import NO_FILTER, ConsumerPosition, Queued, seek_ack_set
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
-from geminga.consumer.settlement import Settlement
+from geminga.consumer.settlement import AckedEntries, Settlement
 from geminga.consumer.state import ConsumerInput, ConsumerState, next_state
 from geminga.consumer.statistics import ConsumerCounters
 from geminga.consumer.unacked_entries import UnackedEntries
 from geminga.consumer.unbatching import DECOMPRESSION_ERROR, InvalidEntry
 from geminga.errors import NotConnected, from_server
 from geminga.ids import MessageId
-from geminga.transactions import TransactionId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
 from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -101,7 +100,6 @@ class ConsumerCore(Settlement):
             batch_index=settings.batch_index_ack_enabled and keeps and settings.durable,
             receipts=settings.ack_receipt_enabled,
         )
-        self.acked_in = {}
         self.awaited_acks = {}
         self.counted = ConsumerCounters()
         timeout, tick = settings.ack_timeout_seconds, settings.unacked_messages_tick_ms / 1000
@@ -186,7 +184,6 @@ class ConsumerCore(Settlement):
         tokens = self.acks.forget()
         if tokens:
             self.events.append(AcksSettled(tokens))
-        self.acked_in.clear()
         whole = self.opener.whole
         self.origin = ConsumerOrigin(self.topic, self.origin.partition, self.settings.schema, cluster)
         self.opener = EntryOpener(self.settings, self.origin)
@@ -495,18 +492,16 @@ class ConsumerCore(Settlement):
         """Return ``token`` in `AcksSettled` when earlier acknowledgements are receipted, or else sent."""
         self.acks.add_token(token, now)
 
-    def transaction_ended(self, transaction: TransactionId, *, committed: bool) -> None:
+    def transaction_aborted(self, acked: AckedEntries) -> None:
         """Have the messages that an aborted transaction acknowledged delivered again: the broker does so for
         shared subscriptions, and moves all others back to the first unacknowledged message."""
-        acked = self.acked_in.pop(transaction, None)
-        if committed or acked is None:
-            return
         self.flush_acks()
         for key in acked:
             # The broker may have redelivered the batch without these messages.
             batch = self.acks.parts.batches.pop(key, None)
             if batch is not None:
                 batch.reopen()
+        acked.clear()
         if not self.settings.individual_only:
             self.redeliver_unacknowledged()
 

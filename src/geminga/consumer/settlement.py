@@ -27,13 +27,14 @@ from geminga.errors import NotConnected, OperationNotSupported, PulsarException
 from geminga.ids import MessageId
 from geminga.transactions import TransactionId
 
+AckedEntries = dict[EntryKey, EntryAcks]
+"""Entries with acknowledged messages."""
+
 
 class Settlement:
     """The part of a `ConsumerCore` that notes what the application did with its messages."""
 
     acks: AckTracker
-    acked_in: dict[TransactionId, dict[EntryKey, EntryAcks]]
-    """Acknowledged entries of each open transaction."""
     awaited_acks: dict[int, Any]
     """Tokens of acknowledgements in transactions, by the request ids of their ACKs."""
     consumer_id: int
@@ -119,26 +120,29 @@ class Settlement:
     def acknowledge_in(
         self,
         transaction: TransactionId,
+        acked: AckedEntries,
         items: Sequence[Message[Any] | MessageId],
         token: Any,
         *,
         through: bool,
     ) -> None:
         """Acknowledge messages in a transaction, which knows this subscription; with ``through`` everything
-        up to the only one. `AcksSettled` returns ``token`` at the receipt, or with an error.
+        up to the only one. ``acked`` are the entries acknowledged in it before. `AcksSettled` returns
+        ``token`` at the receipt, or with an error.
 
         Other acknowledgements do not know of these, which an abort takes back. Each is sent once: the broker
         refuses a repetition, also after a reconnect, as a conflict.
         """
         try:
             if self.state is not ConsumerState.READY or self.new_request_id is None:
-                raise NotConnected(f"acknowledging needs a connection, and {self.topic} is reconnecting")
+                raise NotConnected(
+                    f"acknowledging needs a connection: the consumer of {self.topic} is {self.state.name}"
+                )
             places = [self._places_of(item) for item in items]
         except PulsarException as error:
             self.events.append(AcksSettled([token], error))
             return
-        known = self.acked_in.setdefault(transaction, {})
-        sent: dict[EntryKey, EntryAcks] = {}
+        sent: AckedEntries = {}
         for keys, index, size in places:
             if through:
                 sent[keys[-1]] = EntryAcks(size)
@@ -146,11 +150,13 @@ class Settlement:
                 self.unsettled.settled_through(before)
                 continue
             for key in keys:
-                acked = known.setdefault(key, EntryAcks(size))
-                if acked.flags[index : index + 1] == b"\1":
-                    sent.setdefault(key, EntryAcks(size)).settle(index)
-                    if acked.settle(index):
-                        self.unsettled.settled((key,))
+                entry = acked.setdefault(key, EntryAcks(size))
+                of_batch = len(entry.flags)
+                for each in (index,) if size > 1 else range(of_batch):
+                    if entry.flags[each : each + 1] == b"\1":
+                        sent.setdefault(key, EntryAcks(of_batch)).settle(each)
+                        if entry.settle(each):
+                            self.unsettled.settled((key,))
         if not sent:
             self.events.append(AcksSettled([token]))
             return

@@ -222,7 +222,7 @@ class BatchBuilder:
     ) -> tuple[int, SendOperation | None]:
         """Add simple messages from ``start`` on, as far as nothing is needed but their permits and bytes: to
         the open batch, or as a run. Return their number, and the run to send now. ``messages`` None: none
-        has a key, properties or a transaction, which is the same for all.
+        has a key or properties.
         """
         batch = self.batch
         count = len(payloads) - start
@@ -230,7 +230,7 @@ class BatchBuilder:
             count = min(count, self._limits.free, RUN_MESSAGES_MAX)
         if self._runs:
             room, largest = RUN_BYTES_MAX, min(RUN_PAYLOAD_BYTES_MAX, self.max_message_size)
-        elif type(batch) is Batch and batch.accepts(None if messages is None else messages[start]):
+        elif type(batch) is Batch and batch.accepts(None):
             # `add` takes the message that closes the batch, or whose time is noted.
             limit = self._messages_max if batch.tuned is None else batch.tuned.next_mark
             count = min(count, self._limits.free - 1, min(limit, self._messages_max) - 1 - len(batch))

@@ -89,16 +89,7 @@ class SimpleMessage(OutgoingMessage):
     sequence_id = -1
     replicate_to = ()
     schema_version = None
-    transaction: TransactionCore | None = None
-
-
-class TransactionMessage(SimpleMessage):
-    """A message of a transaction with bytes, or a key, properties or both, and nothing else."""
-
-    __slots__ = ()
-
-    # The field again, which simple messages lack.
-    transaction = OutgoingMessage.transaction  # type: ignore[misc]
+    transaction = None
 
 
 _new_simple = SimpleMessage.__new__
@@ -277,11 +268,9 @@ def _check_key(partition_key: Any) -> str | None:
     return _check_text("partition_key", partition_key) or None
 
 
-def build_simple_message(
-    content: Any, properties: Any, partition_key: Any, kind: type[SimpleMessage] = SimpleMessage
-) -> SimpleMessage:
+def build_simple_message(content: Any, properties: Any, partition_key: Any) -> SimpleMessage:
     """Do `build_message` for a message that has only these arguments."""
-    message = _new_simple(kind)
+    message = _new_simple(SimpleMessage)
     message.payload = content if type(content) is bytes else payload_of(content)
     message.partition_key = None if partition_key is None else _check_key(partition_key)
     message.properties = () if properties is None else _check_properties(properties)

@@ -26,7 +26,7 @@ from typing import Any
 from geminga.errors import MessageTooBig
 from geminga.producer.batching import BatchTiming
 from geminga.producer.chunking import ChunkPart
-from geminga.producer.message import OutgoingMessage, SimpleMessage, TransactionMessage
+from geminga.producer.message import OutgoingMessage, SimpleMessage
 from geminga.transactions import TransactionCore
 from geminga.wire.batch import (
     append_full_message,
@@ -56,8 +56,6 @@ Seal = Callable[[Buffer], "Sealed | None"]
 NO_RECEIPT = -2
 """``ledger_id`` of an operation that is not settled; that of a duplicate's receipt is -1."""
 
-
-_SIMPLE = {SimpleMessage, TransactionMessage}
 
 RUN_MESSAGES_MAX = 1024
 """Maximum messages of one run."""
@@ -199,7 +197,7 @@ class SendOperation:
         if self.messages is None and self.sequence_ids is None:
             return encode_plain_batch(payloads, self.sequence_id)
         messages = self.messages or {}
-        if self.sequence_ids is None and set(map(type, messages.values())) <= _SIMPLE:
+        if self.sequence_ids is None and set(map(type, messages.values())) == {SimpleMessage}:
             return encode_rich_batch(payloads, self._fields(b"\x0a", b"\x12"), self.sequence_id)
         buffer: list[bytes] = []
         ids = self.sequence_ids or range(self.sequence_id, self.sequence_id + len(payloads))
