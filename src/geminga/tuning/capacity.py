@@ -69,9 +69,14 @@ def next_rate(tried: Sequence[tuple[float, bool]], first: float, crossings: int)
 
 
 def edge_runs(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:
-    """Return the kept runs at the crossings of the edge, without the first crossing, whose steps are wide."""
+    """Return the kept runs at the crossings of the edge by a narrow step; at all if each step was wide."""
     pairs = [pair for pair in itertools.pairwise(outcomes) if is_kept(pair[0]) != is_kept(pair[1])]
-    return [before if is_kept(before) else after for before, after in pairs[1:] or pairs]
+    narrow = [pair for pair in pairs if _is_narrow(*map(rate_of, pair))]
+    return [before if is_kept(before) else after for before, after in narrow or pairs]
+
+
+def _is_narrow(rate: float, other: float) -> bool:
+    return max(rate, other) / min(rate, other) < (STEP + RAISE) / 2
 
 
 class CapacityFinder(Prover):
