@@ -155,9 +155,9 @@ def run_query(start: Callable[[], StreamingQuery], restarts: int = 3) -> Streami
     """Return the streaming query that ``start`` starts, after its end.
 
     Spark ends a query if a Python process does not load within ten seconds, as on a busy machine. Such a
-    query is started again: up to ``restarts`` times without a micro-batch in between. It continues at its
-    checkpoint; one without a ``checkpointLocation`` would begin anew, and is not started again. Raises the
-    query's `StreamingQueryException` then, and for all other errors::
+    query is started again, and continues at its checkpoint: up to ``restarts`` times without a micro-batch in
+    between. One without the option ``checkpointLocation`` is not. Raises the query's
+    `StreamingQueryException` then, and for all other errors::
 
         geminga.spark.run_query(lambda: rows.writeStream.option("checkpointLocation", "c").start("lake"))
     """

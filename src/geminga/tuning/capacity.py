@@ -23,7 +23,7 @@ SUBJECTS = ("Geminga, stock, LZ4", "Geminga, formula, ZSTD")
 RAISE, STEP = 1.5, 1.1
 """Factors between the rates of two runs, far from the edge and around it."""
 SAME = 6
-"""Runs with the same result after which the edge is far away: five steps are as wide as a raise."""
+"""Runs with the same result after which the steps are wide again: five narrow ones are as wide as a raise."""
 LOWEST = 1 / 50
 """Part of the first rate; a subject that misses a lower rate is given up."""
 RECEIPTS_MIN = 0.98
