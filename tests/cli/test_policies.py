@@ -15,7 +15,7 @@ WORDS = {
     "bytes": ("1K", 1024),
     "seconds": ("1200ms", 2),
     "minutes": ("61s", 2),
-    "milliseconds": ("1.2s", 1200),
+    "milliseconds": ("2.007s", 2007),
 }
 """An argument and its value, by the unit of a policy: a time is rounded up, as 0 is no limit."""
 

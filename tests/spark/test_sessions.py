@@ -236,17 +236,37 @@ LATE = "Python worker failed to connect back."
 @pytest.mark.parametrize(
     ("errors", "progress", "is_raised"),
     [(["", *[LATE] * 3], None, False), (["", *[LATE] * 4], None, True),
-     (["", *[LATE] * 9], {"batchId": 1}, False), (["", "no disk"], None, True)],
+     (["", *[LATE] * 9], {"batchId": 1}, False), (["", "no disk"], None, True),
+     (["", "the database cannot connect back"], None, True)],
 )  # fmt: skip
 def test_a_query_whose_python_process_starts_late_is_started_again(errors, progress, is_raised):
     def end() -> None:
         if error := errors.pop():
             raise StreamingQueryException(error)
 
-    query: Any = SimpleNamespace(awaitTermination=end, lastProgress=progress)
+    query: Any = SimpleNamespace(id="q", awaitTermination=end, lastProgress=progress)
     with pytest.raises(StreamingQueryException) if is_raised else contextlib.nullcontext():
         assert geminga.spark.run_query(lambda: query) is query
     assert errors == ([""] if is_raised else [])
+
+
+def test_a_query_without_checkpoint_is_not_started_again():
+    stopped: list[int] = []
+    ids = iter(range(9))
+
+    def start() -> Any:
+        def end() -> None:
+            raise StreamingQueryException(LATE)
+
+        number = next(ids)  # each start makes another checkpoint, and with it another query
+        return SimpleNamespace(
+            id=number, awaitTermination=end, lastProgress=None, stop=lambda: stopped.append(number)
+        )
+
+    with pytest.raises(StreamingQueryException) as raised:
+        geminga.spark.run_query(start)
+    assert "checkpointLocation" in raised.value.__notes__[0]
+    assert stopped == [1]
 
 
 def test_importing_the_package_loads_no_spark():

@@ -66,6 +66,13 @@ def test_the_search_ends_if_every_rate_misses_after_a_kept_one():
     assert len(tried) < 50
 
 
+def test_a_crossing_by_a_wide_step_does_not_tell_the_edge():
+    tried = [(1000, True), (1500, False), (1364, True), (1500, True), (2250, False), (2045, True)]
+    rows = [outcome(rate, 20.0 if kept else 80.0) for rate, kept in tried]
+    assert [o.profile["rate_messages_per_second"] for o in edge_runs(rows)] == [1364, 2045]
+    assert [o.profile["rate_messages_per_second"] for o in edge_runs(rows[:2])] == [1000]
+
+
 def test_a_run_that_misses_far_below_the_edge_costs_few_runs():
     tried = [(1000.0, True), (1500.0, False)]
     while (rate := next_rate(tried, 1000.0, crossings=6)) is not None:

@@ -53,6 +53,11 @@ def _seconds(value: dt.timedelta) -> int:
     return math.ceil(value.total_seconds())
 
 
+def _milliseconds(value: dt.timedelta) -> int:
+    """Return whole milliseconds, rounded up."""
+    return -(-value // dt.timedelta(milliseconds=1))
+
+
 def _number(value: Any) -> Any:
     return value
 
@@ -69,9 +74,7 @@ _FORMS: dict[tuple[type, str], ArgumentForm] = {
     (int, "minutes"): ArgumentForm(
         SPAN, lambda value: math.ceil(_seconds(value) / 60), lambda v: span(v * 60)
     ),
-    (int, "milliseconds"): ArgumentForm(
-        SPAN, lambda value: math.ceil(value.total_seconds() * 1000), lambda v: span(v / 1000)
-    ),
+    (int, "milliseconds"): ArgumentForm(SPAN, _milliseconds, lambda v: span(v / 1000)),
 }
 """Form by type and unit of a policy."""
 
@@ -224,7 +227,7 @@ def _subscribe_rate(subscribes: int, period: Any) -> SubscribeRate:
 )
 def _delayed_delivery(active: bool, tick: Any) -> DelayedDelivery:
     """Enable or disable delayed delivery of messages."""
-    return DelayedDelivery(active=active, tick_milliseconds=max(1, int(tick.total_seconds() * 1000)))
+    return DelayedDelivery(active=active, tick_milliseconds=max(1, _milliseconds(tick)))
 
 
 @_with_fields(

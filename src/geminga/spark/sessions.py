@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("geminga.spark")
 
-_NO_WORKER = re.compile("connect back|failed to launch worker|socket to Python daemon")
+_NO_WORKER = re.compile(r"Python worker (failed )?to connect back|Python (daemon )?failed to launch worker")
 """Errors of Spark when a Python worker does not start in time, on a loaded machine."""
 
 _LOCAL_CONFIGURATION = {
@@ -155,16 +155,16 @@ def run_query(start: Callable[[], StreamingQuery], restarts: int = 3) -> Streami
     """Return the streaming query that ``start`` starts, after its end.
 
     Spark ends a query if a Python process does not load within ten seconds, as on a busy machine. Such a
-    query is started again: up to ``restarts`` times without a micro-batch in between. Its checkpoint location
-    makes it continue. Raises the query's `StreamingQueryException` for all other errors::
+    query is started again, and continues at its checkpoint: up to ``restarts`` times without a micro-batch in
+    between. One without the option ``checkpointLocation`` is not. Raises the query's
+    `StreamingQueryException` then, and for all other errors::
 
         geminga.spark.run_query(lambda: rows.writeStream.option("checkpointLocation", "c").start("lake"))
     """
     from pyspark.errors import StreamingQueryException
 
-    failed = 0
+    query, failed = start(), 0
     while True:
-        query = start()
         try:
             query.awaitTermination()
             return query
@@ -173,3 +173,8 @@ def run_query(start: Callable[[], StreamingQuery], restarts: int = 3) -> Streami
             if failed > restarts or not _NO_WORKER.search(str(error)):
                 raise
             logger.warning("a Python process of Spark did not start in time: the query is started again")
+            ended, query = query, start()
+            if query.id != ended.id:  # of its checkpoint
+                query.stop()
+                error.add_note("run_query starts only queries with the option checkpointLocation again")
+                raise

@@ -23,7 +23,7 @@ SUBJECTS = ("Geminga, stock, LZ4", "Geminga, formula, ZSTD")
 RAISE, STEP = 1.5, 1.1
 """Factors between the rates of two runs, before an edge is found and around it."""
 SAME = 6
-"""Runs with the same result after which the steps are wide again: five steps are as wide as a raise."""
+"""Runs with the same result after which the steps are wide again: five narrow ones are as wide as a raise."""
 LOWEST = 1 / 50
 """Part of the first rate; a subject that misses a lower rate is given up."""
 RECEIPTS_MIN = 0.98
@@ -69,9 +69,14 @@ def next_rate(tried: Sequence[tuple[float, bool]], first: float, crossings: int)
 
 
 def edge_runs(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:
-    """Return the kept runs at the crossings of the edge, without the first crossing, whose steps are wide."""
+    """Return the kept runs at the crossings of the edge by a narrow step; at all if each step was wide."""
     pairs = [pair for pair in itertools.pairwise(outcomes) if is_kept(pair[0]) != is_kept(pair[1])]
-    return [before if is_kept(before) else after for before, after in pairs[1:] or pairs]
+    narrow = [pair for pair in pairs if _is_narrow(*map(rate_of, pair))]
+    return [before if is_kept(before) else after for before, after in narrow or pairs]
+
+
+def _is_narrow(rate: float, other: float) -> bool:
+    return max(rate, other) / min(rate, other) < (STEP + RAISE) / 2
 
 
 class CapacityFinder(Prover):

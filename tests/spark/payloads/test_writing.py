@@ -181,6 +181,9 @@ def test_types_without_a_schema_type_are_refused():
             avro_definition(StructType().add("x", kind), "R")
     array = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')
     message = ProtobufNativeSchema(source_context_pb2.SourceContext).schema_info()
-    for info, why in ((array, "which frames can't be written as"), (message, "from_protobuf")):
+    for info, why in (
+        (array, "which frames can't be written as"),
+        (message, "of its package spark-protobuf"),
+    ):
         with pytest.raises(IncompatibleSchema, match=why):
             PayloadWriter(info, StructType().add("value", ArrayType(IntegerType())))

@@ -41,7 +41,7 @@ def _of(info: SchemaInfo) -> Definition:
     if info.type == SchemaType.PROTOBUF_NATIVE:
         raise IncompatibleSchema(
             "fields of Protobuf messages are no columns: leave valueSchema out; Spark's from_protobuf and "
-            "to_protobuf convert the column value"
+            "to_protobuf, of its package spark-protobuf, convert the column value"
         )
     if info.type == SchemaType.KEY_VALUE:
         parts = tuple(_of(part) for part in parts_of(info))
