@@ -316,10 +316,10 @@ async def test_a_long_answer_leaves_half_of_the_time_to_others(monkeypatch):
         now += http.STEP_SECONDS / 4
         return now
 
-    async def sleep(seconds: float) -> None:
+    async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
     monkeypatch.setattr(http.time, "monotonic", clock)
-    monkeypatch.setattr(http.asyncio, "sleep", sleep)
+    monkeypatch.setattr(http.asyncio, "sleep", pause)
     assert [each async for each in http.stepwise(range(100))] == list(range(100))
     assert sum(pauses) >= 100 * http.STEP_SECONDS / 4 / 2
