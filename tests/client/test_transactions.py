@@ -12,7 +12,7 @@ import pytest
 from scripted_broker import Peer, ScriptedBroker, Type, command
 from test_consumer_handle import entry
 from virtual import Clock, Network, VirtualLoop, pass_time
-from waiting import eventually
+from waiting import eventually, loop_turns
 
 import geminga
 import geminga.asyncio
@@ -526,7 +526,7 @@ async def test_a_message_after_the_seal_fails_and_does_not_change_the_end(broker
     txn = await client.new_transaction()
     waiting = [asyncio.ensure_future(producer.send(b"x", txn=txn)) for _ in range(4)]
     broker.withheld = {Type.END_TXN}
-    await asyncio.sleep(0)
+    await loop_turns()
     with pytest.raises(errors.Timeout):
         await txn.commit()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
