@@ -299,6 +299,9 @@ def test_names_and_metadata_of_all_connections_together_are_limited(harness, mon
     assert harness.broker.backpressure.named_bytes == 16_000
     first.request("close_producer", producer_id=1)
     assert harness.broker.backpressure.named_bytes == 8000
+    second.request("unsubscribe", consumer_id=1)
+    assert harness.broker.backpressure.named_bytes == 0
+    second.subscribe(TOPIC, consumer_name="c" * 8000)
     second.disconnect()
     assert harness.broker.backpressure.named_bytes == 0
 
