@@ -148,7 +148,7 @@ MUTANTS: Final = (
     Mutant("letters", "consumer: after the acknowledgement time-out only the last chunk comes", "consumer/core.py",
            "        keys = list(dict.fromkeys(each for key in keys for each in self.acks.parts.entries_of(key)))\n", ""),
     Mutant("t", "consumer: earlier chunks of a message are not acknowledged", "consumer/acknowledgements.py",
-           "        if chunk_ids:\n            self._pending.update", "        if False:\n            self._pending.update"),
+           "        self._pending.update(dict.fromkeys(entry.chunk_ids or ()))\n", ""),
     Mutant("reading", "reader: unread messages are skipped after a reconnect", "consumer/seek.py",
            "        if unread is not None:\n", "        if False:\n"),
     Mutant("reading", "reader: the last message comes again after a reconnect", "consumer/seek.py",
