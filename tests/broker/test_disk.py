@@ -81,7 +81,7 @@ def test_below_the_mark_no_topic_is_auto_created(make_harness, action):
     assert list(harness.store.keys.names("topic/")) == topics
     assert list(harness.store.keys.names("partitioned/")) == []
     peer.subscribe(TOPIC)  # stored messages can be read, which frees space
-    peer.producer("non-persistent://public/default/n-partition-0", producer_id=10)
+    peer.producer("non-persistent://public/default/n", producer_id=10)
     harness.actions.create(TopicName.parse("by-hand"), lambda error: None)
     room.leave(6 * MIB)
     peer.request_id += 1

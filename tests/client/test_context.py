@@ -165,6 +165,13 @@ async def test_geminga_opens_a_topic_without_partitions_by_one_request(kind):
 
 
 @pytest.mark.parametrize("kind", OPENED)
+async def test_geminga_is_asked_for_the_partitions_of_a_non_persistent_topic(kind):
+    async with connected_to_geminga() as (broker, context):
+        await OPENED[kind](context, "non-persistent://public/default/n")
+        assert broker.peers[0].received[:4] == [Type.CONNECT, Type.LOOKUP, Type.PARTITIONED_METADATA, kind]
+
+
+@pytest.mark.parametrize("kind", OPENED)
 async def test_partitions_are_asked_for_when_geminga_refuses_the_topic(kind):
     async with connected_to_geminga() as (broker, context):
         broker.partitions[TOPIC] = 3

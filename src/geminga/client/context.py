@@ -285,7 +285,7 @@ class ClientContext:
 
         async def ask(_: str, remaining: float) -> int:
             self.check_open()
-            if not opening or self.opens_unasked:
+            if not opening or self.service.only_location() is not None:
                 answer = self.service.partitions(name, auto_creation=auto_creation, remaining=remaining)
                 return await self._asked("metadata", answer)
             async with self._lookups:
@@ -297,11 +297,11 @@ class ClientContext:
 
         return await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
 
-    @property
-    def opens_unasked(self) -> bool:
-        """Whether to open handles as if topics had no partitions: the broker of all topics is known, and
-        refuses (`MAYBE_PARTITIONED`) a topic that has some."""
-        return self.service.only_location() is not None
+    def opens_unasked(self, topic: str) -> bool:
+        """Return whether to open a handle as if the topic had no partitions: the broker of all topics is
+        known, and refuses (`MAYBE_PARTITIONED`) a persistent topic that has some, or will be created with
+        some."""
+        return self.service.only_location() is not None and TopicName.parse(topic).persistent
 
     async def partition_topics(self, topic: str) -> list[str]:
         """Return the full names to connect to: the partitions in order, or the topic itself."""

@@ -70,7 +70,7 @@ async def create_producer(
     if settings.encryptor is not None:
         # Before anything is sent to the broker: without a data key no message could be encrypted.
         await renew_data_key(context, settings.encryptor)
-    if context.opens_unasked:
+    if context.opens_unasked(name):
         with contextlib.suppress(*MAYBE_PARTITIONED):
             return await _open_producer(context, name, 0, settings)
     return await _open_producer(context, name, await context.partitions(name, opening=True), settings)

@@ -85,7 +85,7 @@ class TopicSet:
 
     def unasked(self) -> list[SubscribedPart]:
         """Return the only topic, where it may be opened as if it had no partitions; else nothing."""
-        if self.pattern is not None or len(self.topics) != 1 or not self._context.opens_unasked:
+        if self.pattern or len(self.topics) != 1 or not self._context.opens_unasked(self.topics[0]):
             return []
         return [SubscribedPart(self.topics[0], TopicName.parse(self.topics[0]).partition)]
 

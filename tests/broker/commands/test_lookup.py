@@ -60,6 +60,7 @@ def test_an_absent_topic_is_created_partitioned_by_policy(make_harness):
     refused = peer.request("producer", topic=P + "unasked", producer_id=1).command.error
     assert refused.error == pb.NotAllowedError
     assert not harness.actions.exists(TopicName.parse(P + "unasked"))
+    peer.producer("non-persistent://public/default/returned-to", producer_id=2)  # after a restart
     harness.restart()
     assert harness.actions.partitions(TopicName.parse(P + "new")) == 4
 

@@ -268,7 +268,7 @@ def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
             session.answer("success", request_id=request_id)
 
     # The requesting client is not notified that its consumer is closed.
-    del session.consumers[body.consumer_id]
+    session.drop_consumer(body.consumer_id, consumer)
     subscription.remove(consumer)
     subscription.delete(deleted)
 

@@ -163,8 +163,11 @@ def may_open(session: Session, request_id: int, named_bytes: int) -> bool:
             pb.ServiceNotReady, f"{attempts} producers and consumers are being created already: try again"
         )
     elif named_bytes > NAMED_BYTES_SMALL and total + named_bytes > NAMED_BYTES_MAX:
+        # A consumer whose connection was lost stays alive: it tries again until others have left.
         refused = Refused(
-            pb.NotAllowedError, f"Names and metadata of all producers and consumers have {total} bytes"
+            pb.ServiceNotReady,
+            f"Names and metadata have {named_bytes} bytes, those of all producers and consumers {total}; "
+            f"at most {NAMED_BYTES_MAX} together: try again",
         )
     else:
         return True

@@ -180,7 +180,8 @@ class TopicRegistry:
         if not (may_create and policies.auto_create_topics):
             raise Refused(pb.TopicNotFound, f"Topic {name} does not exist")
         self.check_room(name)
-        if policies.auto_create_partitions and name.partition < 0:
+        if policies.auto_create_partitions and name.partition < 0 and name.persistent:
+            # A non-persistent topic is not stored: its clients return to it after a restart.
             raise Refused(pb.NotAllowedError, f"{name} is created with partitions: ask for their number")
         return self.make(name)
 
