@@ -124,7 +124,8 @@ def skip(
 ) -> None:
     """Skip the next messages of SUBSCRIPTION. Messages in a batch count individually.
 
-    Apache Pulsar skips whole batches only: use --entries.
+    Apache Pulsar skips whole batches only: if the count ends inside a batch, nothing is skipped and the error
+    names the possible counts.
     """
     if [messages, entries, message].count(None) != 2:
         raise click.UsageError("give one of --count, --entries and --message")

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from geminga.client.admin.exchange import AdminResponse
 from geminga.client.admin.types import StoredMessage
 from geminga.config import check_int, refuse
-from geminga.errors import InvalidConfiguration, ProtocolError
+from geminga.errors import InvalidConfiguration, OperationNotSupported, ProtocolError
 from geminga.ids import MessageId
 from geminga.wire.batch import decode_batch
 
@@ -81,6 +81,45 @@ def messages_of(entry: PeekedEntry) -> list[StoredMessage]:
         for index, message in enumerate(decode_batch(body, count))
         if not message.compacted_out
     ]
+
+
+ENTRIES_LOOKED_AT_MAX = 10_000
+"""Entries read at most to find where the requested number of messages ends, at brokers that count entries."""
+
+
+class EntriesToSkip:
+    """Counter of the entries that hold the next ``count`` messages: entries are added while `wants_more`.
+    Raises `OperationNotSupported` if the messages end inside a batch, or span too many entries."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._at_end = False
+        self.entries = 0
+        self.messages = 0
+
+    def wants_more(self) -> bool:
+        if self._at_end or self.messages >= self._count:
+            return False
+        if self.entries >= ENTRIES_LOOKED_AT_MAX:
+            raise OperationNotSupported(
+                f"count={self._count}: this broker counts only entries, and at most {ENTRIES_LOOKED_AT_MAX} "
+                "are read; skip with unit='entries', or reset to a time or a message"
+            )
+        return True
+
+    def add(self, entry: PeekedEntry | None) -> None:
+        """Add the next entry; None after the last."""
+        if entry is None:
+            self._at_end = True
+            return
+        after = self.messages + entry.messages
+        if after > self._count:
+            raise OperationNotSupported(
+                f"count={self._count} ends inside a batch of {entry.messages} messages, which this broker "
+                f"skips as a whole; possible are {self.messages} and {after}"
+            )
+        self.entries += 1
+        self.messages = after
 
 
 def _key(text: str | None, encoded: bool) -> str | None:

@@ -10,6 +10,7 @@ from geminga.client.admin.aio.tenants import Brokers
 from geminga.client.admin.aio.topics import Topic, Topics
 from geminga.client.admin.exchange import make_request, part, topic_name, topic_path
 from geminga.client.admin.messages import (
+    EntriesToSkip,
     Moment,
     PeekedEntry,
     entry_of,
@@ -22,7 +23,7 @@ from geminga.client.admin.types import Explanation, Explanations, Messages, Name
 from geminga.config import check_choice, check_int
 from geminga.diagnosis.conclude import explanation
 from geminga.diagnosis.pulsar import facts_from_stats
-from geminga.errors import AdminNotFound, AdminSubscriptionNotFound, OperationNotSupported
+from geminga.errors import AdminNotFound, AdminSubscriptionNotFound
 from geminga.ids import MessageId
 from geminga.records import decode
 
@@ -70,8 +71,8 @@ class Subscriptions(AdminSection):
         """Acknowledge the next ``count`` messages of an unpartitioned topic or one partition; return their
         number.
 
-        Apache Pulsar counts ``entries``, and a batch is one entry: there messages raise
-        `OperationNotSupported`.
+        Apache Pulsar counts ``entries``, and a batch is one entry: there the entries are read first, and
+        `OperationNotSupported` is raised if the last message would be inside a batch.
         """
         check_int("count", count, 1)
         check_choice("unit", unit, ("messages", "entries"))
@@ -79,13 +80,16 @@ class Subscriptions(AdminSection):
         if unit == "entries":
             await self._calls.call("POST", f"{path}/{count}")
             return count
-        if not await Brokers(self._calls).is_geminga():
-            raise OperationNotSupported(
-                "this broker counts only entries, and a batch is one: skip entries (unit='entries', on the "
-                "command line --entries), or reset to a time or a message"
-            )
-        found = await self._calls.call("POST", f"{path}/{count}", query={"unit": "messages"})
-        return int(found["skippedMessages"])
+        if await Brokers(self._calls).is_geminga():
+            found = await self._calls.call("POST", f"{path}/{count}", query={"unit": "messages"})
+            return int(found["skippedMessages"])
+        await self._check_exists(topic, subscription)
+        to_skip = EntriesToSkip(count)
+        while to_skip.wants_more():
+            to_skip.add(await self._entry(topic, subscription, to_skip.entries + 1))
+        if to_skip.entries:
+            await self._calls.call("POST", f"{path}/{to_skip.entries}")
+        return to_skip.messages
 
     async def skip_entry(self, topic: Topic, subscription: str, message_id: MessageId) -> None:
         """Geminga only: skip one entry by its id, for example a damaged one."""
