@@ -31,6 +31,8 @@ LIFE: Final[ContextVar[int]] = ContextVar("life", default=0)
 """Number of the broker process that runs; 0 for the clients."""
 FOLDER: Final = "/data"
 PORT: Final = 6650
+NEARLY_FULL_BYTES: Final = 1 << 20
+"""Above what `Faults.fill_disk` leaves, and far below the size of the disk."""
 
 
 def bound_socket() -> Any:
@@ -74,6 +76,12 @@ class LivesLoop(VirtualLoop):
         return handle
 
 
+def _lacks_space(store: FileStore | TieredStore) -> bool:
+    """Return whether the store found its disk full: the threads that it does not have here would retry."""
+    space = store.disk.space
+    return space is not None and space.free_bytes < NEARLY_FULL_BYTES
+
+
 class DyingFileSystem(FaultyFileSystem):
     """File system that reports its power loss in the moment in which it happens."""
 
@@ -110,8 +118,6 @@ class Machine:
         """Whether faults of the disk and the process are planned at all."""
         self.is_damaged = False
         """Whether bits of the disk were flipped."""
-        self.measures = False
-        """Whether an idle store measures its disk, so that a full one is free again without a restart."""
         self.disk_delay = 0.0
         """Seconds that the disk takes for what it has to write."""
         self._offloads = offloads
@@ -218,7 +224,7 @@ class Machine:
             self._wakeup = None
             delay = self.numbers.choice([0.0, 0.0005, 0.005, 0.05]) if store.is_writing else 0.05
             self.loop.call_later(delay + self.disk_delay, self._wake, wakeup, context=self._context)
-        elif (self._offloads or self.measures) and not self._looks_again:
+        elif (self._offloads or _lacks_space(store)) and not self._looks_again:
             self._looks_again = True
             self.loop.call_later(0.5, self._look_again, wakeup, self.life)
 
@@ -227,7 +233,7 @@ class Machine:
         self._wakeup = wakeup
 
     def _look_again(self, wakeup: Callable[[], None], life: int) -> None:
-        """Let the offload storage do its work, and the store measure its disk."""
+        """Let the offload storage do its work, and the store measure its full disk and write again."""
         self._looks_again = False
         if life == self.life and self.is_up and self._store is not None:
             self._context.run(wakeup)

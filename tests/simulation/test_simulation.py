@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from geminga.broker.disk import DiskLevel
+from geminga.ids import TopicName
 from tests.simulation import checker, rules
 from tests.simulation.history import History, Position
 from tests.simulation.mutants import MUTANTS, ROOT
@@ -94,6 +96,33 @@ def test_a_broker_killed_while_it_stops_is_started_again(monkeypatch):
             await world.pass_time(seconds)
             act()
         assert machine.life == 2
+        keeper.cancel()
+        await machine.stop()
+
+    monkeypatch.setattr(world, "main", main)
+    world.play()
+
+
+@pytest.mark.timeout(60)
+def test_writes_that_a_full_disk_holds_up_resume_without_a_restart(monkeypatch):
+    world = World(1, only=frozenset({"t"}), without=frozenset({"offload"}))
+    machine, disk = world.machine, world.machine.disk
+    machine.calm = True
+    created: list[object] = []
+
+    async def main() -> None:
+        keeper = asyncio.create_task(machine.run())
+        await world.pass_time(1)
+        disk.others_bytes = disk.capacity_bytes - disk.used_bytes - 1000
+        for number in range(30):  # the space that is left is used up when its checkpoint has ended
+            topic = TopicName.parse(f"persistent://public/default/full{number}")
+            machine.administer(lambda actions, topic=topic: actions.create(topic, created.append))
+            await world.pass_time(1)
+        assert 0 < len(created) < 30
+        disk.others_bytes = 0
+        await world.pass_time(5)
+        assert created == [None] * 30
+        assert machine.server.broker.disk.level is DiskLevel.PLENTY
         keeper.cancel()
         await machine.stop()
 

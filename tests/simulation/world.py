@@ -65,7 +65,6 @@ class World:
             settings |= {"offload_threshold_bytes": r.choice([0, 2000]), "offload_deletion_lag_seconds": lag}
         self.machine = Machine(self.loop, self.network, r, settings, self.fault, offloads=self.offloads)
         self.machine.fails = "process" not in without
-        self.machine.measures = self.stays_up
         self.faults = Faults(self, without)
         self.flips = r.random() < 0.3 and "flips" not in without
         self.workloads = [workload(self) for workload in chosen]
