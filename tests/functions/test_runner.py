@@ -12,7 +12,7 @@ import pytest
 from waiting import eventually, loop_turns, start_thread
 
 import geminga
-from geminga.errors import InvalidConfiguration
+from geminga.errors import CorruptPayload, InvalidConfiguration
 from geminga.functions import FunctionRunner, FunctionSettings, Output
 from geminga.functions import runner as runner_module
 from geminga.functions.effectively_once import EffectivelyOnce
@@ -385,7 +385,7 @@ def test_a_state_topic_that_cannot_be_read_ends_the_function(place):
     assert place.values(1) == ["1"]
     stranger = place.client.create_producer(f"{settings.tenant}/{settings.namespace}/{settings.name}-state")
     stranger.send(b"no number", partition_key="counter/n/7")
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(CorruptPayload, match="no number"):
         runner.wait(60)
 
 
