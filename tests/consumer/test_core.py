@@ -848,12 +848,15 @@ def test_a_queue_of_nothing_asks_for_no_more_when_a_part_of_a_batch_came(subscri
     assert flow.flow.messagePermits == 3, "what the batch cost too much, and one"
 
 
-@pytest.mark.parametrize("asks", ["before the connection breaks", "while it is broken"])
+@pytest.mark.parametrize("asks", ["before it breaks", "and was answered", "while it is broken"])
 def test_a_queue_of_nothing_asks_again_after_a_reconnect(subscribed, make, asks):
+    """Also for a message that came and was not taken before the break: its receiver still waits."""
     consumer = subscribed(consumer_type=ConsumerType.Shared, receiver_queue_size=0)
-    if asks == "before the connection breaks":
+    if asks != "while it is broken":
         consumer.core.want_one()
     make.sent(consumer.core)
+    if asks == "and was answered":
+        consumer.receive(make.single(b"0"), 0)
     consumer.core.disconnected(consumer.now)
     if asks == "while it is broken":
         consumer.core.want_one()

@@ -203,6 +203,8 @@ class ConsumerCore(Settlement):
         Return the first one, if there was any."""
         lots, entries = self.queue.take_back(self.origin)
         self.flow.taken_back(self.counted.withdraw(lots, entries))
+        if (lots or entries) and not self.settings.receiver_queue_size:
+            self.flow.want_one()  # for the receiver that it was requested for
         if lots:
             return lots[0][0], lots[0][1][0]
         return (entries[0], -1) if entries else None
