@@ -478,12 +478,16 @@ async def test_an_abort_whose_answer_was_lost_has_happened(broker, client):
     assert txn.state is TransactionState.ABORTED
 
 
+async def ends_without_an_answer(broker, end, match=None):
+    broker.withheld = {Type.END_TXN}
+    with pytest.raises(errors.Timeout, match=match):
+        await end()
+
+
 @virtual
 async def test_a_commit_without_an_answer_times_out_and_can_be_repeated(broker, client):
     txn = await client.new_transaction()
-    broker.withheld = {Type.END_TXN}
-    with pytest.raises(errors.Timeout, match="committing transaction"):
-        await txn.commit()
+    await ends_without_an_answer(broker, txn.commit, "committing transaction")
     assert txn.state is TransactionState.COMMITTING
     broker.withheld = set()
     await txn.commit()
@@ -493,9 +497,7 @@ async def test_a_commit_without_an_answer_times_out_and_can_be_repeated(broker, 
 @virtual
 async def test_a_repeated_commit_that_finds_no_transaction_may_have_happened_before(broker, client):
     txn = await client.new_transaction()
-    broker.withheld = {Type.END_TXN}
-    with pytest.raises(errors.Timeout):
-        await txn.commit()
+    await ends_without_an_answer(broker, txn.commit)
     broker.withheld = set()
     broker.failing[Type.END_TXN] = pb.TransactionNotFound
     with pytest.raises(errors.TransactionNotFound, match="may have committed it"):
@@ -525,10 +527,8 @@ async def test_a_message_after_the_seal_fails_and_does_not_change_the_end(broker
     producer = await client.create_producer(TOPIC, max_pending_messages=1, block_if_queue_full=True)
     txn = await client.new_transaction()
     waiting = [asyncio.ensure_future(producer.send(b"x", txn=txn)) for _ in range(4)]
-    broker.withheld = {Type.END_TXN}
     await loop_turns()
-    with pytest.raises(errors.Timeout):
-        await txn.commit()
+    await ends_without_an_answer(broker, txn.commit)
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert any(isinstance(outcome, errors.InvalidTxnStatusError) for outcome in outcomes)
     broker.withheld = set()
@@ -541,9 +541,7 @@ async def test_a_commit_without_an_answer_has_nothing_delivered_again(broker, cl
     consumer, (message,) = await received(broker, client, entry(b"in"))
     txn = await client.new_transaction()
     await consumer.acknowledge(message, txn=txn)
-    broker.withheld = {Type.END_TXN}
-    with pytest.raises(errors.Timeout):
-        await txn.commit()
+    await ends_without_an_answer(broker, txn.commit)
     with pytest.raises(errors.InvalidTxnStatusError):
         await txn.abort()
     broker.withheld = set()
@@ -557,9 +555,7 @@ async def test_a_repeated_abort_has_messages_delivered_again_and_one_after_the_e
     consumer, (message,) = await received(broker, client, entry(b"in"))
     txn = await client.new_transaction()
     await consumer.acknowledge(message, txn=txn)
-    broker.withheld = {Type.END_TXN}
-    with pytest.raises(errors.Timeout):
-        await txn.abort()
+    await ends_without_an_answer(broker, txn.abort)
     await pass_time(1)
     before = broker.count(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES)
     broker.withheld = set()

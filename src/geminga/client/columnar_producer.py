@@ -485,7 +485,8 @@ def _outer(
 ) -> OutgoingMessage | None:
     """Return the outer metadata of a batch: keys of its first message, and what all messages share."""
     key, ordering_key = batch.partition_key, batch.ordering_key
-    if (key, ordering_key, schema_version, transaction) == (None,) * 4 and not deliver_at_ms:
+    is_plain = key is None and ordering_key is None and schema_version is None and transaction is None
+    if is_plain and not deliver_at_ms:
         return None
     return OutgoingMessage(
         b"",

@@ -92,13 +92,11 @@ class MessageBuilder:
         return other
 
     def prepare(
-        self, content: Any, token: Any, extras: tuple[Any, ...], txn: Any = None
+        self, content: Any, token: Any, extras: tuple[Any, ...]
     ) -> tuple[bytes, Any, OutgoingMessage | None]:
         """Return payload, token and message; ``extras`` are the arguments of ``send`` between ``content`` and
-        ``txn``, in order. Raises `InvalidMessage` naming field, value and range, `TypeError`, the schema's
-        error, or those of `within`."""
-        if txn is not None:
-            return self.within(txn).prepare(content, token, extras)
+        ``txn``, in order. Raises `InvalidMessage` naming field, value and range, `TypeError`, or the schema's
+        error."""
         payload, message = self._prepare(content, extras)
         if self._interceptors:
             assert message is not None

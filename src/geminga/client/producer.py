@@ -211,7 +211,7 @@ class AsyncProducer(Generic[T_contra]):
         is_plain = type(content) is bytes and extras == NO_EXTRAS and txn is None
         if is_plain and self._offer_waited(content, future):  # type: ignore[arg-type]
             return await future
-        payload, token, message = self._messages.prepare(content, future, extras, txn)
+        payload, token, message = self._messages.within(txn).prepare(content, future, extras)
         try:
             if self._blocking:
                 await self._publisher.publish_waiting(payload, token, message, urgent=self._at_once)
@@ -257,7 +257,7 @@ class AsyncProducer(Generic[T_contra]):
                     return
             elif self._offer_simple(content, callback, partition_key, properties):
                 return
-        payload, token, message = self._messages.prepare(content, callback, extras, txn)
+        payload, token, message = self._messages.within(txn).prepare(content, callback, extras)
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=False)
         except PulsarException as error:
@@ -549,7 +549,7 @@ class Producer(Closing, Generic[T_contra]):
         )  # fmt: skip
         is_plain = type(content) is bytes and extras == NO_EXTRAS and txn is None
         if not is_plain or not self._offer_waited(content, waiter):  # type: ignore[arg-type]
-            payload, token, message = self._messages.prepare(content, waiter, extras, txn)
+            payload, token, message = self._messages.within(txn).prepare(content, waiter, extras)
             try:
                 publisher.publish(payload, token, message, urgent=True, waits=self._blocking)
             except PulsarException as error:
@@ -609,7 +609,7 @@ class Producer(Closing, Generic[T_contra]):
         )  # fmt: skip
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
-        payload, token, message = self._messages.prepare(content, callback, extras, txn)
+        payload, token, message = self._messages.within(txn).prepare(content, callback, extras)
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=self._blocking)
         except PulsarException as error:

@@ -202,9 +202,7 @@ class ConsumerCore(Settlement):
         """Remove this consumer's unread messages and entries from the queue; their permits are earned.
         Return the first one, if there was any."""
         lots, entries = self.queue.take_back(self.origin)
-        self.flow.taken_back(self.counted.withdraw(lots, entries))
-        if (lots or entries) and not self.settings.receiver_queue_size:
-            self.flow.want_one()  # for the receiver that it was requested for
+        self.flow.taken_back(self.counted.withdraw(lots, entries), removed=bool(lots or entries))
         if lots:
             return lots[0][0], lots[0][1][0]
         return (entries[0], -1) if entries else None

@@ -192,12 +192,15 @@ class FlowControl:
         if release.generation is self._generation:
             self._earned += release.permits
 
-    def taken_back(self, releases: list[Release]) -> None:
-        """Earn all unreleased permits after the queued messages were removed."""
+    def taken_back(self, releases: list[Release], *, removed: bool) -> None:
+        """Earn all unreleased permits after the queued messages, if any (``removed``), were removed. With queue
+        size 0 the receiver of one still waits: request another."""
         for release in releases:
             self.released(release)
         self._earned += self._block
         self._block = 0
+        if removed and not self._queue_size:
+            self.want_one()
 
     def want_one(self) -> None:
         """Request a message for a waiting application, with queue size 0, unless one is in flight."""

@@ -53,15 +53,19 @@ class UnackedEntries:
             self._newest = newest
         self._arrived.append((ledger_id, entry_ids))
         if len(self._arrived) > ARRIVED_MAX:
-            _ = self.in_hand
+            self._note_arrived()
 
-    @property
-    def in_hand(self) -> dict[EntryKey, None]:
-        """The entries in hand, in the order of their arrival."""
+    def _note_arrived(self) -> None:
+        """Note the entries of all runs one by one."""
         while self._arrived:
             ledger_id, entry_ids = self._arrived.popleft()
             if len(self._in_hand) < IN_HAND_MAX:
                 self._in_hand.update(dict.fromkeys(zip(repeat(ledger_id), entry_ids)))
+
+    @property
+    def in_hand(self) -> dict[EntryKey, None]:
+        """The entries in hand, in the order of their arrival."""
+        self._note_arrived()
         return self._in_hand
 
     def settled(self, keys: Sequence[EntryKey]) -> None:
@@ -83,8 +87,9 @@ class UnackedEntries:
         arrived = self._arrived
         while arrived and (arrived[0][0], arrived[0][1][-1]) <= key:
             arrived.popleft()
-        covered = list(takewhile(key.__ge__, self.in_hand))
-        deque(map(self.in_hand.pop, covered), maxlen=0)
+        in_hand = self.in_hand
+        for covered in list(takewhile(key.__ge__, in_hand)):
+            del in_hand[covered]
 
     def refused(self, keys: Sequence[EntryKey], delay_seconds: float, now: float) -> None:
         """Redeliver entries after the delay."""
