@@ -133,7 +133,7 @@ $(SPARKS): %: .venv-%/.installed
 # The everyday jobs on one of these releases, which ROTATION of tests/conftest.py chooses.
 spark-next: $(STAMP)
 	$(MAKE) --no-print-directory SPARK_TESTS=tests/spark/test_every_release.py \
-		spark-4.$$(($$(sed -n 's/^ROTATION = //p' tests/conftest.py | tr -d _) % 3))
+		spark-4.$$(PYTHONPATH=tools $(PY) -c 'import other_python; print(other_python.rotation() % 3)')
 
 # Another Python, found in PATH or pyenv; without PYTHON=3.13 a part of the tests in one of these environments.
 test-python: $(STAMP)
