@@ -41,7 +41,6 @@ AT_ONCE = 50
 DELAY_SECONDS = 20.0
 DELAYED_PER_SECOND = 300
 """Delayed messages that are surely published in a second, before the first of them is due."""
-SEEKS = 10
 Consumers = list[geminga.asyncio.Consumer[bytes]]
 
 
@@ -264,10 +263,6 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
         if work == "seek with messages":
             await asyncio.sleep(1)  # until all are received again: with few topics few are when it returns
 
-    async def seeks() -> None:
-        for _ in range(SEEKS):
-            await seek()
-
     async def reconnect() -> None:
         await asyncio.to_thread(run.broker.kill)
         await asyncio.to_thread(run.broker.start)
@@ -281,9 +276,7 @@ async def _many_topics(run: Run, count: int, work: str) -> float:
         run.collector_seconds = COLLECTOR.seconds - collected
         return client_cpu() - before
     if work.startswith("seek"):
-        seconds = await run.cost(seeks, client_cpu)
-        run.collector_seconds /= SEEKS
-        return seconds / SEEKS
+        return await run.cost(seek, client_cpu, times=10)
     if work == "close":
         return await run.cost(consumer.close, client_cpu)
     return cost
