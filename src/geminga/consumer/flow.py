@@ -193,8 +193,8 @@ class FlowControl:
             self._earned += release.permits
 
     def taken_back(self, releases: list[Release], *, removed: bool) -> None:
-        """Earn all unreleased permits after the queued messages, if any (``removed``), were removed. With queue
-        size 0 the receiver of one still waits: request another."""
+        """Earn all unreleased permits after the queued messages, if any (``removed``), were removed.
+        With queue size 0 the receiver of one still waits: request another."""
         for release in releases:
             self.released(release)
         self._earned += self._block
