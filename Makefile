@@ -19,7 +19,7 @@ BESIDE = $(MAKE) --no-print-directory --jobs=2 --output-sync=target
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check check-tests lint lint-code lint-docs fetch pulsar promtool chromium kafka interop long mutants suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check check-tests lint lint-code lint-docs fetch pulsar promtool chromium kafka interop long seeds mutants suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -28,7 +28,9 @@ help:
 	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven); VERSION=2.11.0 names another one"
 	@echo "make fetch    downloads what the tests need beside Python: Apache Pulsar, promtool, Chromium"
 	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
-	@echo "make suite SUITE=DIR  pulsar-client's own tests, from a checkout of it: both libraries on both brokers"
+	@echo "make seeds    20 seconds of the simulation, with seeds that the commit chooses"
+	@echo "make suite    the Go client's own tests of transactions on both brokers; with SUITE=DIR then pulsar-client's"
+	@echo "              own tests, from a checkout of it: both libraries on both brokers"
 	@echo "make spark-4.2  the tests of Spark with PySpark 4.2 (also spark-4.1, spark-4.0), in an environment of its own"
 	@echo "make test-python PYTHON=3.13  the core tests on another Python, in an environment of its own"
 	@echo "make lowest   the core tests with the lowest versions that pyproject.toml allows"
@@ -98,19 +100,26 @@ endif
 # What takes minutes each: whole pipelines run twice and more, the demo under test.
 long: $(STAMP) pulsar
 	$(PYTEST) -m "long or rotating" --every
+	$(PYTEST) -m "hypothesis and not interop" --every $(PARALLEL)
 	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 GEMINGA_KILL_ROUNDS=24 $(PYTEST) --every \
 		tests/ledger tests/broker/serving/test_kill.py $(PARALLEL)
 	$(PYTEST) -m "simulation and not interop and not long" --seeds 1000 $(PARALLEL)
+	$(MAKE) --no-print-directory seeds
+
+# New seeds of the simulation, chosen by the commit, for 20 seconds of CPU.
+FIRST_SEED = $$((0x$$(git rev-parse HEAD | cut -c1-7)))
+seeds: $(STAMP)
+	$(PY) -m tests.simulation --seeds $(FIRST_SEED)-$$(($(FIRST_SEED) + 999)) --first 20
 
 # Bugs put into the sources, which the simulation of client, broker and store must find; half an hour.
 mutants: $(STAMP)
 	$(PY) -m tests.simulation.mutants
 
-# Needs the folder tests of a checkout of pulsar-client's repository: its wheels do not hold it.
+# SUITE is the folder tests of a checkout of pulsar-client's repository: its wheels do not hold it.
 suite: $(STAMP)
-	@test -n "$(SUITE)" || { echo "name the folder tests of a checkout of pulsar-client: make suite SUITE=DIR"; exit 1; }
 	$(PY) tools/fetch_pulsar.py
-	$(PY) tools/official_suite.py $(SUITE)
+	$(PY) tools/go_suite.py
+	$(if $(SUITE),$(PY) tools/official_suite.py $(SUITE),@echo "for pulsar-client's own tests: make suite SUITE=DIR")
 
 # Another PySpark before all that the environment has otherwise.
 SPARKS := spark-4.0 spark-4.1 spark-4.2

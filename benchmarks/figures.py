@@ -332,10 +332,7 @@ def spark_jobs(values: Mapping[str, Any]) -> str:
     found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for row in values["rows"]:
         found.setdefault(row["work"], {}).setdefault(row["who"], []).append(row)
-    lines = [
-        "| job | Geminga | beside it | | CPU: Geminga is × |",
-        "|---|---|---|---|---:|",
-    ]
+    lines = ["| job | Geminga | beside it | | CPU: Geminga is × |", "|---|---|---|---|---:|"]
     for work, parties in found.items():
         cpu = {who: min(row["cpu_seconds"] for row in rows) for who, rows in parties.items()}
         cells = {

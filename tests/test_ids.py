@@ -4,6 +4,7 @@ import itertools
 import pickle
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ KNOWN = [
     (MessageId(-1, 1, 2), "08011002", "3000"),
     (MessageId(3, 123456789, 42), "08959aef3a102a1803", "3000"),
     (MessageId(2, 5, 6, 7), "0805100618022007", "3000"),
+    (MessageId(2, 5, 6, 7, batch_size=10), "0805100618022007300a", ""),
 ]
 
 
@@ -39,12 +41,6 @@ def test_bytes_of_official_clients(message_id, python, java_adds):
     assert message_id.serialize().hex() == python
     assert exact(MessageId.deserialize(bytes.fromhex(python))) == exact(message_id)
     assert exact(MessageId.deserialize(bytes.fromhex(python + java_adds))) == exact(message_id)
-
-
-def test_bytes_with_a_batch_size():
-    message_id = MessageId(2, 5, 6, 7, batch_size=10)
-    assert message_id.serialize().hex() == "0805100618022007300a"
-    assert exact(MessageId.deserialize(message_id.serialize())) == exact(message_id)
 
 
 def test_bytes_of_a_chunked_message():
@@ -84,16 +80,10 @@ def test_bytes_that_are_no_id(data):
 
 def test_order():
     ordered = [
-        MessageId.earliest,
-        MessageId(-1, 1, 0),
-        MessageId(0, 1, 0),
-        MessageId(0, 1, 0, 0),
-        MessageId(1, 1, 0, 0),
-        MessageId(0, 1, 0, 1),
-        MessageId(0, 1, 1),
-        MessageId(0, 2, 0),
+        MessageId.earliest, MessageId(-1, 1, 0), MessageId(0, 1, 0), MessageId(0, 1, 0, 0),
+        MessageId(1, 1, 0, 0), MessageId(0, 1, 0, 1), MessageId(0, 1, 1), MessageId(0, 2, 0),
         MessageId.latest,
-    ]
+    ]  # fmt: skip
     for (i, left), (j, right) in itertools.product(enumerate(ordered), repeat=2):
         assert (left < right, left <= right, left == right, left > right, left >= right) == (
             i < j, i <= j, i == j, i > j, i >= j,
@@ -147,31 +137,7 @@ def test_names_that_are_accepted(text, full, partition):
     assert name.persistent is full.startswith("persistent://")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "empty"),
-        ("  ", "empty"),
-        (None, "not text"),
-        (5, "not text"),
-        ("a\x00b", "is empty or not text"),
-        ("t/flights", "has 2 parts"),
-        ("t/c/n/flights", "has 4 parts"),
-        ("persistent://flights", "has 1 parts"),
-        ("persistent://t/c/n/flights", "has 4 parts"),
-        ("kafka://t/n/flights", "has the domain 'kafka'"),
-        ("t/n/ ", "blank local name"),
-        ("t/n/", "blank local name"),
-        ("/n/x", "tenant ''"),
-        ("t//x", "namespace ''"),
-        ("t!/n/x", "tenant 't!'"),
-        ("té/n/x", "tenant 'té'"),
-        ("../n/x", r"tenant '\.\.'"),
-        ("t/../x", r"namespace '\.\.'"),
-        ("t/./x", r"namespace '\.'"),
-        ("t/n%2f/x", "namespace 'n%2f'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), cases("topic_names_refused"))
 def test_names_that_are_refused(text, words):
     with pytest.raises(InvalidTopicName, match=words):
         TopicName.parse(text)

@@ -10,13 +10,8 @@ import pytest
 import geminga
 
 PACKAGES = (
-    "geminga",
-    "geminga.asyncio",
-    "geminga.functions",
-    "geminga.mirror",
-    "geminga.schema",
-    "geminga.spark",
-)
+    "geminga", "geminga.asyncio", "geminga.functions", "geminga.mirror", "geminga.schema", "geminga.spark",
+)  # fmt: skip
 
 
 def stub_of(package: str) -> dict[str, object]:

@@ -44,26 +44,19 @@ REASONS: tuple[tuple[str, str], ...] = (
         "there are no connectors; use Spark instead: see [Spark](../spark.md)",
     ),
     (r"/admin/v3/packages", "there is no package store: functions are imported from the Python path"),
-    (r"/admin/v3/transactions", "there are no transactions"),
+    (r"/admin/v3/transactions", "there is one coordinator, and a transaction is one record in the store"),
     (r"/topics/", "messages are not published over REST, only by clients of the binary protocol"),
     (r"/admin/v2/bookies", "there are no bookies: the broker has its own store"),
     (r"/admin/v2/resource-quotas", "one broker serves all bundles: quotas cannot distribute load"),
-    (
-        r"/admin/v2/broker-stats",
-        "these are statistics of the JVM; for others see `/metrics`",
-    ),
-    (
-        r"/admin/v2/clusters/.*namespaceIsolationPolicies",
-        "there is only one broker",
-    ),
+    (r"/admin/v2/broker-stats", "these are statistics of the JVM; for others see `/metrics`"),
+    (r"/admin/v2/clusters/.*(namespaceIsolationPolicies|failureDomains)", "there is only one broker"),
+    (r"/admin/v2/clusters/.*migrate", "the broker redirects no clients"),
+    (r"/admin/v2/(resourcegroups|namespaces/.*resourcegroup)", "rates belong to namespaces and topics here"),
     (
         r"/admin/v2/namespaces/(grant|revoke)PermissionsOnTopics",
         "permissions are granted for one topic or for a namespace",
     ),
-    (
-        r"/admin/v2/namespaces/.*antiAffinity",
-        "use `/admin/namespaces/{cluster}/antiAffinity/{group}`, as `pulsar-admin` does",
-    ),
+    (r"/admin/v2/namespaces/.*antiAffinity", "there is only one broker"),
     (r"/admin/v2/namespaces/.*bookieAffinity", "there are no bookies: the broker has its own store"),
     (
         r"/admin/v2/namespaces/.*scanOffloadedLedgers",

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # for the tests' fixtures
+sys.path[:0] = str(ROOT), str(ROOT / "tests/support")  # for the tests' fixtures
 TARGET = ROOT / "docs/console"
 DRAWN_FROM = TARGET / "drawn-from.txt"
 BASE = "persistent://public/default/"

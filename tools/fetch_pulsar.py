@@ -57,20 +57,36 @@ def fetch(version: str) -> bool:
 
 
 def maven(goal: str, *options: str, folder: Path = CACHE) -> bool:
-    """Run a goal of Maven's plugin for dependencies; return whether it succeeded."""
-    command = ["mvn", "-q", "-B", f"org.apache.maven.plugins:maven-dependency-plugin:2.8:{goal}", *options]
+    """Run a goal of Maven's plugin for dependencies; return whether it succeeded.
+
+    Its repository is ours: Spark's ``--packages`` looks into the user's, and fails on a POM without JAR.
+    """
+    command = [
+        "mvn",
+        "-q",
+        "-B",
+        "-U",
+        f"-Dmaven.repo.local={CACHE / 'maven'}",
+        f"org.apache.maven.plugins:maven-dependency-plugin:2.8:{goal}",
+        *options,
+    ]
     return subprocess.run(command, cwd=folder, check=False).returncode == 0
 
 
 POM = """<project><modelVersion>4.0.0</modelVersion><artifactId>libraries</artifactId>
 <parent><groupId>org.apache.pulsar</groupId><artifactId>pulsar</artifactId><version>{0}</version><relativePath/>
 </parent>{1}<dependencies><dependency><groupId>org.apache.pulsar</groupId><artifactId>pulsar-broker</artifactId>
-<version>{0}</version></dependency></dependencies></project>"""
+<version>{0}</version><exclusions><exclusion><groupId>io.netty</groupId>
+<artifactId>netty-resolver-dns-native-macos</artifactId></exclusion><exclusion>
+<groupId>org.apache.distributedlog</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>
+</dependencies></project>"""
 """The parent chooses the versions of what the libraries depend on."""
 MANAGED = """<dependencyManagement><dependencies><dependency><groupId>com.fasterxml.jackson</groupId>
 <artifactId>jackson-bom</artifactId><version>2.21.3</version><type>pom</type><scope>import</scope></dependency>
-</dependencies></dependencyManagement>"""
-"""From 5.0 on it does not, and Maven would take versions that do not fit together."""
+<dependency><groupId>org.apache.zookeeper</groupId><artifactId>zookeeper</artifactId><version>3.9.5</version>
+</dependency></dependencies></dependencyManagement>"""
+"""From 5.0 on it does not, and Maven would take versions that do not fit together. A standalone broker needs
+no ZooKeeper, whose version 3.9.6 some mirrors lack."""
 
 
 def fetch_libraries(version: str) -> bool:

@@ -74,7 +74,6 @@ SETTINGS = (
     ("geminga.consumer.settings", "ReaderSettings"),
     ("geminga.broker.settings", "BrokerSettings"),
     ("geminga.broker.settings", "ProcessSettings"),
-    ("geminga.ledger.settings", "StoreSettings"),
 )
 
 SETTINGS_ABOUT = """
@@ -242,17 +241,15 @@ def proof(name: str, form: str, page: Path) -> str:
         return measured(file, form)
     if name == "suite":
         return suite(file)
+    if name == "go_suite":
+        return go_suite(file)
     if name == "versions":
         return versions(file)
     if not file.exists():
         return f"Not published yet: `python -m benchmarks.tuning --only {name} --publish` measures it."
     values = json.loads(file.read_text())
     found = Proof.from_dict(values)
-    forms = {
-        "summary": proof_report.summary,
-        "table": proof_report.table,
-        "capacity": capacity_report.table,
-    }
+    forms = {"summary": proof_report.summary, "table": proof_report.table, "capacity": capacity_report.table}
     shown = forms[form](found).rstrip()
     picture = file.with_suffix(".svg").relative_to(page.parent)
     made = f"`python -m benchmarks.tuning --only {name} --publish` made this."
@@ -276,6 +273,15 @@ def suite(file: Path) -> str:
     if not file.exists():
         return "Not published yet: `python tools/official_suite.py DIR --publish` counts."
     return official_suite.page(json.loads(file.read_text()))
+
+
+def go_suite(file: Path) -> str:
+    """Return how many of the Go client's own tests of transactions pass."""
+    import go_suite
+
+    if not file.exists():
+        return "Not published yet: `python tools/go_suite.py --publish` counts."
+    return go_suite.page(json.loads(file.read_text()))
 
 
 def versions(file: Path) -> str:

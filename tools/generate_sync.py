@@ -1,7 +1,7 @@
 """Generate the synchronous API from the asyncio API: ``make docs`` runs it, ``--check`` compares.
 
-``client/aio.py`` is written by hand, except for the arguments that are options: those come from the settings
-(``tools/signatures.py``).
+``client/aio.py`` and ``client/base.py`` are written by hand, except for the arguments that are options: those
+come from the settings (``tools/signatures.py``).
 
 ``client/sync.py`` has its signatures, docstrings and the steps of its methods: a coroutine function becomes a
 plain one, ``await`` is removed, and classes become those of the synchronous API. `FACE` lists the differences
@@ -211,15 +211,15 @@ def _methods(of: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [node for node in of.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
-def aio() -> str:
-    """The text of ``client/aio.py``, which is written by hand but for the arguments that are options."""
-    return _formatted(with_signatures((CLIENT / "aio.py").read_text()), "aio.py")
+def by_hand(name: str) -> str:
+    """The text of a module that is written by hand but for the arguments that are options."""
+    return _formatted(with_signatures((CLIENT / name).read_text()), name)
 
 
 def sync(source: str) -> str:
     """The text of ``client/sync.py``, made of that of ``client/aio.py``."""
     (client,) = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "Client")
-    by_hand = {m.name for m in _methods(_class(CLIENT / "sync_base.py", "SyncBase"))}
+    base = {m.name for m in _methods(_class(CLIENT / "sync_base.py", "SyncBase"))}
     made = ast.ClassDef(
         name="Client",
         bases=[ast.Name("SyncBase")],
@@ -227,29 +227,17 @@ def sync(source: str) -> str:
         body=_with_docstring([client.body[0]], FACE["Client"]),
         decorator_list=[],
     )
-    made.body += [
-        method(m)
-        for m in _methods(client)
-        if m.name not in by_hand and (m.name == "__init__" or not m.name.startswith("_"))
-    ]
+    made.body += [method(m) for m in _methods(client) if m.name not in base and not m.name.startswith("_")]
     imports = [
         _Plain(()).visit(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else _typing(node)
         for node in ast.parse(source).body
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.If))
         and not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
     ]
-    extra = [
-        "from geminga.client.sync_base import SyncBase",
-        "from geminga.schema import BytesSchema",
-    ]
+    extra = ["from geminga.client.sync_base import SyncBase", "from geminga.schema import BytesSchema"]
     typing = next(node for node in imports if isinstance(node, ast.If))
     typing.body += ast.parse("from geminga.client.message import Message").body
-    lines = [
-        *extra,
-        *(ast.unparse(node) for node in imports),
-        BYTES,
-        ast.unparse(made),
-    ]
+    lines = [*extra, *(ast.unparse(node) for node in imports), BYTES, ast.unparse(made)]
     return _formatted(HEADER + "\n".join(lines) + "\n", "sync.py")
 
 
@@ -272,11 +260,8 @@ def _formatted(text: str, name: str) -> str:
 
 def files() -> dict[Path, str]:
     """Path and text of each generated module."""
-    by_hand = aio()
-    return {
-        CLIENT / "aio.py": by_hand,
-        CLIENT / "sync.py": sync(by_hand),
-    }
+    base, aio = by_hand("base.py"), by_hand("aio.py")
+    return {CLIENT / "base.py": base, CLIENT / "aio.py": aio, CLIENT / "sync.py": sync(aio)}
 
 
 def main() -> int:

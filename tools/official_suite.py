@@ -35,12 +35,7 @@ from xml.etree import ElementTree
 
 import client_differences
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from geminga import Admin
 from geminga.broker.serving.embedded import embedded

@@ -44,9 +44,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 )
 RULES = tuple((re.compile(pattern), advice) for pattern, advice in _ADVICE)
 _ANY_RULE = re.compile("(?i)" + "|".join(pattern.removeprefix("(?i)") for pattern, _ in _ADVICE))
-RIDDLE = re.compile(
-    r"^(What|Who|Whom|Whose|Which|Whoever|Whatever|How|Why|Where|Of|So)\b(?![^.?]*\?)",
-)
+RIDDLE = re.compile(r"^(What|Who|Whom|Whose|Which|Whoever|Whatever|How|Why|Where|Of|So)\b(?![^.?]*\?)")
 ODD_TEST_NAME = re.compile(
     r"(^|_)(who|whoever|whatever|nobody|anew|told|tells|mended|lies|stood|comes_again|goes_on|so_many|so_long)(_|$)"
 )

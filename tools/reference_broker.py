@@ -110,6 +110,7 @@ _TITLES = {
     "TopicPoliciesResource": "Policies of topics",
     "TopicsResource": "Topics",
     "TopicAttributesResource": "Properties and permissions of topics",
+    "TransactionsResource": "Transactions",
 }
 _NEEDS = {
     "NOTHING": "anyone",

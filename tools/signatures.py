@@ -1,11 +1,11 @@
 """The arguments of ``geminga.asyncio.Client`` that are options, drawn from the frozen settings.
 
-An option is written once, as a field of its settings, with its kind, its default and its text. From
-there come the argument of ``client/aio.py`` (this tool, for ``tools/generate_sync.py``), that of
-``client/sync.py``, the checks (the settings' own), docs/reference/settings.md and Spark's options. What
-is not an option (a topic, a schema, keys and those who read them) stays as it is written, and so does
-the order, which is ``pulsar-client``'s. A field that the method does not have yet becomes its last
-argument; one that shall be none is named here, with the reason.
+An option is written once, as a field of its settings, with its kind, its default and its text. From there
+come the argument of ``client/base.py`` or ``client/aio.py`` (this tool, for ``tools/generate_sync.py``), that
+of ``client/sync.py``, the checks (the settings' own), docs/reference/settings.md and Spark's options. What is
+not an option (a topic, a schema, keys and those who read them) stays as it is written, and so does the order,
+which is ``pulsar-client``'s. A field that the method does not have yet becomes its last argument; one that
+shall be none is named here, with the reason.
 """
 
 from __future__ import annotations
@@ -50,11 +50,7 @@ METHODS = {
             "stats_interval_in_seconds": ("statistics_interval_seconds", 1),
         },
         written=("service_url",),
-        none={
-            "credentials": _MADE_OF_OTHERS,
-            "tls": _MADE_OF_OTHERS,
-            "lookup_redirects_max": _FIXED,
-        },
+        none={"credentials": _MADE_OF_OTHERS, "tls": _MADE_OF_OTHERS, "lookup_redirects_max": _FIXED},
     ),
     "create_producer": Options(
         "producer/settings.py",
@@ -175,8 +171,8 @@ def drawn(method: ast.FunctionDef | ast.AsyncFunctionDef, options: Options) -> a
 
 
 def with_signatures(text: str) -> str:
-    """Return the text of ``client/aio.py``, with the arguments of `METHODS` regenerated."""
-    (client,) = (n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == "Client")
+    """Return the text of a module with one class, with the arguments of `METHODS` regenerated."""
+    (client,) = (n for n in ast.parse(text).body if isinstance(n, ast.ClassDef))
     lines = text.splitlines(keepends=True)
     methods = [m for m in client.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))]
     for method in reversed(methods):  # from below: lines above keep their numbers

@@ -27,7 +27,7 @@ import other_python
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "docs/proof/versions.json"
-VERSIONS = ("2.10.1", "2.11.0", "3.0.7", "3.3.6", "4.0.8", "4.2.4", "5.0.0-M1")
+VERSIONS = ("2.10.1", "2.11.0", "3.0.7", "3.3.6", "4.0.8", "4.2.4", "5.0.1")
 JAVA_TOOLS = "test_java_tools_against_geminga"
 FILES = ("test_client_against_apache_pulsar", "test_administration", "test_operating", JAVA_TOOLS)
 
@@ -56,6 +56,12 @@ def today() -> str:
     return dt.datetime.now(dt.UTC).date().isoformat()
 
 
+def java_for(version: str) -> dict[str, str]:
+    """Return the variable that names a Java for a version, where it must be a newer one than the default."""
+    newer = sorted(Path("/usr/lib/jvm").glob("*-2[1-9]-*")) if version.startswith("5.") else []
+    return {"JAVA_HOME": str(newer[0])} if newer else {}
+
+
 def test(version: str) -> tuple[int, dict[str, Any]]:
     """Run the tests with a version that is here; return pytest's exit status, and the outcomes."""
     home = fetch_pulsar.home_of(version)
@@ -63,7 +69,16 @@ def test(version: str) -> tuple[int, dict[str, Any]]:
     files = [f"tests/interop/{name}.py" for name in FILES if has_tools or name != JAVA_TOOLS]
     # pulsar-admin is started once for all its commands by a class that older versions do not have.
     kinds = ["-m", "interop and not long", "-k", "not pulsar_admin and not pulsar_perf"]
-    status, found = outcomes(*kinds, *files, PULSAR_HOME=str(home))
+    environment = {"PULSAR_HOME": str(home), **java_for(version)}
+    status, found = outcomes(*kinds, *files, **environment)
+    if failed := {(place, name) for place, name, outcome in found if outcome == "failed"}:
+        # Releases have races of their own: a test fails that fails on a fresh broker, too.
+        names = ", ".join(sorted(name for _, name in failed))
+        print(f"Apache Pulsar {version}: once more on a fresh broker: {names}", file=sys.stderr)
+        status, again = outcomes(
+            "--last-failed", "--last-failed-no-failures=none", *kinds, *files, **environment
+        )
+        found = [case for case in found if case[:2] not in failed] + again
     ours, java = Counter[str](), Counter[str]()
     for place, _, outcome in found:
         (java if JAVA_TOOLS in place else ours).update(["tests", *["passed"] * (outcome == "passed")])

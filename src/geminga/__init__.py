@@ -9,8 +9,6 @@ Importing this package loads no heavy module: each public name is loaded when it
 checkers read the names in ``__init__.pyi``.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 

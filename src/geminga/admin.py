@@ -1,8 +1,6 @@
 """Arguments and results of `geminga.Admin` and `geminga.asyncio.Admin`: policies, statistics, messages,
 schemas."""
 
-from __future__ import annotations
-
 from geminga.client.admin.exchange import topic_path as topic_path
 from geminga.client.admin.types import Advice as Advice
 from geminga.client.admin.types import BrokerInfo as BrokerInfo

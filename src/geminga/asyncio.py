@@ -3,8 +3,6 @@
 Type checkers read the names in ``asyncio.pyi``.
 """
 
-from __future__ import annotations
-
 import importlib
 
 _HOMES = {

@@ -5,8 +5,6 @@
 true, also those of value 0.
 """
 
-from __future__ import annotations
-
 from enum import Enum, IntEnum
 
 

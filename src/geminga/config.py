@@ -5,8 +5,6 @@ Settings are frozen, keyword-only dataclasses next to the code that reads them. 
 values.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping

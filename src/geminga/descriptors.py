@@ -1,7 +1,5 @@
 """Standard streams: opens any of the descriptors 0 to 2 that the process was started without."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -5,8 +5,6 @@ take. `EntryConsumer` reads entries with a durable subscription, `open_entries` 
 without one, `EntryPublisher` sends ready-made entries; the other names parse and build them.
 """
 
-from __future__ import annotations
-
 from geminga.client.context import ClientContext
 from geminga.client.entry_consumer import EntryConsumer
 from geminga.client.entry_publisher import EntryPublisher
@@ -14,14 +12,7 @@ from geminga.client.entry_reader import next_entry, open_entries
 from geminga.connection import commands
 from geminga.consumer.message import ReceivedEntry
 from geminga.wire.checksum import Buffer, crc32c
-from geminga.wire.metadata import (
-    ORIGIN_FIELD,
-    Entry,
-    RawEntry,
-    checksum_matches,
-    metadata_size,
-    parse_entry,
-)
+from geminga.wire.metadata import ORIGIN_FIELD, Entry, RawEntry, checksum_matches, metadata_size, parse_entry
 from geminga.wire.proto.pulsar_wire_pb2 import MessageMetadata, Schema
 from geminga.wire.strict import text
 from geminga.wire.varint import read_varint, varint

@@ -14,8 +14,6 @@ written for it keep working. The tree::
 caller. Every class pickles and carries a message that names what to do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,12 +1,11 @@
 """Event loop of clients and brokers: uvloop's if it is installed, asyncio's otherwise."""
 
-from __future__ import annotations
-
 import _thread
 import asyncio
 import inspect
 import logging
 import selectors
+from asyncio import _get_running_loop, _set_running_loop
 from typing import Any
 
 from geminga.descriptors import fill_standard
@@ -39,12 +38,12 @@ def _loop_of_a_greenlet() -> asyncio.AbstractEventLoop:
     select = selector.select
 
     def select_beside_others(timeout: float | None = None) -> list[Any]:
-        loop = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)
+        loop = _get_running_loop()
+        _set_running_loop(None)
         try:
             return select(timeout)
         finally:
-            asyncio._set_running_loop(loop)
+            _set_running_loop(loop)
 
     selector.select = select_beside_others  # type: ignore[method-assign]
     return asyncio.SelectorEventLoop(selector)

@@ -5,8 +5,6 @@ as a request to a remote store that does not answer, is listed in `unfinished`: 
 without waiting for it (`leave`), unlike the interpreter.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

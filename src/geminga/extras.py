@@ -1,7 +1,5 @@
 """Extras: optional packages, and the command that installs them."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 
@@ -13,6 +11,7 @@ EXTRA_OF = {
     "numpy": "columnar",
     "numba": "columnar",
     "pyspark": "spark",
+    "yaml": "pipelines",
     "py4j": "spark",
     "cryptography": "encryption",
     "jwt": "security",

@@ -4,8 +4,6 @@ Arrow's own file systems serve local folders, S3, Google and Azure storage and (
 HDFS. Other schemes use ``fsspec``, if it and the protocol's package are installed.
 """
 
-from __future__ import annotations
-
 import os
 import uuid
 from pathlib import Path

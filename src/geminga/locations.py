@@ -1,7 +1,5 @@
 """Form and display of file locations."""
 
-from __future__ import annotations
-
 import re
 
 from geminga.config import refuse

@@ -5,8 +5,6 @@ on an I/O thread must decide nothing: the error is printed on standard error, as
 handler's ``emit`` raises, and the caller continues.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys

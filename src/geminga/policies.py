@@ -487,8 +487,7 @@ class TopicScope(CommonScope):
         NamespaceScope.max_unacked_messages_per_consumer, segment="maxUnackedMessagesOnConsumer"
     )
     max_unacked_messages_per_subscription = replace(
-        NamespaceScope.max_unacked_messages_per_subscription,
-        segment="maxUnackedMessagesOnSubscription",
+        NamespaceScope.max_unacked_messages_per_subscription, segment="maxUnackedMessagesOnSubscription"
     )
     _replication_clusters = replace(NamespaceScope.replication_clusters, status=204)
 

@@ -1,7 +1,5 @@
 """Command to start another process of the running Python, with the same import path; for this package."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

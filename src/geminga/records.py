@@ -4,8 +4,6 @@ A field's JSON name is its name in camel case, unless `named` gives another. The
 ``raw``, if a record has that field: brokers differ, and further fields stay readable.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

@@ -1,7 +1,5 @@
 """`SchemaInfo`: description of a topic's values, as registered with and returned by brokers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from geminga.choices import Choice

@@ -12,13 +12,14 @@ that messages go to and the subscriptions that acknowledge: the coordinator must
 operation there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 
 from geminga.choices import Choice
 from geminga.errors import InvalidTxnStatusError
+
+COORDINATORS_TOPIC = "persistent://pulsar/system/transaction_coordinator_assign"
+"""Topic with a partition for each coordinator: clients look up the broker of one by it."""
 
 
 class TransactionState(Choice):
@@ -38,6 +39,10 @@ class TransactionId(NamedTuple):
 
     most_bits: int
     least_bits: int
+
+    def __str__(self) -> str:
+        """Return it as ``geminga transactions`` takes it: ``0:17``."""
+        return f"{self.most_bits}:{self.least_bits}"
 
 
 class Part(NamedTuple):
@@ -65,7 +70,7 @@ class TransactionCore:
         ask: Callable[[Part], None],
     ) -> None:
         self.id = transaction_id
-        self.name = f"transaction {tuple(transaction_id)}"
+        self.name = f"transaction {transaction_id}"
         self.deadline = deadline
         self.pending = 0
         """Messages and acknowledgements without an outcome."""
@@ -79,7 +84,7 @@ class TransactionCore:
         self.sealed = False
         """Whether all operations have their outcome, or have had their time."""
         self._parts: dict[Part, list[Joined] | None] = {}
-        """Those who wait for each part; None: the coordinator knows it."""
+        """Callers that wait until the coordinator knows a part, by part; None: it knows the part."""
 
     @property
     def state(self) -> TransactionState:

@@ -4,8 +4,6 @@
 `bytes`. The defaults (PEP 696) are for type checkers only: Python supports them from 3.13 on.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ quotas and limits are those of any client. For a peer that does not read, the br
 of a producer's messages, or `PREFETCH_MAX` messages of a consumer or reader, besides the socket's buffers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -26,23 +24,10 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 import geminga
 import geminga.asyncio
+from geminga import errors
 from geminga.broker.admin.auth import Key, RequiredPermission
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import SERVER, topic_of
-from geminga.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    ConsumerBusy,
-    IncompatibleSchema,
-    InvalidConfiguration,
-    ProducerBlockedQuotaExceededError,
-    ProducerBusy,
-    ProducerFenced,
-    PulsarException,
-    Timeout,
-    TopicNotFound,
-    TopicTerminated,
-)
 from geminga.ids import MessageId
 
 log = logging.getLogger("geminga.broker")
@@ -55,27 +40,27 @@ _ROUTES: Final = {
     f"/ws/v2/reader{_TOPIC}": RequiredPermission.CONSUME,
 }
 QUEUE_MAX: Final = 1000
-"""Most messages sent to a peer and not acknowledged by it, and most messages of a peer without a receipt."""
+"""Maximum messages sent to a peer and not acknowledged by it, and messages of a peer without a receipt."""
 PENDING_BYTES_MAX: Final = 8 << 20
-"""Most bytes of JSON of a peer's messages without a receipt."""
+"""Maximum bytes of JSON of a peer's messages without a receipt."""
 PREFETCH_MAX: Final = 50
-"""Most messages that the client of a consumer or reader receives from the broker in advance."""
+"""Maximum messages that the client of a consumer or reader receives from the broker in advance."""
 PING_SECONDS: Final = 30.0
 """Interval of pings; a peer that does not answer one is disconnected."""
 REASON_BYTES_MAX: Final = 123
 """Longest reason of a closed WebSocket, by RFC 6455."""
-_STATUS: Final[tuple[tuple[type[PulsarException], int], ...]] = (
-    (InvalidConfiguration, 400),
-    (AuthenticationError, 401),
-    (AuthorizationError, 403),
-    (TopicNotFound, 404),
-    (ProducerBusy, 409),
-    (ConsumerBusy, 409),
-    (ProducerFenced, 409),
-    (IncompatibleSchema, 409),
-    (ProducerBlockedQuotaExceededError, 503),
-    (TopicTerminated, 503),
-    (Timeout, 504),
+_STATUS: Final[tuple[tuple[type[errors.PulsarException], int], ...]] = (
+    (errors.InvalidConfiguration, 400),
+    (errors.AuthenticationError, 401),
+    (errors.AuthorizationError, 403),
+    (errors.TopicNotFound, 404),
+    (errors.ProducerBusy, 409),
+    (errors.ConsumerBusy, 409),
+    (errors.ProducerFenced, 409),
+    (errors.IncompatibleSchema, 409),
+    (errors.ProducerBlockedQuotaExceededError, 503),
+    (errors.TopicTerminated, 503),
+    (errors.Timeout, 504),
 )
 BAD_JSON, BAD_FIELD, FAILED = 3, 7, 8
 """Numbers of Apache Pulsar's errors for a message that is no JSON, has a bad field, or was not stored."""
@@ -106,7 +91,7 @@ async def _produce(request: web.Request) -> web.StreamResponse:
                 try:
                     message_id = await producer.send(**arguments)
                     found = _answer("ok", context, messageId=_text_of(message_id.serialize()))
-                except PulsarException as error:
+                except errors.PulsarException as error:
                     found = _refused(FAILED, str(error), context)
                 await _tell(socket, found)
                 # Not before: a peer that does not read its receipts is not read either.
@@ -148,10 +133,7 @@ async def _consume(request: web.Request) -> web.StreamResponse:
         consumer = await _opened(
             client.subscribe(str(topic_of(request)), request.match_info["subscription"], **options)
         )
-        async with (
-            _accepted(request) as socket,
-            _delivering(consumer.receive, permits, socket) as delivering,
-        ):
+        async with _accepted(request) as socket, _delivering(consumer.receive, permits, socket) as delivering:
             async for text in _texts(socket):
                 command = _command(text)
                 kind = command.get("type")
@@ -230,7 +212,7 @@ async def _opened(opening: Awaitable[T]) -> T:
     """Return what was opened. Raises `AdminRefusal` with Apache Pulsar's status."""
     try:
         return await opening
-    except PulsarException as error:
+    except errors.PulsarException as error:
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
         raise AdminRefusal(status, f"{error}") from None
 
@@ -245,7 +227,7 @@ async def _accepted(request: web.Request) -> AsyncIterator[web.WebSocketResponse
         yield socket
     except _BadCommandError as error:
         await _close(socket, 4001, error)
-    except PulsarException as error:
+    except errors.PulsarException as error:
         await _close(socket, WSCloseCode.INTERNAL_ERROR, error)
     except Exception as error:
         log.exception("%s failed", request.path)
@@ -279,7 +261,7 @@ async def _delivering(
             while True:
                 await permits.acquire()
                 await _tell(socket, _described(await receive()))
-        except PulsarException as error:
+        except errors.PulsarException as error:
             await _close(socket, WSCloseCode.INTERNAL_ERROR, error)
         except Exception as error:
             log.exception("delivery to a WebSocket failed")
@@ -321,7 +303,7 @@ def _permits(command: Mapping[str, Any]) -> int:
 def _message_id(command: Mapping[str, Any]) -> MessageId:
     try:
         return MessageId.deserialize(base64.b64decode(command["messageId"], validate=True))
-    except (KeyError, TypeError, ValueError, PulsarException) as error:
+    except (KeyError, TypeError, ValueError, errors.PulsarException) as error:
         raise _BadCommandError(f"messageId is no id of a message: {error!r}") from None
 
 
@@ -342,7 +324,7 @@ def _arguments(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _property_texts(properties: Any) -> dict[str, str]:
-    """Return the properties with texts as values: of a number, as Apache Pulsar does, its JSON."""
+    """Return the properties with text values; other values become JSON text, as in Apache Pulsar."""
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in dict(properties).items()

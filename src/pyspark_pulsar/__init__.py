@@ -6,8 +6,6 @@ Spark looks for Python data sources in packages whose names begin with ``pyspark
 a warning and the format is left out.
 """
 
-from __future__ import annotations
-
 try:
     from geminga.spark.datasource import PulsarDataSource as DefaultSource
 except ImportError as error:

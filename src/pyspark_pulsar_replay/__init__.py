@@ -1,7 +1,5 @@
 """Data source ``pulsar_replay`` for Spark's automatic registration: see `pyspark_pulsar`."""
 
-from __future__ import annotations
-
 try:
     from geminga.spark.replaying import LakeReplaySource as DefaultSource
 except ImportError:  # `pyspark_pulsar` warns

@@ -1,7 +1,5 @@
 """Data source ``pulsar_stats`` for Spark's automatic registration: see `pyspark_pulsar`."""
 
-from __future__ import annotations
-
 try:
     from geminga.spark.health import SubscriptionStatsSource as DefaultSource
 except ImportError:  # `pyspark_pulsar` warns

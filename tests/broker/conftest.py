@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -24,6 +24,9 @@ START_MS = 1_800_000_000_000
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 Command = pb.BaseCommand
+KEY = bytes(range(32))
+SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+"""Key of tokens, and the setting that names it."""
 
 
 def entry_bytes(payload: bytes = b"x", **fields: Any) -> bytes:
@@ -33,6 +36,26 @@ def entry_bytes(payload: bytes = b"x", **fields: Any) -> bytes:
         if value is not None:
             setattr(metadata, name, value)
     return build_entry(metadata.SerializeToString(), payload)
+
+
+def encoded(body: str, **fields: Any) -> bytes:
+    """The frame of a command, given as the name of its body and its fields, without those that are None."""
+    command = pb.BaseCommand(type=pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number)
+    message = getattr(command, body)
+    message.SetInParent()
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            getattr(message, name).CopyFrom(type(getattr(message, name))(**value))
+        elif isinstance(value, (list, tuple)):
+            getattr(message, name).extend(value)
+        elif value is not None:
+            setattr(message, name, value)
+    return encode_command(command)
+
+
+def encoded_ack(ledger_id: int, entry_id: int, **fields: Any) -> bytes:
+    place = pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
+    return encoded("ack", **{"consumer_id": 1, "ack_type": 0, "message_id": [place], **fields})
 
 
 class Peer:
@@ -95,20 +118,7 @@ class Peer:
 
     def command(self, body: str, **fields: Any) -> None:
         """Send a command given as the name of its body and its fields."""
-        number = pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number
-        command = pb.BaseCommand(type=number)
-        getattr(command, body).SetInParent()
-        message = getattr(command, body)
-        for name, value in fields.items():
-            if value is None:
-                continue
-            if isinstance(value, dict):
-                getattr(message, name).CopyFrom(type(getattr(message, name))(**value))
-            elif isinstance(value, (list, tuple)):
-                getattr(message, name).extend(value)
-            else:
-                setattr(message, name, value)
-        self.send_bytes(encode_command(command))
+        self.send_bytes(encoded(body, **fields))
 
     def request(self, body: str, **fields: Any) -> Frame:
         """Send a command with a fresh request id and return the one frame that answers it."""
@@ -122,27 +132,13 @@ class Peer:
         return frame.command.producer_success
 
     def subscribe(
-        self,
-        topic: str,
-        subscription: str = "s",
-        consumer_id: int = 1,
-        *,
-        kind: str = "Exclusive",
-        permits: int = 1000,
-        earliest: bool = True,
-        **fields: Any,
-    ) -> None:
+        self, topic: str, subscription: str = "s", consumer_id: int = 1, *, kind: str = "Exclusive",
+        permits: int = 1000, earliest: bool = True, **fields: Any,
+    ) -> None:  # fmt: skip
         self.request_id += 1
-        self.command(
-            "subscribe",
-            topic=topic,
-            subscription=subscription,
-            consumer_id=consumer_id,
-            request_id=self.request_id,
-            subType=pb.CommandSubscribe.SubType.Value(kind),
-            initialPosition=int(earliest),
-            **fields,
-        )
+        fields |= {"subType": pb.CommandSubscribe.SubType.Value(kind), "initialPosition": int(earliest)}
+        fields |= {"topic": topic, "subscription": subscription, "consumer_id": consumer_id}
+        self.command("subscribe", request_id=self.request_id, **fields)
         answer = next(frame for frame in self.frames if frame.type in (Command.SUCCESS, Command.ERROR))
         self.frames.remove(answer)
         assert answer.type == Command.SUCCESS, answer.command
@@ -151,28 +147,43 @@ class Peer:
 
     def send(
         self, sequence_id: int = 0, entry: bytes | None = None, *, producer_id: int = 1, messages: int = 1,
-        highest: int | None = None, is_chunk: bool = False,
+        highest: int | None = None, is_chunk: bool = False, transaction: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         entry = entry_bytes(b"m%d" % sequence_id, sequence_id=sequence_id) if entry is None else entry
         self.send_bytes(
-            encode_send(producer_id, sequence_id, messages, highest, len(entry), is_chunk=is_chunk) + entry
-        )
+            encode_send(
+                producer_id, sequence_id, messages, highest, len(entry), is_chunk=is_chunk,
+                transaction=transaction,
+            ) + entry
+        )  # fmt: skip
 
     def publish(self, count: int, first: int = 0, **fields: Any) -> None:
         """Send entries with the sequence ids from ``first`` on."""
         for sequence_id in range(first, first + count):
             self.send(sequence_id, **fields)
 
+    def send_all(self, entries: Iterable[bytes]) -> None:
+        """Send these entries with the sequence ids from 0 on."""
+        for sequence_id, entry in enumerate(entries):
+            self.send(sequence_id, entry)
+
     def ack(
         self, *ids: tuple[int, int], consumer_id: int = 1, cumulative: bool = False, **fields: Any
     ) -> None:
-        self.command(
-            "ack",
-            consumer_id=consumer_id,
-            ack_type=int(cumulative),
-            message_id=[pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids],
-            **fields,
-        )
+        places = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids]
+        fields |= {"consumer_id": consumer_id, "ack_type": int(cumulative), "message_id": places}
+        self.command("ack", **fields)
+
+    def begin_transaction(self, timeout_ms: int = 600_000) -> tuple[int, int]:
+        self.receipts()
+        answer = self.request("newTxn", txn_ttl_seconds=timeout_ms, tc_id=0).command.newTxnResponse
+        assert not answer.HasField("error"), answer
+        return answer.txnid_most_bits, answer.txnid_least_bits
+
+    def end_transaction(self, txn: tuple[int, int], *, commit: bool = True) -> pb.CommandEndTxnResponse:
+        self.receipts()
+        fields = {"txnid_most_bits": txn[0], "txnid_least_bits": txn[1], "txn_action": int(not commit)}
+        return self.request("endTxn", **fields).command.endTxnResponse
 
     def disconnect(self) -> None:
         self.is_closed = True

@@ -525,10 +525,8 @@ class Client(Asking):
         count = len(self.contents[tag])
         bits = self.random.randrange(1, 1 << count) if count > 1 else 0
         place = {
-            "ledgerId": position.ledger_id,
-            "entryId": position.entry_id,
-            "ack_set": words_from_bits(bits),
-        }
+            "ledgerId": position.ledger_id, "entryId": position.entry_id, "ack_set": words_from_bits(bits),
+        }  # fmt: skip
         self.done.append(f"seek over {name}")
         peer.command("seek", consumer_id=1, request_id=4, message_id=place)
         answers: list[Any] = []

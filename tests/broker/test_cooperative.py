@@ -58,14 +58,14 @@ def test_a_turn_ends_when_its_time_is_used_up(shell):
 def test_entries_and_jobs_share_a_turn(shell):
     shell.slices.begin(shell.now)
     shell.now += TURN_SECONDS + 0.001
-    assert shell.slices.over
+    assert shell.slices.turn_used_up
     shell.slices.start(shell.job("late", 1), "late")
     assert shell.done == []
     shell.slices.end()
     assert shell.asked == 1
     shell.slices.turn()
     assert shell.done == ["late", "late ends"]
-    assert not shell.slices.over
+    assert not shell.slices.turn_used_up
 
 
 def test_many_short_entries_request_a_new_turn(shell):
@@ -73,10 +73,10 @@ def test_many_short_entries_request_a_new_turn(shell):
         shell.slices.begin(shell.now)
         shell.now += TURN_SECONDS / 50
         shell.slices.end()
-    assert shell.slices.over
+    assert shell.slices.turn_used_up
     assert shell.asked == 1
     shell.slices.turn()
-    assert not shell.slices.over
+    assert not shell.slices.turn_used_up
 
 
 def test_time_spent_by_entries_counts_against_a_turn(shell):

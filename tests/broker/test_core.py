@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import NAME, TOPIC, Command
+from tests.broker.conftest import NAME, TOPIC, encoded_ack
 from tests.broker.sliced import Sliced
 
 
@@ -45,25 +45,15 @@ def test_acknowledgements_of_one_call_are_one_write(harness):
     peer = harness.producer(TOPIC)
     consumer = harness.consumer(TOPIC)
     publish(peer, 100)
-    from geminga.wire.frames import encode_command
-
-    frames = b""
-    for entry in range(100):
-        command = pb.BaseCommand(type=Command.ACK)
-        command.ack.consumer_id = 1
-        command.ack.ack_type = pb.CommandAck.Individual
-        command.ack.message_id.add(ledgerId=0, entryId=entry)
-        frames += encode_command(command)
-    consumer.send_bytes(frames)
+    consumer.send_bytes(b"".join(encoded_ack(0, entry) for entry in range(100)))
     value = harness.store.keys.get(f"cursor/{TOPIC}\x00s")
     assert len(value.deltas) == 1
     assert len(value.deltas[0]) < 10
 
 
 def test_closing_ends_every_session_and_writes_pending_changes(harness):
-    peer, consumer = harness.peer(), harness.peer()
-    peer.producer(TOPIC)
-    consumer.subscribe(TOPIC)
+    peer = harness.producer(TOPIC)
+    consumer = harness.consumer(TOPIC)
     publish(peer, 1)
     subscription = consumer.session.consumers[1].subscription
     subscription.cursor.acknowledge(0)

@@ -1,6 +1,6 @@
 """A flipped bit in the store harms only the record that it hit: the broker starts and serves all others."""
 
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -38,10 +38,11 @@ class Lives:
     def store(self) -> FileStore:
         return FileStore.open(FOLDER, settings=STORE, filesystem=FaultyFileSystem(self.disk), threads=False)
 
-    def harm(self, *what: bytes) -> None:
+    def harm(self, *what: bytes) -> Self:
         """The process dies, and the last byte of each piece of the log is not what was written."""
         self.disk.kill()
         self.flip(*what)
+        return self
 
     def flip(self, *what: bytes) -> None:
         """Change the last byte of each piece of the log; the broker runs on."""
@@ -104,8 +105,7 @@ def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives):
         ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
         for number in (0, 3, 5, 9):
             peer.ack(ids[number])
-    lives.harm(lives.delta(cursor_key(HARMED, "s"), 1))
-    harness = lives.restart()
+    harness = lives.harm(lives.delta(cursor_key(HARMED, "s"), 1)).restart()
     (thing,) = harness.store.damage.found
     assert (thing.key, thing.lost) == (cursor_key(HARMED, "s"), DamageLoss.DELTA)
     for topic, left in ((WELL, (1, 2, 4, 6, 7, 8)), (HARMED, (1, 2, 3, 4, 6, 7, 8))):
@@ -124,16 +124,14 @@ def test_after_a_lost_seek_no_entry_is_skipped(lives):
     topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
     topic.subscriptions["s"].reset(2, lambda error: None)
     harness.poll()
-    lives.harm(lives.record(cursor_key(HARMED, "s")))
-    harness = lives.restart()
+    harness = lives.harm(lives.record(cursor_key(HARMED, "s"))).restart()
     assert [thing.lost for thing in harness.store.damage.found] == [DamageLoss.VALUE]
     peer = harness.consumer(HARMED)
     got = peer.messages()
     assert len(got) == 10
     for message in got:
         peer.ack((message.ledger_id, message.entry_id))
-    lives.harm()
-    harness = lives.restart()
+    harness = lives.harm().restart()
     peer = harness.consumer(HARMED)
     assert peer.payloads() == [], "what was acknowledged since comes again"
 
@@ -144,8 +142,7 @@ def test_an_unreadable_cursor_is_fenced_and_can_be_reset(lives):
     peer.subscribe(HARMED)
     harness.store.keys.put(cursor_key(HARMED, "s"), b"\x63of a later version")
     harness.poll()
-    lives.harm()
-    harness = lives.restart()
+    harness = lives.harm().restart()
     with pytest.raises(AssertionError, match="cannot be read from the st"):
         harness.peer().subscribe(HARMED)
     check_serves(harness, HARMED)
@@ -159,8 +156,7 @@ def test_a_damaged_entry_is_skipped_until_it_is_settled(lives):
     for topic in (HARMED, WELL):
         fill(lives.harness, topic).subscribe(topic)
         lives.harness.peer().subscribe(topic, "other", kind="Shared")
-    lives.harm(f"{HARMED} 3".encode(), f"{HARMED} 5".encode())
-    harness = lives.restart()
+    harness = lives.harm(f"{HARMED} 3".encode(), f"{HARMED} 5".encode()).restart()
     left = [number for number in range(10) if number not in (3, 5)]
     for subscription, kind in (("s", "Exclusive"), ("other", "Shared"), ("keys", "Key_Shared")):
         peer = harness.consumer(HARMED, subscription, kind=kind)
@@ -179,8 +175,7 @@ def test_a_damaged_entry_is_skipped_until_it_is_settled(lives):
     assert done == [None, None]
     assert [topic.subscriptions[name].backlog for name in ("s", "other", "keys")] == [0, 0, 0]
     assert harness.store.damage.found == []
-    lives.harm()
-    harness = lives.restart()
+    harness = lives.harm().restart()
     peer = harness.consumer(HARMED)
     assert peer.payloads() == []
     assert harness.store.damage.found == []
@@ -197,8 +192,7 @@ def test_the_last_message_id_is_that_of_the_newest_readable_entry(lives):
     """The last three entries are damaged, in two ledgers of four entries each."""
     for topic in (HARMED, WELL):  # the end of the log itself is cut off at the damage
         fill(lives.harness, topic, 10)
-    lives.harm(*(f"{HARMED} {number}".encode() for number in (7, 8, 9)))
-    peer = lives.restart().peer()
+    peer = lives.harm(*(f"{HARMED} {number}".encode() for number in (7, 8, 9))).restart().peer()
     peer.subscribe(HARMED)
     assert last_entry_id(peer) == 2, "the entries behind 1:2 are damaged"
     assert peer.payloads() == payloads(HARMED, range(7))
@@ -224,8 +218,7 @@ def test_damage_that_reading_finds_changes_the_last_message_id(lives):
 def test_a_topic_of_damaged_entries_alone_has_no_last_message_id(lives):
     for topic in (HARMED, WELL):
         fill(lives.harness, topic, 2)
-    lives.harm(f"{HARMED} 0".encode(), f"{HARMED} 1".encode())
-    peer = lives.restart().peer()
+    peer = lives.harm(f"{HARMED} 0".encode(), f"{HARMED} 1".encode()).restart().peer()
     peer.subscribe(HARMED)
     assert last_entry_id(peer) == -1
     assert peer.payloads() == []
@@ -256,8 +249,7 @@ def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry():
     lives = Lives(retention_minutes=0, message_ttl_seconds=3600)
     peer = fill(lives.harness, HARMED, 12)
     peer.subscribe(HARMED)
-    lives.harm(f"{HARMED} 1".encode() + b"", f"{HARMED} 5".encode())
-    harness = lives.restart()
+    harness = lives.harm(f"{HARMED} 1".encode() + b"", f"{HARMED} 5".encode()).restart()
     peer = harness.consumer(HARMED)
     for message in peer.messages():
         peer.ack((message.ledger_id, message.entry_id))
@@ -271,8 +263,7 @@ def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry():
 def test_expiry_continues_behind_a_damaged_entry():
     lives = Lives(retention_minutes=0, message_ttl_seconds=3600)
     fill(lives.harness, HARMED, 6).subscribe(HARMED)
-    lives.harm(f"{HARMED} 0".encode(), f"{HARMED} 3".encode())
-    harness = lives.restart()
+    harness = lives.harm(f"{HARMED} 0".encode(), f"{HARMED} 3".encode()).restart()
     topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
     harness.advance(60)
     assert topic.subscriptions["s"].backlog == 6, "too young"
@@ -300,8 +291,7 @@ def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(lives):
     peer = harness.producer(HARMED)
     peer.subscribe(HARMED)
     assert peer.payloads() == []
-    for number in range(50):
-        peer.send(number, entry_bytes(b"new %d" % number))
+    peer.send_all(entry_bytes(b"new %d" % number) for number in range(50))
     assert peer.payloads() == [b"new %d" % number for number in range(50)]
     topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
     assert topic.subscriptions["s"].backlog == 50, "what is not there counts as backlog"
@@ -317,8 +307,7 @@ def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again():
     )
     harness.poll()
     fill(harness, HARMED, 12).subscribe(HARMED)
-    lives.harm(lives.record("namespace/public/default"))
-    harness = lives.restart()
+    harness = lives.harm(lives.record("namespace/public/default")).restart()
     assert [thing.key for thing in harness.store.damage.found] == ["namespace/public/default"]
     policies = harness.broker.namespaces.policies("public", "default")
     assert (policies.retention_minutes, policies.message_ttl_seconds) == (-1, 0)
@@ -341,8 +330,7 @@ def test_a_policy_lost_completely_has_its_defaults(lives):
     harness.broker.namespaces.set_topic_policy(topic, "message_ttl_in_seconds", 7)
     harness.poll()
     lives.harm(lives.record("namespace/public/other"), lives.record(f"topic-policies/{HARMED}"))
-    lives.harm(lives.record("tenant/public"))
-    harness = lives.restart()
+    harness = lives.harm(lives.record("tenant/public")).restart()
     namespaces = harness.broker.namespaces
     assert namespaces.policies("public", "other").message_ttl_seconds == 0
     assert namespaces.policies("public", "other").retention_minutes == -1
@@ -381,8 +369,7 @@ def test_lost_records_leave_the_topic_and_all_others_served(which):
         "ledgers": lambda: lives.delta(ledgers_key(HARMED), 1),
         "dedup": lambda: lives.record(f"dedup/{HARMED}")[len(f"dedup/{HARMED}") :],
     }
-    lives.harm(records[which]())
-    harness = lives.restart()
+    harness = lives.harm(records[which]()).restart()
     assert harness.store.damage.found or which == "dedup"
     assert harness.broker.topics.partitioned.count(TopicName.parse(f"{HARMED}-many")) == 3
     assert all(harness.broker.topics.is_stored(TopicName.parse(text)) for text in (HARMED, WELL))
@@ -445,8 +432,7 @@ def test_a_lost_schema_version_does_not_renumber_the_others(lives):
     for schema in schemas:
         harness.broker.schemas.put(name, schema, auto_update=True)
     harness.poll()
-    lives.harm(lives.delta(schema_key(name), 1))
-    harness = lives.restart()
+    harness = lives.harm(lives.delta(schema_key(name), 1)).restart()
     kept = harness.broker.schemas
     assert [kept.find(name, schema) for schema in schemas] == [0, -1, 2]
     latest = kept.latest(name)

@@ -175,7 +175,7 @@ def _small_blocks():
     patch.undo()
 
 
-CountsMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=20, deadline=None)
+CountsMachine.TestCase.settings = settings(stateful_step_count=20)
 TestCounts = CountsMachine.TestCase
 
 

@@ -14,8 +14,9 @@ from geminga.broker.core import Broker
 from geminga.broker.settings import BrokerSettings
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.checksum import crc32c
-from geminga.wire.frames import FrameDecoder, encode_command
+from geminga.wire.frames import FrameDecoder
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import encoded
 
 NAMES = (
     "t", "persistent://public/default/t", "persistent://public/default/p", "public/default", "s", "",
@@ -126,18 +127,15 @@ class Hostile:
 
     def session(self) -> bytes:
         """A handshake, a producer and a consumer that work, then anything."""
-        connect = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
-        connect.connect.client_version = self.chance.choice(("x", "Pulsar-CPP-v4.2.0"))
-        connect.connect.protocol_version = self.chance.choice((0, 6, 19, 21))
-        producer = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
-        producer.producer.topic, producer.producer.producer_id, producer.producer.request_id = "t", 1, 5
-        subscribe = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-        subscribe.subscribe.topic, subscribe.subscribe.subscription = "t", f"s{self.chance.randrange(3)}"
-        subscribe.subscribe.subType = self.chance.randrange(4)
-        subscribe.subscribe.consumer_id, subscribe.subscribe.request_id = 1, 6
-        flow = pb.BaseCommand(type=pb.BaseCommand.FLOW)
-        flow.flow.consumer_id, flow.flow.messagePermits = 1, 1000
-        frames = [encode_command(each) for each in (connect, producer, subscribe, flow)]
+        choose = self.chance.choice
+        client = {"client_version": choose(("x", "Pulsar-CPP-v4.2.0"))}
+        wanted = {"subscription": f"s{self.chance.randrange(3)}", "subType": self.chance.randrange(4)}
+        frames = [
+            encoded("connect", protocol_version=choose((0, 6, 19, 21)), **client),
+            encoded("producer", topic="t", producer_id=1, request_id=5),
+            encoded("subscribe", topic="t", consumer_id=1, request_id=6, **wanted),
+            encoded("flow", consumer_id=1, messagePermits=1000),
+        ]
         for _ in range(self.chance.randrange(1, 30)):
             frames.append(self.send() if self.chance.random() < 0.3 else self.command())
         data = b"".join(frames)
@@ -179,11 +177,9 @@ def test_no_input_of_a_peer_breaks_the_broker(seed):
 def _still_serves(broker: Broker, now: float) -> None:
     output = Quiet()
     session = broker.open_session(output, "/good:1", now)
-    connect = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
-    connect.connect.client_version, connect.connect.protocol_version = "good", 20
-    producer = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
-    producer.producer.topic, producer.producer.producer_id, producer.producer.request_id = "calm", 1, 1
-    session.receive(encode_command(connect) + encode_command(producer), now, START_MS + int(now * 1000))
+    connect = encoded("connect", client_version="good", protocol_version=20)
+    producer = encoded("producer", topic="calm", producer_id=1, request_id=1)
+    session.receive(connect + producer, now, START_MS + int(now * 1000))
     broker.poll(now, START_MS + int(now * 1000))
     answers = [frame.type for frame in FrameDecoder().feed(b"".join(output.data))]
     assert answers == [pb.BaseCommand.CONNECTED, pb.BaseCommand.PRODUCER_SUCCESS]

@@ -7,8 +7,9 @@ import pytest
 from geminga.broker.memory_backpressure import HELD_BY_PENDING, STALLED_SECONDS, MemoryBackpressure
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
-from geminga.wire.frames import FRAME_PADDING, encode_command
+from geminga.wire.frames import FRAME_PADDING
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import encoded
 
 MIB = 1024 * 1024
 LARGEST = 5 * MIB + FRAME_PADDING
@@ -86,8 +87,7 @@ def test_incomplete_frames_of_a_thousand_peers_stay_below_the_limit(crowded):
     # Twice the limit, and the frame that is being completed.
     assert crowded.broker.backpressure.received_bytes <= 2 * 5 * MIB + LARGEST
     assert sum(peer.is_closed for peer in peers) > 900
-    calm = crowded.peer()
-    calm.producer("t", 1)
+    crowded.peer().producer("t", 1)
     for _ in range(40):
         crowded.advance(STALLED_SECONDS)
     assert crowded.broker.backpressure.received_bytes <= 5 * MIB
@@ -97,7 +97,7 @@ def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness):
     broker = harness.broker
     harness.advance_clock_on_read(0.001)
     flood, calm = harness.peer(), harness.peer()
-    pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+    pings = encoded("ping")
     flood.send_bytes(pings * 5_000)
     assert not flood.reading
     answered = len(flood.frames)
@@ -108,8 +108,7 @@ def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness):
     flood.send_bytes(pings[:-1])
     flood.send_bytes(pings[-1:])
     assert broker.backpressure.received_bytes > 5_000
-    while broker.slices.waiting:
-        broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     assert len(flood.frames) == 5_001
     assert flood.reading
     assert broker.backpressure.received_bytes == 0
@@ -117,7 +116,7 @@ def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness):
 
 def test_commands_of_a_peer_that_does_not_read_wait(harness):
     peer = harness.peer()
-    pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+    pings = encoded("ping")
     peer.writable = False
     peer.send_bytes(pings * 1_000)
     harness.broker.turn(harness.now, harness.now_ms)
@@ -131,7 +130,7 @@ def test_commands_of_a_peer_that_does_not_read_wait(harness):
 
 def test_a_peer_that_never_reads_again_is_disconnected(harness):
     peer = harness.peer()
-    pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+    pings = encoded("ping")
     peer.writable = False
     peer.send_bytes(pings * 10)
     peer.answers_pings = False

@@ -6,9 +6,7 @@ import pytest
 
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import last_batch_index, last_position, offset_by_time, publish_time
-from geminga.ids import TopicName
-
-NAME = TopicName.parse("t")
+from tests.broker.conftest import NAME
 
 
 def filled(harness: Any, make_entry: Any, times: list[int]) -> ManagedLedger:
@@ -36,8 +34,7 @@ def test_an_empty_topic_has_no_last_position(harness, make_entry):
 
 
 def test_entries_that_cannot_be_read_have_no_time(harness):
-    peer = harness.producer(str(NAME))
-    peer.send(0, b"\x00\x00\x00\x02\xff\xff")
+    harness.producer(str(NAME)).send(0, b"\x00\x00\x00\x02\xff\xff")
     ledger = harness.broker.topics.find(NAME).ledger
     assert publish_time(ledger, 0, 99) == 0
     assert last_batch_index(ledger) == -1

@@ -7,10 +7,8 @@ import pytest
 
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import Harness, Peer, entry_bytes
+from tests.broker.conftest import NAME, TOPIC, Harness, Peer, entry_bytes
 
-NAME = TopicName.parse("persistent://public/default/t")
-TOPIC = str(NAME)
 FEW, MANY = 20, 200
 Work = Callable[[], object]
 
@@ -53,8 +51,7 @@ def closing_of_one_client(kind: str) -> Callable[[Harness, int], Work]:
         peer, sender = harness.peer(), producer(harness)
         for number in range(count):
             peer.subscribe(TOPIC, kind=kind, consumer_id=number, consumer_name=f"c{number:05}")
-        for number in range(10 * count):
-            sender.send(number, keyed(number))
+        sender.send_all(keyed(number) for number in range(10 * count))
         consumers(harness, 1, kind, permits=0, first=count)
         return peer.disconnect
 
@@ -64,19 +61,16 @@ def closing_of_one_client(kind: str) -> Callable[[Harness, int], Work]:
 def closing_with_blocked_keys(harness: Harness, count: int) -> Work:
     """The first consumer holds messages of keys that belong to the others by now."""
     [first], sender = consumers(harness, 1, "Key_Shared", permits=1000), producer(harness)
-    for number in range(2 * FEW):
-        sender.send(number, keyed(number))
+    sender.send_all(keyed(number) for number in range(2 * FEW))
     peers = consumers(harness, count, "Key_Shared", first=1)
-    for number in range(10 * FEW):
-        sender.send(number, keyed(number % (2 * FEW)))
+    sender.send_all(keyed(number % (2 * FEW)) for number in range(10 * FEW))
     return lambda: [peer.disconnect() for peer in (*peers, first)]
 
 
 def redelivery(kind: str) -> Callable[[Harness, int], Work]:
     def axis(harness: Harness, count: int) -> Work:
         [peer], sender = consumers(harness, 1, kind, permits=10 * count), producer(harness)
-        for number in range(10 * count):
-            sender.send(number, keyed(number))
+        sender.send_all(keyed(number) for number in range(10 * count))
         return lambda: peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
 
     return axis
@@ -95,8 +89,7 @@ def clearing(kind: str) -> Callable[[Harness, int], Work]:
 
     def axis(harness: Harness, count: int) -> Work:
         _, sender = consumers(harness, 1, kind, permits=10 * count), producer(harness)
-        for number in range(10 * count):
-            sender.send(number, keyed(number))
+        sender.send_all(keyed(number) for number in range(10 * count))
         return lambda: harness.actions.cursors.skip_all(NAME, "s", lambda error: None)
 
     return axis
@@ -177,8 +170,7 @@ def message_beside(kind: str, how: str) -> Callable[[Harness, int], Work]:
             peer.writable = how != "unread"
             consumer = peer.session.consumers[1]
             consumer.blocked = how == "blocked"
-        for number in range(20):
-            sender.send(number, keyed(number))
+        sender.send_all(keyed(number) for number in range(20))
         ready.command("flow", consumer_id=1, messagePermits=1000)
         return lambda: [sender.send(number, keyed(number)) for number in range(20, 40)]
 
@@ -240,8 +232,7 @@ def test_one_object_costs_the_same_beside_ten_times_as_many(name, make_harness, 
 def test_a_large_pending_set_is_given_back_in_several_steps(harness, monkeypatch, kind, how):
     monkeypatch.setattr("geminga.broker.delivery.shared.RETURNED_AT_ONCE_MAX", 10)
     [holder], sender = consumers(harness, 1, kind, permits=95), producer(harness)
-    for number in range(95):
-        sender.send(number, keyed(number % 7))
+    sender.send_all(keyed(number % 7) for number in range(95))
     [other] = consumers(harness, 1, kind, permits=0, first=1)
     dispatcher: Any = other.session.consumers[1].subscription.dispatcher
     harness.auto_poll = False
@@ -278,7 +269,7 @@ def test_consumers_whose_clients_are_not_notified_yet_change_nothing(harness, mo
     peers, sender = consumers(harness, 30, kind), producer(harness)
     sender.publish(50)
     with monkeypatch.context() as patched:
-        patched.setattr(type(harness.broker.slices), "over", True)
+        patched.setattr(type(harness.broker.slices), "turn_used_up", True)
         harness.actions.unload(NAME)
     late = peers[-1]
     assert not late.take(pb.BaseCommand.CLOSE_CONSUMER)
@@ -298,7 +289,7 @@ def test_a_client_that_reuses_the_id_of_a_closed_consumer_keeps_the_new_one(harn
     monkeypatch.setattr("geminga.broker.delivery.consumer.CLOSED_AT_ONCE_MAX", 1)
     peers = consumers(harness, 2, "Shared")
     with monkeypatch.context() as patched:
-        patched.setattr(type(harness.broker.slices), "over", True)
+        patched.setattr(type(harness.broker.slices), "turn_used_up", True)
         harness.actions.unload(NAME)
     peers[1].command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=1, subType=1)
     for _ in range(5):

@@ -12,8 +12,8 @@ from geminga.broker import scheduler as agenda_module
 from geminga.broker.scheduler import FAILURE_LOG_SECONDS, INFINITY, KINDS, Scheduler
 from geminga.errors import StoreError
 from geminga.ids import TopicName
+from tests.broker.conftest import NAME
 
-NAME = TopicName.parse("persistent://public/default/t")
 OTHER = TopicName.parse("persistent://public/default/other")
 
 

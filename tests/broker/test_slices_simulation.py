@@ -21,25 +21,14 @@ from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger import memory as memory_module
-from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import Command, Peer, entry_bytes
 from tests.broker.sliced import Sliced
 from tests.broker.slices_model import POLICIES, RULES, TTL, TTL_SECONDS_MAX, Client, Wait, payload
 from tests.broker.slices_places import Partitions, Space
+from tests.support.disk_stores import SMALL_FILES
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
-
-SETTINGS = StoreSettings(
-    log_file_bytes=16_384,
-    preallocate_bytes=1024,
-    cache_bytes=2_000,
-    checkpoint_records=60,
-    checkpoint_state_bytes=20_000,
-    rewrite_live_fraction=0.6,
-    garbage_bytes_min=1,
-    deletion_delay_seconds=0.0,
-)
 
 
 def check_nothing_is_left(broker: Broker) -> None:
@@ -47,11 +36,8 @@ def check_nothing_is_left(broker: Broker) -> None:
     topics = broker.topics
     assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
     left = (
-        broker.slices._owed,
-        topics.loader._preparing,
-        topics.loader._under_way,
-        topics.partitioned._leaving,
-    )
+        broker.slices._owed, topics.loader._preparing, topics.loader._under_way, topics.partitioned._leaving,
+    )  # fmt: skip
     assert not any(left), left
 
 
@@ -84,7 +70,7 @@ class World:
         if self.disk is None:
             return None
         filesystem = FaultyFileSystem(self.disk)
-        return FileStore.open("/data/store", settings=SETTINGS, filesystem=filesystem, threads=False)
+        return FileStore.open("/data/store", settings=SMALL_FILES, filesystem=filesystem, threads=False)
 
     def disturb(self) -> None:
         harness, random = self.harness, self.random

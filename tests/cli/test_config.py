@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import pytest
+from cases import cases
 from click.testing import CliRunner, Result
 
 from geminga.broker.settings import BrokerSettings
@@ -74,28 +75,7 @@ def test_every_setting_can_be_given_by_file_environment_and_option():
     assert rows(run("--json", "--connections-max", "8"))["connections_max"] == (8, "--connections-max")
 
 
-@pytest.mark.parametrize(
-    ("file", "names"),
-    [
-        ("conections_max = 1", ["geminga.toml", "'conections_max'", "did you mean 'connections_max'?"]),
-        ('port = "x"', ["geminga.toml: port='x'", "a whole number >= 0 and <= 65535"]),
-        ("port = true", ["geminga.toml: port=True"]),
-        ('sync = "alwys"', ["geminga.toml: sync='alwys'", "did you mean 'always'?"]),
-        ('backlog_quota_bytes = "20X"', ["geminga.toml: backlog_quota_bytes: '20X'", "K, M, G or T"]),
-        ('super_user_roles = "a"', ["geminga.toml: super_user_roles='a'", "list"]),
-        ('console = "yes"', ["geminga.toml: console='yes'", "bool"]),
-        ('log_level = "inf"', ["geminga.toml: log_level='inf'", "did you mean 'info'?"]),
-        ("port = \n", ["geminga.toml is not TOML", "line 1"]),
-        ("[tls]\nkey = 'x'", ["geminga.toml", "there is no setting 'tls'"]),
-        (
-            'token_secret_key = "k"\nsuper_user_roles = ["a"]\nanonymous_role = "a"',
-            ["geminga.toml: anonymous_role='a'", "not among super_user_roles"],
-        ),
-        ("web_port = 1\nhealth_port = 1", ["geminga.toml: health_port=1", "other than `web_port`"]),
-        ("port = 1\nweb_port = 1", ["geminga.toml: web_port=1", "other than `port`"]),
-        ('super_user_roles = ["a"]', ["geminga.toml: super_user_roles has no effect without authentication"]),
-    ],
-)
+@pytest.mark.parametrize(("file", "names"), cases("configuration_files_refused"))
 def test_errors_in_the_file_name_file_key_value_and_what_is_allowed(file, names):
     error = run(file=file).exception
     assert isinstance(error, InvalidConfiguration)
@@ -143,10 +123,41 @@ def test_an_empty_or_unexpanded_folder_is_not_the_current_one():
         assert "data_dir=" in str(error)
 
 
-@pytest.mark.parametrize("name", ["TOKEN_SECRET_KEY", "BASIC_AUTH", "TLS_CERTIFICATE"])
-def test_an_empty_variable_does_not_switch_security_off(name):
+@pytest.mark.parametrize("name", ["TOKEN_SECRET_KEY", "BASIC_AUTH", "TLS_CERTIFICATE", "CONFIG", "DATA_DIR"])
+def test_an_empty_variable_does_not_switch_security_off_or_begin_a_new_store(name):
     error = run(**{f"GEMINGA_{name}": ""}).exception
     assert str(error) == f"GEMINGA_{name} is empty: give a value, or unset it"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("message_ttl_seconds", "7d", 604_800),
+        ("message_ttl_seconds", "90", 90),
+        ("retention_minutes", "12h", 720),
+        ("retention_minutes", "-1", -1),
+        ("keepalive_seconds", "1m30s", 90.0),
+        ("offload_deletion_lag_seconds", "-1", -1.0),
+        ("max_message_size", "10M", 10_485_760),
+    ],
+)
+def test_times_and_sizes_may_have_a_unit(name, text, value):
+    option = "--" + name.replace("_", "-")
+    found = rows(run("--json", option, text)), rows(run("--json", **{"GEMINGA_" + name.upper(): text}))
+    assert [each[name][0] for each in found] == [value, value]
+
+
+def test_a_time_that_its_setting_cannot_hold_is_refused():
+    found = run("--retention-minutes", "90s")
+    assert isinstance(found.exception, click.BadParameter)
+    assert "'90s' is not a whole number of minutes" in str(found.exception)
+
+
+def test_the_help_names_the_limits_of_times():
+    shown = CliRunner().invoke(standalone.command, ["--help"]).output
+    assert "[x>=0]" in shown
+    assert "[default: 10080; x>=-1]" in shown
+    assert "None" not in shown
 
 
 def test_a_byte_order_mark_is_skipped():

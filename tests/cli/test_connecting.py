@@ -1,13 +1,17 @@
 """Selection of the cluster and of authentication: options, environment, contexts."""
 
 import json
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from web_requests import ask
 
 import geminga
 from geminga.cli import explain
@@ -280,3 +284,40 @@ def test_a_pipeline_receives_the_connection_options(invoke, tmp_path, monkeypatc
 def test_each_printed_command_that_connects_carries_the_address(printed, pasted):
     with explain.command.make_context("explain", ["t", "--url", "pulsar://h:1", "--token", "secret"]):
         assert as_pasted(printed) == pasted
+
+
+# --- the console of several clusters ---
+def test_the_console_offers_saved_clusters_by_name(invoke, tmp_path):
+    for name in ("prod", "test", "far"):
+        token = [] if name == "far" else ["--token", f"of-{name}"]
+        invoke("context", "set", name, "--admin-url", "http://127.0.0.1:1", *token)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "geminga", "console", "--also", "far", "--also", "prod", "--port", "0"],
+        env={**os.environ, "GEMINGA_CONFIG_HOME": str(tmp_path / "config")},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        url = running.stdout.readline().rpartition(" ")[2].strip()
+        found = ask(f"{url}console/api/clusters").document
+        assert found == [{"name": "prod", "path": "/"}, {"name": "far", "path": "/cluster/far/"}]
+        running.terminate()
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
+        running.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--also", "tset"], "no context 'tset' (did you mean 'test'?)"),
+        (["--also", "test", "--host", "0.0.0.0"], "would act with your credentials"),
+        (["--mask", "orders=card"], "masked_fields='orders=card' is not allowed"),
+    ],
+)
+def test_the_console_refuses_what_it_cannot_offer(invoke, words, reason):
+    invoke("context", "set", "here", "--admin-url", "http://127.0.0.1:1")
+    invoke("context", "set", "test", "--admin-url", "http://127.0.0.1:1", "--token", "secret")
+    done = invoke("console", *words, check=False)
+    assert done.exit_code != 0
+    assert reason in done.output + str(done.exception)

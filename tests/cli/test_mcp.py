@@ -14,7 +14,6 @@ from geminga.cli.mcp import CHANGING, READING, Finished, ToolServer, command, co
 
 mcp = pytest.importorskip("mcp")
 
-pytestmark = pytest.mark.timeout(120)
 ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cases import cases
 from click.testing import CliRunner
 from waiting import eventually
 
@@ -62,29 +63,7 @@ def test_missing_options_are_named(pulsar_broker):
     assert "--from URL or --from-context NAME is missing" in str(done.exception)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--from", "x"], "--from: service URL 'x' has no scheme"),
-        (["--to", "pulsar://h:99999"], "--to: service URL 'pulsar://h:99999' has the port '99999'"),
-        (["--to-admin-url", "foo"], "the target: admin URL 'foo' is not allowed"),
-        (["--from-token", "env:NOPE"], "--from-token env:NOPE: there is no such environment variable"),
-        (["--to-tls-cert", __file__], "--to-tls-cert and --to-tls-key belong together"),
-        (["--from-auth-params", "x"], "--from-auth-params needs --from-auth-plugin"),
-        (
-            ["--from-auth-plugin", "tokne"],
-            "--from: auth_plugin='tokne' is not allowed; allowed: tls, token, ",
-        ),
-        (["--to-auth-plugin", "nope"], "--to: auth_plugin='nope' is not allowed; allowed: tls, token, "),
-        (["--from-tls-trust-certs", __file__], "--from-tls-trust-certs: no TLS at pulsar://127.0.0.1:1, so "),
-        (
-            ["--to-tls-insecure", "--to-tls-any-hostname"],
-            "--to-tls-insecure and --to-tls-any-hostname: no TLS at pulsar://127.0.0.1:2, so ",
-        ),
-        (["--topics", "a/b/c/d"], "topics='a/b/c/d': [persistent://][tenant/namespace/]topic is expected"),
-        (["--name", "a/b"], "name='a/b' is not allowed; allowed: 1 to 128 letters"),
-    ],
-)
+@pytest.mark.parametrize(("words", "told"), cases("mirror_options_refused"))
 def test_wrong_options_are_named_with_their_side(words, told):
     given = {"--topics": "t", "--from": "pulsar://127.0.0.1:1", "--to": "pulsar://127.0.0.1:2"}
     rest = [word for name, value in given.items() if name != words[0] for word in (name, value)]

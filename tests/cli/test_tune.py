@@ -5,11 +5,11 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import cases
 
 import geminga
 from geminga.cli.main import main
 
-NUMBERS = ["advise", "--rate", "100", "--message-bytes", "200"]
 NOWHERE = ["--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1"]
 
 
@@ -34,49 +34,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["advise"], "--rate and --message-bytes missing"),
-        (["advise", "--rate", "0", "--message-bytes", "1"], "'--rate': 0.0 is not in the range"),
-        (["advise", "--rate", "nan", "--message-bytes", "1"], "'nan' is not a number"),
-        ([*NUMBERS, "--partitions", "0"], "'--partitions': 0 is not in the range"),
-        ([*NUMBERS, "--partitions", "100001"], "partitions=100001"),
-        ([*NUMBERS, "--latency-budget", "1"], "1.0 is not in the range x>=2"),
-        ([*NUMBERS, "--latency-budget", "1e9"], "latency_budget_seconds=1000000.0"),
-        ([*NUMBERS, "--compression", "BROTLI"], "'BROTLI' is not one of"),
-        ([*NUMBERS, "--compression", "LZ4", "--compression-level", "3"], "only ZSTD and ZLib have levels"),
-        ([*NUMBERS, "--compression", "ZLIB", "--compression-level", "12"], "<= 9 with compression ZLib"),
-        ([*NUMBERS, "--compression-level", "3"], "--compression-level goes with --compression"),
-        ([*NUMBERS, "--stock", "kafka"], "'kafka' is not one of"),
-        ([*NUMBERS, "--apply", "FOLDER/none/x.toml"], "none is no folder"),
-        ([*NUMBERS, "--apply", "FOLDER"], "is a directory"),
-        ([*NUMBERS, "--sample", "FOLDER/none"], "does not exist"),
-        ([*NUMBERS, "--sample", "FOLDER/empty"], "holds no messages"),
-        (["advise", "--topic", "t", *NOWHERE], "nothing listens there"),
-        (["advise", "--topic", "non://sense", *NOWHERE], "non://sense"),
-        (["prove", "--repeats", "0"], "'--repeats': 0 is not in the range"),
-        (["prove", "--client", "rust"], "'rust' is not one of"),
-        (["prove", "--client", "geminga", "--only", "nobody"], "patterns of: Geminga, stock"),
-        (["prove", "--output", "FOLDER/a-file"], "is a file"),
-        (["prove", "--client", "geminga", "--output", "FOLDER/p", *NOWHERE], "nothing listens there"),
-        (["capacity", "--crossings", "0"], "'--crossings': 0 is not in the range"),
-        (["capacity", "--only", "nobody"], "patterns of: Geminga, stock"),
-        (["capacity", "--output", "FOLDER/p", *NOWHERE], "nothing listens there"),
-        (["fleet", "--admin-url", "http://127.0.0.1:1"], "no answer from http://127.0.0.1:1"),
-        (["fleet", "--admin-url", "127.0.0.1"], "127.0.0.1"),
-        (["fleet", "--topics", "FOLDER/nonsense.json"], "is no Parquet file"),
-        (["fleet", "--topics", "FOLDER/columns.parquet"], "rate_messages_per_second"),
-        (["fleet", "--latency-budget", "0"], "0.0 is not in the range"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize(("arguments", "sentence"), cases("tune_options_refused"))
 def test_wrong_options_are_reported(
     arguments, sentence, folder, capsys,
     monkeypatch
 ):  # fmt: skip
     monkeypatch.chdir(folder)
-    assert sentence in told(capsys, *(argument.replace("FOLDER", str(folder)) for argument in arguments))
+    assert sentence in told(capsys, *arguments.replace("FOLDER", str(folder)).split())
 
 
 def test_a_missing_topic_is_reported(capsys):

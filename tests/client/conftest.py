@@ -34,11 +34,16 @@ def scripted():
 
 @pytest.fixture
 def broker():
-    """A scripted broker on a thread of its own, for the sync client."""
+    """A scripted broker on a thread of its own, for the sync client. ``call`` runs a function there."""
     runtime = LoopThread("scripted-broker")
     scripted_broker = ScriptedBroker()
     runtime.call(scripted_broker.start(), 10)
     scripted_broker.run = runtime.call
+
+    async def called(function, arguments):
+        return function(*arguments)
+
+    scripted_broker.call = lambda function, *arguments: runtime.call(called(function, arguments), 60)
     yield scripted_broker
     runtime.call(scripted_broker.stop(), 10)
     runtime.close()

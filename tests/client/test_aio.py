@@ -12,13 +12,8 @@ from geminga.errors import AlreadyClosed
 @asynccontextmanager
 async def connected():
     """A scripted broker and a client of it."""
-    broker = ScriptedBroker()
-    await broker.start()
-    try:
-        async with geminga.asyncio.Client(broker.url) as client:
-            yield broker, client
-    finally:
-        await broker.stop()
+    async with ScriptedBroker() as broker, geminga.asyncio.Client(broker.url) as client:
+        yield broker, client
 
 
 async def test_close_is_final_and_repeatable():

@@ -5,47 +5,14 @@ from typing import Any
 
 import pytest
 from published import backlog, data, publish
-from waiting import eventually_async, loop_turns, never_async
+from waiting import eventually_async, loop_turns
 
 import geminga.asyncio
-from geminga import ConsumerType, InitialPosition, MessageId
-from geminga.errors import AlreadyClosed, Timeout
+from geminga import InitialPosition
+from geminga.errors import Timeout
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 EARLIEST = InitialPosition.Earliest
-
-
-async def test_asyncio_consumer(pulsar_broker, pulsar_client, pulsar_topic):
-    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-        consumer = await client.subscribe(
-            pulsar_topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
-        )
-        waiting = asyncio.create_task(consumer.receive())
-        await never_async(waiting.done, 0.05)
-        producer = await client.create_producer(pulsar_topic)
-        for number in range(5):
-            await producer.send(b"%d" % number)
-        messages = [await waiting] + [await consumer.receive() for _ in range(4)]
-        assert data(messages) == [b"0", b"1", b"2", b"3", b"4"]
-        await consumer.negative_acknowledge(messages[0])
-        again = await consumer.receive(30_000)
-        assert again.redelivery_count() == 1
-        for message in [again, *messages[1:]]:
-            await consumer.acknowledge(message)
-        with pytest.raises(Timeout):
-            await consumer.receive(100)
-        await consumer.seek(MessageId.earliest)
-        seen = []
-        async for message in consumer:
-            seen.append(message.data())
-            if len(seen) == 5:
-                break
-        assert (await consumer.get_last_message_id()).entry_id >= 0
-        assert (consumer.topic(), consumer.subscription_name()) == (pulsar_topic, "s")
-        await consumer.close()
-        with pytest.raises(AlreadyClosed):
-            await consumer.receive()
-        assert [message async for message in consumer] == []
 
 
 async def test_batch_receive_leaves_a_message_beyond_the_limit_of_bytes(
@@ -89,10 +56,10 @@ async def test_a_cancelled_receive_loses_nothing(pulsar_broker, pulsar_client, p
             await loop_turns()
             await producer.send(b"%d" % number)
             waiters[number % 3].cancel()
-            done, pending = await asyncio.wait(waiters, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+            done, pending = await asyncio.wait(waiters, timeout=60, return_when=asyncio.FIRST_COMPLETED)
             got = [t.result().data() for t in done if not t.cancelled()]
             if not got:
-                done, pending = await asyncio.wait(pending, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+                done, pending = await asyncio.wait(pending, timeout=60, return_when=asyncio.FIRST_COMPLETED)
                 got = [t.result().data() for t in done]
             assert got == [b"%d" % number]
             for task in pending:
@@ -115,8 +82,8 @@ async def test_a_woken_and_then_cancelled_receive_leaves_the_message_to_the_next
         consumer.queue.put_back([message])
         await loop_turns(turns)
         first.cancel()
-        done, _ = await asyncio.wait([first, second], timeout=2, return_when=asyncio.FIRST_EXCEPTION)
-        (again,) = [task.result() for task in done if not task.cancelled()]
+        await asyncio.wait([first])
+        again = await (second if first.cancelled() else first)
         assert again.message_id() == message.message_id()
         second.cancel()
 

@@ -1,7 +1,7 @@
 """Batching is off in the synchronous API unless asked for, and on in asyncio, as with pulsar-client.
 
-A consumer gets an entry whole. In batches, keys of one batch go where its first key goes, good messages are
-delivered again with the bad one beside them, and Shared consumers share by batch.
+A consumer gets an entry whole: keys of one batch go where its first key goes, and Shared consumers share by
+batch.
 """
 
 import asyncio
@@ -117,33 +117,6 @@ def test_a_batch_whose_messages_cannot_be_read_is_no_reason_to_stop(pulsar_clien
         producer.send(b"after", partition_key="k")
     while consumer.receive(30_000).data() != b"after":
         pass
-
-
-def test_acknowledged_messages_do_not_follow_a_poisoned_one(pulsar_client, pulsar_topic):
-    dead = f"{pulsar_topic}-dead"
-    graveyard = pulsar_client.subscribe(dead, "g")
-    consumer = pulsar_client.subscribe(
-        pulsar_topic,
-        "s",
-        consumer_type=geminga.ConsumerType.Shared,
-        negative_ack_redelivery_delay_ms=50,
-        dead_letter_policy=geminga.ConsumerDeadLetterPolicy(3, dead),
-    )
-    producer = pulsar_client.create_producer(pulsar_topic)
-    for number in range(20):
-        producer.send_async(b"poison" if number == 7 else b"%d" % number, None)
-    producer.flush()
-    processed: dict[bytes, int] = defaultdict(int)
-    for _, message in drained(consumer, count=19 + 4):
-        processed[message.data()] += 1
-        if message.data() == b"poison":
-            consumer.negative_acknowledge(message)
-        else:
-            consumer.acknowledge(message)
-    assert processed.pop(b"poison") == 4  # once, and three times again
-    assert len(processed) == 19
-    assert set(processed.values()) == {1}
-    assert [message.data() for _, message in drained(graveyard, count=1)] == [b"poison"]
 
 
 def test_shared_consumers_share_messages(pulsar_client, pulsar_topic):

@@ -137,14 +137,6 @@ def test_empty_and_timeout(pulsar_client, pulsar_topic):
         consumer.receive_table(max_rows=0)
 
 
-def test_receipts(pulsar_broker, pulsar_client, pulsar_topic):
-    consumer = pulsar_client.subscribe(pulsar_topic, "s", ack_receipt_enabled=True)
-    publish(pulsar_client, pulsar_topic, 10)
-    for part in collect(consumer, 10)[1]:
-        consumer.acknowledge_table(part)
-    assert backlog(pulsar_broker, pulsar_topic) == 0
-
-
 def test_a_damaged_entry_is_left_out(pulsar_client, pulsar_topic, monkeypatch):
     from geminga.client import consumer_handle
 
@@ -166,20 +158,6 @@ def test_a_damaged_entry_is_left_out(pulsar_client, pulsar_topic, monkeypatch):
     publish(pulsar_client, pulsar_topic, 3, batching_enabled=False)
     table, _ = collect(consumer, 2)
     assert table.column("value").to_pylist() == [b"0", b"2"]
-
-
-async def test_asyncio(pulsar_broker, pulsar_client, pulsar_topic):
-    values = publish(pulsar_client, pulsar_topic, 50)
-
-    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-        consumer = await client.subscribe(pulsar_topic, "s", initial_position=InitialPosition.Earliest)
-        seen: list[bytes] = []
-        while len(seen) < 50:
-            table = await consumer.receive_table(timeout_millis=30_000)
-            seen += table.column("value").to_pylist()
-            await consumer.acknowledge_table(table)
-        assert seen == values
-    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
 
 
 def test_a_consumer_acknowledges_part_of_a_batch_that_another_received(
@@ -256,3 +234,44 @@ def test_messages_that_a_broken_codec_cannot_read_are_redelivered(monkeypatch, t
             while not refused.is_set():
                 assert received(broker, 50) == 0
         assert received(broker, 30_000) == 3
+
+
+ODD = {b"1", b"3", b"5", b"7", b"9"}
+
+
+def with_pandas(table: pa.Table) -> Any:
+    frame = pytest.importorskip("pandas") and table.to_pandas()
+    return pa.Table.from_pandas(frame[frame["value"].map(lambda value: int(value) % 2 == 1)])
+
+
+def with_polars(table: pa.Table) -> Any:
+    polars = pytest.importorskip("polars")
+    frame = polars.from_arrow(table)
+    return frame.filter(polars.col("value").cast(polars.String).cast(polars.Int64) % 2 == 1).to_arrow()
+
+
+def with_duckdb(table: pa.Table) -> Any:
+    duckdb = pytest.importorskip("duckdb")
+    connection = duckdb.connect()
+    connection.register("messages", table)
+    return connection.sql("SELECT * FROM messages WHERE decode(value)::INT % 2 = 1").to_arrow_table()
+
+
+@pytest.mark.parametrize("batched", [True, False], ids=["batched", "alone"])
+@pytest.mark.parametrize("odd_of", [with_pandas, with_polars, with_duckdb])
+def test_filtered_rows_of_a_frame_are_acknowledged(pulsar_client, pulsar_topic, odd_of, batched):
+    options: Any = {"initial_position": InitialPosition.Earliest, "batch_index_ack_enabled": True}
+    consumer = pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared, **options)
+    with pulsar_client.create_producer(pulsar_topic, batching_enabled=batched) as producer:
+        producer.send_many([b"%d" % number for number in range(10)])
+    rows, tables = 0, []
+    while rows < 10:
+        tables.append(consumer.receive_table(timeout_millis=60_000))
+        rows += tables[-1].num_rows
+    odd = odd_of(pa.concat_tables(tables))
+    assert set(odd["value"].to_pylist()) == ODD
+    consumer.acknowledge_table(odd)
+    consumer.close()
+    again = pulsar_client.subscribe(pulsar_topic, "s", ConsumerType.Shared, **options)
+    left = {again.receive(60_000).data() for _ in range(5)}
+    assert left == {b"%d" % number for number in range(10)} - ODD

@@ -151,16 +151,6 @@ def test_a_table_has_no_custom_route(pulsar_client, pulsar_topic):
         producer.send_table(table(1))
 
 
-async def test_asyncio_tables(pulsar_broker, pulsar_topic):
-    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-        producer = await client.create_producer(pulsar_topic)
-        results = await asyncio.gather(*(producer.send_table(table(500)) for _ in range(4)))
-        assert [r.rows for r in results] == [500] * 4
-        await producer.close()
-        with pytest.raises(errors.AlreadyClosed):
-            await producer.send_table(table(1))
-
-
 async def test_asyncio_tables_keep_the_order_of_their_calls(pulsar_broker, pulsar_topic):
     async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
         producer = await client.create_producer(pulsar_topic)
@@ -218,7 +208,7 @@ def ready(encoded, first):
 def test_repeated_batches_are_duplicates_where_the_broker_deduplicates(
     pulsar_broker, pulsar_client, pulsar_topic
 ):
-    from geminga.wire.columnar import encode_table
+    from geminga.wire.columnar_encoding import encode_table
 
     with geminga.embedded(deduplication=True) as broker, geminga.Client(broker.service_url) as client:
         batches = ready(encode_table(table(25), max_messages=10), 1000)
@@ -268,6 +258,12 @@ def test_bytes_in_flight_are_bounded(broker, monkeypatch):
     monkeypatch.setattr(columnar_producer, "PIECE_BYTES", 4000)
     held, most = [], []
     broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: held.append((peer, frame))
+
+    def release():
+        batch, held[:] = list(held), []
+        for peer, frame in batch:
+            broker.on_send(peer, frame)
+
     with geminga.Client(broker.url) as client:
         producer = client.create_producer("t")
         done = threading.Event()
@@ -282,25 +278,12 @@ def test_bytes_in_flight_are_bounded(broker, monkeypatch):
             assert time.monotonic() < deadline
             most.append(sum(len(frame.entry) for _, frame in held))
 
-            async def release():
-                batch, held[:] = list(held), []
-                for peer, frame in batch:
-                    broker.on_send(peer, frame)
-
-            broker.run(release(), 60)
+            broker.call(release)
         assert 0 < max(most) < 13_000
 
 
 def test_the_first_error_ends_the_table(broker):
-    def refuse(peer, frame):
-        error = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
-        error.send_error.producer_id = frame.producer_id
-        error.send_error.sequence_id = frame.highest_sequence_id
-        error.send_error.error = 22
-        error.send_error.message = "not here"
-        peer.send(error)
-
-    broker.answers[pb.BaseCommand.SEND] = refuse
+    broker.answers[pb.BaseCommand.SEND] = lambda peer, send: broker.refuse_send(peer, send, 22, "not here")
     with geminga.Client(broker.url) as client:
         producer = client.create_producer("t")
         with pytest.raises(errors.NotAllowedError, match="not here"):

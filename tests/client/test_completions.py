@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from geminga import errors
-from geminga.client.completions import CompletionCallback, ReceiptWaiter, fail_completion, run_completions
+from geminga.client.completions import run_completions
 from geminga.errors import Result
 from geminga.ids import MessageId
 from geminga.producer.chunking import ChunkedMessage, ChunkPart
@@ -28,19 +28,6 @@ def settled(tokens, *, error=None, place=(7, 8), is_batch=True, chunk=None):
     return operation
 
 
-def test_a_batchs_callbacks_get_their_ids_in_order():
-    got = []
-    run_completions([settled([lambda r, m: got.append((r, m)), None, lambda r, m: got.append((r, m))])])
-    assert got == [(Result.Ok, MessageId(4, 7, 8, 0)), (Result.Ok, MessageId(4, 7, 8, 2))]
-    assert [m.batch_size for _, m in got] == [3, 3]
-
-
-def test_a_plain_messages_id_has_no_batch_index():
-    got = []
-    run_completions([settled([lambda r, m: got.append(m)], is_batch=False)])
-    assert got == [MessageId(4, 7, 8, -1)]
-
-
 def test_a_duplicates_id_is_the_earliest():
     got = []
     run_completions([settled([lambda r, m: got.append(m)] * 2, place=(-1, -1))])
@@ -54,20 +41,6 @@ def test_a_message_in_chunks_knows_its_first_one():
     run_completions([settled([], is_batch=False, chunk=ChunkPart(whole, 0))])
     run_completions([settled([lambda r, m: got.append(m)], is_batch=False, chunk=ChunkPart(whole, 1))])
     assert got[0].first_chunk == MessageId(4, 7, 5)
-
-
-async def test_errors_reach_every_kind_of_token():
-    got = []
-    error = errors.Timeout("late")
-    waiter, future = ReceiptWaiter(), asyncio.get_running_loop().create_future()
-    full = CompletionCallback(lambda message_id, reason: got.append(reason))
-    callback = lambda r, m: got.append((r, m))  # noqa: E731
-    run_completions([settled([waiter, future, full, callback, None], error=error)])
-    waiter.wait()
-    assert waiter.error is error
-    with pytest.raises(errors.Timeout):
-        await future
-    assert got == [error, (Result.Timeout, MessageId.earliest)]
 
 
 class OwnFuture(asyncio.Future):
@@ -92,29 +65,3 @@ async def test_futures_of_another_loop_are_futures_and_what_can_be_called_is_cal
     assert [result for result, _ in got] == [Result.Ok, Result.Ok]
     with pytest.raises(errors.Timeout):
         await failed
-
-
-async def test_receipts_reach_every_kind_of_token():
-    got = []
-    waiter, future = ReceiptWaiter(), asyncio.get_running_loop().create_future()
-    cancelled = asyncio.get_running_loop().create_future()
-    cancelled.cancel()
-    run_completions(
-        [settled([waiter, future, CompletionCallback(lambda m, e: got.append((m, e))), cancelled])]
-    )
-    waiter.wait()
-    assert waiter.message_id == MessageId(4, 7, 8, 0)
-    assert await future == MessageId(4, 7, 8, 1)
-    assert got == [(MessageId(4, 7, 8, 2), None)]
-
-
-def test_a_callback_that_raises_affects_no_other(caplog):
-    got = []
-
-    def broken(result, message_id):
-        raise ValueError("mine")
-
-    run_completions([settled([broken, lambda r, m: got.append(r)])])
-    fail_completion(broken, errors.Timeout("x"))
-    assert got == [Result.Ok]
-    assert caplog.text.count("a send callback raised") == 2

@@ -12,59 +12,23 @@ from waiting import eventually, eventually_async, loop_turns
 
 import geminga
 import geminga.asyncio
-from geminga import ConsumerType, InitialPosition, MessageId
+from geminga import ConsumerType, InitialPosition, errors
 from geminga.client.admin import admin
-from geminga.errors import (
-    AlreadyClosed,
-    BrokerMetadataError,
-    CumulativeAcknowledgementNotAllowedError,
-    InvalidConfiguration,
-    OperationNotSupported,
-    Timeout,
-    UsageError,
-)
 
 EARLIEST = InitialPosition.Earliest
 
 
 @pytest.fixture
 def subscribe(pulsar_client, pulsar_topic):
-    opened = []
-
-    def make(subscription: str = "s", topic: Any = pulsar_topic, **options: Any) -> Any:
-        opened.append(
-            pulsar_client.subscribe(topic, subscription, **{"initial_position": EARLIEST, **options})
+    def make(subscription: str = "s", **options: Any) -> Any:
+        return pulsar_client.subscribe(
+            pulsar_topic, subscription, **{"initial_position": EARLIEST, **options}
         )
-        return opened[-1]
 
-    yield make
-    for consumer in opened:
-        consumer.close()
+    return make
 
 
 # --- receiving and acknowledging ---
-def test_acknowledging_by_id_and_after_a_restart_of_the_consumer(pulsar_client, pulsar_topic, subscribe):
-    publish(pulsar_client, pulsar_topic, 10)
-    consumer = subscribe()
-    ids = [message.message_id() for message in receive(consumer, 10)]
-    consumer.close()
-    consumer = subscribe()
-    receive(consumer, 1)
-    for message_id in ids:
-        consumer.acknowledge(MessageId.deserialize(message_id.serialize()))
-    consumer.close()
-    consumer = subscribe()
-    with pytest.raises(Timeout):
-        consumer.receive(100)
-
-
-def test_a_partly_acknowledged_batch_is_redelivered_as_a_whole(pulsar_client, pulsar_topic, subscribe):
-    values = publish(pulsar_client, pulsar_topic, 5)
-    consumer = subscribe(batch_index_ack_enabled=False)
-    for message in receive(consumer, 5)[:3]:
-        consumer.acknowledge(message)
-    consumer.close()
-    assert data(receive(subscribe(), 5)) == values
 
 
 @pytest.mark.parametrize("batched", [True, False])
@@ -98,7 +62,7 @@ def test_small_receiver_queues_deliver_all_messages_in_order(
 def test_cumulative_is_refused_where_messages_are_shared(pulsar_client, pulsar_topic, subscribe, kind):
     consumer = subscribe(consumer_type=kind)
     publish(pulsar_client, pulsar_topic, 1)
-    with pytest.raises(CumulativeAcknowledgementNotAllowedError, match=kind.name):
+    with pytest.raises(errors.CumulativeAcknowledgementNotAllowedError, match=kind.name):
         consumer.acknowledge_cumulative(consumer.receive(30_000))
 
 
@@ -115,84 +79,21 @@ def test_iteration_ends_with_the_consumer(pulsar_client, pulsar_topic, subscribe
 
 
 # --- positions ---
-@pytest.mark.parametrize("batched", [True, False])
-@pytest.mark.parametrize("inclusive", [True, False])
-def test_seek(pulsar_client, pulsar_topic, subscribe, batched, inclusive):
-    consumer = subscribe(start_message_id_inclusive=inclusive)
-    values = publish(pulsar_client, pulsar_topic, 10, batched=batched)
-    messages = receive(consumer, 10)
-    for message in messages:
-        consumer.acknowledge(message)
-    for position in (3, 0, 8):
-        consumer.seek(messages[position].message_id())
-        expected = values[position if inclusive else position + 1 :]
-        assert data(receive(consumer, len(expected))) == expected
-        with pytest.raises(Timeout):
-            consumer.receive(50)
-    consumer.seek(MessageId.earliest)
-    assert consumer.receive(30_000).data() == b"0"
-    consumer.seek(MessageId.latest)
-    with pytest.raises(Timeout):
-        consumer.receive(100)
-    publish(pulsar_client, pulsar_topic, 1, start=99)
-    assert consumer.receive(30_000).data() == b"99"
 
 
 # --- chunks ---
-def test_chunked_messages(pulsar_broker, pulsar_client, pulsar_topic, subscribe):
-    consumer = subscribe()
-    payload = bytes(range(256)) * 1000
-    with pulsar_client.create_producer(
-        pulsar_topic, chunking_enabled=True, batching_enabled=False, chunk_max_message_size=50_000
-    ) as producer:
-        producer.send(payload)
-        producer.send(b"after")
-    message, after = receive(consumer, 2)
-    assert message.data() == payload
-    assert message.message_id().first_chunk is not None
-    assert after.data() == b"after"
-    consumer.acknowledge(message)
-    consumer.acknowledge(after)
-    eventually(lambda: backlog(pulsar_broker, pulsar_topic) == 0)
-    consumer.seek(message.message_id())
-    assert consumer.receive(30_000).data() == b"after"
-    inclusive = subscribe("inclusive", start_message_id_inclusive=True)
-    inclusive.seek(message.message_id())
-    assert inclusive.receive(30_000).data() == payload
 
 
 # --- the end ---
 def test_unsubscribe_is_refused_while_others_are_there(pulsar_client, pulsar_topic, subscribe):
     first = subscribe(consumer_type=ConsumerType.Shared)
     second = subscribe(consumer_type=ConsumerType.Shared)
-    with pytest.raises(BrokerMetadataError):
+    with pytest.raises(errors.BrokerMetadataError):
         first.unsubscribe()
     second.close()
     publish(pulsar_client, pulsar_topic, 1)
     assert first.receive(30_000).data() == b"0", "the refused consumer goes on"
     first.unsubscribe()
-
-
-def test_calls_of_a_closed_consumer_raise(pulsar_client, pulsar_topic, subscribe):
-    consumer = subscribe()
-    publish(pulsar_client, pulsar_topic, 1)
-    message = consumer.receive(30_000)
-    consumer.close()
-    consumer.close()
-    assert not consumer.is_connected()
-    for call in (
-        lambda: consumer.receive(10),
-        lambda: consumer.receive(),
-        lambda: consumer.acknowledge(message),
-        lambda: consumer.acknowledge(message.message_id()),
-        lambda: consumer.acknowledge_cumulative(message),
-        lambda: consumer.seek(MessageId.earliest),
-        lambda: consumer.get_last_message_id(),
-        lambda: consumer.unsubscribe(),
-    ):
-        with pytest.raises(AlreadyClosed):
-            call()
-    assert list(consumer) == []
 
 
 def test_a_consumer_returns_its_topic_subscription_and_name(pulsar_topic, subscribe):
@@ -203,9 +104,9 @@ def test_a_consumer_returns_its_topic_subscription_and_name(pulsar_topic, subscr
         assert consumer.is_connected()
         assert "me" in repr(consumer)
         assert not consumer.has_reached_end_of_topic()
-        with pytest.raises(UsageError, match="pickle"):
+        with pytest.raises(errors.UsageError, match="pickle"):
             pickle.dumps(consumer)
-    with pytest.raises(AlreadyClosed):
+    with pytest.raises(errors.AlreadyClosed):
         consumer.receive(1)
 
 
@@ -251,7 +152,7 @@ def test_a_list_is_acknowledged_by_one_call(pulsar_broker, pulsar_client, pulsar
     publish(pulsar_client, pulsar_topic, 5, batched=False)
     messages = receive(consumer, 5)
     consumer.acknowledge([])
-    with pytest.raises(OperationNotSupported, match="not str"):
+    with pytest.raises(errors.OperationNotSupported, match="not str"):
         consumer.acknowledge([messages[4], "another"])
     consumer.acknowledge([messages[0], messages[1].message_id(), messages[2]])
     consumer.acknowledge((messages[3],))
@@ -316,7 +217,7 @@ async def test_an_event_listener_of_asyncio(pulsar_broker, pulsar_topic):
 
 @pytest.mark.parametrize("listener", [7, object()])
 def test_a_wrong_event_listener_is_refused(pulsar_client, pulsar_topic, listener):
-    with pytest.raises(InvalidConfiguration, match="became_active"):
+    with pytest.raises(errors.InvalidConfiguration, match="became_active"):
         pulsar_client.subscribe(pulsar_topic, "s", event_listener=listener)
 
 
@@ -334,11 +235,11 @@ def test_a_listener_that_starts_paused(pulsar_broker, pulsar_client, pulsar_topi
     assert not heard
     consumer.resume_message_listener()
     eventually(lambda: heard == [b"0", b"1"])
-    with pytest.raises(InvalidConfiguration, match="takes the messages"):
+    with pytest.raises(errors.InvalidConfiguration, match="takes the messages"):
         consumer.receive(10)
-    with pytest.raises(InvalidConfiguration, match="start_paused"):
+    with pytest.raises(errors.InvalidConfiguration, match="start_paused"):
         pulsar_client.subscribe(pulsar_topic, "t", start_paused=True)
-    with pytest.raises(InvalidConfiguration, match="no message_listener"):
+    with pytest.raises(errors.InvalidConfiguration, match="no message_listener"):
         pulsar_client.subscribe(pulsar_topic, "t").pause_message_listener()
 
 
@@ -361,7 +262,7 @@ def test_statistics_of_a_consumer(pulsar_broker, pulsar_client, pulsar_topic):
         assert sum(part.unacknowledged_messages for part in stats.partitions) == 5
         assert stats.ack_holes is not None
         assert stats.available_permits > 0
-    with pytest.raises(AlreadyClosed):
+    with pytest.raises(errors.AlreadyClosed):
         consumer.stats()
 
 

@@ -8,21 +8,12 @@ import pytest
 from scripted_broker import ScriptedBroker, command
 from waiting import eventually_async, loop_turns
 
+from geminga import errors
 from geminga.client.consumer import subscribe
 from geminga.client.context import ClientContext, ServiceUnreachable, all_or_none
 from geminga.client.producer import create_producer
 from geminga.client.settings import ClientSettings
 from geminga.consumer.settings import ConsumerSettings
-from geminga.errors import (
-    AlreadyClosed,
-    AuthorizationError,
-    BrokerMetadataError,
-    ConnectError,
-    LookupError,
-    Result,
-    Timeout,
-    TopicNotFound,
-)
 from geminga.producer.settings import ProducerSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -34,17 +25,12 @@ Answer = pb.CommandLookupTopicResponse
 @asynccontextmanager
 async def connected(url=None, **settings):
     """A scripted broker and a client's context."""
-    broker = ScriptedBroker()
-    await broker.start()
-    settings.setdefault("operation_timeout_seconds", 5.0)
-    settings.setdefault("backoff_initial_seconds", 0.005)
-    service_url = broker.url if url is None else url.format(port=broker.port)
-    context = ClientContext(ClientSettings(service_url=service_url, **settings), random=random.Random(1))
-    try:
+    settings = {"operation_timeout_seconds": 5.0, "backoff_initial_seconds": 0.005, **settings}
+    async with ScriptedBroker() as broker:
+        service_url = broker.url if url is None else url.format(port=broker.port)
+        context = ClientContext(ClientSettings(service_url=service_url, **settings), random=random.Random(1))
         yield broker, context
-    finally:
         await context.close()
-        await broker.stop()
 
 
 def fail_lookup(broker, code, text="no", times=1):
@@ -72,9 +58,7 @@ async def test_a_proxied_lookup_opens_a_second_connection():
 
 
 async def test_redirects_are_followed():
-    async with connected() as (broker, context):
-        other = ScriptedBroker()
-        await other.start()
+    async with connected() as (broker, context), ScriptedBroker() as other:
         asked = []
 
         def note(peer, frame):
@@ -87,15 +71,6 @@ async def test_redirects_are_followed():
         )
         assert (await context.lookup(TOPIC)).broker.port == other.port
         assert asked == [True]
-        await other.stop()
-
-
-async def test_a_redirect_loop_ends():
-    async with connected(backoff_initial_seconds=60.0) as (broker, context):  # once is enough
-        broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(peer, frame, Answer.Redirect)
-        with pytest.raises((LookupError, Timeout), match="more than 20 times"):
-            await context.lookup(TOPIC, timeout=2)
-        assert broker.count(Type.LOOKUP) > 20
 
 
 async def test_transient_refusals_are_retried():
@@ -106,7 +81,8 @@ async def test_transient_refusals_are_retried():
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"), [(pb.TopicNotFound, TopicNotFound), (pb.AuthorizationError, AuthorizationError)]
+    ("code", "expected"),
+    [(pb.TopicNotFound, errors.TopicNotFound), (pb.AuthorizationError, errors.AuthorizationError)],
 )
 async def test_final_refusals_are_raised_at_once(code, expected):
     async with connected() as (broker, context):
@@ -203,13 +179,6 @@ async def test_all_topics_of_geminga_are_where_its_first_answer_names():
         assert asked.received.count(Type.LOOKUP) == 1
 
 
-async def test_retrying_ends_at_the_time_out():
-    async with connected() as (broker, context):
-        fail_lookup(broker, pb.ServiceNotReady, "still loading", times=10**6)
-        with pytest.raises(Exception, match="still loading"):
-            await context.lookup(TOPIC, timeout=2.0)
-
-
 async def test_a_refusal_is_raised_in_the_end_though_the_last_attempt_has_no_answer():
     async with connected() as (broker, core):
         asked = []
@@ -220,7 +189,7 @@ async def test_a_refusal_is_raised_in_the_end_though_the_last_attempt_has_no_ans
                 broker.answer_lookup(peer, frame, Answer.Failed, error=pb.MetadataError, message="sealed")
 
         broker.answers[Type.LOOKUP] = once_and_never_again
-        with pytest.raises(BrokerMetadataError, match="sealed"):
+        with pytest.raises(errors.BrokerMetadataError, match="sealed"):
             await core.lookup(TOPIC, timeout=2.0)
         assert len(asked) == 2
 
@@ -229,7 +198,7 @@ async def test_a_silent_broker_ends_at_the_time_out():
     async with connected() as (broker, context):
         broker.answers[Type.LOOKUP] = lambda peer, frame: None
         started = context.now()
-        with pytest.raises(Timeout, match=r"0\.05 s"):
+        with pytest.raises(errors.Timeout, match=r"0\.05 s"):
             await context.lookup(TOPIC, timeout=0.05)
         assert context.now() - started < 30.0
 
@@ -246,8 +215,8 @@ async def test_an_unreachable_service_url_is_waited_for_and_logged(caplog):
         ) as caught:
             await context.lookup(TOPIC)
         assert context.now() - started >= 0.99, "it waits until the operation time-out"
-        assert isinstance(caught.value, (ConnectError, Timeout))
-        assert caught.value.error() is Result.Timeout  # as in pulsar-client
+        assert isinstance(caught.value, (errors.ConnectError, errors.Timeout))
+        assert caught.value.error() is errors.Result.Timeout  # as in pulsar-client
     told = [record.message for record in caplog.records if "for a broker" in record.message]
     assert len(told) == 1
     assert "127.0.0.1:1 refused" in told[0]
@@ -265,7 +234,7 @@ async def test_an_error_that_waiting_cannot_fix_is_raised_at_once(monkeypatch):
         monkeypatch.setattr(context.loop, "create_connection", unknown)
         with pytest.raises(ServiceUnreachable, match=r"'nowhere\.invalid'.*is unknown") as caught:
             await context.lookup(TOPIC)
-        assert not isinstance(caught.value, Timeout)
+        assert not isinstance(caught.value, errors.Timeout)
 
 
 async def test_a_broker_that_comes_up_late(caplog):
@@ -293,7 +262,7 @@ async def test_close_closes_what_was_opened():
                 raise self.error
 
     async with connected() as (_broker, context):
-        kept, gone, failing = Handle(), Handle(), Handle(Timeout("busy"))
+        kept, gone, failing = Handle(), Handle(), Handle(errors.Timeout("busy"))
 
         async def opening(opener, handle):
             assert opener is context
@@ -306,9 +275,9 @@ async def test_close_closes_what_was_opened():
         await context.close()
         await context.close()
         assert (kept.closed, gone.closed, failing.closed) == (1, 0, 1)
-        with pytest.raises(AlreadyClosed):
+        with pytest.raises(errors.AlreadyClosed):
             await context.partitions(TOPIC)
-        with pytest.raises(AlreadyClosed):
+        with pytest.raises(errors.AlreadyClosed):
             await context.opened(opening, kept)
 
 
@@ -317,7 +286,7 @@ async def test_a_time_out_while_connecting_names_the_host_that_failed():
         url="pulsar://127.0.0.1:{port},localhost:{port}", connection_timeout_seconds=0.2
     ) as (broker, context):
         broker.answers[Type.CONNECT] = lambda peer, frame: None
-        with pytest.raises(Timeout, match=r"within 1\.5 s.*127\.0\.0\.1.*handshake"):
+        with pytest.raises(errors.Timeout, match=r"within 1\.5 s.*127\.0\.0\.1.*handshake"):
             await context.partitions(TOPIC, timeout=1.5)
 
 
@@ -325,7 +294,7 @@ class Ended:
     """Producer that its client closed before the cancelled creation could close it."""
 
     async def close(self):
-        raise AlreadyClosed("the producer is closed")
+        raise errors.AlreadyClosed("the producer is closed")
 
     def abort(self):
         pass

@@ -3,13 +3,13 @@ import random
 from contextlib import asynccontextmanager
 
 import pytest
-from scripted_broker import UNSOLICITED, ScriptedBroker
+from scripted_broker import ScriptedBroker
 from waiting import eventually_async, loop_turns, never_async
 
 from geminga.client.context import ClientContext
 from geminga.client.driver import HOPS_MAX, DriverState, HandleDriver
 from geminga.client.settings import ClientSettings
-from geminga.errors import ProducerBusy, ProducerFenced, PulsarException, ServiceUnitNotReady, Timeout
+from geminga.errors import ProducerBusy, ProducerFenced, PulsarException
 from geminga.wire.frames import encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -67,19 +67,14 @@ class ProducerHandle:
 @asynccontextmanager
 async def driven(**settings):
     """A scripted broker, a client's context, and a handle with its driver."""
-    broker = ScriptedBroker()
-    await broker.start()
-    settings.setdefault("operation_timeout_seconds", 5.0)
-    settings.setdefault("backoff_initial_seconds", 0.005)
-    context = ClientContext(ClientSettings(service_url=broker.url, **settings), random=random.Random(1))
-    handle = ProducerHandle(context)
-    driver = HandleDriver(context, handle)
-    try:
+    settings = {"operation_timeout_seconds": 5.0, "backoff_initial_seconds": 0.005, **settings}
+    async with ScriptedBroker() as broker:
+        context = ClientContext(ClientSettings(service_url=broker.url, **settings), random=random.Random(1))
+        handle = ProducerHandle(context)
+        driver = HandleDriver(context, handle)
         yield broker, context, handle, driver
-    finally:
         await driver.close()
         await context.close()
-        await broker.stop()
 
 
 def refuse_producers(broker, *codes):
@@ -93,15 +88,6 @@ def refuse_producers(broker, *codes):
             broker.on_producer(peer, frame)
 
     broker.answers[Type.PRODUCER] = answer
-
-
-def close_producer(broker, handle, **fields):
-    command = pb.BaseCommand(type=Type.CLOSE_PRODUCER)
-    command.close_producer.producer_id = handle.producer_id
-    command.close_producer.request_id = UNSOLICITED
-    for name, value in fields.items():
-        setattr(command.close_producer, name, value)
-    broker.peers[-1].send(command)
 
 
 async def test_transient_refusals_are_retried_while_starting():
@@ -120,13 +106,6 @@ async def test_a_final_refusal_ends_the_start():
             await driver.start()
         assert handles_count(context.pool.connections[0]) == 0
         assert handle.failed == []
-
-
-async def test_start_ends_at_its_time_out():
-    async with driven() as (broker, _context, _handle, driver):
-        refuse_producers(broker, *[pb.ServiceNotReady] * 10_000)
-        with pytest.raises((Timeout, ServiceUnitNotReady)):
-            await driver.start(timeout=0.05)
 
 
 async def test_a_lookup_that_is_never_answered_is_repeated_while_reconnecting(monkeypatch):
@@ -166,7 +145,7 @@ async def test_a_handle_is_detached_before_its_driver_runs_again(monkeypatch):
 async def test_closed_by_the_broker():
     async with driven() as (broker, _context, handle, driver):
         await driver.start()
-        close_producer(broker, handle)
+        broker.close_producer(handle.producer_id)
         await handle.until(lambda: handle.attached == 2)
         assert handle.detached == [None]
         assert len(broker.peers) == 1  # the connection stays
@@ -174,20 +153,15 @@ async def test_closed_by_the_broker():
 
 
 async def test_closed_with_an_assigned_broker():
-    async with driven(backoff_initial_seconds=30.0) as (
-        broker,
-        _context,
-        handle,
-        driver,
-    ):  # no delay is waited out
-        other = ScriptedBroker()
-        await other.start()
+    async with (
+        driven(backoff_initial_seconds=30.0) as (broker, _context, handle, driver),  # no delay is waited out
+        ScriptedBroker() as other,
+    ):
         await driver.start()
-        close_producer(broker, handle, assignedBrokerServiceUrl=other.url)
+        broker.close_producer(handle.producer_id, assignedBrokerServiceUrl=other.url)
         await handle.until(lambda: handle.attached == 2)
         assert other.count(Type.PRODUCER) == 1
         assert broker.count(Type.LOOKUP) == 1
-        await other.stop()
 
 
 async def test_a_loop_of_assigned_brokers_is_followed_with_delays():
@@ -200,7 +174,7 @@ async def test_a_loop_of_assigned_brokers_is_followed_with_delays():
 
         def send_on(peer, frame):
             broker.on_producer(peer, frame)
-            close_producer(broker, handle, assignedBrokerServiceUrl=broker.url)
+            broker.close_producer(handle.producer_id, assignedBrokerServiceUrl=broker.url)
 
         broker.answers[Type.PRODUCER] = send_on
         await driver.start()
@@ -220,14 +194,14 @@ async def test_a_minute_with_one_broker_resets_the_count_of_hops():
         await driver.start()
         for hop in range(HOPS_MAX + 2):
             driver._attached_at -= 60.0
-            close_producer(broker, handle, assignedBrokerServiceUrl=broker.url)
+            broker.close_producer(handle.producer_id, assignedBrokerServiceUrl=broker.url)
             await handle.until(lambda hop=hop: driver.attached and handle.attached == hop + 2)
 
 
 async def test_an_unreachable_assigned_broker_leads_to_a_lookup():
     async with driven() as (broker, _context, handle, driver):
         await driver.start()
-        close_producer(broker, handle, assignedBrokerServiceUrl="pulsar://127.0.0.1:1")
+        broker.close_producer(handle.producer_id, assignedBrokerServiceUrl="pulsar://127.0.0.1:1")
         await handle.until(lambda: handle.attached == 2)
         assert broker.count(Type.LOOKUP) == 2
 
@@ -258,7 +232,7 @@ async def test_a_kept_connection_needs_neither_a_delay_nor_a_lookup():
     async with driven(backoff_initial_seconds=30.0) as (broker, _context, handle, driver):
         await driver.start()
         driver.keep_connection()
-        close_producer(broker, handle)
+        broker.close_producer(handle.producer_id)
         await handle.until(lambda: handle.attached == 2)
         assert broker.count(Type.LOOKUP) == 1
 
@@ -278,7 +252,7 @@ async def test_a_close_between_answer_and_attach_leads_to_a_reconnect():
         def answer_and_close(peer, frame):
             broker.answers[Type.PRODUCER] = broker.on_producer
             broker.on_producer(peer, frame)
-            close_producer(broker, handle)
+            broker.close_producer(handle.producer_id)
 
         broker.answers[Type.PRODUCER] = answer_and_close
         await driver.start()

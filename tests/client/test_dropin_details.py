@@ -96,20 +96,17 @@ def test_a_reader_of_partitions_starts_at_an_id(p, pulsar_broker, client, pulsar
         reader.close()
 
 
-def test_redelivery_in_asyncio_is_a_plain_call(p, pulsar_broker, pulsar_topic):
-    async def main() -> list[int]:
-        client = p.asyncio.Client(pulsar_broker.service_url)
-        consumer = await client.subscribe(pulsar_topic, "s", consumer_type=p.ConsumerType.Shared)
-        producer = await client.create_producer(pulsar_topic)
-        await producer.send(b"x")
-        counts = [(await asyncio.wait_for(consumer.receive(), 60)).redelivery_count()]
-        consumer.redeliver_unacknowledged_messages()
-        message = await asyncio.wait_for(consumer.receive(), 60)
-        await consumer.acknowledge(message)
-        await client.close()
-        return [*counts, message.redelivery_count()]
-
-    assert asyncio.run(main()) == [0, 1]
+async def test_redelivery_in_asyncio_is_a_plain_call(p, pulsar_broker, pulsar_topic):
+    client = p.asyncio.Client(pulsar_broker.service_url)
+    consumer = await client.subscribe(pulsar_topic, "s", consumer_type=p.ConsumerType.Shared)
+    producer = await client.create_producer(pulsar_topic)
+    await producer.send(b"x")
+    counts = [(await asyncio.wait_for(consumer.receive(), 60)).redelivery_count()]
+    consumer.redeliver_unacknowledged_messages()
+    message = await asyncio.wait_for(consumer.receive(), 60)
+    await consumer.acknowledge(message)
+    await client.close()
+    assert [*counts, message.redelivery_count()] == [0, 1]
 
 
 async def test_a_redelivery_may_be_awaited(pulsar_broker, pulsar_topic):
@@ -177,11 +174,16 @@ def test_closed_handles(p, client, pulsar_topic):
     consumer.redeliver_unacknowledged_messages()
     for call in (
         lambda: consumer.acknowledge(message_id),
+        lambda: consumer.acknowledge_cumulative(message_id),
         lambda: consumer.receive(100),
+        consumer.receive,
+        lambda: consumer.seek(p.MessageId.earliest),
+        consumer.get_last_message_id,
         consumer.unsubscribe,
     ):
         with pytest.raises(p.AlreadyClosed):
             call()
+    assert not consumer.is_connected()
     producer.close()
     for call in (producer.flush, lambda: producer.send(b"m")):
         with pytest.raises(p.AlreadyClosed):

@@ -1,6 +1,5 @@
 """End-to-end encryption through a broker: both shells, batches, chunks, tables, and the official client."""
 
-import asyncio
 import threading
 import uuid
 from pathlib import Path
@@ -189,19 +188,6 @@ def test_several_keys(client, topic):
         assert received(consumer, 1)[0].data() == CANARY
 
 
-def test_asyncio_and_readers(pulsar_broker, topic):
-    async def main():
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            producer = await client.create_producer(topic, encryption_key="k1", crypto_key_reader=reader())
-            await asyncio.gather(*(producer.send(b"%d" % i) for i in range(10)))
-            async with await client.create_reader(
-                topic, geminga.MessageId.earliest, crypto_key_reader=reader()
-            ) as reading:
-                return [(await reading.read_next(30_000)).data() for _ in range(10)]
-
-    assert asyncio.run(main()) == [b"%d" % i for i in range(10)]
-
-
 @pytest.mark.parametrize("how", ["dead letter", "retry"])
 def test_retried_and_dead_lettered_messages_stay_encrypted(client, topic, how):
     policy = geminga.ConsumerDeadLetterPolicy(1, initial_subscription_name="kept")
@@ -346,6 +332,16 @@ def official(pulsar_broker):
     client.close()
 
 
+def send_ten_and_receive_them(sending, consumer):
+    for index in range(10):
+        sending.send_async(CANARY + b"%d" % index, None, properties={"i": str(index)})
+    sending.flush()
+    messages = received(consumer, 10)
+    assert [m.data() for m in messages] == [CANARY + b"%d" % i for i in range(10)]
+    assert [m.properties() for m in messages] == [{"i": str(i)} for i in range(10)]
+    return messages
+
+
 @pytest.mark.witness
 @pytest.mark.parametrize("kind", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
 @pytest.mark.parametrize("batching", [True, False])
@@ -355,12 +351,7 @@ def test_pulsar_client_decrypts_messages_of_geminga(client, official, topic, kin
     sending = encrypting(
         client, topic, batching_enabled=batching, compression_type=geminga.CompressionType[kind]
     )
-    for index in range(10):
-        sending.send_async(CANARY + b"%d" % index, None, properties={"i": str(index)})
-    sending.flush()
-    messages = [consumer.receive(30_000) for _ in range(10)]
-    assert [m.data() for m in messages] == [CANARY + b"%d" % i for i in range(10)]
-    assert [m.properties() for m in messages] == [{"i": str(i)} for i in range(10)]
+    send_ten_and_receive_them(sending, consumer)
 
 
 @pytest.mark.witness
@@ -376,13 +367,7 @@ def test_geminga_decrypts_messages_of_pulsar_client(client, official, topic, kin
         batching_enabled=batching,
         compression_type=pulsar.CompressionType.__members__[kind],
     )
-    for index in range(10):
-        sending.send_async(CANARY + b"%d" % index, None, properties={"i": str(index)})
-    sending.flush()
-    messages = received(consumer, 10)
-    assert [m.data() for m in messages] == [CANARY + b"%d" % i for i in range(10)]
-    assert [m.properties() for m in messages] == [{"i": str(i)} for i in range(10)]
-    context = messages[0].encryption_context()
+    context = send_ten_and_receive_them(sending, consumer)[0].encryption_context()
     assert names_of(context) == ["any name"]
     assert context.compression_type() is geminga.CompressionType[kind]
 

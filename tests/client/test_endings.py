@@ -101,16 +101,6 @@ def geminga_send() -> int:
     return int(pb.BaseCommand.SEND)
 
 
-async def test_waiting_tasks_get_an_error_at_shutdown(pulsar_broker, pulsar_topic):
-    client = geminga.asyncio.Client(pulsar_broker.service_url)
-    consumer = await client.subscribe(pulsar_topic, "s")
-    waiting = asyncio.create_task(consumer.receive())
-    await loop_turns()
-    client.shutdown()
-    with pytest.raises(AlreadyClosed):
-        await asyncio.wait_for(waiting, 60)
-
-
 def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(pulsar_broker, pulsar_topic):
     """A SIGTERM handler closes while the program is closing already: pending sends still complete."""
     client = pulsar_broker.client()
@@ -331,16 +321,6 @@ def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
     assert backlog(pulsar_broker, pulsar_topic) == 0
     with pulsar_client.create_reader(pulsar_topic + "-out", MessageId.earliest) as reader:
         assert [reader.read_next(30_000).data() for _ in range(10)] == [b"%d" % n for n in range(10)]
-
-
-def test_the_interpreter_ends_with_blocked_threads_and_listeners(pulsar_broker, pulsar_topic):
-    quiet_output(
-        "import geminga, threading\n"
-        f"client = geminga.Client({pulsar_broker.service_url!r})\n"
-        f"consumer = client.subscribe({pulsar_topic!r}, 's')\n"
-        f"client.subscribe({pulsar_topic!r}, 't', message_listener=print)\n"
-        "threading.Thread(target=lambda: list(consumer), daemon=True).start()\n"
-    )
 
 
 def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(pulsar_broker, pulsar_topic):

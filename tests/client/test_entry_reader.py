@@ -85,18 +85,6 @@ def test_positions(pulsar_client, pulsar_topic):
         assert values(read_all(reader, 1))[-7:] == [b"%d" % n for n in range(3, 10)]
 
 
-def test_nothing_stays_on_the_broker(pulsar_broker, pulsar_client, pulsar_topic):
-    publish(pulsar_client, pulsar_topic, 10)
-    path = pulsar_topic.replace("://", "/") + "/subscriptions"
-    reader = EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest)
-    assert len(admin(pulsar_broker.admin_url, "GET", path)) == 1
-    reader.close()
-    reader.close()
-    assert admin(pulsar_broker.admin_url, "GET", path) == []
-    with pytest.raises(AlreadyClosed):
-        reader.read(timeout=1)
-
-
 def test_closing_ends_a_waiting_read(pulsar_client, pulsar_topic):
     publish(pulsar_client, pulsar_topic, 1)
     reader = EntryReader.open(pulsar_client, pulsar_topic, MessageId.latest)

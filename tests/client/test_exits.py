@@ -197,7 +197,11 @@ def test_interrupting_the_end_ends_the_process_at_once(broker, action):
         "signal.signal(signal.SIGTERM, handler)",
         "producer.send_async(b'never receipted', None)",
         "ending = threading.Event()",
-        "def fire(): ending.wait(); time.sleep(0.3); os.kill(os.getpid(), signal.SIGTERM)",
+        "from geminga.client import runtime",
+        "def is_waiting(): return ending.is_set() and not any(one._inner.farewell for one in runtime._live)",
+        "def fire():",
+        "    while not is_waiting(): time.sleep(0.01)",
+        "    os.kill(os.getpid(), signal.SIGTERM)",
         "threading.Thread(target=fire, daemon=True).start()",
         # The last to be registered is the first to run: this is where the end begins.
         "atexit.register(ending.set)",

@@ -4,7 +4,7 @@ import importlib
 from typing import Any
 
 import pytest
-from waiting import eventually, eventually_async, start_thread
+from waiting import eventually, start_thread
 
 import geminga
 from geminga import errors
@@ -108,22 +108,6 @@ def test_a_provider_moves_the_client(p, clusters):
     assert consumer.receive(TIMEOUT_MILLIS).data() == b"after"
     client.close()
     eventually(lambda: "close" in provider.calls)
-
-
-async def test_asyncio_clients_move_too(clusters):
-    urls = [broker.service_url for broker in clusters]
-    provider = make_provider(geminga, urls[0])
-
-    async with geminga.asyncio.Client(provider) as client:
-        producer = await client.create_producer("t")
-        await producer.send(b"before")
-        provider.update(geminga.ServiceInfo(urls[1]))
-        await eventually_async(lambda: client.get_service_info().service_url == urls[1])
-        await producer.send(b"after")
-        reader = await client.create_reader("t", geminga.MessageId.earliest)
-        assert (await reader.read_next(TIMEOUT_MILLIS)).data() == b"after"
-        assert client.get_service_info().service_url == urls[1]
-    assert provider.calls == ["initial", "initialize", "close"]
 
 
 SAY = {

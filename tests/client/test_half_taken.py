@@ -60,7 +60,7 @@ def values(first: int, end: int = 10) -> list[bytes]:
 def test_queued_messages_of_a_refused_batch_are_received_once(open_with_batch):
     consumer = open_with_batch(negative_ack_redelivery_delay_ms=100)
     consumer.negative_acknowledge(consumer.receive(30_000))
-    time.sleep(0.4)
+    until_waiting(consumer, 10)
     assert rest(consumer, 10, acknowledge=True) == values(0)
 
 
@@ -81,18 +81,6 @@ def test_a_table_that_failed_starts_no_acknowledgement_timeout(open_with_batch):
     eventually(lambda: len(queue_of(consumer).entries) == 1)
     never(lambda: len(queue_of(consumer).entries) != 1, 2.3)  # it waits, and is not redelivered
     assert rest(consumer, 10, acknowledge=True) == values(0)
-
-
-def test_the_broker_gets_the_indexes_of_a_batch_in_a_table(open_with_batch, pulsar_client, pulsar_topic):
-    pytest.importorskip("pyarrow")
-    consumer = open_with_batch(batch_index_ack_enabled=True)
-    for _ in range(3):
-        consumer.receive(30_000)
-    table = consumer.receive_table(timeout_millis=30_000)
-    assert table.column("value").to_pylist() == values(3)
-    consumer.acknowledge_table(table)
-    consumer.close()
-    assert rest(pulsar_client.subscribe(pulsar_topic, "s", **SHARED), 3) == values(0, 3)
 
 
 async def test_a_message_that_was_put_back_and_taken_again_may_be_late(pulsar_broker, pulsar_topic):

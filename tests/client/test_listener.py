@@ -85,20 +85,6 @@ def test_the_end_of_the_consumer_ends_the_listener_and_not_the_thread(threads, e
     assert list(source.items) == [2]
 
 
-def test_pause_and_resume(threads):
-    source, marker, seen = Source(), Source(), []
-    listening = source.listen(threads, lambda owner, item: seen.append(item))
-    source.settle()
-    listening.pause()
-    source.put(1)
-    marker.listen(threads, print)  # its turn comes after the other's
-    marker.settle()
-    assert seen == []
-    listening.resume()
-    source.settle()
-    assert seen == [1]
-
-
 @pytest.mark.parametrize("ends", ["listening", "threads"])
 def test_an_end_waits_for_the_call_that_is_under_way(threads, monkeypatch, ends):
     monkeypatch.setattr("geminga.client.listener.STOP_SECONDS_MAX", 60.0)
@@ -147,25 +133,13 @@ def test_closing_does_not_wait_long_for_a_call_that_does_not_end():
     join_threads(*held)
 
 
-def test_a_listener_may_end_its_own_threads(threads):
-    source, ended = Source(), threading.Event()
-
-    def listen(owner: str, item: int) -> None:
-        threads.close(60)
-        ended.set()
-
-    source.listen(threads, listen)
-    source.settle()
-    source.put(1)
-    assert ended.wait(60)
-
-
-def test_a_listener_may_stop_itself(threads):
+@pytest.mark.parametrize("ends", ["listening", "threads"])
+def test_a_listener_may_stop_itself_or_end_its_own_threads(threads, ends):
     source, stopped = Source(), threading.Event()
     listening: ListenerRunner
 
     def listen(owner: str, item: int) -> None:
-        listening.stop()
+        listening.stop() if ends == "listening" else threads.close(60)
         stopped.set()
 
     listening = source.listen(threads, listen)

@@ -328,6 +328,44 @@ def test_a_seek_asks_two_requests_for_each_topic(pulsar_client, pulsar_topic, mo
             assert asked[0] - before == 2 * size
 
 
+def test_a_seek_moves_a_limited_number_of_topics_at_a_time(pulsar_client, pulsar_topic, monkeypatch):
+    seek, seeking, most = ConsumerHandle.seek, set(), 0
+
+    async def observed(handle: ConsumerHandle, target: MessageId) -> None:
+        nonlocal most
+        seeking.add(handle)
+        most = max(most, len(seeking))
+        await seek(handle, target)
+        seeking.remove(handle)
+
+    monkeypatch.setattr(multi_consumer, "SEEKS_IN_FLIGHT", 2)
+    monkeypatch.setattr(ConsumerHandle, "seek", observed)
+    topics = [f"{pulsar_topic}-{number}" for number in range(5)]
+    values = [value for topic in topics for value in publish(pulsar_client, topic, 2)]
+    with pulsar_client.subscribe(topics, "s", initial_position=EARLIEST) as consumer:
+        assert sorted(m.data() for m in receive(consumer, 10)) == sorted(values)
+        consumer.seek(MessageId.earliest)
+        assert most == 2
+        assert sorted(m.data() for m in receive(consumer, 10)) == sorted(values)
+
+
+def test_after_a_failed_seek_no_further_topic_is_moved(pulsar_client, pulsar_topic, monkeypatch):
+    """The program may seek elsewhere next: a topic that moved later would go back behind that."""
+    asked: list[str] = []
+
+    async def fails(handle: ConsumerHandle, target: MessageId) -> None:
+        asked.append(handle.topic)
+        raise Timeout("no answer")
+
+    monkeypatch.setattr(multi_consumer, "SEEKS_IN_FLIGHT", 2)
+    monkeypatch.setattr(ConsumerHandle, "seek", fails)
+    topics = [f"{pulsar_topic}-{number}" for number in range(5)]
+    with pulsar_client.subscribe(topics, "s") as consumer:
+        with pytest.raises(Timeout):
+            consumer.seek(MessageId.earliest)
+        assert len(asked) == 1
+
+
 def test_a_receipt_sends_what_a_table_has_acknowledged(pulsar_client, pulsar_topic):
     topics = [f"{pulsar_topic}-{number}" for number in range(3)]
     consumer = pulsar_client.subscribe(topics, "s", ack_receipt_enabled=True, ack_grouping_time_ms=60_000)

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from cases import cases
 from token_issuer import token_issuer
 
 import geminga
@@ -126,26 +127,7 @@ def test_a_refused_token(answer):
     assert CANARY not in f"{caught.value}{client!r}"
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        "junk",
-        "[]",
-        "{}",
-        {"private_key": "xxx:yyy"},
-        {"private_key": "data:"},
-        {"private_key": "data:application/x-pem"},
-        {"private_key": "data:application/json;xxx"},
-        {"private_key": "data:application/json;base64,***"},
-        {"private_key": "data:application/json;base64,e30="},
-        {"private_key": "/no/such/file"},
-        {"private_key": 5},
-        {"client_id": "a", "client_secret": "b", "issuer_url": "ftp://x"},
-        {"client_id": "a", "client_secret": "b", "type": "password"},
-        {"client_id": "a", "client_secret": 5},
-        {"client_id": "a", "client_secret": "b", "audience": 5},
-    ],
-)
+@pytest.mark.parametrize("parameters", cases("oauth2_parameters_refused"))
 def test_wrong_parameters(parameters):
     if isinstance(parameters, dict):
         parameters = json.dumps({"issuer_url": ISSUER, **parameters})

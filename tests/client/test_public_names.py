@@ -1,7 +1,6 @@
 """The package's names, compared with pulsar-client's where that is installed."""
 
 import importlib
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -77,14 +76,6 @@ def test_every_exception_exists(name):
     ours = getattr(geminga.exceptions, name)
     assert issubclass(ours, errors.PulsarException)
     assert ours is getattr(geminga, name)
-
-
-@pytest.mark.parametrize("name", public(pulsar.exceptions))
-def test_errors_pickle(name):
-    cls = getattr(geminga, name)
-    copy = pickle.loads(pickle.dumps(cls("what to do")))
-    assert type(copy) is cls
-    assert str(copy) == "what to do"
 
 
 def test_all_names_load():

@@ -23,9 +23,8 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 @pytest.fixture
 def client(broker):
-    made = geminga.Client(broker.url, operation_timeout_seconds=5)
-    yield made
-    made.close()
+    with geminga.Client(broker.url, operation_timeout_seconds=5) as made:
+        yield made
 
 
 class Held:
@@ -41,21 +40,16 @@ class Held:
         return sum(frame.num_messages for _, frame in self._held)
 
     def release(self):
-        async def go():
-            held, self._held[:] = list(self._held), []
-            for peer, frame in held:
-                self._answer(peer, frame)
-
-        self._broker.run(go(), 60)
+        self._broker.call(self._release, lambda frame: True)
 
     def release_of(self, producer_id):
-        async def go():
-            ours = [pair for pair in self._held if pair[1].producer_id == producer_id]
-            self._held[:] = [pair for pair in self._held if pair not in ours]
-            for peer, frame in ours:
-                self._answer(peer, frame)
+        self._broker.call(self._release, lambda frame: frame.producer_id == producer_id)
 
-        self._broker.run(go(), 60)
+    def _release(self, is_chosen):
+        chosen = [pair for pair in self._held if is_chosen(pair[1])]
+        self._held[:] = [pair for pair in self._held if pair not in chosen]
+        for peer, frame in chosen:
+            self._answer(peer, frame)
 
     def producer_ids(self):
         return [frame.producer_id for _, frame in self._held]
@@ -410,13 +404,9 @@ def test_a_lost_connection_is_replaced_and_everything_sent_again(broker, client)
     for number in range(6):
         producer.send_async(b"%d" % number, lambda r, m: got.append(r))
     eventually(lambda: held.count() == 6)
-
-    async def drop():
-        for peer in broker.peers:
-            peer.drop()
-
     broker.answers[pb.BaseCommand.SEND] = broker.on_send
-    broker.run(drop(), 60)
+    for peer in broker.peers:
+        broker.call(peer.drop)
     producer.flush()
     assert got == [Result.Ok] * 6
     statistics = producer.statistics()
@@ -440,46 +430,12 @@ def test_receipts_that_do_not_fit_close_the_connection_and_nothing_is_lost(broke
     assert producer.statistics().reconnects == 1
 
 
-def test_a_send_to_a_terminated_topic_ends_the_producer(broker, client):
-    def terminated(peer, frame):
-        error = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
-        error.send_error.producer_id = frame.producer_id
-        error.send_error.sequence_id = frame.sequence_id
-        error.send_error.error = 15
-        error.send_error.message = "terminated"
-        peer.send(error)
-
-    broker.answers[pb.BaseCommand.SEND] = terminated
-    producer = client.create_producer("t")
-    with pytest.raises(errors.TopicTerminated):
-        producer.send(b"x")
-    with pytest.raises(errors.TopicTerminated):
-        producer.send(b"y")
-    producer.close()
-
-
 def test_a_send_timeout_comes_from_the_timer(broker, client):
     Held(broker)
     producer = client.create_producer("t", send_timeout_millis=80)
     with pytest.raises(errors.Timeout, match="send_timeout"):
         producer.send(b"x")
     assert producer.statistics().timeouts == 1
-
-
-def test_close_sends_pending_messages(broker, client):
-    held = Held(broker)
-    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    got = []
-    producer.send_async(b"x", lambda r, m: got.append(r))
-    closer = start_thread(producer.close)
-    eventually(lambda: held.count() == 1)
-    with pytest.raises(errors.AlreadyClosed):
-        producer.send(b"y")
-    held.stop()
-    join_threads(closer)
-    assert got == [Result.Ok]
-    assert broker.count(pb.BaseCommand.CLOSE_PRODUCER) == 1
-    producer.close()
 
 
 def test_close_without_a_connection_fails_what_is_pending(broker, client):

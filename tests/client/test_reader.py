@@ -1,6 +1,5 @@
 """Readers of both shells against the embedded broker."""
 
-import asyncio
 import datetime as dt
 import re
 import threading
@@ -62,22 +61,6 @@ def test_nothing_stays_on_the_broker(pulsar_broker, pulsar_client, pulsar_topic)
     with pytest.raises(AlreadyClosed):
         reader.read_next()
     assert list(reader) == []
-
-
-def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client, pulsar_topic):
-    values = publish(pulsar_client, pulsar_topic, 30) + publish(
-        pulsar_client, pulsar_topic, 30, batched=False, start=30
-    )
-    reader = pulsar_client.create_reader(pulsar_topic, MessageId.earliest, receiver_queue_size=10)
-    seen = []
-    for number in range(60):
-        seen.append(reader.read_next(30_000).data())
-        if number in (7, 40):
-            for connection in pulsar_client.context.pool.connections:
-                pulsar_client.runtime.loop.call_soon_threadsafe(
-                    connection.abort, ConnectError("cut by the test")
-                )
-    assert seen == values
 
 
 @pytest.mark.parametrize("published_before", [0, 3])
@@ -209,18 +192,6 @@ def test_tables(pulsar_client, pulsar_topic):
         following = reader.tables(follow=True)
         publish(pulsar_client, pulsar_topic, 2, start=9000)
         assert next(following)["value"].to_pylist()[0] == b"9000"
-
-
-def test_asyncio_reads_from_a_time_and_by_tables(pulsar_broker, pulsar_client, pulsar_topic):
-    published = moments(pulsar_client, pulsar_topic)
-
-    async def main() -> list[Any]:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            reader = await client.create_reader([pulsar_topic, f"{pulsar_topic}-2"], start_time=published[4])
-            first = (await reader.read_next(30_000)).data()
-            return [first, *[table["value"].to_pylist() async for table in reader.tables()]]
-
-    assert asyncio.run(main()) == [b"4", [b"5"]]
 
 
 def test_record_batches(pulsar_client, pulsar_topic, pulsar_admin):

@@ -68,7 +68,7 @@ def test_copies_have_everything_but_the_count_of_retries(broker):
     result = with_redrive(broker, Redrive.run)
     assert (dict(result.sent), result.found, result.left) == ({ORDERS: 1}, 0, 0)
     with broker.client() as client, client.create_reader(ORDERS, geminga.MessageId.earliest) as reader:
-        message = reader.read_next(5000)
+        message = reader.read_next(60_000)
     assert (message.data(), message.partition_key()) == (b"order 0", "key 0")
     origin = message.properties().pop(REDRIVEN_FROM)
     assert origin.startswith(f"{DEAD}@")
@@ -136,7 +136,7 @@ def test_the_schema_travels(broker):
         client.create_producer(DEAD, schema=schema).send(order(total=7))
         with_redrive(broker, Redrive.run, to="again")
         reader = client.create_reader("again", geminga.MessageId.earliest, schema=schema)
-        assert reader.read_next(5000).value().total == 7
+        assert reader.read_next(60_000).value().total == 7
 
 
 def test_a_missing_dead_letter_topic_is_named_and_not_created(broker):

@@ -2,13 +2,10 @@
 
 import asyncio
 
-import pytest
 from waiting import loop_turns
 
 from geminga.client import schema_versions
 from geminga.client.schema_versions import SchemaVersions
-from geminga.errors import Timeout
-from geminga.schema import AutoProduceBytesSchema, BytesSchema, StringSchema
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 ONE = "\x00" * 7 + "\x01"
@@ -68,24 +65,6 @@ async def test_each_version_is_asked_for_once():
     assert versions.known("missing", ONE) is None
 
 
-async def test_prepared_messages_decode_without_waiting():
-    context, versions = made()
-    await versions.prepare(Message(version=""))
-    assert context.asked == []
-    await versions.prepare(Message())
-    await versions.prepare(Message())
-    assert len(context.asked) == 1
-    assert versions.schema_of_message("t", ONE).data == b"data"
-    assert versions.schema_of_message("other", ONE) is None
-    context.error = Timeout("not now")
-    await versions.prepare(Message("other"))
-    with pytest.raises(Timeout, match="not now"):
-        versions.schema_of_message("other", ONE)
-    context.error = None
-    await versions.prepare(Message("other"))
-    assert versions.schema_of_message("other", ONE).data == b"data"
-
-
 async def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(schema_versions, "VERSIONS_KEPT", 3)
 
@@ -94,12 +73,3 @@ async def test_memory_is_bounded(monkeypatch):
         await versions.prepare(Message(f"t{number}"))
     known = [number for number in range(10) if versions.known(f"t{number}", ONE) is not None]
     assert known == [7, 8, 9]
-
-
-async def test_the_schema_of_a_topic_for_a_producer():
-    context, versions = made()
-    plain = StringSchema()
-    assert await versions.for_topic("t", plain) is plain
-    assert context.asked == []
-    assert isinstance(await versions.for_topic("missing", AutoProduceBytesSchema()), BytesSchema)
-    assert context.asked == [("missing", None)]

@@ -1,25 +1,19 @@
 from typing import Any
 
 import pytest
+from producing import connect, producer_of, settings_of
 
 from geminga.client.send_credits import PLAIN_SIZE_MIN, SendCredits
 from geminga.producer.partitioned import PartitionedProducer
-from geminga.producer.pending_limits import UNLIMITED, ByteBudget
-from geminga.producer.settings import CompressionType, ProducerSettings
+from geminga.producer.pending_limits import UNLIMITED
+from geminga.producer.settings import CompressionType
 from geminga.wire.frames import MAX_MESSAGE_SIZE
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
 def made(partitions: int = 0, memory: int = 0, **options: Any) -> tuple[PartitionedProducer, SendCredits]:
-    settings = ProducerSettings(**{"batching_enabled": True, **options})
-    state = PartitionedProducer(
-        topic="persistent://public/default/t", partitions=partitions, settings=settings,
-        memory=ByteBudget(memory), new_producer_id=iter(range(100)).__next__, random=lambda: 0.0,
-    )  # fmt: skip
-    for partition in state.partitions:
-        partition.start()
-        success = pb.CommandProducerSuccess(producer_name="p", last_sequence_id=-1)
-        partition.created(success, MAX_MESSAGE_SIZE, 0.0)
+    settings = settings_of(**options)
+    state = producer_of(partitions, settings, memory=memory)
+    connect(*state.partitions)
     return state, SendCredits(state, settings)
 
 

@@ -78,7 +78,7 @@ class World:
         await self.server.start()
         before = asyncio.all_tasks()
         self.client = geminga.asyncio.Client(
-            self.server.service_url,
+            self.server.settings.service_url,
             initial_backoff_interval_ms=10,
             max_backoff_interval_ms=300,
             memory_limit_bytes=self.numbers.choice([0, 0, 20_000]),

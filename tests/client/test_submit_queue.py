@@ -2,10 +2,14 @@ import asyncio
 from typing import Any, ClassVar
 
 import pytest
-from waiting import start_thread
+from producing import connect, producer_of
 
-from geminga.client.submit_queue import QueuedSend, SubmitQueue, WaitingSend
-from geminga.errors import ProducerQueueIsFull
+from geminga.client.permit_wait_queue import PermitWaitQueue
+from geminga.client.submit_queue import QueuedOperation, QueuedSend, QueuedWork, SubmitQueue, WaitingSend
+from geminga.client.submitting import SubmitWorker
+from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
+from geminga.producer.message import simple_message
+from geminga.producer.settings import ProducerSettings
 
 
 class Loop:
@@ -102,24 +106,6 @@ def test_offer_wakes_the_loop_again_if_the_first_wake_raised():
     assert (len(calls), submit_queue.depth()) == (2, 1)
 
 
-def test_many_threads_hand_over_and_nothing_is_lost_or_out_of_order():
-    loop = Loop(room=1 << 40)
-    each, threads = 5000, 4
-    taken: list[Any] = []
-
-    def send(name: int) -> None:
-        for number in range(each):
-            assert loop.submit_queue.offer(b"", (name, number))
-
-    for name in range(threads):
-        start_thread(send, name)
-    while len(taken) < each * threads:
-        taken += loop.submit_queue.take()[1]
-        loop.submit_queue.open(1 << 40, 100, 1, 1)
-    for name in range(threads):
-        assert [number for who, number in taken if who == name] == list(range(each))
-
-
 def waiting_send() -> WaitingSend:
     return WaitingSend(b"", None, None, None, urgent=False, waits=True, wake=lambda: None)
 
@@ -164,3 +150,62 @@ def test_a_mark_set_while_the_loop_checks_is_kept():
     assert not submit_queue.begin()
     assert submit_queue.begin()
     assert not submit_queue.begin()
+
+
+def test_an_operation_that_waits_for_bytes_does_so_until_it_has_them():
+    refusal: list[Exception] = [MemoryBufferIsFull("bytes")]
+    may_wait, outcome = [True], []
+
+    def add() -> None:
+        if refusal:
+            raise refusal[0]
+
+    line = PermitWaitQueue(lambda queued: queued.add(), lambda _: None, lambda *_: None)
+    line.answer(QueuedOperation(add, lambda _: may_wait[0], outcome.append))
+    may_wait[0] = False  # the table's other operations have their receipts meanwhile
+    line.serve()
+    assert line.wants_bytes
+    refusal.clear()
+    line.serve()
+    assert outcome == [None]
+    assert not line
+
+
+class Bench:
+    """A worker with its queue, on a topic without partitions that is connected."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.state = producer_of(0, ProducerSettings(**settings))
+        (self.partition,) = self.state.partitions
+        connect(self.partition)
+        self.queue = SubmitQueue(lambda: None)
+        self.worker = SubmitWorker(self.state, self.queue)
+
+    def take(self, *pairs: Any) -> None:
+        self.queue.pairs += pairs
+        self.worker.take_in()
+
+    @property
+    def pending(self) -> list[Any]:
+        return [token for operation in self.partition.pending for token in operation.tokens]
+
+
+def test_a_message_with_a_key_does_not_overtake_a_waiting_one_without_a_key():
+    bench = Bench(max_pending_messages=1)
+    bench.take(b"x", "first", b"x", "second")
+    bench.partition.take_output(0.0, 0)
+    bench.partition.receipt(0, 0, 1, 0, 0.0)  # releases the permit, for "second"
+    bench.take(simple_message(b"x", "key"), "third")
+    bench.worker.wait_queue.serve()
+    assert bench.pending == ["second"]
+
+
+def test_a_message_sent_by_a_callback_follows_those_submitted_before():
+    bench = Bench(max_pending_messages=2)
+
+    def callback() -> None:
+        bench.worker.take_in()
+        bench.worker.take_now(QueuedSend(b"x", "third", None))
+
+    bench.take(QueuedWork(callback, callback), None, b"x", "first", b"x", "second")
+    assert bench.pending[:2] == ["first", "second"]

@@ -254,7 +254,7 @@ def test_a_message_with_a_broken_schema_version_stops_no_view(pulsar_client, pul
             view.get("broken")
 
 
-def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker, pulsar_topic):
+async def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker, pulsar_topic):
     """Decoding on the loop cannot ask the broker: versions are there before values are."""
     pytest.importorskip("fastavro")
 
@@ -267,15 +267,12 @@ def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker, pulsar_topic
 
     New.__name__ = Old.__name__ = "Reading"
 
-    async def main() -> list[Any]:
-        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
-            for kind, key in ((Old, "old"), (New, "new")):
-                producer = await client.create_producer(pulsar_topic, schema=schema.AvroSchema(kind))
-                await producer.send(kind(x=1), partition_key=key)
-            view = await client.create_table_view(pulsar_topic, schema=schema.AvroSchema(New))
-            return [view.get("old").y, view.get("new").y]
-
-    assert asyncio.run(main()) == ["none", "none"]
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        for kind, key in ((Old, "old"), (New, "new")):
+            producer = await client.create_producer(pulsar_topic, schema=schema.AvroSchema(kind))
+            await producer.send(kind(x=1), partition_key=key)
+        view = await client.create_table_view(pulsar_topic, schema=schema.AvroSchema(New))
+        assert [view.get("old").y, view.get("new").y] == ["none", "none"]
 
 
 def test_partitions_that_are_added_are_followed(pulsar_broker, pulsar_client, pulsar_topic):

@@ -133,7 +133,7 @@ class World:
     def main(self) -> None:
         with self.broker() as server:
             self.client = geminga.Client(
-                server.service_url,
+                server.settings.service_url,
                 initial_backoff_interval_ms=10,
                 max_backoff_interval_ms=300,
                 memory_limit_bytes=self.numbers.choice([0, 0, 20_000]),

@@ -1,12 +1,14 @@
-"""Topics that a pattern matches, and the parts of a topic."""
+"""Topics that a pattern matches, and how new ones are found."""
 
 import re
-from types import SimpleNamespace
-from typing import Any
+import time
+import uuid
 
 import pytest
 
-from geminga.client.topic_set import SubscribedPart, TopicPattern, TopicSet
+from geminga import InitialPosition
+from geminga.client.topic_set import TopicPattern
+from geminga.client.topic_watcher import TopicWatcher
 from geminga.errors import InvalidTopicName
 from geminga.ids import TopicName
 
@@ -35,56 +37,30 @@ def test_patterns_need_one_namespace(pattern):
         TopicPattern.parse(re.compile(pattern))
 
 
-class Core:
-    """Answers like a `ClientContext`."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.topics: list[str] = []
-
-    async def partitions(self, topic: str, *, opening: bool) -> int:
-        return self.counts.get(topic, 0)
-
-    async def topics_of_namespace(self, namespace: str, mode: int) -> Any:
-        return SimpleNamespace(topics=self.topics)
-
-
-def full(name: str) -> str:
-    return f"persistent://public/default/{name}"
+def test_new_topics_are_found_at_once(pulsar_client):
+    prefix = f"w{uuid.uuid4().hex[:6]}"
+    consumer = pulsar_client.subscribe(
+        re.compile(f"{prefix}.*"), "s", initial_position=InitialPosition.Earliest
+    )  # looks by itself once a minute
+    with pulsar_client.create_producer(f"{prefix}-new") as producer:
+        producer.send(b"hello")
+    start = time.monotonic()
+    assert consumer.receive(30_000).data() == b"hello"
+    assert time.monotonic() - start < 30
+    consumer.close()
 
 
-async def parts(topics: TopicSet) -> list[SubscribedPart]:
-    return await topics.current()
+def test_a_long_pattern_is_not_watched(pulsar_client):
+    async def main() -> tuple[bool, bool]:
+        active = []
+        for local in ("x" * 10, "x" * 60):
+            pattern = TopicPattern("public/default", re.compile(local))
+            watcher = TopicWatcher(pulsar_client.context, pattern, lambda: None)
+            await watcher.ensure()
+            await watcher.ensure()
+            active.append(watcher.active)
+            watcher.close()
+            assert not watcher.active
+        return active[0], active[1]
 
-
-def run(coroutine: Any) -> Any:
-    import asyncio
-
-    return asyncio.run(coroutine)
-
-
-def test_topics_and_their_partitions():
-    context = Core()
-    context.counts[full("b")] = 2
-    topics = TopicSet(context, ["a", "b", "a", "c-partition-4"])
-    assert run(parts(topics)) == [
-        SubscribedPart(full("a"), -1),
-        SubscribedPart(full("b-partition-0"), 0),
-        SubscribedPart(full("b-partition-1"), 1),
-        SubscribedPart(full("c-partition-4"), 4),
-    ]
-    assert topics.can_grow
-    context.counts[full("b")] = 0
-    assert len(run(parts(topics))) == 4, "partitions never become fewer"
-    plain = TopicSet(context, "a")
-    run(parts(plain))
-    assert not plain.can_grow
-    assert plain.text == full("a")
-
-
-def test_topics_of_a_pattern():
-    context = Core()
-    context.topics = [full(name) for name in ("x2", "x1-partition-0", "__change_events", "y")]
-    topics = TopicSet(context, re.compile(r"[x_].*"))
-    assert run(parts(topics)) == [SubscribedPart(full("x1-partition-0"), 0), SubscribedPart(full("x2"), -1)]
-    assert topics.can_grow
+    assert pulsar_client.runtime.call(main()) == (True, False)

@@ -18,11 +18,11 @@ import geminga
 import geminga.asyncio
 from geminga import errors
 from geminga.client.runtime import LoopThread
-from geminga.client.transactions import ASSIGN_TOPIC, AsyncTransaction
+from geminga.client.transactions import AsyncTransaction
 from geminga.consumer.message import EntryAcks
 from geminga.producer.interceptors import ProducerInterceptor
 from geminga.producer.message import OutgoingMessage
-from geminga.transactions import Part, TransactionState
+from geminga.transactions import COORDINATORS_TOPIC, Part, TransactionState
 from geminga.wire.batch import decode_batch
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -43,7 +43,7 @@ class Coordinator(ScriptedBroker):
 
     def __init__(self):
         super().__init__()
-        self.partitions[ASSIGN_TOPIC] = 2
+        self.partitions[COORDINATORS_TOPIC] = 2
         self.seen, self.sends, self.acks, self.kept = [], [], [], []
         self.withheld, self.failing = set(), {}
         """Types of requests without an answer, and those to refuse, with their error codes."""
@@ -652,10 +652,10 @@ async def test_a_refused_message_aborts_at_the_commit(broker, client):
 
 @virtual
 async def test_without_coordinators_the_error_names_the_setting(broker, client):
-    broker.partitions[ASSIGN_TOPIC] = 0
+    broker.partitions[COORDINATORS_TOPIC] = 0
     with pytest.raises(errors.OperationNotSupported, match="transactionCoordinatorEnabled=true"):
         await client.new_transaction()
-    broker.partitions[ASSIGN_TOPIC] = 2  # switched off later: the topic stays
+    broker.partitions[COORDINATORS_TOPIC] = 2  # switched off later: the topic stays
     broker.failing[Type.TC_CLIENT_CONNECT_REQUEST] = pb.NotAllowedError
     with pytest.raises(errors.OperationNotSupported, match="transactionCoordinatorEnabled=true"):
         await client.new_transaction()
@@ -764,6 +764,17 @@ async def test_a_batch_redelivered_without_messages_of_an_aborted_transaction_is
 
 
 @virtual
+async def test_a_batch_of_a_transaction_that_is_never_ended_is_whole_after_its_time(broker, client):
+    shared = {"consumer_type": geminga.ConsumerType.Shared}
+    consumer, messages = await received(broker, client, entry(b"a", b"b"), **shared)
+    txn = await client.new_transaction(timeout=5)
+    await consumer.acknowledge(messages[0], txn=txn)
+    await pass_time(6)
+    broker.peers[-1].transport.write(redelivered(entry(b"a", b"b")))
+    assert [(await consumer.receive()).data() for _ in range(2)] == [b"a", b"b"]
+
+
+@virtual
 async def test_a_transaction_that_is_never_ended_leaves_nothing_in_its_producer_and_consumer(broker, client):
     producer = await client.create_producer(TOPIC)
     consumer, (message,) = await received(broker, client, entry(b"in"))
@@ -835,6 +846,13 @@ def test_threads_commit_and_abort_with_a_block():
         runtime.close()
 
 
-def test_the_embedded_broker_refuses_transactions_by_an_error_that_says_so(client):
-    with pytest.raises(errors.OperationNotSupported, match="embedded broker has none yet"):
+def test_the_error_about_a_broker_without_transactions_names_its_setting():
+    is_off = pytest.raises(errors.OperationNotSupported, match="its setting transactions is off")
+    with geminga.embedded(transactions=False) as broker, broker.client() as client, is_off:
         client.new_transaction()
+
+
+def test_a_time_limit_that_the_broker_refuses_is_named_before_the_setting():
+    names = pytest.raises(errors.OperationNotSupported, match=r"^the broker refused .*: 1 to 604800000")
+    with geminga.embedded() as broker, broker.client() as client, names:
+        client.new_transaction(timeout=8 * 24 * 3600)

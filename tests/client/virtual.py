@@ -392,7 +392,10 @@ class Transport(asyncio.Transport):
             if self._paused and self._size <= self._low:
                 self._paused = False
                 self.loop.arrives(None, self.context, self.protocol.resume_writing)
-            self.peer.protocol.data_received(data[:count])
+            if isinstance(self.peer.protocol, asyncio.BufferedProtocol):
+                asyncio.protocols._feed_data_to_buffered_proto(self.peer.protocol, data[:count])
+            else:
+                self.peer.protocol.data_received(data[:count])
             if self._breaks_after == 0:
                 for side in (self, self.peer):
                     side.lose(ConnectionResetError(104, "cut"))

@@ -380,9 +380,6 @@ class _Thread(threading.Thread):
     def is_alive(self) -> bool:
         return self.actor is not None and not self.actor.done
 
-    def really_join(self) -> None:
-        super().join(60)
-
 
 class Lock:
     """Stand-in for `threading.Lock` in the client."""

@@ -1,4 +1,5 @@
 import pytest
+from cases import cases
 
 from geminga.connection.addresses import Address, ServiceUrl, parse_broker_url
 from geminga.errors import InvalidUrl
@@ -22,33 +23,7 @@ def test_service_urls_are_parsed(text, addresses):
     assert list(ServiceUrl.parse(text).addresses) == addresses
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("", "empty"),
-        (None, "empty"),
-        ("localhost:6650", "no scheme"),
-        ("http://localhost:8080/admin", "path"),
-        ("kafka://h:9092", "'kafka'"),
-        ("pulsar://", "empty host"),
-        ("pulsar://h:0", "1 to 65535"),
-        ("pulsar://h:65536", "1 to 65535"),
-        ("pulsar://h:http", "'http'"),
-        ("pulsar://h:", "1 to 65535"),
-        ("pulsar://h:1/topic", "path"),
-        ("pulsar://a:1,,b:2", "empty host"),
-        ("pulsar://::1:6650", "brackets"),
-        ("pulsar://[::1", "ipv6"),
-        ("pulsar://h :1", "spaces"),
-        ("pulsar://h:٣", "1 to 65535"),
-        # Asking for these raises no OSError.
-        ("pulsar://a..b", "no resolver"),
-        ("pulsar://.a", "no resolver"),
-        ("pulsar://" + "a" * 64, "no resolver"),
-        ("pulsar://a\0b:1", "no resolver"),
-        ("pulsar://" + "é" * 60, "no resolver"),
-    ],
-)
+@pytest.mark.parametrize(("text", "hint"), cases("service_urls_refused"))
 def test_invalid_service_urls_are_refused(text, hint):
     with pytest.raises(InvalidUrl, match=hint):
         ServiceUrl.parse(text)

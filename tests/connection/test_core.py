@@ -3,8 +3,10 @@
 import itertools
 
 import pytest
+from pieces import receive
 from scripted_broker import UNSOLICITED, command
 
+from geminga import errors
 from geminga.connection import core as connection_core
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import REFRESH_CHALLENGE, Credentials
@@ -22,14 +24,6 @@ from geminga.connection.core import (
     RequestTimedOut,
     TopicMoved,
     WatchUpdate,
-)
-from geminga.errors import (
-    AuthenticationError,
-    ConnectError,
-    FrameTooLarge,
-    ProtocolError,
-    ServiceUnitNotReady,
-    Timeout,
 )
 from geminga.wire.frames import (
     FRAME_PADDING,
@@ -52,9 +46,13 @@ def make(**arguments) -> ClientConnection:
     return ClientConnection(Credentials("token", b"secret"), **arguments)
 
 
+def encoded(*kind, **fields) -> bytes:
+    return encode_command(command(*kind, **fields))
+
+
 def connected(**values) -> bytes:
     values.setdefault("server_version", "test")
-    return encode_command(command(pb.BaseCommand.CONNECTED, "connected", **values))
+    return encoded(pb.BaseCommand.CONNECTED, "connected", **values)
 
 
 def challenge(data: bytes = REFRESH_CHALLENGE) -> bytes:
@@ -64,12 +62,16 @@ def challenge(data: bytes = REFRESH_CHALLENGE) -> bytes:
     return encode_command(result)
 
 
-PING = encode_command(command(pb.BaseCommand.PING, "ping"))
-PONG = encode_command(command(pb.BaseCommand.PONG, "pong"))
+PING = encoded(pb.BaseCommand.PING, "ping")
+PONG = encoded(pb.BaseCommand.PONG, "pong")
 
 
 def success(request_id: int) -> bytes:
-    return encode_command(command(pb.BaseCommand.SUCCESS, "success", request_id=request_id))
+    return encoded(pb.BaseCommand.SUCCESS, "success", request_id=request_id)
+
+
+def refusal(code: int) -> bytes:
+    return encoded(pb.BaseCommand.ERROR, "error", request_id=UNSOLICITED, error=code, message="no")
 
 
 def sent(connection: ClientConnection) -> list[pb.BaseCommand]:
@@ -79,7 +81,7 @@ def sent(connection: ClientConnection) -> list[pb.BaseCommand]:
 def ready(**arguments) -> ClientConnection:
     connection = make(**arguments)
     connection.start(NOW)
-    connection.receive(connected(), NOW)
+    receive(connection, connected(), NOW)
     connection.take_output()
     return connection
 
@@ -90,9 +92,9 @@ def in_state(state: ConnectionState) -> ClientConnection:
         return connection
     connection.start(NOW)
     if state is ConnectionState.CHALLENGED:
-        connection.receive(challenge(), NOW)
+        receive(connection, challenge(), NOW)
     elif state is ConnectionState.READY:
-        connection.receive(connected(), NOW)
+        receive(connection, connected(), NOW)
     elif state is ConnectionState.CLOSED:
         connection.close()
     connection.take_output()
@@ -109,12 +111,12 @@ INPUTS = {
     ConnectionInput.CREDENTIALS: lambda c: c.give_credentials(Credentials("token", b"x")),
     ConnectionInput.REQUEST: lambda c: c.request(lookup_command(5), 5, NOW + 30),
     ConnectionInput.CLOSE: lambda c: c.close(),
-    ConnectionInput.CONNECTED: lambda c: c.receive(connected(), NOW),
-    ConnectionInput.CHALLENGE: lambda c: c.receive(challenge(), NOW),
-    ConnectionInput.ANSWER: lambda c: c.receive(success(5), NOW),
-    ConnectionInput.HANDLE_FRAME: lambda c: c.receive(encode_send_receipt(1, 2, None, 3, 4), NOW),
-    ConnectionInput.PING: lambda c: c.receive(PING, NOW),
-    ConnectionInput.PONG: lambda c: c.receive(PONG, NOW),
+    ConnectionInput.CONNECTED: lambda c: receive(c, connected(), NOW),
+    ConnectionInput.CHALLENGE: lambda c: receive(c, challenge(), NOW),
+    ConnectionInput.ANSWER: lambda c: receive(c, success(5), NOW),
+    ConnectionInput.HANDLE_FRAME: lambda c: receive(c, encode_send_receipt(1, 2, None, 3, 4), NOW),
+    ConnectionInput.PING: lambda c: receive(c, PING, NOW),
+    ConnectionInput.PONG: lambda c: receive(c, PONG, NOW),
 }
 
 
@@ -125,7 +127,7 @@ def test_every_state_handles_every_input(state, kind):
     connection = in_state(state)
     target = TRANSITIONS.get((state, kind))
     if kind is ConnectionInput.REQUEST and state is not ConnectionState.READY:
-        with pytest.raises(ConnectError, match=state.value):
+        with pytest.raises(errors.ConnectError, match=state.value):
             INPUTS[kind](connection)
         assert connection.state is state
     elif target is None and kind in OWNER_INPUTS:
@@ -136,11 +138,11 @@ def test_every_state_handles_every_input(state, kind):
         assert connection.state is ConnectionState.CLOSED
         assert connection.take_output() == []
     elif target is None:
-        with pytest.raises(ProtocolError, match=state.value):
+        with pytest.raises(errors.ProtocolError, match=state.value):
             INPUTS[kind](connection)
         assert connection.state is state
     elif kind is ConnectionInput.ANSWER and state in (ConnectionState.HANDSHAKE, ConnectionState.CHALLENGED):
-        with pytest.raises(ProtocolError, match="before CONNECTED"):
+        with pytest.raises(errors.ProtocolError, match="before CONNECTED"):
             INPUTS[kind](connection)
         assert connection.state is ConnectionState.CLOSED
     else:
@@ -159,7 +161,7 @@ def test_the_handshake_makes_a_connection_ready():
     assert body.proxy_to_broker_url == "broker-7:6650"
     assert body.protocol_version == 21
     assert body.feature_flags.supports_auth_refresh
-    (event,) = connection.receive(connected(protocol_version=20, max_message_size=1234), NOW)
+    (event,) = receive(connection, connected(protocol_version=20, max_message_size=1234), NOW)
     assert event == Connected(1234)
     assert connection.connected.protocol_version == 20
     assert connection.max_message_size == 1234
@@ -170,39 +172,35 @@ def test_the_announced_message_size_bounds_frames():
     assert connection.max_message_size == MAX_MESSAGE_SIZE
     connection = make()
     connection.start(NOW)
-    connection.receive(connected(max_message_size=1000), NOW)
+    receive(connection, connected(max_message_size=1000), NOW)
     too_large = (1000 + FRAME_PADDING).to_bytes(4, "big") + bytes(4)
-    with pytest.raises(FrameTooLarge):
-        connection.receive(too_large, NOW)
+    with pytest.raises(errors.FrameTooLarge):
+        receive(connection, too_large, NOW)
 
 
 def test_an_absurd_announced_message_size_is_ignored():
     connection = make()
     connection.start(NOW)
-    connection.receive(connected(max_message_size=2**31 - 1), NOW)
+    receive(connection, connected(max_message_size=2**31 - 1), NOW)
     assert connection.max_message_size == connection_core.ANNOUNCED_MESSAGE_SIZE_MAX
 
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(pb.AuthenticationError, AuthenticationError), (pb.ServiceNotReady, ServiceUnitNotReady)],
+    [(pb.AuthenticationError, errors.AuthenticationError), (pb.ServiceNotReady, errors.ServiceUnitNotReady)],
 )
 def test_a_refused_handshake_raises_what_the_broker_reported(code, expected):
     connection = make()
     connection.start(NOW)
-    refusal = command(pb.BaseCommand.ERROR, "error", request_id=UNSOLICITED, error=code, message="no")
     with pytest.raises(expected, match="refused the connection: no"):
-        connection.receive(encode_command(refusal), NOW)
+        receive(connection, refusal(code), NOW)
 
 
 def test_a_refusal_without_credentials_says_that_none_were_given():
     connection = ClientConnection(Credentials("none", b""), now=NOW, peer="pulsar://broker:6650")
     connection.start(NOW)
-    refusal = command(
-        pb.BaseCommand.ERROR, "error", request_id=UNSOLICITED, error=pb.AuthenticationError, message="no"
-    )
-    with pytest.raises(AuthenticationError, match="no: no credentials were given"):
-        connection.receive(encode_command(refusal), NOW)
+    with pytest.raises(errors.AuthenticationError, match="no: no credentials were given"):
+        receive(connection, refusal(pb.AuthenticationError), NOW)
 
 
 def test_a_handshake_past_its_deadline_fails():
@@ -210,7 +208,7 @@ def test_a_handshake_past_its_deadline_fails():
     connection.start(NOW)
     assert connection.next_deadline() == NOW + 10
     assert connection.tick(NOW + 9.9) == []
-    with pytest.raises(Timeout, match="10 s"):
+    with pytest.raises(errors.Timeout, match="10 s"):
         connection.tick(NOW + 10)
 
 
@@ -218,16 +216,16 @@ def test_authentication_may_take_several_steps():
     connection = make()
     connection.start(NOW)
     connection.take_output()
-    assert connection.receive(challenge(b"step-1"), NOW) == [CredentialsWanted("token", b"step-1")]
+    assert receive(connection, challenge(b"step-1"), NOW) == [CredentialsWanted("token", b"step-1")]
     connection.give_credentials(Credentials("token", b"answer-1"))
     (response,) = sent(connection)
     assert response.authResponse.response.auth_data == b"answer-1"
-    assert [type(event) for event in connection.receive(connected(), NOW)] == [Connected]
+    assert [type(event) for event in receive(connection, connected(), NOW)] == [Connected]
 
 
 def test_credentials_are_refreshed_while_ready():
     connection = ready()
-    assert connection.receive(challenge(), NOW) == [CredentialsWanted("token", REFRESH_CHALLENGE)]
+    assert receive(connection, challenge(), NOW) == [CredentialsWanted("token", REFRESH_CHALLENGE)]
     connection.give_credentials(Credentials("token", b"fresh"))
     (response,) = sent(connection)
     assert response.authResponse.response.auth_method_name == "token"
@@ -237,7 +235,7 @@ def test_credentials_are_refreshed_while_ready():
 
 def test_credentials_for_a_closed_connection_are_dropped():
     connection = ready()
-    connection.receive(challenge(), NOW)
+    receive(connection, challenge(), NOW)
     connection.close()
     connection.give_credentials(Credentials("token", b"late"))
     assert connection.take_output() == []
@@ -245,7 +243,7 @@ def test_credentials_for_a_closed_connection_are_dropped():
 
 def test_ping_is_answered_in_the_order_of_frames():
     connection = ready()
-    connection.receive(PING + PING, NOW)
+    receive(connection, PING + PING, NOW)
     assert [c.type for c in sent(connection)] == [pb.BaseCommand.PONG] * 2
 
 
@@ -254,10 +252,11 @@ def test_keepalive_pings_and_detects_silence():
     assert connection.next_deadline() == NOW + 30
     assert connection.tick(NOW + 30) == []
     assert [c.type for c in sent(connection)] == [pb.BaseCommand.PING]
-    connection.receive(PONG, NOW + 31)
+    receive(connection, PONG, NOW + 31)
+    assert connection.next_deadline() == NOW + 61
     assert connection.tick(NOW + 61) == []
     connection.take_output()
-    with pytest.raises(ConnectError, match="sent nothing for 60 s"):
+    with pytest.raises(errors.ConnectError, match="sent nothing for 60 s"):
         connection.tick(NOW + 91)
 
 
@@ -266,7 +265,7 @@ def test_requests_are_answered_by_id_in_any_order():
     for request_id in (1, 2, 3):
         connection.request(lookup_command(request_id), request_id, NOW + 30)
     assert [c.lookupTopic.request_id for c in sent(connection)] == [1, 2, 3]
-    events = connection.receive(success(3) + success(1), NOW)
+    events = receive(connection, success(3) + success(1), NOW)
     assert [event.request_id for event in events] == [3, 1]
     assert all(isinstance(event, RequestAnswered) for event in events)
 
@@ -274,81 +273,58 @@ def test_requests_are_answered_by_id_in_any_order():
 def test_an_unknown_or_late_answer_is_dropped():
     connection = ready()
     connection.request(lookup_command(1), 1, NOW + 5)
-    assert connection.receive(success(99), NOW) == []
+    assert receive(connection, success(99), NOW) == []
     assert connection.next_deadline() == NOW + 5
     assert connection.tick(NOW + 5) == [RequestTimedOut(1)]
-    assert connection.receive(success(1), NOW + 6) == []
+    assert receive(connection, success(1), NOW + 6) == []
 
 
 def test_close_returns_the_pending_requests():
     connection = ready()
     connection.request(lookup_command(1), 1, NOW + 5)
     connection.request(lookup_command(2), 2, NOW + 5)
-    connection.receive(success(1), NOW)
+    receive(connection, success(1), NOW)
     assert connection.close() == [2]
     assert connection.close() == []
     assert connection.next_deadline() == float("inf")
 
 
 def producer_success(ready_: bool) -> bytes:
-    result = command(
-        pb.BaseCommand.PRODUCER_SUCCESS,
-        "producer_success",
-        request_id=4,
-        producer_name="p",
-        producer_ready=ready_,
-    )
-    return encode_command(result)
+    fields = {"request_id": 4, "producer_name": "p", "producer_ready": ready_}
+    return encoded(pb.BaseCommand.PRODUCER_SUCCESS, "producer_success", **fields)
 
 
 def test_a_wait_for_exclusive_access_outlasts_the_request_deadline():
     connection = ready(keepalive_interval_seconds=1000.0)
     connection.request(lookup_command(4), 4, NOW + 5)
-    assert connection.receive(producer_success(False), NOW) == [RequestMustWait(4)]
+    assert receive(connection, producer_success(False), NOW) == [RequestMustWait(4)]
     assert connection.tick(NOW + 500) == []
-    (event,) = connection.receive(producer_success(True), NOW + 501)
+    (event,) = receive(connection, producer_success(True), NOW + 501)
     assert event.request_id == 4
 
 
-def test_close_commands_name_the_assigned_broker():
-    connection = ready()
-    close = command(
-        pb.BaseCommand.CLOSE_PRODUCER,
-        "close_producer",
-        producer_id=3,
+@pytest.mark.parametrize("of_producer", [True, False], ids=["producer", "consumer"])
+@pytest.mark.parametrize(
+    ("tls", "url", "tls_url", "address"),
+    [
+        pytest.param(False, "pulsar://other:6650", "", Address("other", 6650), id="assigned"),
+        pytest.param(False, "", "", None, id="none assigned"),
+        pytest.param(False, "gopher://x", "", None, id="an unusable one is ignored"),
+        pytest.param(True, "pulsar://a:6650", "pulsar://b:6650", None, id="one without TLS is ignored"),
+        pytest.param(True, "pulsar://a:6650", "pulsar+ssl://b:6651", Address("b", 6651, True), id="TLS"),
+    ],
+)
+def test_close_commands_name_the_assigned_broker(of_producer, tls, url, tls_url, address):
+    kind = "producer" if of_producer else "consumer"
+    close = encoded(
+        pb.BaseCommand.Type.Value(f"CLOSE_{kind.upper()}"),
+        f"close_{kind}",
+        **{f"{kind}_id": 3},
         request_id=UNSOLICITED,
-        assignedBrokerServiceUrl="pulsar://other:6650",
+        assignedBrokerServiceUrl=url,
+        assignedBrokerServiceUrlTls=tls_url,
     )
-    assert connection.receive(encode_command(close), NOW) == [HandleClosed(True, 3, Address("other", 6650))]
-    close = command(pb.BaseCommand.CLOSE_CONSUMER, "close_consumer", consumer_id=4, request_id=UNSOLICITED)
-    assert connection.receive(encode_command(close), NOW) == [HandleClosed(False, 4, None)]
-
-
-def test_an_unusable_assigned_broker_is_ignored():
-    close = command(
-        pb.BaseCommand.CLOSE_CONSUMER,
-        "close_consumer",
-        consumer_id=4,
-        request_id=UNSOLICITED,
-        assignedBrokerServiceUrl="gopher://x",
-    )
-    assert ready().receive(encode_command(close), NOW) == [HandleClosed(False, 4, None)]
-
-
-def test_an_assigned_broker_without_tls_is_ignored():
-    close = command(
-        pb.BaseCommand.CLOSE_PRODUCER,
-        "close_producer",
-        producer_id=3,
-        request_id=UNSOLICITED,
-        assignedBrokerServiceUrl="pulsar://a:6650",
-        assignedBrokerServiceUrlTls="pulsar://b:6650",
-    )
-    assert ready(tls=True).receive(encode_command(close), NOW) == [HandleClosed(True, 3, None)]
-    close.close_producer.assignedBrokerServiceUrlTls = "pulsar+ssl://b:6651"
-    assert ready(tls=True).receive(encode_command(close), NOW) == [
-        HandleClosed(True, 3, Address("b", 6651, True))
-    ]
+    assert receive(ready(tls=tls), close, NOW) == [HandleClosed(of_producer, 3, address)]
 
 
 def test_topic_migrations_and_watch_updates_are_passed_on():
@@ -359,15 +335,15 @@ def test_topic_migrations_and_watch_updates_are_passed_on():
         resource_type=pb.CommandTopicMigrated.Producer,
         brokerServiceUrl="pulsar://green:6650",
     )
-    assert ready().receive(encode_command(moved), NOW) == [TopicMoved(True, 3, "pulsar://green:6650")]
+    assert receive(ready(), encode_command(moved), NOW) == [TopicMoved(True, 3, "pulsar://green:6650")]
     update = command(pb.BaseCommand.WATCH_TOPIC_UPDATE, "watchTopicUpdate", watcher_id=1, topics_hash="0")
-    (event,) = ready().receive(encode_command(update), NOW)
+    (event,) = receive(ready(), encode_command(update), NOW)
     assert isinstance(event, WatchUpdate)
 
 
 def test_a_command_for_brokers_closes_the_connection():
-    with pytest.raises(ProtocolError, match="which no client accepts"):
-        ready().receive(encode_command(lookup_command(1)), NOW)
+    with pytest.raises(errors.ProtocolError, match="which no client accepts"):
+        receive(ready(), encode_command(lookup_command(1)), NOW)
 
 
 def test_frames_before_a_reset_at_any_byte_are_handled():
@@ -386,18 +362,11 @@ def test_frames_before_a_reset_at_any_byte_are_handled():
         connection = ready()
         connection.request(lookup_command(1), 1, NOW + 5)
         connection.request(lookup_command(4), 4, NOW + 5)
-        events = connection.receive(stream[:cut], NOW)
+        events = receive(connection, stream[:cut], NOW)
         whole = sum(len(b"".join(pieces[: n + 1])) <= cut for n in range(len(pieces)))
         assert [type(event) for event in events] == [kind for kind in kinds[:whole] if kind]
         answered = {event.request_id for event in events if isinstance(event, RequestAnswered)}
         assert set(connection.close()) == {1, 4} - answered
-
-
-def test_tls_bytes_on_a_plain_port_are_named():
-    connection = make()
-    connection.start(NOW)
-    with pytest.raises(ProtocolError):
-        connection.receive(bytes.fromhex("160301020001000001fc0303") + bytes(600), NOW)
 
 
 def test_secrets_leave_memory_after_connect():

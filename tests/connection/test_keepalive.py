@@ -1,15 +1,6 @@
 from geminga.connection.core import KeepAlive, KeepAliveAction
 
 
-def test_any_data_postpones_the_ping():
-    keepalive = KeepAlive(30.0, now=0.0)
-    assert keepalive.tick(30.0) is KeepAliveAction.SEND_PING
-    keepalive.last_received = 31.0
-    assert keepalive.next_deadline() == 61.0
-    assert keepalive.tick(60.0) is KeepAliveAction.NOTHING
-    assert keepalive.tick(61.0) is KeepAliveAction.SEND_PING
-
-
 def test_a_late_tick_still_gives_the_peer_its_interval():
     keepalive = KeepAlive(30.0, now=0.0)
     # The process was suspended: the first tick comes an hour late.

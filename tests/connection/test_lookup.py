@@ -24,20 +24,6 @@ CONNECT = pb.CommandLookupTopicResponse.Connect
 REDIRECT = pb.CommandLookupTopicResponse.Redirect
 
 
-def test_a_lookup_starts_at_the_service_url():
-    assert TopicLookup(TOPIC, tls=False).question == AskBroker(None, False)
-
-
-def test_a_connect_answer_ends_the_lookup():
-    assert TopicLookup(TOPIC, tls=False).answered(answer(CONNECT)) == BrokerLocation(Address("b", 1))
-    assert TopicLookup(TOPIC, tls=True).answered(answer(CONNECT)) == BrokerLocation(Address("b", 2, True))
-
-
-def test_a_proxied_broker_is_reached_through_the_service_url():
-    place = TopicLookup(TOPIC, tls=False).answered(answer(CONNECT, proxy_through_service_url=True))
-    assert place == BrokerLocation(Address("b", 1), through_service_url=True)
-
-
 def test_redirects_pass_authoritative_on():
     lookup = TopicLookup(TOPIC, tls=False)
     assert lookup.answered(answer(REDIRECT, "pulsar://c:3", authoritative=True)) is None

@@ -1,10 +1,10 @@
 """Recorded traffic of official brokers to official clients passes through the connection without an error."""
 
-import json
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
+from pieces import receive
+from recorded import recorded_frames
 
 from geminga.connection.authentication import Credentials
 from geminga.connection.core import HANDLE_FRAMES, ClientConnection, ConnectionState, RequestAnswered
@@ -13,15 +13,12 @@ from geminga.errors import ServerReportedError
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-VECTORS = Path(__file__).parent.parent / "vectors" / "frames.jsonl"
-
 
 def conversations():
     found = defaultdict(list)
-    for line in VECTORS.read_text().splitlines():
-        record = json.loads(line)
-        if record["direction"] == "broker_to_client":
-            found[f"{record['case']}-{record['conn']}"].append(bytes.fromhex(record["hex"]))
+    for recorded in recorded_frames():
+        if recorded.direction == "broker_to_client":
+            found[f"{recorded.case}-{recorded.connection}"].append(recorded.data)
     return found
 
 
@@ -49,7 +46,7 @@ def test_recorded_conversations_are_handled(name):
                 connection.request(pb.BaseCommand(type=pb.BaseCommand.PING, ping={}), request_id, 1e9)
                 expected += 1
         handed_on += frame.type in HANDLE_FRAMES
-        events = connection.receive(data, 1.0)
+        events = receive(connection, data, 1.0)
         answered += sum(isinstance(event, RequestAnswered) for event in events)
         delivered += sum(getattr(event, "type", None) in HANDLE_FRAMES for event in events)
     assert answered == expected
@@ -63,4 +60,4 @@ def test_recorded_refusals_become_their_errors(name):
     connection = ClientConnection(Credentials("none", b""), now=0.0, peer="recorded")
     connection.start(0.0)
     with pytest.raises(ServerReportedError):
-        connection.receive(CONVERSATIONS[name][0], 1.0)
+        receive(connection, CONVERSATIONS[name][0], 1.0)

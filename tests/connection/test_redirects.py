@@ -1,6 +1,7 @@
 """Redirects of the REST API that are followed, with credentials, and those that are refused."""
 
 import pytest
+from cases import cases
 
 from geminga.connection.addresses import Address
 from geminga.connection.redirects import followed
@@ -31,35 +32,7 @@ def test_redirects_within_the_cluster_are_followed(status, location, asked, addr
     assert followed(status, location, asked, PATH) == (address, target)
 
 
-@pytest.mark.parametrize(
-    ("status", "location", "asked", "why"),
-    [
-        (302, "https://login.example/oauth2/authorize?client=x", HOST, "use that address"),
-        (303, "http://broker-2:8080" + PATH, HOST, "use that address"),
-        (301, "http://broker-2:8080" + PATH, HOST, "use that address"),
-        (307, "https://login.example/oauth2/admin/v2", HOST, "use that address"),
-        (307, "https://login.example", HOST, "use that address"),
-        (307, "https://login.example/?admin/v2", HOST, "use that address"),
-        (307, "http://broker-1:8080" + PATH, SECURE, "from TLS to a plain"),
-        (307, "http://broker-2:8080" + PATH, SECURE, "from TLS to a plain"),
-        (307, "//broker-2" + PATH, HOST, "not an HTTP address"),
-        (307, "ftp://broker-1" + PATH, HOST, "not an HTTP address"),
-        (307, "http://broker-2:port" + PATH, HOST, "not an HTTP address"),
-        (307, "http:///admin/v2", HOST, "not an HTTP address"),
-        (307, "admin/v2", HOST, "not an HTTP address"),
-        (307, "", HOST, "not an HTTP address"),
-        (307, "/admin/v2 HTTP/1.1", HOST, "not an HTTP address"),
-        (307, "http://broker-2?admin/v2", HOST, "use that address"),
-        (307, "http://[fe80::1" + PATH, HOST, "not an HTTP address"),
-        (307, "http://broker\uff0f2" + PATH, HOST, "not an HTTP address"),
-        (307, "http://broker..2" + PATH, HOST, "not an HTTP address"),
-        (307, "http://" + "b" * 64 + PATH, HOST, "not an HTTP address"),
-        (307, "http://broker 2" + PATH, HOST, "not an HTTP address"),
-        (307, "http://broker\0" + PATH, HOST, "not an HTTP address"),
-        (307, "http://broker-2:0" + PATH, HOST, "not an HTTP address"),
-        (307, "/admin/v2/\udc80", HOST, "not an HTTP address"),
-    ],
-)
-def test_other_redirects_are_refused(status, location, asked, why):
+@pytest.mark.parametrize(("status", "location", "secure", "why"), cases("redirects_refused"))
+def test_other_redirects_are_refused(status, location, secure, why):
     with pytest.raises(LookupError, match=why):
-        followed(status, location, asked, PATH)
+        followed(status, location, SECURE if secure else HOST, PATH)

@@ -1,6 +1,7 @@
 from functools import reduce
 
 import pytest
+from pieces import receive
 
 from geminga.connection.authentication import Credentials
 from geminga.connection.core import ClientConnection, RequestAnswered, RequestTimedOut
@@ -20,7 +21,7 @@ def connection():
     made.start(0.0)
     connected = pb.BaseCommand(type=pb.BaseCommand.CONNECTED)
     connected.connected.server_version = "test"
-    made.receive(encode_command(connected), 0.0)
+    receive(made, encode_command(connected), 0.0)
     return made
 
 
@@ -49,7 +50,7 @@ def complete(type_: int) -> pb.BaseCommand:
 def test_every_answer_has_its_request_id(type_, connection):
     command = complete(type_)
     connection.request(QUESTION, 77, 10.0)
-    assert connection.receive(encode_command(command), 1.0) == [RequestAnswered(77, command)]
+    assert receive(connection, encode_command(command), 1.0) == [RequestAnswered(77, command)]
 
 
 @pytest.mark.parametrize(

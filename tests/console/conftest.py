@@ -23,6 +23,7 @@ from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.web import make_application
 from geminga.console.site import attach
 from geminga.ids import MessageId, TopicName
+from tests.support.disk_stores import succeeded
 from tests.support.modules import module_at
 
 ROOT = Path(__file__).parents[2]
@@ -40,10 +41,6 @@ T = TypeVar("T")
 
 
 BASE = "persistent://public/default/"
-
-
-def done(error: Exception | None) -> None:
-    assert error is None
 
 
 harnesses = module_at("console_harness", ROOT / "tests/broker/conftest.py")
@@ -121,12 +118,12 @@ class Served:
 
         def make() -> None:
             if partitions:
-                actions.create_partitioned(topic, partitions, done)
+                actions.create_partitioned(topic, partitions, succeeded)
             else:
-                actions.create(topic, done)
+                actions.create(topic, succeeded)
             for part in [topic.partition_name(at) for at in range(partitions)] or [topic]:
                 for each in subscriptions:
-                    actions.cursors.create(part, each, MessageId.earliest, done)
+                    actions.cursors.create(part, each, MessageId.earliest, succeeded)
             self.harness.poll()
 
         self.do(make)

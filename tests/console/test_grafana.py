@@ -32,8 +32,8 @@ def told(tmp_path_factory):
         client.create_producer("t") as producer,
     ):
         producer.send(b"a")
-        consumer.acknowledge(consumer.receive(20_000))
-        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=20) as answer:
+        consumer.acknowledge(consumer.receive(60_000))
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     labels: dict[str, list[set[str]]] = defaultdict(list)
     for name, inner in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.M):

@@ -6,6 +6,7 @@ import sys
 from playwright.sync_api import Page, expect
 
 from geminga.cli.main import command as geminga
+from geminga.cli.mirror import command as mirror_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 BASE = "persistent://public/default/"
@@ -78,6 +79,9 @@ def test_tenants_and_namespaces_are_created_changed_and_deleted(create, served, 
 def test_functions_and_mirrors_show_their_state_and_lag(create, served, page):
     page.goto(f"{served.url}/#/running")
     expect(page.locator("main")).to_contain_text("None. Start one: geminga function run")
+    (start,) = [each for each in page.locator("code").all_inner_texts() if each.startswith("geminga mirror ")]
+    made = mirror_command.make_context("mirror", start.split()[2:])
+    assert made.params["topics"], "the command that is shown is complete"
 
     def begin() -> None:
         harness = served.harness

@@ -25,9 +25,8 @@ SETTINGS = BrokerSettings(memory=True, port=0, web_port=0)
 
 @pytest.fixture(scope="module")
 def broker():
-    running = EmbeddedBroker(SETTINGS, site=attach)
-    yield running
-    running.close()
+    with EmbeddedBroker(SETTINGS, site=attach) as running:
+        yield running
 
 
 def ask(broker: EmbeddedBroker, path: str, **headers: str) -> tuple[int, Any, bytes]:
@@ -41,6 +40,9 @@ def test_every_file_is_served_with_its_type(broker):
         assert (status, body) == (200, path.read_bytes()), path
         assert headers["Content-Type"].endswith("charset=utf-8")
         policy = headers["Content-Security-Policy"]
+        if path.name == "filter.js":
+            assert policy == "default-src 'none'; script-src 'unsafe-eval'"
+            continue
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert "frame-ancestors 'none'" in policy
@@ -65,40 +67,28 @@ def test_requests_with_a_foreign_host_or_origin_are_refused(broker):
     assert ask(broker, "/", Origin="http://attacker.example.com")[0] == 403
     assert ask(broker, "/", Sec_Fetch_Site="cross-site")[0] == 403
     assert ask(broker, "/", Host="attacker.example.com")[0] == 421
-    board = "/admin/v2/geminga/subscriptions"
-    assert ask(broker, board, Host="attacker.example.com")[0] == 421
-    assert ask(broker, board, Origin="http://attacker.example.com")[0] == 403
-    assert ask(broker, board, Origin=broker.admin_url, Sec_Fetch_Site="same-origin")[0] == 200
 
 
 def test_a_broker_can_run_without_the_console():
-    plain = EmbeddedBroker(SETTINGS)
-    try:
+    with EmbeddedBroker(SETTINGS) as plain:
         assert ask(plain, "/")[0] == 404
         assert ask(plain, "/console/main.js")[0] == 404
-    finally:
-        plain.close()
 
 
 def test_files_need_no_credentials_but_data_does():
     assert PERMISSIONS["GET", "/"] is RequiredPermission.NOTHING
     assert PERMISSIONS["GET", "/console/api/advice"] is RequiredPermission.CREDENTIALS
-    guarded = EmbeddedBroker(
-        BrokerSettings(memory=True, port=0, web_port=0, token_secret_key="data:;base64," + "A" * 43 + "="),
-        site=attach,
-    )
-    try:
+    settings = dataclasses.replace(SETTINGS, token_secret_key="data:;base64," + "A" * 43 + "=")
+    with EmbeddedBroker(settings, site=attach) as guarded:
         assert ask(guarded, "/")[0] == 200
         assert ask(guarded, "/console/main.js")[0] == 200
         for path in (
-            "/console/api/advice?rate=1",
-            "/admin/v2/geminga/subscriptions",
-            "/admin/v2/geminga/overview",
+            "console/api/advice?rate=1",
+            "admin/v2/geminga/subscriptions",
+            "admin/v2/geminga/overview",
         ):
-            status, headers, _ = ask(guarded, path)
+            status, headers, _ = ask(guarded, f"/{path}")
             assert (status, headers["WWW-Authenticate"]) == (401, "Bearer"), path
-    finally:
-        guarded.close()
 
 
 def post(
@@ -127,16 +117,13 @@ def test_dead_letters_are_sent_back_with_a_token_under_any_spelling_of_its_schem
     key = bytes(32)
     secret = f"data:;base64,{base64.b64encode(key).decode()}"
     settings = dataclasses.replace(SETTINGS, token_secret_key=secret, super_user_roles=("ada",))
-    guarded = EmbeddedBroker(settings, site=attach)
-    try:
-        token = make_token("ada", key, "HS256")
+    token = make_token("ada", key, "HS256")
+    with EmbeddedBroker(settings, site=attach) as guarded:
         with geminga.Client(guarded.service_url, geminga.AuthenticationToken(token)) as client:
             client.create_producer("jobs-workers-DLQ").send(b"1")
         body = {"topic": "jobs", "subscription": "workers", "preview": True}
         found, said = post(guarded.admin_url, body, headers={"Authorization": f"bearer  {token}"})
         assert found == 200, said
-    finally:
-        guarded.close()
 
 
 def test_dead_letters_are_sent_back_without_a_folder_for_temporary_files(broker, monkeypatch, tmp_path):
@@ -151,23 +138,22 @@ def test_dead_letters_are_sent_back_without_a_folder_for_temporary_files(broker,
 def test_dead_letters_are_sent_back_by_a_broker_with_a_private_certificate(tmp_path):
     certificate, key = Authority(tmp_path).sign("broker")
     settings = dataclasses.replace(SETTINGS, tls_certificate=str(certificate), tls_key=str(key))
-    running = EmbeddedBroker(settings, site=attach)
-    try:
+    jobs = "persistent://public/default/jobs"
+    with EmbeddedBroker(settings, site=attach) as running:
         with running.client(tls_allow_insecure_connection=True) as client:
-            client.create_producer("jobs-workers-DLQ").send(
-                b"1", properties={"REAL_TOPIC": "persistent://public/default/jobs"}
-            )
+            client.create_producer("jobs-workers-DLQ").send(b"1", properties={"REAL_TOPIC": jobs})
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         body = {"topic": "jobs", "subscription": "workers", "contains": None}
-        sent = {"sent": {"persistent://public/default/jobs": 1}, "left": 0, "encrypted": 0}
+        sent = {"sent": {jobs: 1}, "left": 0, "encrypted": 0}
         assert post(running.admin_url, body, context) == (200, sent)
-    finally:
-        running.close()
 
 
-def test_dead_letters_are_not_sent_back_for_a_client_certificate(tmp_path):
-    """The broker has not the key of the one that asked, and sends nothing under another name."""
+@pytest.mark.parametrize(
+    ("action", "command"), [("redrive", "geminga subscriptions redrive"), ("publish", "geminga produce")]
+)
+def test_the_console_does_not_act_for_a_client_certificate(tmp_path, action, command):
+    """The broker does not have its key, and sends nothing under another name."""
     authority = Authority(tmp_path)
     (certificate, key), ada = (authority.sign(name) for name in ("broker", "ada"))
     settings = dataclasses.replace(
@@ -175,14 +161,12 @@ def test_dead_letters_are_not_sent_back_for_a_client_certificate(tmp_path):
         tls_trust_certificates=str(authority.certificate), tls_require_client_certificate=True,
         super_user_roles=("ada",),
     )  # fmt: skip
-    running = EmbeddedBroker(settings, site=attach)
-    try:
-        context = ssl.create_default_context(cafile=str(authority.certificate))
-        context.load_cert_chain(*ada)
-        status, said = post(running.admin_url, {"topic": "jobs", "subscription": "workers"}, context)
-        assert (status, "geminga subscriptions redrive" in str(said)) == (501, True)
-    finally:
-        running.close()
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    context.load_cert_chain(*ada)
+    body = {"topic": "jobs", "subscription": "workers", "payload": "x"}
+    with EmbeddedBroker(settings, site=attach) as running:
+        found = web_requests.ask(f"{running.admin_url}/console/api/{action}", "POST", body, context=context)
+        assert (found.status, f"use {command}" in str(found.document)) == (501, True)
 
 
 def test_scripts_and_styles_are_external_files_of_this_origin():
@@ -194,7 +178,7 @@ def test_scripts_and_styles_are_external_files_of_this_origin():
 
 
 def test_no_script_makes_markup_from_text():
-    for path in STATIC.glob("*.js"):
+    for path in set(STATIC.glob("*.js")) - {STATIC / "filter.js"}:  # it has no page
         found = re.findall(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", path.read_text()
         )

@@ -1,8 +1,11 @@
 """The console's topics, their messages and policies, in a real Chromium."""
 
+import contextlib
 import json
 import re
 import sys
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +15,8 @@ from playwright.sync_api import expect
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
+from geminga.client.cluster import Cluster
+from geminga.console.remote import Remote, make_application
 from geminga.console.site import attach
 from geminga.ids import TopicName
 from tests.support.disk_stores import succeeded
@@ -208,8 +213,14 @@ def test_messages_are_chosen_by_the_fields_of_their_values(create, publish, serv
         ('order.city="New York" amount>=115', "3 messages: that is all."),
         ("order.city~York amount<4", "2 messages: that is all."),
         ("amount=9 order.city!=Bern", "1 message: that is all."),
+        ("amount=9 or amount=10 and order.city=Bern", "2 messages: that is all."),
+        ('(amount=9 or amount=10) and not order.city="New York"', "1 message: that is all."),
+        ("amount<4 not (amount=1 or not order.city~York)", "1 message: that is all."),
+        ("(amount=1", "Write conditions on fields"),
+        ("amount=1 or", "Write conditions on fields"),
+        ("amount=1)", "Write conditions on fields"),
         ("order.country=CH", "No message matches; 121 entries were searched."),
-        ("amount >", "Write conditions on fields, such as city=Bern amount>100"),
+        ("amount >", "Write conditions on fields, such as city~Be"),
     ):
         conditions.fill(text)
         page.get_by_role("button", name="Search").click()
@@ -256,11 +267,19 @@ def test_a_message_opens_in_three_forms(create, publish, served, page):
     assert download.value.path().read_bytes() == b'{"plane": "N14228"}'
 
 
-def test_a_message_is_published(create, served, page):
-    create("t", "s")
-    page.goto(topic_url(served, "t"))
+@pytest.fixture
+def broker():
+    """A broker with all its ports: what is published goes through its own client."""
+    with EmbeddedBroker(BrokerSettings(memory=True, port=0, web_port=0), site=attach) as running:
+        yield running
+
+
+def test_a_message_is_published(broker, page):
+    with broker.client() as client:
+        client.subscribe("t", "s").close()
+    page.goto(f"{broker.admin_url}/#/t/{quote(BASE + 't', safe='')}")
     page.get_by_role("button", name="Publish a message").click()
-    page.get_by_label("Value, as text").fill("it's here")
+    page.get_by_label("Value (JSON").fill("it's here")
     page.get_by_label("Key (may be empty)").fill("k")
     page.get_by_label("Properties, NAME").fill("trace=a=b")
     code = page.locator("dialog code")
@@ -272,10 +291,111 @@ def test_a_message_is_published(create, served, page):
     expect(page.locator("#messages .meta")).to_contain_text("trace = a=b")
     page.get_by_role("button", name="Open ").click()
     page.get_by_role("button", name="Publish again").click()
-    expect(page.get_by_label("Value, as text")).to_have_value("it's here")
+    expect(page.get_by_label("Value (JSON")).to_have_value("it's here")
     expect(page.get_by_label("Properties, NAME")).to_have_value("trace=a=b")
     page.get_by_label("Properties, NAME").fill("trace")
     expect(page.locator("dialog .refused")).to_have_text("“trace” is not NAME=VALUE.")
+
+
+def test_a_message_is_encoded_by_the_topics_schema(broker, page):
+    fields = [{"name": "id", "type": "long"}, {"name": "city", "type": "string"}]
+    definition = {"type": "record", "name": "Order", "fields": fields}
+    with broker.client() as client:
+        schema = geminga.schema.AvroSchema(None, definition)
+        consumer = client.subscribe("orders", "s", schema=schema)
+        page.goto(f"{broker.admin_url}/#/t/{quote(BASE + 'orders', safe='')}")
+        page.get_by_role("button", name="Publish a message").click()
+        preview = page.locator("dialog .preview")
+        expect(preview).to_contain_text("the value must be JSON (AVRO schema)")
+        page.get_by_label("Value (JSON").fill('{"id": "x", "city": "Bern"}')
+        expect(preview).to_have_text('Order.id="x" is not allowed; allowed: long')
+        expect(page.get_by_role("button", name="Publish", exact=True)).to_be_disabled()
+        page.get_by_label("Value (JSON").fill('{"id": 7, "city": "Bern"}')
+        expect(preview).to_contain_text("Stores one message, encoded by the topic's schema (avro)")
+        expect(page.locator("dialog code")).to_contain_text("--schema")
+        page.get_by_role("button", name="Publish", exact=True).click()
+        expect(page.locator("#messages .value")).to_contain_text('"city": "Bern"')
+        assert consumer.receive(30_000).value() == {"id": 7, "city": "Bern"}
+        page.get_by_role("button", name="Open ").click()
+        page.get_by_role("button", name="Publish again").click()
+        expect(page.get_by_label("Value (JSON")).to_have_value(re.compile('"id": 7,\\s+"city": "Bern"'))
+
+
+def test_a_number_is_published_again_as_the_number_that_is_shown(broker, page):
+    with broker.client() as client:
+        client.create_producer("t", schema=geminga.schema.Int8Schema()).send(53)  # its payload is the text 5
+    page.goto(f"{broker.admin_url}/#/t/{quote(BASE + 't', safe='')}")
+    page.get_by_role("button", name="Open ").click()
+    page.get_by_role("button", name="Publish again").click()
+    expect(page.get_by_label("Value (JSON")).to_have_value("53")
+
+
+def test_masked_fields_are_not_shown(make_served, page):
+    served = make_served(masked_fields=("public/default/t=card",))
+    served.create("t")
+    fields = [{"name": "card", "type": "string"}, {"name": "id", "type": "long"}]
+    schema = {"type": "AVRO", "schema": json.dumps({"type": "record", "name": "Order", "fields": fields})}
+    answer = page.request.post(
+        f"{served.url}/admin/v2/schemas/public/default/t/schema", data={**schema, "properties": {}}
+    )
+    assert answer.ok, answer.text()
+
+    def send() -> None:
+        peer, now_ms = served.harness.peer(), served.harness.now_ms
+        peer.producer(BASE + "t")
+        for number, (payload, version) in enumerate(
+            ((b'{"card": "4111", "id": 1}', None), (b"4111", None), (b"\x084111\x0e", bytes(8)))
+        ):
+            peer.send(number, entry_bytes(payload, publish_time=now_ms, schema_version=version))
+
+    served.do(send)
+    page.goto(topic_url(served, "t"))
+    expect(page.locator("#messages .value").first).to_have_text('{"card": "•••", "id": 7}')
+    expect(page.locator("#messages .value").last).to_have_text('{"card": "•••", "id": 1}')
+    expect(page.locator("#messages .problem")).to_contain_text("the console shows JSON, Avro and Protobuf")
+    page.get_by_role("button", name="Open ").last.click()
+    expect(page.locator("dialog pre")).to_have_text('{"card": "•••", "id": 1}')
+    expect(page.get_by_role("button", name="Publish again")).to_have_count(0)
+    assert "4111" not in page.content()
+
+
+def test_another_cluster_is_chosen_in_the_header(broker, make_page):
+    page = make_page(width=390)
+    with EmbeddedBroker(BrokerSettings(memory=True, port=0, web_port=0), site=attach) as other:
+        for each, topic in ((broker, "of-prod"), (other, "of-test")):
+            with each.client() as client:
+                client.subscribe(topic, "s").close()
+        with console_of({"prod": broker, "test": other}) as url:
+            page.goto(f"{url}/#/topics")
+            expect(page.locator("tbody a.row")).to_have_text(["public/default/of-prod"])
+            choice = page.get_by_label("Cluster")
+            expect(choice.locator("option")).to_have_text(["prod", "test"])
+            choice.select_option("test")
+            page.wait_for_url(f"{url}/cluster/test/")
+            expect(page.get_by_label("Cluster")).to_have_value("/cluster/test/")
+            page.get_by_role("link", name="Topics").click()
+            expect(page.locator("tbody a.row")).to_have_text(["public/default/of-test"])
+            page.goto(f"{url}/cluster/test/#/t/{quote(BASE + 'of-test', safe='')}")
+            page.get_by_role("button", name="Publish a message").click()
+            page.get_by_label("Value (JSON").fill("x")
+            expect(page.locator("dialog code")).to_contain_text("geminga produce public/default/of-test x")
+            expect(page.locator("dialog code")).to_contain_text("--context test")
+            page.get_by_role("button", name="Publish", exact=True).click()
+            expect(page.locator("#messages .value")).to_have_text("x")
+
+
+@contextlib.contextmanager
+def console_of(brokers: dict[str, EmbeddedBroker]) -> Iterator[str]:
+    """The address of ``geminga console`` for several brokers."""
+    clusters = {name: Cluster(admin_url=each.admin_url) for name, each in brokers.items()}
+    settings = BrokerSettings(memory=True, port=0, web_port=0)
+    port = sys.modules["console_remote"].Port(
+        lambda: make_application({name: Remote(each) for name, each in clusters.items()}, settings)
+    )
+    try:
+        yield port.url
+    finally:
+        port.close()
 
 
 def test_only_text_can_be_published_again(create, publish, served, page):
@@ -339,12 +459,12 @@ def test_policies_are_changed_with_their_effect_and_command(create, publish, ser
     )
     page.get_by_role("button", name="Change", exact=True).click()
     row = page.locator("dl.pairs").first
-    expect(row).to_contain_text("2.0 GiB, then publishing fails; 3 days old, then publishing failsset here")
+    expect(row).to_contain_text("2 GiB, then publishing fails; 3 days old, then publishing failsset here")
     page.get_by_role("button", name="Change: Backlog of a subscription").click()
     page.get_by_label("use the broker's setting").check()
     expect(box).to_contain_text("geminga namespaces unset public/default backlog_quota")
     page.get_by_role("button", name="Change", exact=True).click()
-    expect(row).not_to_contain_text("2.0 GiB")
+    expect(row).not_to_contain_text("2 GiB")
 
 
 def test_the_dialog_of_a_policy_begins_with_its_value(create, served, page):
@@ -369,7 +489,7 @@ def test_limits_of_a_topic_alone_and_lists_are_changed(create, served, page):
     page.goto(topic_url(served, "orders"))
     row = page.locator("dl.pairs", has_text="Types of subscriptions")
     for title, field, then in (
-        ("Size of a message", "Size", "2.0 MiB"), ("Subscribing, a consumer", "Times", "2 times in 1 s"),
+        ("Size of a message", "Size", "2 MiB"), ("Subscribing, a consumer", "Times", "2 times in 30 s"),
         ("Consumers of a subscription", "Number", "2"),
     ):  # fmt: skip
         page.get_by_role("button", name=f"Change: {title}").click()
@@ -385,6 +505,28 @@ def test_limits_of_a_topic_alone_and_lists_are_changed(create, served, page):
     )
     page.get_by_role("button", name="Change", exact=True).click()
     expect(row).to_contain_text("Shared, Key_Sharedset on this topic")
+
+
+def test_policies_of_a_namespace_alone_are_changed(served, page):
+    page.goto(f"{served.url}/#/n/public/default")
+    row = page.locator("dl.pairs").first
+    expect(row).to_contain_text("Producers register schemasyesdefault")
+    expect(row).to_contain_text("Offloading by ageneverdefault")
+    for title, field, then, command in (
+        ("Unused subscriptions", "After", "are deleted after 2 days", "subscriptionExpirationTime 2880"),
+        ("Offloading by size", "Beyond", "beyond 2 GiB", "offloadThreshold 2147483648"),
+        ("Offloading by age", "After", "after 2 days", "offloadThresholdInSeconds 172800"),
+    ):
+        page.get_by_role("button", name=f"Change: {title}").click()
+        page.get_by_label(field, exact=True).fill("2")
+        expect(page.locator("dialog .preview")).to_contain_text(f"then: {then}")
+        expect(page.locator("dialog code")).to_contain_text(f"namespaces policy public/default {command}")
+        page.get_by_role("button", name="Change", exact=True).click()
+        expect(row).to_contain_text(f"{then}set here")
+    page.get_by_role("button", name="Change: Producers register schemas").click()
+    page.get_by_label("Value").select_option("false")
+    page.get_by_role("button", name="Change", exact=True).click()
+    expect(row).to_contain_text("Producers register schemasnoset here")
 
 
 def test_a_schema_is_registered_after_a_check_against_its_versions(create, served, page):
@@ -564,13 +706,21 @@ def test_events_name_changes_and_their_author(create, served, page):
     line = page.locator(".log li")
     expect(line).to_have_count(1)
     expect(line).to_contain_text("skipped the backlog, by 127.0.0.1 (2 times since")
+    events = served.harness.broker.scheduler.event_log
+    for count, topic in ((1, "one"), (2, "more")):
+        tell = partial(events.tell, "expired", served.harness.now_ms, BASE + topic, "s", count=count)
+        served.do(partial(tell, unit="entry", text="old"))
+    page.get_by_role("button", name="Automatic actions").click()
+    expect(line.filter(has_text="one")).to_contain_text("1 entry s")
+    expect(line.filter(has_text="more")).to_contain_text("2 entries s")
+    page.get_by_role("button", name="Changes").click()
     expect(page.get_by_text("In the last hour: 2 changes")).to_be_visible()
 
 
 def test_the_address_of_a_printed_command_stays_out_of_its_names(page, served):
     page.goto(served.url)
     pasted = page.evaluate(
-        """async (words) => (await import('/console/format.js')).pasted(words, ' --admin-url x')""",
+        """async (words) => (await import('/console/dom.js')).pasted(words, ' --admin-url x')""",
         """geminga topics delete 'a && b' && geminga topics delete -- -it'"'"'s && "c'""",
     )
     assert pasted == (

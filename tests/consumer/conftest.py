@@ -1,8 +1,6 @@
 """Fixtures of the consumer tests: entries, MESSAGE frames, and a subscribed core."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +16,6 @@ from geminga.consumer.settings import ConsumerSettings
 from geminga.wire.frames import FrameDecoder, MessageFrame, encode_message
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-VECTORS = Path(__file__).parent.parent / "vectors"
 NOW_MS = 1_700_000_000_000
 
 
@@ -65,18 +62,6 @@ def sent(core: ConsumerCore) -> list[pb.BaseCommand]:
     return [frame.command for data in core.take_output() for frame in decoder.feed(data)]
 
 
-def recorded_messages() -> list[tuple[str, MessageFrame, dict[str, Any]]]:
-    """Case, frame and the recording's own decoding of every MESSAGE that was captured."""
-    found = []
-    with open(VECTORS / "frames.jsonl", encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            if record["decoded"].get("command", {}).get("type") == "MESSAGE":
-                (frame,) = FrameDecoder().feed(bytes.fromhex(record["hex"]))
-                found.append((record["case"], frame, record["decoded"]))
-    return found
-
-
 class Subscribed:
     """A core with its queue, subscribed unless told otherwise; ``now`` is moved by hand."""
 
@@ -103,10 +88,16 @@ class Subscribed:
     def receive(self, entry: bytes, entry_id: int = 0, **fields: Any) -> None:
         self.core.receive(message_frame(entry, entry_id, **fields), self.now, NOW_MS)
 
-    def receive_numbers(self, count: int) -> None:
-        """Receive entries 0, 1 and so on, each with its number."""
-        for number in range(count):
-            self.receive(single_entry(b"%d" % number), number)
+    def receive_numbers(self, count: int, first: int = 0, **fields: Any) -> None:
+        """Receive entries ``first``, the next and so on, each with its number."""
+        for number in range(first, first + count):
+            self.receive(single_entry(b"%d" % number), number, **fields)
+
+    def change_active(self, is_active: bool) -> None:
+        """Hear from the broker whether this consumer of a Failover subscription is the active one."""
+        change = pb.CommandActiveConsumerChange(consumer_id=1, is_active=is_active)
+        kind = pb.BaseCommand.ACTIVE_CONSUMER_CHANGE
+        self.core.command(pb.BaseCommand(type=kind, active_consumer_change=change))
 
     def take(self, count_max: int = 1 << 30) -> list[Any]:
         """All queued messages, or the first ``count_max``, as an application takes them."""
@@ -131,11 +122,6 @@ def make():
         metadata=metadata_of, body=batch_body, single=single_entry, batch=batch_entry, frame=message_frame,
         sent=sent, now_ms=NOW_MS,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def recorded():
-    return recorded_messages()
 
 
 @pytest.fixture

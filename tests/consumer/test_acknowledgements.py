@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.consumer.acknowledgements import AckTracker
@@ -92,17 +91,6 @@ def test_chunked_messages_are_acknowledged_by_all_their_chunks():
     entry = ReceivedEntry(ORIGIN, 1, 12, None, chunk_ids=[(1, 11), (1, 12)])
     tracker.acknowledge_messages([Message(entry, -1)], 0.0)
     assert flushed(tracker) == [("individual", [(1, 11, []), (1, 12, [])])]
-
-
-@pytest.mark.parametrize("batch_index", [False, True])
-def test_cumulative_inside_a_batch(batch_index):
-    tracker = AckTracker(1, batch_index=batch_index)
-    entry = entry_of(tracker, 0, 4)
-    tracker.acknowledge_through((1, 0), 1, entry.acks, 0.0)
-    expected = (1, 0, [0b1100]) if batch_index else (1, -1, [])
-    assert flushed(tracker) == [("cumulative", [expected])]
-    tracker.acknowledge_through((1, 0), 3, entry.acks, 0.0)
-    assert flushed(tracker) == [("cumulative", [(1, 0, [])])]
 
 
 def test_a_cumulative_acknowledgement_by_id_ends_before_unfinished_batches():
@@ -204,7 +192,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300)
 @given(st.booleans(), st.booleans(), steps)
 def test_the_broker_learns_exactly_what_was_acknowledged(batch_index, receipts, script):
     """A broker that applies the commands never has more than what was acknowledged, and in the end all; but

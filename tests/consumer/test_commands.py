@@ -1,12 +1,11 @@
 """Commands against what the official clients sent, and the hand-written ACK against protobuf."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import recorded_frames
 
 from geminga.consumer import commands
 from geminga.consumer.commands import ConsumerIdentity
@@ -18,26 +17,16 @@ from geminga.consumer.settings import (
     KeySharedMode,
 )
 from geminga.ids import MessageId, to_unsigned
-from geminga.wire.frames import FrameDecoder, encode_command
+from geminga.wire.frames import encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-VECTORS = Path(__file__).parent.parent / "vectors"
-
 
 ME = ConsumerIdentity("t", "s", 1, "c")
 
 
 def recorded(kind: str, case: str = "") -> list[pb.BaseCommand]:
-    found = []
-    with open(VECTORS / "frames.jsonl", encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            command = record["decoded"].get("command", {})
-            if command.get("type") == kind and case in record["case"] and "raw" not in record["client"]:
-                (frame,) = FrameDecoder().feed(bytes.fromhex(record["hex"]))
-                found.append(frame.command)
+    found = [each for each in recorded_frames(kind) if case in each.case and "raw" not in each.client]
     assert found
-    return found
+    return [each.frame.command for each in found]
 
 
 _TYPES = {

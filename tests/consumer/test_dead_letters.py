@@ -1,7 +1,5 @@
-import json
-from pathlib import Path
-
 import pytest
+from recorded import recorded_frames
 
 from geminga.consumer.dead_letters import (
     dead_letter_topic,
@@ -60,12 +58,9 @@ def test_properties_are_those_of_the_java_client():
     }
     assert origin_properties(Received(batch_index=7), "s")["ORIGIN_MESSAGE_ID"] == "12:5:3:7"
     recorded = set()
-    with open(Path(__file__).parent.parent / "vectors" / "frames.jsonl", encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            if record["case"] == "java.dlq_retry":
-                metadata = record["decoded"].get("metadata", {})
-                recorded |= {pair["key"] for pair in metadata.get("properties", [])}
+    for each in recorded_frames():
+        if each.case == "java.dlq_retry":
+            recorded |= {pair["key"] for pair in each.decoded.get("metadata", {}).get("properties", [])}
     ours = set(plan_retry(Received(), TOPIC, "s", None, 10).properties)
     assert recorded - {"o"} <= ours | set(properties), "o is the application's own"
 

@@ -1,22 +1,17 @@
 """Against a frame that an official client encrypted."""
 
-import json
-from pathlib import Path
+from recorded import recorded_frames
 
 from geminga.consumer.encryption_context import EncryptionContext
 from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
-from geminga.wire.frames import FrameDecoder
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-VECTORS = Path(__file__).parent.parent / "vectors" / "frames.jsonl"
-
 
 def encrypted_metadata():
-    for line in VECTORS.read_text().splitlines():
-        (frame,) = FrameDecoder().feed(bytes.fromhex(json.loads(line)["hex"]))
-        if frame.entry is not None:
-            metadata = parse_entry(frame.entry, verify=False).metadata
+    for recorded in recorded_frames():
+        if recorded.entry is not None:
+            metadata = parse_entry(recorded.entry, verify=False).metadata
             if metadata.encryption_keys:
                 yield metadata
 

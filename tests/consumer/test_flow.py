@@ -38,19 +38,6 @@ def test_large_messages_shrink_the_window():
     assert control.take_grant() == 0
 
 
-def test_queue_size_zero_asks_for_one_at_a_time():
-    control = flow(0)
-    assert control.take_grant() == 0
-    control.want_one()
-    assert control.take_grant() == 1
-    control.want_one()
-    assert control.take_grant() == 0, "one is on its way already"
-    assert control.arrived(1, 1) == []
-    assert control.take_grant() == 0
-    control.want_one()
-    assert control.take_grant() == 1
-
-
 def test_queue_size_zero_asks_again_for_a_dropped_message():
     control = flow(0)
     control.want_one()
@@ -177,6 +164,3 @@ def test_a_reader_that_stops_gets_every_entry_and_none_beyond(wanted, uniform, r
         # The next entries may hold more messages than any before, and so bring the balance down faster.
         assert broker.sent >= len(wanted)
     assert control.outstanding <= max(0, len(wanted) - arrived)
-
-
-# --- permits that are lost ------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import recorded_frames
 
 from geminga.consumer.message import ConsumerOrigin, EntryAcks, Message, ReceivedEntry, indexes_of, place_of
 from geminga.consumer.opening import EntryOpener
@@ -20,9 +21,10 @@ def open_all(frame: Any, **settings: Any) -> list[Message]:
     return [] if entry is None else [Message(entry, index) for index in indexes_of(entry)]
 
 
-def test_recorded_messages_say_what_the_recording_says(recorded):
+def test_recorded_messages_say_what_the_recording_says():
     compared = 0
-    for _case, frame, decoded in recorded:
+    for recorded in recorded_frames("MESSAGE"):
+        frame, decoded = recorded.frame, recorded.decoded
         metadata = decoded["metadata"]
         if "encryption_keys" in metadata or "chunk_id" in metadata or "marker_type" in metadata:
             continue

@@ -37,8 +37,7 @@ def values(consumer: Any) -> list[bytes]:
 @pytest.mark.parametrize("jump", [1, 2, 4, 7])
 def test_redelivery_is_requested_again_for_skipped_entries(subscribed, make, jump):
     consumer = subscribed()
-    for number in range(4):
-        consumer.receive(make.single(b"%d" % number), number)
+    consumer.receive_numbers(4)
     consumer.core.acknowledge_through([consumer.take()[0]], consumer.now)
     consumer.core.redeliver_unacknowledged()
     assert asked(make.sent(consumer.core)) == [1]
@@ -49,8 +48,7 @@ def test_redelivery_is_requested_again_for_skipped_entries(subscribed, make, jum
         return
     assert asked(make.sent(consumer.core)) == [2]
     assert values(consumer) == []
-    for number in range(1, 8):
-        consumer.receive(make.single(b"%d" % number), number, consumer_epoch=2)
+    consumer.receive_numbers(7, 1, consumer_epoch=2)
     assert asked(make.sent(consumer.core)) == []
     assert values(consumer) == [b"%d" % number for number in range(1, 8)]
 
@@ -64,8 +62,7 @@ def test_an_entry_that_is_gone_is_not_asked_for_without_end(subscribed, make):
         consumer.receive(make.single(b"2"), 2, consumer_epoch=epoch)
         rest(consumer)
     assert asked(make.sent(consumer.core)) == [TRIES_MAX + 1]
-    for number in (2, 3):
-        consumer.receive(make.single(b"%d" % number), number, consumer_epoch=TRIES_MAX + 1)
+    consumer.receive_numbers(2, 2, consumer_epoch=TRIES_MAX + 1)
     assert asked(make.sent(consumer.core)) == []
     assert values(consumer) == [b"2", b"3"]
 
@@ -78,8 +75,7 @@ def test_what_was_acknowledged_late_is_not_waited_for(subscribed, make):
     consumer.core.acknowledge_messages(held[1:2], consumer.now)
     consumer.core.acknowledge_through([held[0]], consumer.now)
     make.sent(consumer.core)
-    for number in (2, 3):
-        consumer.receive(make.single(b"%d" % number), number, consumer_epoch=1)
+    consumer.receive_numbers(2, 2, consumer_epoch=1)
     assert asked(make.sent(consumer.core)) == []
     assert values(consumer) == [b"2", b"3"]
 
@@ -209,8 +205,7 @@ def test_each_redelivery_request_counts_its_own_tries(subscribed, make):
             consumer.receive(make.single(b"2"), 2, consumer_epoch=epoch)
             rest(consumer)
         assert asked(make.sent(consumer.core)) == [first + TRIES_MAX]
-        for number in range(3):
-            consumer.receive(make.single(b"%d" % number), number, consumer_epoch=first + TRIES_MAX)
+        consumer.receive_numbers(3, consumer_epoch=first + TRIES_MAX)
         assert asked(make.sent(consumer.core)) == []
 
 
@@ -222,10 +217,8 @@ def test_a_second_skip_delays_the_redelivery_request(subscribed, make):
     make.sent(consumer.core)
     consumer.receive(make.single(b"5"), 5, consumer_epoch=1)
     assert asked(make.sent(consumer.core)) == [2], "at once, the first time"
-    for number in range(3):
-        consumer.receive(make.single(b"%d" % number), number, consumer_epoch=2)
-    for number in range(6, 12):
-        consumer.receive(make.single(b"%d" % number), number, consumer_epoch=2)
+    consumer.receive_numbers(3, consumer_epoch=2)
+    consumer.receive_numbers(6, 6, consumer_epoch=2)
     assert values(consumer) == [b"0", b"1", b"2"]
     assert make.sent(consumer.core) == [], "neither a question nor permits"
     assert 0 < consumer.core.next_deadline() - consumer.now <= RESTS_SECONDS[1]
@@ -233,8 +226,7 @@ def test_a_second_skip_delays_the_redelivery_request(subscribed, make):
     sent = make.sent(consumer.core)
     assert asked(sent) == [3]
     assert sum(c.flow.messagePermits for c in sent if c.type == pb.BaseCommand.FLOW) == 1 + 3 + 6
-    for number in range(12):
-        consumer.receive(make.single(b"%d" % number), number, consumer_epoch=3)
+    consumer.receive_numbers(12, consumer_epoch=3)
     assert values(consumer) == [b"%d" % number for number in range(12)]
 
 
@@ -270,10 +262,7 @@ def test_an_active_consumer_change_settles_awaited_entries(subscribed, make):
     consumer.receive_numbers(3)
     consumer.core.redeliver_unacknowledged()
     for is_active in (False, True):
-        change = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
-        change.active_consumer_change.consumer_id = 1
-        change.active_consumer_change.is_active = is_active
-        consumer.core.command(change)
+        consumer.change_active(is_active)
     make.sent(consumer.core)
     consumer.receive(make.single(b"9"), 9, consumer_epoch=1)
     assert asked(make.sent(consumer.core)) == []

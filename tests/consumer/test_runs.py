@@ -4,10 +4,12 @@ import random
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from geminga.consumer.settings import ConsumerDeadLetterPolicy, ConsumerType
+from geminga.errors import CryptoError
 from geminga.ids import MessageId
 from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.compression import compress
@@ -115,16 +117,18 @@ def test_runs_have_the_effect_of_their_frames(settings, seed, make, subscribed):
             del each[:-30]
 
 
+def run_of(entries: list[bytes], first: int = 0) -> MessageRun:
+    pieces = [encode_message(1, 7, first + n, -1, len(each)) + each for n, each in enumerate(entries)]
+    (found,) = ClientFrameDecoder().feed(b"".join(pieces))
+    assert isinstance(found, MessageRun)
+    return found
+
+
 def test_a_seek_drops_a_queued_run_and_delivers_what_was_put_aside_if_it_fails(make, subscribed):
     consumer = subscribed()
 
     def run(first: int) -> MessageRun:
-        entries = [make.single(b"%d" % number, sequence_id=number) for number in range(first, first + 3)]
-        heads = [encode_message(1, 7, first + n, -1, len(each)) for n, each in enumerate(entries)]
-        pieces = [piece for pair in zip(heads, entries, strict=True) for piece in pair]
-        (found,) = ClientFrameDecoder().feed(b"".join(pieces))
-        assert isinstance(found, MessageRun)
-        return found
+        return run_of([make.single(b"%d" % n, sequence_id=n) for n in range(first, first + 3)], first)
 
     consumer.core.receive(run(0), consumer.now, make.now_ms)
     consumer.core.begin_seek(MessageId.earliest, 9)
@@ -146,19 +150,42 @@ def test_compressed_and_encrypted_messages_of_a_run_are_opened_together(make, su
     metadata = make.metadata(compression=1, uncompressed_size=5)
     metadata.encryption_keys.add(key="k", value=b"v")
     entry = build_entry(metadata.SerializeToString(), compress(1, b"value")[::-1])
-    data = b"".join(encode_message(1, 7, n, -1, len(entry)) + entry for n in range(3))
-    (run,) = ClientFrameDecoder().feed(data)
-    consumer.core.receive(run, consumer.now, make.now_ms)
+    consumer.core.receive(run_of([entry] * 3), consumer.now, make.now_ms)
     assert len(consumer.queue.lots) == 1
     assert [message.data() for message in consumer.take()] == [b"value"] * 3
+
+
+@pytest.mark.parametrize("refused", [b"?", b"1"])
+def test_messages_with_the_same_data_key_are_decrypted_together(refused, make, subscribed):
+    runs = []
+
+    def decrypt(metadata: Any, payload: bytes) -> bytes:
+        if payload.startswith(refused):
+            raise CryptoError("refused")
+        return payload[::-1]
+
+    def decrypt_run(metadata: Any, vectors: list[bytes], payloads: list[bytes]) -> list[bytes]:
+        runs.append(vectors)
+        return [decrypt(metadata, payload) for payload in payloads]
+
+    consumer = subscribed(decryptor=Mock(side_effect=decrypt, decrypt_run=decrypt_run))
+    entries, vectors = [], [b"%012d" % number for number in range(3)]
+    for number, vector in enumerate(vectors):
+        metadata = make.metadata(sequence_id=number, encryption_param=vector)
+        metadata.encryption_keys.add(key="k", value=b"v")
+        entries.append(build_entry(metadata.SerializeToString(), b"%d." % number))
+    consumer.core.receive(run_of(entries), consumer.now, make.now_ms)
+    messages = consumer.take()
+    assert runs == [vectors]
+    assert [message.data() for message in messages] == [b".0", b".1", b".2"][:: 2 if refused == b"1" else 1]
+    context = messages[-1].encryption_context()
+    assert (context.param(), context.is_decryption_failed()) == (vectors[2], False)
 
 
 def test_a_message_of_a_run_can_be_deep_copied(make, subscribed):
     consumer = subscribed(receiver_queue_size=2)
     entries = [make.single(b"%d" % number, partition_key="k") for number in range(2)]
-    data = b"".join(encode_message(1, 7, n, -1, len(each)) + each for n, each in enumerate(entries))
-    for frame in ClientFrameDecoder().feed(data):
-        consumer.core.receive(frame, consumer.now, make.now_ms)
+    consumer.core.receive(run_of(entries), consumer.now, make.now_ms)
     for message in consumer.take():
         assert described(deepcopy(message)) == described(message)
 
@@ -166,8 +193,6 @@ def test_a_message_of_a_run_can_be_deep_copied(make, subscribed):
 def test_a_taken_message_does_not_keep_its_run(make, subscribed):
     consumer = subscribed()
     entries = [make.single(b"%d" % number) for number in range(100)]
-    data = b"".join(encode_message(1, 7, n, -1, len(each)) + each for n, each in enumerate(entries))
-    for frame in ClientFrameDecoder().feed(data):
-        consumer.core.receive(frame, consumer.now, make.now_ms)
+    consumer.core.receive(run_of(entries), consumer.now, make.now_ms)
     assert consumer.take()[50].data() == b"50"
     assert not consumer.queue.lots

@@ -7,6 +7,7 @@ import pytest
 
 from geminga.consumer import unacked_entries
 from geminga.consumer.settings import ConsumerType
+from geminga.consumer.unacked_entries import AckTimeout, NegativeAcks
 
 Make = Callable[..., Any]
 
@@ -71,3 +72,86 @@ def test_memory_is_bounded_without_acknowledgements(subscribed, make, monkeypatc
     assert in_hand(consumer) == 3
     consumer.core.acknowledge_messages(consumer.take(), consumer.now)
     assert in_hand(consumer) == 0
+
+
+def test_a_burst_leaves_together():
+    acks = NegativeAcks()
+    for number in range(100):
+        acks.add([(1, number)], 1.0, now=5.0 + number * 0.0005)
+    first = acks.next_deadline()
+    assert first is not None
+    assert len(acks.take_due(first + 0.11)) == 100
+
+
+def test_of_several_negative_acks_the_earliest_deadline_counts():
+    acks = NegativeAcks()
+    acks.add([(1, 1)], 10.0, now=0.0)
+    acks.add([(1, 1)], 1.0, now=0.0)
+    acks.add([(1, 1)], 30.0, now=0.0)
+    assert acks.take_due(1.2) == [(1, 1)]
+    assert acks.take_due(100.0) == []
+
+
+def test_entries_are_returned_in_the_order_of_their_deadlines():
+    acks = NegativeAcks()
+    acks.add([(1, 9)], 3.0, now=0.0)
+    acks.add([(1, 1)], 5.0, now=0.0)
+    acks.add([(1, 5)], 1.0, now=0.0)
+    assert acks.take_due(10.0) == [(1, 5), (1, 9), (1, 1)]
+
+
+def test_expires_between_one_timeout_and_one_tick_more():
+    timeout = AckTimeout(10.0, 1.0)
+    timeout.taken((1, 1), 0.25)
+    deadline = timeout.next_deadline()
+    assert deadline < float("inf")
+    assert 10.25 <= deadline <= 11.25
+    assert timeout.take_expired(10.0) == []
+    assert timeout.take_expired(deadline) == [(1, 1)]
+    assert len(timeout) == 0
+
+
+def test_taking_another_message_of_the_entry_restarts_its_timeout():
+    timeout = AckTimeout(10.0, 1.0)
+    timeout.taken((1, 1), 0.0)
+    timeout.taken((1, 2), 1.0)
+    timeout.taken((1, 1), 5.0)
+    assert timeout.take_expired(12.0) == [(1, 2)]
+    assert timeout.take_expired(15.0) == [(1, 1)]
+
+
+def test_settling_through_a_position_costs_only_the_settled_entries():
+    class Counted(dict[Any, Any]):
+        looked = 0
+
+        def __iter__(self) -> Any:
+            for key in super().__iter__():
+                Counted.looked += 1
+                yield key
+
+    timeout = AckTimeout(10.0, 1.0)
+    timeout._deadlines = Counted()
+    count = 3_000
+    for number in range(count):
+        timeout.taken((1, number), 0.0)
+    for number in range(count):
+        timeout.settled_through((1, number))
+    assert len(timeout) == 0
+    assert Counted.looked <= 3 * count
+
+
+def test_settling_through_a_position_includes_entries_taken_out_of_order():
+    timeout = AckTimeout(10.0, 1.0)
+    for number in (5, 3, 4, 9):
+        timeout.taken((1, number), 0.0)
+    timeout.settled_through((1, 4))
+    assert timeout.take_expired(11.0) == [(1, 5), (1, 9)]
+    timeout.clear()  # another position
+    timeout.taken((1, 3), 20.0)
+    assert timeout.take_expired(31.0) == [(1, 3)]
+
+
+def test_a_timeout_of_zero_tracks_no_entry():
+    tracker = AckTimeout(0.0, 1.0)
+    tracker.taken((0, 0), 0.0)
+    assert tracker.next_deadline() == float("inf")

@@ -13,9 +13,9 @@ from geminga.consumer.unbatching import (
     UNCOMPRESSED_SIZE_CORRUPTION,
     InvalidEntry,
     open_payload,
-    split_batch,
 )
-from geminga.wire.batch import decode_batch
+from geminga.errors import CorruptPayload
+from geminga.wire.batch import decode_batch, split_batch
 from geminga.wire.compression import compress
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.consumer.conftest import batch_body
@@ -77,7 +77,7 @@ def one_by_one(body: bytes, count: int) -> list[list[int]] | None:
     before = batch_body([b""])
     try:
         starts, removed = split_batch(before + body, count + 1)
-    except InvalidEntry:
+    except CorruptPayload:
         return None
     return [[start - len(before) for start in starts[1:]], [index - 1 for index in removed]]
 
@@ -106,14 +106,14 @@ def test_messages_of_one_size_are_found_as_any_others(data, count, size):
         body[place] = value
     try:
         found = list(split_batch(bytes(body), count))
-    except InvalidEntry:
+    except CorruptPayload:
         found = None
     assert found == one_by_one(bytes(body), count)
 
 
 @pytest.mark.parametrize("count", [0, 4, 6, 1 << 40, -1])
 def test_wrong_count(count):
-    with pytest.raises(InvalidEntry):
+    with pytest.raises(CorruptPayload):
         split_batch(batch_body([b"0123456789"] * 5), count)
 
 

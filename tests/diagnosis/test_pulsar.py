@@ -23,11 +23,16 @@ def consumer(**fields: Any) -> dict[str, Any]:
 
 
 def concluded(
-    *consumers: dict[str, Any], cursor: dict[str, str] = BEHIND, rate: float = 0.0, **fields: Any
+    *consumers: dict[str, Any],
+    cursor: dict[str, str] = BEHIND,
+    rate: float = 0.0,
+    open_transactions: int = 0,
+    **fields: Any,
 ) -> Diagnosis:
     own = {"msgBacklog": 98, "backlogSize": 9_800, "type": "Shared", "consumers": [*consumers]} | fields
     own["unackedMessages"] = sum(each["unackedMessages"] for each in consumers)
     stats = {"msgRateIn": rate, "backlogQuotaLimitSize": 9_000 if "quota" in fields else -1}
+    stats["ongoingTxnCount"] = open_transactions
     stats["subscriptions"] = {"s": own, "other": {"msgBacklog": 99, "backlogSize": fields.get("quota", 0)}}
     inside = {"lastConfirmedEntry": "5:99", "cursors": {"s": cursor}}
     return diagnose(facts_from_stats(TOPIC, "s", stats, inside, NOW))
@@ -40,7 +45,7 @@ def test_a_consumer_that_acknowledges_is_slow_and_not_paused():
     assert found.level == Trouble.WATCH
     assert found.sentence == (
         "consumer 'worker' at /1.2.3.4:5 is slower than the producers: 5.0/s against 15/s; "
-        "555 unacknowledged, the last acknowledgement 0 s ago"
+        "555 unacknowledged, the last acknowledgement 0s ago"
     )
 
 
@@ -82,6 +87,13 @@ def test_messages_that_no_consumer_gets_for_an_unknown_cause():
     )
 
 
+def test_open_transactions_may_hold_back_messages_that_no_consumer_gets():
+    found = concluded(consumer(availablePermits=100), open_transactions=3)
+    assert (found.level, found.kind) == (Trouble.STOPPED, "transaction")
+    assert found.sentence.endswith("first message of an open transaction, of which the topic has 3")
+    assert "geminga transactions list" in found.findings[0].mend
+
+
 @pytest.mark.parametrize(
     ("other", "then"),
     [(100, "and producers continue"), (9_500, "but subscription 'other' exceeds the quota")],
@@ -89,7 +101,7 @@ def test_messages_that_no_consumer_gets_for_an_unknown_cause():
 def test_advice_for_a_quota_looks_at_the_other_subscriptions(other, then):
     found = concluded(quota=other)
     finding = next(each for each in found.findings if each.kind == "quota")
-    assert "9,800 bytes, 9,000 are allowed" in finding.text
+    assert "9.6 KiB, 8.8 KiB are allowed" in finding.text
     assert then in finding.mend
     assert finding.mend.endswith(f"geminga subscriptions clear {TOPIC} s")
 

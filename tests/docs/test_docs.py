@@ -51,6 +51,19 @@ def test_the_page_of_limits_has_the_values_in_force():
         assert getattr(settings.BrokerSettings(memory=True), name) == int(text.replace(",", ""))
 
 
+def test_pages_and_errors_name_commands_of_geminga():
+    """Not those of pulsar-admin, where ``geminga`` has the same command."""
+    compared = {"reference", "decisions", "protocol"}
+    pages = [page for page in PAGES if not compared & set(page.parts) and page.name != "ARCHITECTURE.md"]
+    for path in [
+        *pages,
+        *(module for module in MODULES if "functions" in module.parts or "mirror" in module.parts),
+    ]:
+        assert not re.search(r"pulsar-admin (topics|topicPolicies|namespaces|schemas)\b", path.read_text()), (
+            path
+        )
+
+
 def anchors_of(page: Path) -> set[str]:
     """The anchors that a code host gives the headings of a page."""
     found: dict[str, int] = {}

@@ -46,8 +46,6 @@ PAGES = sorted(
 )
 SCRIPTS = [page for page in PAGES if any(block[1] == "bash" for block in blocks_of(DOCS / page))]
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_pages_that_are_left_out_are_there_and_have_their_tests():
     assert set(ELSEWHERE) <= set(PAGES)
@@ -90,6 +88,17 @@ def test_a_page_that_needs_an_extra_starts_with_it(page):
     programs = "".join(block[2] for block in blocks_of(DOCS / page))
     missing = {extra for word, extra in NEEDS.items() if word in programs and extra not in first}
     assert missing <= {"telemetry"} if "otel" in first else not missing
+
+
+@pytest.mark.parametrize("command", ["pipeline", "tune", "token", "demo"])
+def test_a_page_with_a_command_of_an_extra_starts_with_the_extra(command):
+    extra = {"pipeline": "pipelines", "token": "security"}.get(command, command)
+    pages = [*DOCS.glob("*.md"), *(DOCS / "how-to").glob("*.md"), *(DOCS / "tutorials").glob("*.md")]
+    used = [page for page in pages if re.search(rf"^ *geminga {command}\b", page.read_text(), re.M)]
+    assert used
+    for page in used:
+        first = " ".join(re.findall(r"pip install [^`\n]+", page.read_text()[:1500]))
+        assert re.search(rf"[\[,]{extra}[],]", first), page
 
 
 def script_of(page: Path) -> str:

@@ -20,8 +20,6 @@ import geminga.asyncio
 
 PAGES = Path(__file__).parents[2] / "docs/integrations"
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (PAGES / page).read_text(), re.M | re.S)

@@ -56,15 +56,8 @@ def test_every_kind_of_prose_is_read(tmp_path):
     ]
     assert sorted(found) == sorted(
         [
-            ("doc", "Module."),
-            ("doc", "Limit in bytes."),
-            ("test", "test_one"),
-            ("doc", "Function."),
-            ("log", "log line %s"),
-            ("comment", "a comment"),
-            ("help", "help text"),
-            ("text", "A comment."),
-            ("text", "Shown to a person"),
-            ("text", "A line."),
+            ("doc", "Module."), ("doc", "Limit in bytes."), ("test", "test_one"), ("doc", "Function."),
+            ("log", "log line %s"), ("comment", "a comment"), ("help", "help text"), ("text", "A comment."),
+            ("text", "Shown to a person"), ("text", "A line."),
         ]
-    )
+    )  # fmt: skip

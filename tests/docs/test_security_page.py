@@ -6,14 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from geminga.testing.apache_pulsar import free_ports
 
 PAGE = Path(__file__).parents[2] / "docs/security.md"
 
 
-@pytest.mark.timeout(120)
 def test_the_page_works(tmp_path):
     lines = ["set -euo pipefail", "trap 'kill $(jobs -p); wait' EXIT"]
     for language, block in re.findall(r"^```(bash|python)\n(.*?)^```", PAGE.read_text(), re.M | re.S):

@@ -10,6 +10,7 @@ from geminga.client.admin import admin
 from geminga.functions import FunctionSettings
 
 BOTH = pytest.mark.parametrize("guarantee", ["ATLEAST_ONCE", "EFFECTIVELY_ONCE"])
+ALL = pytest.mark.parametrize("guarantee", ["ATLEAST_ONCE", "EFFECTIVELY_ONCE", "TRANSACTIONAL"])
 
 
 @dataclass
@@ -27,6 +28,13 @@ class Place:
             }
         )  # fmt: skip
 
+    def dead_lettering(self, function: Any, **given: Any) -> FunctionSettings:
+        """Settings by which a message that failed twice goes to the topic ``-dead``."""
+        dead = self.topic + "-dead"
+        return self.settings(
+            function, **{"max_message_retries": 1, "retry_delay_ms": 200, "dead_letter_topic": dead, **given}
+        )
+
     def send(self, *values: Any, batched: bool = True, **options: Any) -> None:
         """Send texts. A batch is redelivered whole: where retries are counted, it needs ``batched=False``."""
         producer = self.client.create_producer(self.topic, batching_enabled=batched, block_if_queue_full=True)
@@ -40,7 +48,7 @@ class Place:
         )
         messages = []
         for _ in range(count):
-            messages.append(consumer.receive(20_000))
+            messages.append(consumer.receive(60_000))
             consumer.acknowledge(messages[-1])
         with pytest.raises(geminga.Timeout):
             consumer.receive(150)

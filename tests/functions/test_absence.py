@@ -16,9 +16,6 @@ from geminga.functions import FunctionRunner, FunctionSettings, Output
 from geminga.functions.metrics import Metrics
 from geminga.functions.sending import PendingResults
 from tests.broker.admin.test_permissions import SECRET, token
-from tests.functions.place import Place
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def same(value: Any) -> Any:
@@ -49,13 +46,6 @@ def kind(request):
     return KINDS[request.param]
 
 
-def settings_of(place: Place, function: Any, **given: Any) -> FunctionSettings:
-    return place.settings(
-        function, **{"max_message_retries": 1, "retry_delay_ms": 10, **given},
-        dead_letter_topic=place.topic + "-dead",
-    )  # fmt: skip
-
-
 def admin(base: str, method: str, path: str, body: Any = None, role: str | None = None) -> None:
     headers = {"Content-Type": "application/json"}
     if role is not None:
@@ -83,7 +73,7 @@ def away(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, times: int) 
 @pytest.mark.parametrize("method", ["create_producer", "get_topic_partitions"])
 def test_an_unavailable_output_is_waited_for(place, monkeypatch, kind, method):
     asked = away(monkeypatch, method, "-out", 3)
-    with FunctionRunner(settings_of(place, **kind)) as runner:
+    with FunctionRunner(place.dead_lettering(**kind)) as runner:
         place.send("a", "b")
         assert place.values(2) == ["a", "b"]
         if asked:
@@ -100,7 +90,7 @@ def test_an_unavailable_topic_chosen_by_a_call_is_waited_for(place, monkeypatch,
     def publishes(value: str, context: Any) -> None:
         context.publish(name, value)
 
-    with FunctionRunner(settings_of(place, publishes)):
+    with FunctionRunner(place.dead_lettering(publishes)):
         place.send("a", "b")
         assert place.values(2, "-chosen") == ["a", "b"]
 
@@ -108,7 +98,7 @@ def test_an_unavailable_topic_chosen_by_a_call_is_waited_for(place, monkeypatch,
 @pytest.mark.parametrize("method", ["subscribe", "create_producer", "create_reader"])
 def test_unavailable_state_topics_are_awaited(place, monkeypatch, method):
     away(monkeypatch, method, "-state", 4)
-    settings = settings_of(place, counted)
+    settings = place.dead_lettering(counted)
     with FunctionRunner(settings) as runner:
         place.send("a", "b")
         assert place.values(2) == ["1", "2"]
@@ -136,7 +126,7 @@ async def test_permanent_errors_are_not_waited_for():
 
 
 def test_a_deleted_output_sends_no_message_to_the_dead_letters(place, kind):
-    settings = settings_of(place, **kind)
+    settings = place.dead_lettering(**kind)
     runner = FunctionRunner(settings).start()
     place.send("a")
     assert place.values(1) == ["a"]
@@ -156,7 +146,7 @@ def test_an_output_that_requires_encryption_ends_the_function(place, monkeypatch
     namespace = f"public/{place.topic.rpartition('/')[2]}"
     admin(place.broker.admin_url, "PUT", f"namespaces/{namespace}")
     admin(place.broker.admin_url, "POST", f"namespaces/{namespace}/encryptionRequired", True)
-    settings = settings_of(place, same, output=f"{namespace}/out")
+    settings = place.dead_lettering(same, output=f"{namespace}/out")
     runner = FunctionRunner(settings).start()
     place.send("a")
     with pytest.raises(geminga.PulsarException, match="Encryption is required"):
@@ -170,7 +160,7 @@ def test_a_backlog_quota_of_the_output_sends_no_message_to_the_dead_letters(plac
     quota = f"namespaces/public/{name}/backlogQuota?backlogQuotaType=destination_storage"
     output = f"persistent://public/{name}/out"
     holder = place.client.subscribe(output, "s", initial_position=geminga.InitialPosition.Earliest)
-    settings = settings_of(place, **kind, output=output)
+    settings = place.dead_lettering(**kind, output=output)
     with FunctionRunner(settings) as runner:
         place.send("x" * 2000)
         holder.receive(30_000)

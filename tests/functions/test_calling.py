@@ -11,8 +11,6 @@ import geminga
 from geminga.functions import FunctionRunner, Output
 from tests.functions.place import BOTH
 
-pytestmark = pytest.mark.timeout(120)
-
 
 class Panic(BaseException):
     """Exception of extensions written in Rust."""
@@ -43,8 +41,7 @@ def _midway() -> Any:
 async def _raises_async(value: str) -> Any:
     await loop_turns()
     if value == "cancels itself":
-        task = asyncio.current_task()
-        task.cancel()
+        asyncio.current_task().cancel()
         await loop_turns()
     return _raises(value)
 
@@ -55,10 +52,7 @@ def test_any_exception_fails_only_its_call(place, guarantee, function):
     bad = [*RAISED, "library", "midway"]
     if function is _raises_async:
         bad.append("cancels itself")
-    settings = place.settings(
-        function, guarantee=guarantee, max_message_retries=1, retry_delay_ms=200,
-        dead_letter_topic=place.topic + "-dead",
-    )  # fmt: skip
+    settings = place.dead_lettering(function, guarantee=guarantee)
     with FunctionRunner(settings) as runner:
         for value in bad:
             place.send("before " + value, value, batched=False)
@@ -71,8 +65,7 @@ def test_any_exception_fails_only_its_call(place, guarantee, function):
 
 def test_a_call_that_cancels_itself_and_returns_has_succeeded(place):
     async def cancels(value: str) -> str:
-        task = asyncio.current_task()
-        task.cancel()
+        asyncio.current_task().cancel()
         return value
 
     with FunctionRunner(place.settings(cancels)):
@@ -109,10 +102,7 @@ def test_a_result_that_cannot_be_encoded_fails_its_call(place, guarantee):
     """Effectively once it has to be found before the first of a call's results is sent."""
     bad = ["topic", "namespace", "key", "properties", "time", "value", "option", "context's topic",
            "context's properties", "state"]  # fmt: skip
-    settings = place.settings(
-        _cannot_be_sent, guarantee=guarantee, max_message_retries=1, retry_delay_ms=200,
-        dead_letter_topic=place.topic + "-dead",
-    )  # fmt: skip
+    settings = place.dead_lettering(_cannot_be_sent, guarantee=guarantee)
     with FunctionRunner(settings):
         place.send(*bad, "good", batched=False)
         assert sorted(place.values(len(bad), "-dead")) == sorted(bad)
@@ -127,10 +117,9 @@ def test_an_exception_of_a_schema_fails_one_call(place):
                 raise RuntimeError("no seven")
             return super().encode(obj)
 
-    settings = place.settings(
-        lambda value: value, output_schema=Strange(), input_schema=geminga.schema.StringSchema(),
-        max_message_retries=1, retry_delay_ms=200, dead_letter_topic=place.topic + "-dead",
-    )  # fmt: skip
+    settings = place.dead_lettering(
+        lambda value: value, output_schema=Strange(), input_schema=geminga.schema.StringSchema()
+    )
     producer = place.client.create_producer(place.topic, schema=geminga.schema.StringSchema())
     with FunctionRunner(settings):
         for n in range(10):

@@ -10,8 +10,6 @@ from geminga.asyncio import Client
 from geminga.functions import FunctionRunner, effectively_once
 from tests.functions.place import Place
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("known", [-1, 5])
 def test_a_broker_that_forgot_a_producers_ids_is_handled(place, monkeypatch, caplog, known):

@@ -1,5 +1,5 @@
-"""Functions in processes that are killed at random moments: nothing is lost, and with deduplication nothing
-is there twice. A process that dies is started again."""
+"""Functions in processes that are killed at random moments: nothing is lost, and with deduplication or
+transactions nothing is there twice. A process that dies is started again."""
 
 import contextlib
 import logging
@@ -20,7 +20,6 @@ import geminga
 from geminga.functions import FunctionSettings
 from geminga.functions.processes import supervise
 
-pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 KILLS = 6
 BEHIND_MAX = 4000
@@ -43,6 +42,8 @@ def _instance(settings: FunctionSettings) -> subprocess.Popen[bytes]:
         ("EFFECTIVELY_ONCE", "shout", 1),
         ("EFFECTIVELY_ONCE", "two_of_each", 2),
         ("EFFECTIVELY_ONCE", "slowly", 1),
+        ("TRANSACTIONAL", "two_of_each", 2),
+        ("TRANSACTIONAL", "slowly", 1),
     ],
 )
 def test_killed_processes_keep_their_guarantee(
@@ -52,7 +53,7 @@ def test_killed_processes_keep_their_guarantee(
     settings = FunctionSettings(
         function=f"tests.functions.relayed:{function}", inputs=(pulsar_topic,), output=pulsar_topic + "-out",
         guarantee=guarantee, service_url=pulsar_broker.service_url, name="killed-" + pulsar_topic[-10:],
-        receiver_queue_size=500,
+        receiver_queue_size=500, transaction_messages=300, transaction_timeout_ms=5000,
     )  # fmt: skip
     results = pulsar_client.subscribe(settings.output, "results", receiver_queue_size=10_000)
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, batching_max_messages=37)
@@ -101,7 +102,7 @@ def test_killed_processes_keep_their_guarantee(
     suffixes = {"shout": ["!"], "two_of_each": ["a", "b"], "slowly": [""]}[function]
     expected = {f"{n}{suffix}" for n in range(produced) for suffix in suffixes}
     assert set(seen) == expected
-    if guarantee == "EFFECTIVELY_ONCE":
+    if guarantee != "ATLEAST_ONCE":
         assert max(seen.values()) == 1
 
 

@@ -17,7 +17,7 @@ from geminga.functions import FunctionRunner, FunctionSettings, Output
 from geminga.functions import runner as runner_module
 from geminga.functions.effectively_once import EffectivelyOnce
 from tests.functions import relayed
-from tests.functions.place import BOTH
+from tests.functions.place import ALL, BOTH
 
 
 @BOTH
@@ -205,12 +205,7 @@ def test_a_failing_call_changes_no_state_and_publishes_nothing(place):
 
 @BOTH
 def test_messages_that_keep_failing_go_to_the_dead_letters(place, guarantee):
-    settings = place.settings(
-        relayed.fails_on_seven,
-        guarantee=guarantee,
-        max_message_retries=2,
-        dead_letter_topic=place.topic + "-dead",
-    )
+    settings = place.dead_lettering(relayed.fails_on_seven, guarantee=guarantee, max_message_retries=2)
     with FunctionRunner(settings) as runner:
         place.send(*range(20))
         assert sorted(place.values(19), key=int) == [str(n) for n in range(20) if n != 7]
@@ -219,7 +214,7 @@ def test_messages_that_keep_failing_go_to_the_dead_letters(place, guarantee):
     assert place.backlog(settings.subscription_name) == 0
 
 
-@BOTH
+@ALL
 def test_dead_letters_have_a_default_topic(place, guarantee):
     settings = place.settings(relayed.fails_on_seven, guarantee=guarantee, max_message_retries=1)
     with FunctionRunner(settings):
@@ -228,7 +223,7 @@ def test_dead_letters_have_a_default_topic(place, guarantee):
     assert place.backlog(settings.subscription_name) == 0
 
 
-@BOTH
+@ALL
 def test_failed_messages_are_retried(place, guarantee):
     relayed._seen.clear()
     with FunctionRunner(place.settings(relayed.fails_twice_on_three, guarantee=guarantee)):
@@ -264,10 +259,7 @@ def test_a_record_that_is_too_big_fails_its_call(place, guarantee):
     def grow(value: str) -> Any:
         return Reading("x" * 6_000_000 if value == "big" else value, 1.0)
 
-    settings = place.settings(
-        grow, guarantee=guarantee, output_schema=Reading, max_message_retries=1,
-        dead_letter_topic=place.topic + "-dead",
-    )  # fmt: skip
+    settings = place.dead_lettering(grow, guarantee=guarantee, output_schema=Reading)
     with FunctionRunner(settings):
         place.send("a", "big", "b")
         assert [json.loads(value)["name"] for value in place.values(2)] == ["a", "b"]
@@ -297,8 +289,7 @@ def test_schemas_decode_inputs_and_encode_results(place, guarantee):
 
     settings = place.settings(warmer, guarantee=guarantee, input_schema=Reading, output_schema=Reading)
     with FunctionRunner(settings):
-        producer = place.client.create_producer(place.topic, schema=Reading)
-        producer.send(Reading("a", 1.5))
+        place.client.create_producer(place.topic, schema=Reading).send(Reading("a", 1.5))
         consumer = place.client.subscribe(
             place.topic + "-out", "s", schema=Reading, initial_position=geminga.InitialPosition.Earliest
         )

@@ -10,8 +10,6 @@ from waiting import eventually, eventually_async
 from geminga.functions import FunctionRunner, Output, sending
 from geminga.functions.sending import AtLeastOnce, PendingResults
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def _settling(flows: list[Any], max_pending: int = 1000) -> PendingResults:
     handles = {number: SimpleNamespace(consumer=SimpleNamespace(flow=f)) for number, f in enumerate(flows)}

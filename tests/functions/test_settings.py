@@ -1,6 +1,7 @@
 """Settings check themselves; `pulsar-admin`'s files are understood, and what is not understood is said."""
 
 import pytest
+from cases import cases
 
 from geminga.errors import InvalidConfiguration
 from geminga.functions import FunctionSettings, from_config
@@ -59,25 +60,7 @@ def test_a_class_name_is_resolved_in_the_given_file(tmp_path):
     assert (settings.function, settings.guarantee, settings.name) == ("code.py:Shout", "MANUAL", "Shout")
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"clasName": "a.B"}, "did you mean 'className'"),
-        ({"className": "a.B"}, "inputs"),
-        ({"inputs": ["a"]}, "className"),
-        ({"className": "a.B", "inputs": ["a"], "processingGuarantees": "TWICE"}, "guarantee='TWICE'"),
-        ({"className": "a.B", "inputs": ["a"], "deadLetterTopic": "d"}, "max_message_retries"),
-        ({"className": "a.B", "inputs": ["a"], "windowConfig": {}}, "windows are not supported"),
-        ({"className": "a.B", "inputs": ["a"], "parallelism": 0}, "parallelism=0"),
-        ({"className": "a.B", "inputs": ["a"], "outputSchemaType": "avro"}, "--output-schema MODULE:NAME"),
-        ({"className": "a.B", "inputSpecs": {"a": {"schemaType": "json"}}}, "--input-schema MODULE:NAME"),
-        ({"className": "a.B", "inputSpecs": {"a.*": {"regexPattern": True}}}, "topicsPattern"),
-        ({"className": "a.B", "inputs": ["a"], "retainKeyOrdering": True}, "retainKeyOrdering"),
-        ({"className": "a.B", "inputs": ["a"], "userConfig": "{"}, "userConfig"),
-        ({"className": "a.B", "inputs": ["a"], "processingGuarantees": "EFFECTIVELY_ONCE"}, "output"),
-        ({"className": "a.B", "inputs": {"a": 1}, "name": "x/y"}, "name='x/y'"),
-    ],
-)
+@pytest.mark.parametrize(("config", "said"), cases("function_settings_refused"))
 def test_invalid_settings_are_named(config, said):
     with pytest.raises(InvalidConfiguration, match=said):
         from_config(config)

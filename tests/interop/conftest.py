@@ -1,6 +1,8 @@
 """A real Apache Pulsar for the whole run, one a worker, and our own broker beside it for its Java tools."""
 
+import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -8,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 import geminga
-from geminga.testing.apache_pulsar import ApachePulsar, version_of
+from geminga.testing.apache_pulsar import ApachePulsar, run_tool, version_of
 
 CACHED = Path(__file__).parents[2] / ".cache/apache-pulsar-4.0.4"
 
@@ -30,6 +32,15 @@ LACKS = {
     f"{_ADMINISTRATION}[brokers]": ("2.10", "no list of brokers without the cluster's name"),
 }  # fmt: skip
 """Tests that fail or may fail on older versions: which ones, and what these lack."""
+
+
+@pytest.fixture
+def package_cache():
+    """The machine's cache of Spark's ``--packages``, for this test alone: Ivy fills it for one at a time."""
+    with (CACHED.parent / "ivy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
 
 _TOLD = pytest.StashKey[list[tuple[str, str]]]()
 
@@ -109,6 +120,30 @@ def broker(tmp_path_factory):
 def client(broker):
     with broker.client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def ours(apache_pulsar):
+    """Our client of Apache Pulsar."""
+    with geminga.Client(apache_pulsar.service_url) as client:
+        yield client
+
+
+@pytest.fixture
+def tool_of(pulsar_home):
+    """Return a function of a broker that returns a function: it runs a Java tool and returns its output."""
+
+    def of(broker: Any) -> Callable[..., str]:
+        def run(*arguments: str) -> str:
+            done = run_tool(
+                pulsar_home, *arguments, service_url=broker.service_url, admin_url=broker.admin_url
+            )
+            assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+            return done.stdout
+
+        return run
+
+    return of
 
 
 @pytest.fixture

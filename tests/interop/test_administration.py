@@ -12,7 +12,7 @@ import geminga
 sys.path.insert(0, str(Path(__file__).parents[1] / "suites"))
 suite: Any = importlib.import_module("administration")
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.interop
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ CASES = {
     "GemingaProducersHeld": [(f"geminga_subscription_trouble{SUBSCRIPTION}", "6x60", "2x60")],
     "GemingaSubscriptionStopped": [(f"geminga_subscription_trouble{SUBSCRIPTION}", "5x60", "3x60")],
     "GemingaOldestMessage": [
-        (f"geminga_subscription_oldest_backlog_message_age_seconds{SUBSCRIPTION}", "4000+60x60", "-1x60"),
+        (f"geminga_subscription_oldest_backlog_message_age_seconds{SUBSCRIPTION}", "4000+60x60", "-1x60")
     ],
     "GemingaNoConsumer": [
         (f"pulsar_subscription_back_log{SUBSCRIPTION}", "5x120", "5x120"),
@@ -51,7 +51,7 @@ CASES = {
     ],
     "GemingaTtlExpires": [(f"pulsar_subscription_total_msg_expired{SUBSCRIPTION}", "0+5x60", "5x60")],
     "GemingaCertificateExpires": [
-        ("geminga_tls_certificate_expiry_timestamp_seconds", "864000x120", "8640000x120"),
+        ("geminga_tls_certificate_expiry_timestamp_seconds", "864000x120", "8640000x120")
     ],
     "GemingaConnectionsRefused": [("geminga_connections_refused_total", "0+1x60", "7x60")],
     "GemingaInternalFailures": [('geminga_callback_failures_total{kind="store"}', "0+1x60", "0x60")],
@@ -103,7 +103,7 @@ def test_prometheus_scrapes_a_broker_and_evaluates_the_rules_with_the_configurat
     (port,) = free_ports(1)
 
     def result(query: str) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{query}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{query}", timeout=60) as answer:
             return dict(json.load(answer)["data"])
 
     with geminga.embedded(

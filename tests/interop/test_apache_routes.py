@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.modules import module_at
 
-pytestmark = [pytest.mark.interop, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 TOOL = Path(__file__).parents[2] / "tools/apache_routes.py"
 

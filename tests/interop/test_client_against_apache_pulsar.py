@@ -1,7 +1,6 @@
 """Our client against a real Apache Pulsar 4.0.4, with pulsar-client as the witness in both directions."""
 
 import datetime as dt
-from collections.abc import Callable
 from typing import Any
 
 import pulsar
@@ -14,18 +13,11 @@ from geminga.client import web_address
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration, OperationNotSupported
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.interop
 
 COMPRESSIONS = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
-Topic = Callable[[str], str]
 WAIT_MS = 60_000
 """For what has to come, however busy the machine is."""
-
-
-@pytest.fixture(scope="module")
-def ours(apache_pulsar):
-    with geminga.Client(apache_pulsar.service_url) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +28,10 @@ def witness(apache_pulsar):
 
 
 def _receive(consumer: Any, count: int) -> list[bytes]:
-    received = []
-    for _ in range(count):
-        message = consumer.receive(WAIT_MS)
-        received.append(bytes(message.data()))
+    messages = [consumer.receive(WAIT_MS) for _ in range(count)]
+    for message in messages:
         consumer.acknowledge(message)
-    return received
+    return [bytes(message.data()) for message in messages]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -119,9 +109,11 @@ def test_failover_follows_priority_and_notifies_listeners(ours, topic):
     )  # fmt: skip
     eventually(lambda: high.heard[-1:] == [True] and low.heard[-1:] == [False])
     with ours.create_producer(name) as producer:
-        for number in range(4):
-            producer.send(b"%d" % number)
-    assert _receive(first, 2) == [b"0", b"1"]
+        producer.send_many([b"0", b"1", b"2", b"3"])
+    received = [first.receive(WAIT_MS) for _ in range(4)]
+    assert [bytes(message.data()) for message in received] == [b"0", b"1", b"2", b"3"]
+    first.acknowledge(received[:2])
+    # All were received: Apache Pulsar 5.0.1 holds back messages that arrive while the active consumer leaves.
     first.close()
     eventually(lambda: low.heard[-1:] == [True])
     assert _receive(second, 2) == [b"2", b"3"]

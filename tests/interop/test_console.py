@@ -14,7 +14,7 @@ import geminga
 from geminga import ConsumerType
 from geminga.ids import TopicName
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.interop
 WAIT_SECONDS = 90
 
 
@@ -111,6 +111,22 @@ def test_the_console_shows_a_stuck_subscription_of_apache_pulsar(apache_pulsar, 
 def test_the_console_shows_the_version_of_apache_pulsar(console):
     assert console.get("/admin/v2/geminga/overview")["version"].startswith("Apache Pulsar 4.")
     assert console.get("/admin/v2/geminga/happenings") == []
+
+
+def test_a_message_is_published_by_the_schema_of_its_topic(apache_pulsar, console, topic):
+    name = topic("console-publish")
+    definition = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    schema = geminga.schema.AvroSchema(None, definition)
+    with geminga.Client(apache_pulsar.service_url) as client:
+        consumer = client.subscribe(name, "s", schema=schema)
+
+        def publish(payload: str) -> int:
+            body = {"topic": name, "payload": payload, "key": "k"}
+            return ask(f"{console.url}/console/api/publish", "POST", body).status
+
+        assert (publish('{"id": 7}'), publish('{"id": "x"}')) == (200, 412)
+        message = consumer.receive(WAIT_SECONDS * 1000)
+        assert (message.value(), message.partition_key()) == ({"id": 7}, "k")
 
 
 def _parts(name: str) -> tuple[str, str, str]:

@@ -1,5 +1,5 @@
 """Functions with a real Apache Pulsar: a class written for pulsar-client's ``pulsar`` module, and kill -9 in
-the middle with deduplication."""
+the middle with deduplication and with transactions."""
 
 import random
 import signal
@@ -13,6 +13,7 @@ import pytest
 
 import geminga
 from geminga.functions import FunctionRunner, FunctionSettings
+from geminga.testing.apache_pulsar import ApachePulsar
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
@@ -46,12 +47,25 @@ def test_a_function_written_for_pulsar_client_runs(apache_pulsar, topic, tmp_pat
                 assert aside.receive(60_000).properties() == {"p": "q"}
 
 
-def test_a_killed_function_with_deduplication_writes_each_result_once(apache_pulsar, topic):
+@pytest.fixture(scope="module")
+def with_transactions(pulsar_home, tmp_path_factory):
+    with ApachePulsar.start(
+        pulsar_home, tmp_path_factory.mktemp("functions"), timeout_seconds=180,
+        transactionCoordinatorEnabled=True, acknowledgmentAtBatchIndexLevelEnabled=True,
+    ) as found:  # fmt: skip
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "cluster"), [("EFFECTIVELY_ONCE", "apache_pulsar"), ("TRANSACTIONAL", "with_transactions")]
+)
+def test_a_killed_function_writes_each_result_once(request, topic, guarantee, cluster):
+    apache_pulsar = request.getfixturevalue(cluster)
     where, count, chance = topic("function-killed"), 20_000, random.Random(3)
     settings = FunctionSettings(
         function="tests.functions.relayed:shout", inputs=(where,), output=where + "-out",
-        service_url=apache_pulsar.service_url, guarantee="EFFECTIVELY_ONCE", name=where.rpartition("/")[2],
-        receiver_queue_size=500,
+        service_url=apache_pulsar.service_url, guarantee=guarantee, name=where.rpartition("/")[2],
+        receiver_queue_size=500, transaction_timeout_ms=5000,
     )  # fmt: skip
     seen: Counter[bytes] = Counter()
     with geminga.Client(apache_pulsar.service_url) as client:

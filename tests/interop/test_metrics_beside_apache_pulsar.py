@@ -14,7 +14,7 @@ import geminga
 from geminga import ConsumerType, MessageId
 from geminga.broker.admin.metric_table import METRICS, WRITES, MetricScope
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.interop
 
 OTHERS = {
     "pulsar_storage_backlog_size": "there an estimate from the average size of entries",

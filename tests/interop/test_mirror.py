@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until_some_moment
+from waiting import until_accepted, until_some_moment
 
 import geminga
 from geminga.testing.apache_pulsar import ApachePulsar
 from tests.mirror.helpers import cluster, mirrored, stored
 from tests.mirror.test_kills import BrokerProcess, Load, MirrorProcess, prepare, reached
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.interop
 Shared = geminga.ConsumerType.Shared
 Earliest = geminga.InitialPosition.Earliest
 
@@ -53,7 +53,7 @@ def _acknowledge_some(client: geminga.Client, topic: str, sent: list[bytes]) -> 
     left = {"holes": [], "behind": sent[137:]}
     holes = client.subscribe(topic, "holes", Shared, initial_position=Earliest, batch_index_ack_enabled=True)
     for n, value in enumerate(sent):
-        message = holes.receive(20_000)
+        message = holes.receive(60_000)
         assert message.data() == value
         # Whole batches; of others some messages; and the chunked one not.
         if n < 43 or 100 <= n < 120 or n % 4 == 0:
@@ -62,7 +62,7 @@ def _acknowledge_some(client: geminga.Client, topic: str, sent: list[bytes]) -> 
             left["holes"].append(value)
     holes.close()
     behind = client.subscribe(topic, "behind", initial_position=Earliest, batch_index_ack_enabled=True)
-    behind.acknowledge_cumulative([behind.receive(20_000) for _ in range(137)][-1])
+    behind.acknowledge_cumulative([behind.receive(60_000) for _ in range(137)][-1])
     behind.close()
     return left
 
@@ -73,7 +73,7 @@ def _read_on(url: str, topic: str, subscription: str, count: int, **options: Any
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         consumer = client.subscribe(topic, subscription, **options)
-        found = [consumer.receive(20_000).data() for _ in range(count)]
+        found = [consumer.receive(60_000).data() for _ in range(count)]
         with pytest.raises(pulsar.Timeout):
             consumer.receive(500)
         return found
@@ -112,7 +112,7 @@ def test_a_topic_is_mirrored_to_apache_pulsar_and_back(apache_pulsar, broker, to
         assert (back.messages, back.partitions[0].skipped) == (5, _messages(here, name))
         assert mirrored(broker, apache, pattern).messages == 0
         consumer = here.subscribe(name, "reads on", initial_position=Earliest)
-        assert [consumer.receive(20_000).data() for _ in range(len(sent) + 5)][-5:] == [
+        assert [consumer.receive(60_000).data() for _ in range(len(sent) + 5)][-5:] == [
             b"there %d" % n for n in range(5)
         ]
 
@@ -139,7 +139,7 @@ def test_a_topic_of_apache_pulsar_is_mirrored_to_geminga(apache_pulsar, broker, 
         holes = here.subscribe(name, "holes", Shared, initial_position=Earliest)
         left = []
         for n, value in enumerate(sent):
-            message = holes.receive(20_000)
+            message = holes.receive(60_000)
             if n // 10 % 2 and n < 300:  # whole batches: Apache Pulsar tells of no others
                 holes.acknowledge(message)
             else:
@@ -191,7 +191,7 @@ def _with_kills(
 def test_a_killed_mirror_to_apache_pulsar_continues(apache_pulsar, tmp_path):
     def unload(namespace: str) -> None:
         with geminga.Admin(apache_pulsar.admin_url) as admin:
-            admin.namespaces.unload(namespace)
+            until_accepted(lambda: admin.namespaces.unload(namespace))
 
     _with_kills(apache_pulsar, tmp_path, 2, 2, unload)
 

@@ -18,6 +18,7 @@ from geminga.broker.serving.embedded import embedded
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 other_python: Any = importlib.import_module("other_python")
+fetch_pulsar: Any = importlib.import_module("fetch_pulsar")
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -42,8 +43,7 @@ def run(*command: str | Path, folder: Path, **environment: str) -> str:
 
 def java(version: str, folder: Path) -> list[str | Path]:
     (folder / "pom.xml").write_text(POM.format(version))
-    goal = "org.apache.maven.plugins:maven-dependency-plugin:2.8:build-classpath"
-    run("mvn", "-q", "-B", goal, "-Dmdep.outputFile=classpath", folder=folder)
+    assert fetch_pulsar.maven("build-classpath", "-Dmdep.outputFile=classpath", folder=folder)
     classpath = (folder / "classpath").read_text()
     return ["java", "-XX:TieredStopAtLevel=1", "-cp", classpath, PROGRAMS / "Program.java"]
 

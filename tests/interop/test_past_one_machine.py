@@ -10,13 +10,14 @@ from tests.support.modules import module_at
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 
 def script() -> ModuleType:
     return module_at("past_one_machine", ROOT / "tools/past_one_machine.py")
 
 
+@pytest.mark.usefixtures("package_cache")
 def test_rows_are_complete_and_single_after_a_worker_dies(tmp_path):
     found = script().run(tmp_path, rows=12_000)
     assert found["is_equal"], found

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
+from waiting import until_accepted
 
 from geminga.client.admin import admin, topic_path
 from geminga.ids import TopicName
@@ -13,7 +14,7 @@ from geminga.ids import TopicName
 sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
 from runs_through_cuts import Play, read_all
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.interop
 
 
 @pytest.mark.simulation(4, 2)
@@ -26,7 +27,7 @@ def test_what_has_a_receipt_is_found_however_connections_are_cut(apache_pulsar, 
         path = topic_path(TopicName.parse(name))
 
         def unload(path: str = path) -> None:
-            admin(apache_pulsar.admin_url, "PUT", f"{path}/unload")
+            until_accepted(lambda: admin(apache_pulsar.admin_url, "PUT", f"{path}/unload"))
 
         # Else unloading trims messages without a subscription.
         witness.subscribe(name, "keeps").close()

@@ -1,7 +1,6 @@
 """Our schemas and encryption with a real Apache Pulsar: what it registers, takes and refuses."""
 
 import datetime as dt
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 pytest.importorskip("fastavro")
 pytest.importorskip("cryptography")
 
-Topic = Callable[[str], str]
 WAIT_MS = 60_000
 KEYS = Path(__file__).parent.parent / "vectors" / "keys"
 
@@ -96,19 +94,6 @@ def test_one_producer_sends_several_schema_versions(client, topic):
             client.create_producer(name, schema=wrong)
     with pytest.raises(geminga.IncompatibleSchema):
         client.subscribe(name, "other", schema=schema.AvroSchema(Other))
-
-
-@pytest.mark.parametrize("options", [{}, {"batching_enabled": False, "chunking_enabled": True}])
-def test_encrypted_messages_are_read(client, topic, options):
-    name = topic("encrypted")
-    reader = CryptoKeyReader(str(KEYS / "k1_public.pem"), str(KEYS / "k1_private_pkcs1.pem"))
-    consumer = client.subscribe(name, "s", crypto_key_reader=reader)
-    producer = client.create_producer(name, encryption_key="k1", crypto_key_reader=reader, **options)
-    payloads = [b"small", bytes(range(256)) * (24_000 if options else 400)]
-    for payload in payloads:
-        producer.send_async(payload, None)
-    producer.flush()
-    assert [consumer.receive(WAIT_MS).data() for _ in payloads] == payloads
 
 
 def test_encrypted_messages_are_taken_where_encryption_is_required(apache_pulsar, client):

@@ -9,18 +9,20 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
-from waiting import eventually
+from waiting import eventually, until_accepted
 
 from geminga import Client, InitialPosition
 from geminga.client.admin import admin
+from geminga.errors import PulsarException
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
 from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
 from geminga.spark.options import write_options
 from geminga.spark.writing import PulsarWriter
 from geminga.testing.apache_pulsar import ApachePulsar, version_of
+from tests.spark import driven_query
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.interop
 
 SCHEMA = (
     StructType().add("value", BinaryType()).add("__ledgerId", LongType()).add("__entryId", LongType())
@@ -49,7 +51,7 @@ class Topic:
         return admin(self.pulsar.admin_url, "GET", f"{self.path}/internalStats")["ledgers"]
 
     def roll_ledger(self) -> None:
-        admin(self.pulsar.admin_url, "PUT", f"{self.path}/unload")
+        until_accepted(lambda: admin(self.pulsar.admin_url, "PUT", f"{self.path}/unload"))
 
     def source(self, **options: Any) -> PulsarDataSource:
         given = {"service.url": self.pulsar.service_url, "topic": self.name, **options}
@@ -249,49 +251,22 @@ def test_a_sink_whose_deduplication_state_is_lost_writes_no_row_twice(
 
 
 # --- the query's subscription ---
-class Query:
+class Query(driven_query.Query):
     """A streaming query as Spark drives its source."""
 
     def __init__(self, topic: Topic, **options: Any) -> None:
-        self.topic = topic
-        self.options = {"startingOffsets": "earliest", **options}
-        self.log: list[dict[str, Any]] = []
-        self.start()
+        given = {"startingOffsets": "earliest", "operationTimeoutMs": 30_000, **options}
+        super().__init__(topic.pulsar, topic.name, **given)
 
-    def start(self) -> None:
-        reader = self.topic.source(**self.options).streamReader(SCHEMA)
-        self.reader = reader
-
-    def restart(self) -> None:
-        self.reader.stop()
-        self.start()
-
-    def latest(self) -> dict[str, Any]:
-        start = self.log[-1] if self.log else self.reader.initialOffset()
-        return self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
-
-    def batch(self) -> list[int]:
-        end = self.latest()
-        start = self.log[-1] if self.log else self.reader.initialOffset()
-        rows = self.topic.rows(self.reader, self.reader.partitions(start, end))
-        self.log.append(end)
-        return [value for value, _, _ in rows]
-
-    @property
-    def subscription(self) -> dict[str, Any]:
-        stats = admin(self.topic.pulsar.admin_url, "GET", f"{self.topic.path}/stats")["subscriptions"]
-        (found,) = (each for each in stats.values() if each["isDurable"])
-        return dict(found)
+    def values(self) -> list[int]:
+        """Return the values of the next micro-batch."""
+        return [int(value) for value in self.batch()]
 
     def cursor(self) -> str:
-        stats = admin(self.topic.pulsar.admin_url, "GET", f"{self.topic.path}/internalStats")["cursors"]
-        (found,) = (each["markDeletePosition"] for name, each in stats.items() if name in self.names)
+        path = self.topic.replace("://", "/")
+        cursors = admin(self.broker.admin_url, "GET", f"{path}/internalStats")["cursors"]
+        (found,) = (cursors[name]["markDeletePosition"] for name in self.stats())
         return str(found)
-
-    @property
-    def names(self) -> set[str]:
-        stats = admin(self.topic.pulsar.admin_url, "GET", f"{self.topic.path}/stats")["subscriptions"]
-        return {name for name, each in stats.items() if each["isDurable"]}
 
 
 def test_the_cursor_follows_spark(topic):
@@ -299,11 +274,11 @@ def test_the_cursor_follows_spark(topic):
     query = Query(topic, durableSubscription=True, maxRowsPerTrigger=100)
     for first, size, left in ((0, 100, 25), (100, 100, 15), (200, 50, 5)):
         assert query.latest() != (query.log or [None])[-1]
-        assert query.subscription["msgBacklog"] == left  # entries of ten messages
-        assert query.batch() == list(range(first, first + size))
+        assert query.backlog == left  # entries of ten messages
+        assert query.values() == list(range(first, first + size))
         query.restart()
     assert query.latest() == query.log[-1]
-    assert query.subscription["msgBacklog"] == 0
+    assert query.backlog == 0
     assert query.cursor() == query.log[-1][topic.name]["-1"]
 
 
@@ -330,7 +305,7 @@ def trimmed(topic: Topic, before: Callable[[], object] = lambda: None) -> None:
         admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
         return len(topic.ledgers()) == 1
 
-    eventually(is_trimmed, detail=topic.ledgers)
+    eventually(is_trimmed, detail=topic.ledgers, but=PulsarException)
 
 
 def test_a_first_micro_batch_with_deleted_messages_fails(apache_pulsar, client, trimming):
@@ -344,7 +319,7 @@ def test_a_first_micro_batch_with_deleted_messages_fails(apache_pulsar, client, 
     query.reader.stop()
     topic.publish(200, 10)
     trimmed(topic)
-    query.start()
+    query.restart()
     parts = query.reader.partitions(query.reader.initialOffset(), planned)
     with pytest.raises(DataLossError, match="is gone, the first one left is"):
         topic.rows(query.reader, parts)
@@ -377,7 +352,7 @@ def test_trimming_behind_the_cursor_is_no_loss(apache_pulsar, client, trimming):
     query = Query(topic, durableSubscription=True)
     for run in range(3):
         topic.publish(100 * run, 100)
-        assert query.batch() == list(range(100 * run, 100 * run + 100))
+        assert query.values() == list(range(100 * run, 100 * run + 100))
         query.latest()
         topic.roll_ledger()
         query.restart()
@@ -385,9 +360,9 @@ def test_trimming_behind_the_cursor_is_no_loss(apache_pulsar, client, trimming):
     # ("version conflict" in the broker's log). The next trigger moves it again.
     trimmed(topic, query.latest)
     topic.publish(300, 10)
-    assert query.batch() == list(range(300, 310))
+    assert query.values() == list(range(300, 310))
     query.latest()
-    assert query.subscription["msgBacklog"] == 0
+    assert query.backlog == 0
 
 
 def trimmed_empty(topic: Topic) -> None:
@@ -403,11 +378,11 @@ def test_a_subscription_that_lost_unread_messages_fails_the_query(
     topic = Topic(apache_pulsar, client, f"{trimming}/{what.replace(' ', '-')}")
     query = Query(topic, predefinedSubscription="s", maxRowsPerTrigger=50)
     topic.publish(0, 20)
-    assert query.batch() == list(range(20))
+    assert query.values() == list(range(20))
     query.latest()
     if what == "moved":
         topic.publish(20, 100)
-        assert query.batch() == list(range(20, 70))
+        assert query.values() == list(range(20, 70))
         query.latest()
         query.reader.stop()
         admin(apache_pulsar.admin_url, "POST", f"{topic.path}/subscription/s/skip_all")
@@ -422,12 +397,12 @@ def test_a_subscription_that_lost_unread_messages_fails_the_query(
         with pytest.raises(DataLossError, match="was moved to" if what == "moved" else "was removed"):
             query.latest()
         query.reader.stop()
-        query.start()
+        query.restart()
     topic.publish(120, 10)
     query.reader.stop()
     query.options["failOnDataLoss"] = False
-    query.start()
-    assert query.batch() == list(range(120, 130))
+    query.restart()
+    assert query.values() == list(range(120, 130))
     query.reader.stop()
 
 
@@ -443,14 +418,14 @@ def test_a_cursor_ahead_of_the_query_is_set_back(topic):
     query.restart()
     assert query.latest() != query.log[-1]
     assert query.cursor().endswith(":2")
-    assert query.subscription["msgBacklog"] == 7
+    assert query.backlog == 7
     query.reader.stop()
-    admin(topic.pulsar.admin_url, "DELETE", name)
+    until_accepted(lambda: admin(topic.pulsar.admin_url, "DELETE", name))
     query.restart()
-    assert query.batch() == list(range(30, 60))
+    assert query.values() == list(range(30, 60))
     assert query.cursor().endswith(":2")
     # Another query that starts at the first message.
     query.reader.stop()
     again = Query(topic, predefinedSubscription="s")
     again.latest()
-    assert again.subscription["msgBacklog"] == 10
+    assert again.backlog == 10

@@ -1,7 +1,7 @@
 """Spark's columns and Apache Pulsar's registry: what official clients write is read by columns, and back."""
 
 import json
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -11,14 +11,12 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 from geminga import Client
 from geminga.errors import IncompatibleSchema
 from geminga.spark.datasource import PulsarDataSource
-from geminga.testing.apache_pulsar import ApachePulsar, run_tool
+from geminga.testing.apache_pulsar import ApachePulsar
 
 pulsar = pytest.importorskip("pulsar")
 import pulsar.schema as official  # noqa: E402
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
-
-Topic = Callable[[str], str]
+pytestmark = pytest.mark.interop
 
 
 class Part(official.Record):
@@ -90,16 +88,8 @@ RECORD = {
 
 
 @pytest.fixture
-def tool(apache_pulsar, pulsar_home):
-    def run(*arguments: str) -> str:
-        done = run_tool(
-            pulsar_home, "pulsar-client", *arguments, service_url=apache_pulsar.service_url,
-            admin_url=apache_pulsar.admin_url,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-        return done.stdout
-
-    return run
+def tool(apache_pulsar, tool_of):
+    return partial(tool_of(apache_pulsar), "pulsar-client")
 
 
 @pytest.mark.parametrize("encoding", ["inline", "separated"])
@@ -139,7 +129,7 @@ def test_data_frames_are_read_by_java_and_pulsar_client(apache_pulsar, client, t
             ]
         )
         writer.write(iter([pa.RecordBatch.from_pylist([{**row, "marks": [("k", "v")]}], schema)]))
-        payload = consumer.receive(20_000).data()
+        payload = consumer.receive(60_000).data()
         if kind == "AVRO":
             info = client.get_schema_info(name)
             read = official.AvroSchema(None, json.loads(info.data)).decode(payload)

@@ -1,7 +1,8 @@
-"""The client's transactions on an Apache Pulsar with a transaction coordinator."""
+"""The client's transactions on an Apache Pulsar with a transaction coordinator, and on Geminga's broker."""
 
 import asyncio
 import re
+import subprocess
 import time
 from pathlib import Path
 from uuid import uuid4
@@ -14,20 +15,42 @@ import geminga
 import geminga.asyncio
 from geminga import BatchingType, ConsumerType, InitialPosition, TransactionState, errors
 from geminga.schema import StringSchema
-from geminga.testing.apache_pulsar import ApachePulsar
+from geminga.testing.apache_pulsar import ApachePulsar, free_ports
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.interop
 PAGE = Path(__file__).parents[2] / "docs/transactions.md"
 LITTLE_MS, LONG_MS = 1500, 20_000
 ALONE = [ConsumerType.Exclusive, ConsumerType.Failover]
 TOGETHER = [ConsumerType.Shared, ConsumerType.KeyShared]
 
 
-@pytest.fixture(scope="module")
-def broker(pulsar_home, tmp_path_factory):
+class Geminga:
+    """Geminga's broker on a folder, which can be stopped and started again at its ports."""
+
+    def __init__(self, folder):
+        self._folder, ports = folder, free_ports(2)
+        self._ports = {"port": ports[0], "web_port": ports[1]}
+        self.start_again()
+
+    def start_again(self, timeout_seconds=0):
+        self._broker = geminga.embedded(self._folder, **self._ports)
+        self.service_url, self.admin_url = self._broker.service_url, self._broker.admin_url
+
+    def stop(self):
+        self._broker.close()
+
+
+@pytest.fixture(scope="module", params=["geminga", "apache"])
+def broker(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("transactions")
+    if request.param == "geminga":
+        found = Geminga(folder)
+        yield found
+        found.stop()
+        return
+    home = request.getfixturevalue("pulsar_home")
     with ApachePulsar.start(
-        pulsar_home, folder, timeout_seconds=180, transactionCoordinatorEnabled=True,
+        home, folder, timeout_seconds=180, transactionCoordinatorEnabled=True,
         acknowledgmentAtBatchIndexLevelEnabled=True, brokerDeleteInactiveTopicsEnabled=False,
     ) as found:  # fmt: skip
         yield found
@@ -179,7 +202,7 @@ def test_after_the_time_limit_the_broker_has_aborted(client):
     consumer, out = subscribed(client, source, ConsumerType.Shared), subscribed(client, target)
     producer = client.create_producer(target)
     fill(client, source, 1, batched=False)
-    txn = client.new_transaction(timeout=2)
+    txn = client.new_transaction(timeout=10)
     producer.send(b"never", txn=txn)
     consumer.acknowledge(consumer.receive(LONG_MS), txn=txn)
     assert consumer.receive(LONG_MS).data() == b"0"
@@ -250,13 +273,72 @@ def test_asyncio_commits_and_aborts(broker):
     asyncio.run(main())
 
 
+def shape(document):
+    """The names and types of a JSON document, without those of one broker's own ledgers and threads."""
+    if not isinstance(document, dict):
+        return type(document).__name__
+    own = {"lowWaterMarks", "segmentsStats", "snapshotType", "totalAbortedTransactions"}
+    own |= {"lastSnapshotTimestamps", "recoverStartTime", "recoverEndTime", "owner"}
+    return {key: shape(value) for key, value in document.items() if key not in own}
+
+
+def test_administrators_see_and_abort_open_transactions(broker, client):
+    source, target = named("seen"), named("target")
+    consumer, out = subscribed(client, source), subscribed(client, target)
+    fill(client, source, 2, batched=False)
+    message = received(consumer, 2)[0]
+    admin, producer = geminga.Admin(broker.admin_url), client.create_producer(target)
+    txn = client.new_transaction(timeout=300)
+    producer.send(b"never", txn=txn)
+    consumer.acknowledge(message, txn=txn)
+    eventually(lambda: not txn.transaction.core.pending)
+    number = "{}/{}".format(*txn.id)
+    place, there = ("public/default/" + each.rpartition("/")[2] for each in (source, target))
+
+    def ask(path):
+        return admin.call("GET", f"/admin/v3/transactions/{path}")
+
+    found = ask(f"transactionMetadata/{number}")
+    assert found["txnId"] == "({},{})".format(*txn.id)
+    assert (found["status"], found["timeoutAt"]) == ("OPEN", 300_000)
+    first = found["producedPartitions"][target]
+    assert shape(first) == {"startPosition": "str", "aborted": "bool"}
+    assert ask(f"transactionInBufferStats/{there}/{number}") == first
+    assert found["ackedPartitions"][source]["s"] == {}  # none is cumulative
+    assert ask(f"transactionInPendingAckStats/{place}/s/{number}") == {}
+    assert "({},{})".format(*txn.id) in ask("slowTransactions/0")
+    assert shape(ask("coordinatorStats?coordinatorId=0")) == {
+        "state": "str", "leastSigBits": "int", "lowWaterMark": "int", "ongoingTxnSize": "int",
+    }  # fmt: skip
+    assert shape(ask(f"transactionBufferStats/{there}")) == {
+        "state": "str", "maxReadPosition": "str", "ongoingTxnSize": "int",
+    }  # fmt: skip
+    assert shape(ask(f"pendingAckStats/{place}/s")) == {"state": "str", "ongoingTxnSize": "int"}
+    assert admin.topics.stats(target).raw["ongoingTxnCount"] == 1
+    admin.call("POST", f"/admin/v3/transactions/abortTransaction/{number}")
+    producer.send(b"seen")
+    assert out.receive(LONG_MS).data() == b"seen"
+    with pytest.raises((errors.TransactionNotFound, errors.InvalidTxnStatusError)):
+        txn.commit()
+
+
+def test_transactions_of_javas_client(broker, pulsar_home):
+    program = Path(__file__).parent / "programs/Transactions.java"
+    java = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{pulsar_home}/lib/*"]
+    done = subprocess.run(
+        [*java, program, broker.service_url, named("java")],
+        capture_output=True, text=True, timeout=150,
+    )  # fmt: skip
+    assert done.stdout.endswith("done\n"), f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
 def test_the_programs_of_the_page_run(broker):
     names = {}
     for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S):
         exec(block.replace("pulsar://localhost:6650", broker.service_url), names)
 
 
-def test_a_broker_that_restarts_commits_what_was_begun_before(broker):  # the last: others need no restart
+def test_a_broker_that_restarts_commits_what_was_begun_before(broker):
     topic = named("restart")
     with geminga.Client(broker.service_url, operation_timeout_seconds=90) as client:
         out, producer = subscribed(client, topic), client.create_producer(topic)

@@ -17,6 +17,7 @@ from geminga.ledger.inspection import inspect
 from geminga.ledger.log import scan_headers
 from geminga.ledger.store import FileStore
 from geminga.wire.checksum import crc32c
+from tests.support.disk_stores import ledger_with
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
 
@@ -57,15 +58,14 @@ def test_a_backup_of_a_busy_store_is_of_one_moment(seeds, small_settings):
     for seed in seeds:
         chance = random.Random(seed)
         filesystem = FaultyFileSystem(SimulatedDisk())
-        store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)
-        auditor = StoreAuditor()
-        live(auditor, store, chance, chance.randrange(0, 80))
-        receipted = auditor.receipted
-        for _ in steps(FOLDER, TARGET, filesystem, lambda done, total: None, EarlierBackup()):
-            live(auditor, store, chance, chance.randrange(0, 25))
-        then = copy.deepcopy(auditor)
-        then.receipted = receipted
-        store.close()
+        with FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False) as store:
+            auditor = StoreAuditor()
+            live(auditor, store, chance, chance.randrange(0, 80))
+            receipted = auditor.receipted
+            for _ in steps(FOLDER, TARGET, filesystem, lambda done, total: None, EarlierBackup()):
+                live(auditor, store, chance, chance.randrange(0, 25))
+            then = copy.deepcopy(auditor)
+            then.receipted = receipted
         with FileStore.open(TARGET, settings=small_settings, filesystem=filesystem, threads=False) as found:
             assert found.damage.found == [], f"seed {seed}"
             then.check_restarted(found)
@@ -79,10 +79,9 @@ def test_an_unfinished_backup_is_no_store(small_settings):
     def made(plan: Plan | None) -> tuple[SimulatedDisk, bool]:
         disk = SimulatedDisk()
         whole = FaultyFileSystem(disk)
-        store = FileStore.open(FOLDER, settings=small_settings, filesystem=whole, threads=False)
-        auditor = StoreAuditor()
-        live(auditor, store, random.Random(1), 60)
-        store.close()
+        with FileStore.open(FOLDER, settings=small_settings, filesystem=whole, threads=False) as store:
+            auditor = StoreAuditor()
+            live(auditor, store, random.Random(1), 60)
         filesystem = FaultyFileSystem(disk, plan)
         try:
             backup(FOLDER, TARGET, filesystem=filesystem)
@@ -131,8 +130,7 @@ def test_damage_is_copied_with_the_backup_and_not_cut_off(tmp_path):
 
 def test_a_restored_backup_equals_the_store(tmp_path):
     with FileStore.open(tmp_path / "store") as store:
-        ledger = store.create_ledger("topic")
-        store.append(ledger, b"entry", lambda error: None)
+        ledger = ledger_with(store, "topic", b"entry", lambda error: None)
         store.keys.put("key", b"value")
     reported: list[tuple[int, int]] = []
     copied = backup(tmp_path / "store", tmp_path / "backup", say=lambda *both: reported.append(both))
@@ -159,8 +157,7 @@ def test_unsuitable_folders_are_refused(tmp_path):
 
 def test_a_full_disk_leaves_no_partial_backup(tmp_path, monkeypatch):
     with FileStore.open(tmp_path / "store") as store:
-        ledger = store.create_ledger("topic")
-        store.append(ledger, b"entry" * 1000, lambda error: None)
+        ledger_with(store, "topic", b"entry" * 1000, lambda error: None)
     monkeypatch.setattr(module, "write_fully", raising(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         backup(tmp_path / "store", tmp_path / "backup", filesystem=RealFileSystem())
@@ -170,12 +167,11 @@ def test_a_full_disk_leaves_no_partial_backup(tmp_path, monkeypatch):
 def test_a_store_written_to_during_the_search_for_its_end_is_backed_up(small_settings):
     """Bytes read ahead of the newest file may be older than its end: that is the end, not damage."""
     filesystem = FaultyFileSystem(SimulatedDisk())
-    store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)
-    ledger = store.create_ledger("topic")
-    for number in range(3):
-        store.append(ledger, b"%d" % number, lambda error: None)
-        store.poll()
-    store.close()
+    with FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False) as store:
+        ledger = store.create_ledger("topic")
+        for number in range(3):
+            store.append(ledger, b"%d" % number, lambda error: None)
+            store.poll()
     file = filesystem.open(max(path for path in filesystem.disk.names if "/log-" in path))
     whole = file.read(file.size(), 0)
     _, store_id = decode_file_header(whole[:FILE_HEADER_BYTES]) or (0, b"")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import io
 import json
@@ -16,10 +15,9 @@ from geminga.ledger.backup import restore
 from geminga.ledger.backup_series import StoredBackup, backup_into, chosen
 from geminga.ledger.format import file_name
 from geminga.ledger.inspection import inspect
-from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from tests.ledger.test_backup_series import DAY, StoreWriter
 
-DAY = dt.datetime(2026, 11, 28, tzinfo=dt.UTC)
 URL = "s3://user:secret@bucket/backups"
 
 
@@ -75,39 +73,17 @@ class Upload:
         self.bucket.objects[self.path] = self.data  # as an object store does that completes an upload
 
 
-@dataclasses.dataclass
-class Writer:
-    """A store with small files, written to and backed up once a day."""
-
-    folder: Path
+class Writer(StoreWriter):
     bucket: Bucket
-    settings: StoreSettings
-    store: FileStore
-    ledger_id: int
-    entries: int = 0
-    days: int = 0
-
-    def write(self, count: int) -> None:
-        for _ in range(count):
-            self.store.append(self.ledger_id, bytes([self.entries % 256]) * 400, lambda _: None)
-            self.entries += 1
-            self.store.poll()
-
-    def back_up(self, keep: int = 10, *, verify: bool = False) -> tuple[StoredBackup, int, int]:
-        self.days += 1
-        found, result, self.report = backup_into(
-            self.folder, URL, keep=keep, verify=verify, now=DAY + dt.timedelta(days=self.days)
-        )
-        return found, result.files, result.linked_files
+    back_up = StoreWriter.store_backup
 
 
 @pytest.fixture
 def writer(tmp_path, small_settings, monkeypatch):
-    bucket = Bucket()
-    monkeypatch.setattr("geminga.ledger.tier_storage.place_at", lambda location, *, fails_soon: bucket)
-    settings = dataclasses.replace(small_settings, garbage_bytes_min=1 << 30)
-    store = FileStore.open(tmp_path / "store", settings=settings, threads=False)
-    return Writer(tmp_path / "store", bucket, settings, store, store.create_ledger("topic"))
+    writer = Writer(tmp_path, small_settings, URL)
+    writer.bucket = Bucket()
+    monkeypatch.setattr("geminga.ledger.tier_storage.place_at", lambda location, *, fails_soon: writer.bucket)
+    return writer
 
 
 def object_of(found: StoredBackup, writer: Writer, name: str) -> str:
@@ -126,8 +102,7 @@ def entries_of(found: StoredBackup, writer: Writer, folder: Path) -> int:
 def test_unchanged_files_are_stored_once_and_each_backup_is_complete(writer, tmp_path):
     made = []
     for _ in range(3):
-        writer.write(40)
-        made.append((*writer.back_up(verify=True), writer.entries))
+        made.append((*writer.back_up(verify=True, entries=40), writer.entries))
         assert writer.report.is_well
     assert made[2][2] >= made[1][1] - 2, "all but the file that was the newest is used again"
     logs = [name for name in writer.bucket.names("files") if "log-" in name]
@@ -141,10 +116,8 @@ def test_unchanged_files_are_stored_once_and_each_backup_is_complete(writer, tmp
 
 
 def test_the_address_of_one_backup_chooses_it(writer, tmp_path):
-    writer.write(20)
-    first = writer.back_up()[0]
-    writer.write(20)
-    writer.back_up()
+    first = writer.back_up(entries=20)[0]
+    writer.back_up(entries=20)
     for end in ("", "/", "?region=eu-west-1"):
         found = chosen(f"{URL}{first.folder}{end}", None)
         assert found.location == first.location
@@ -160,8 +133,7 @@ def test_objects_of_deleted_and_interrupted_backups_are_deleted(writer, tmp_path
     for name in ("2026-11-27T00-00-00Z-log-0000000001", "notes.txt", "2026-12-05T00-00-00Z-version"):
         writer.bucket.objects[f"files/{name}"] = b"?"
     for _ in range(4):
-        writer.write(5)
-        writer.back_up(keep=2)
+        writer.back_up(keep=2, entries=5)
     assert writer.bucket.names("") == ["2026-12-01T00-00-00Z.json", "2026-12-02T00-00-00Z.json"]
     writer.days += 2
     writer.back_up(keep=3)
@@ -177,8 +149,7 @@ def test_objects_of_deleted_and_interrupted_backups_are_deleted(writer, tmp_path
 
 
 def test_a_failed_backup_leaves_nothing_and_the_earlier_one_complete(writer, tmp_path):
-    writer.write(40)
-    writer.back_up()
+    writer.back_up(entries=40)
     before = dict(writer.bucket.objects)
     writer.write(40)
     writer.bucket.writes_left = 2
@@ -190,8 +161,7 @@ def test_a_failed_backup_leaves_nothing_and_the_earlier_one_complete(writer, tmp
 
 
 def test_a_deleted_object_is_uploaded_again(writer, tmp_path):
-    writer.write(40)
-    first = writer.back_up()[0]
+    first = writer.back_up(entries=40)[0]
     writer.bucket.delete(object_of(first, writer, file_name(1)))
     found, files, linked = writer.back_up()
     assert linked == files - 2, "neither this one nor the newest"
@@ -199,16 +169,14 @@ def test_a_deleted_object_is_uploaded_again(writer, tmp_path):
 
 
 def test_a_backup_with_a_deleted_object_is_not_restored_and_the_error_names_the_file(writer, tmp_path):
-    writer.write(40)
-    first = writer.back_up()[0]
+    first = writer.back_up(entries=40)[0]
     writer.bucket.delete(object_of(first, writer, file_name(1)))
     with pytest.raises(StoreDamaged, match=f"{file_name(1)} is missing from {first.folder}"):
         restore(first.folder, tmp_path / "restored", filesystem=first.filesystem)
 
 
 def test_a_damaged_object_is_found_and_copied_again_and_nothing_is_deleted_before(writer, tmp_path):
-    writer.write(40)
-    first = writer.back_up()[0]
+    first = writer.back_up(entries=40)[0]
     path = object_of(first, writer, file_name(1))
     data = bytearray(writer.bucket.objects[path])
     data[2000] ^= 255
@@ -225,8 +193,7 @@ def test_a_damaged_object_is_found_and_copied_again_and_nothing_is_deleted_befor
 
 
 def test_a_damaged_list_is_named_and_deletes_nothing(writer, caplog):
-    writer.write(5)
-    writer.back_up()
+    writer.back_up(entries=5)
     (name,) = writer.bucket.names("")
     objects = writer.bucket.names("files")
     writer.bucket.objects[name] = b"{"
@@ -277,8 +244,7 @@ def test_of_backups_that_two_stores_begin_in_the_same_second_one_is_made(writer,
 
 
 def test_two_backups_of_a_store_at_once_are_both_complete(writer, tmp_path):
-    writer.write(40)
-    first = writer.back_up()[0]
+    first = writer.back_up(entries=40)[0]
     writer.days += 1
     made: list[StoredBackup] = []
 

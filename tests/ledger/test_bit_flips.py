@@ -9,7 +9,7 @@ are tested together, one of each group, and one of each ledger.
 import dataclasses
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from itertools import count
 from typing import NamedTuple
@@ -39,7 +39,6 @@ CLOSED_EACH = 16
 CHECKED = count()
 CHANCE = random.Random(5)
 
-Record = Callable[[str, object], None]
 Operation = tuple[str, str, bytes]
 """(what, key or owner, bytes). Ledgers are named by their owners, of which each has one."""
 
@@ -264,7 +263,6 @@ def flip(disk: SimulatedDisk, *flips: tuple[int, int]) -> SimulatedDisk:
     return flipped
 
 
-@pytest.mark.timeout(300)
 def test_flipped_bits_of_key_records_are_detected(log_bytes, record_property):
     """Flips every bit of key records: of a topic, a policy, a cursor's snapshot or an acknowledgement."""
     disk = make_disk(clean=False)
@@ -282,7 +280,6 @@ def test_flipped_bits_of_key_records_are_detected(log_bytes, record_property):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_flipped_bits_of_headers_are_corrected(log_bytes, record_property):
     """A group's head separates the records of many topics; a flipped bit in it harms none of them."""
     disk = make_disk(clean=False)
@@ -308,7 +305,6 @@ def test_flipped_bits_of_headers_are_corrected(log_bytes, record_property):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_flipped_bits_of_entries_are_detected(log_bytes, record_property):
     disk = make_disk(clean=False)
     check_entries(disk, log_bytes, ENTRIES_SAMPLED)

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from geminga.ledger.api import PrefetchRequest
-from geminga.ledger.catalog import CHUNK_ENTRIES_MAX, Catalog, CheckpointSnapshot, EntryChunk, LedgerChange
+from geminga.ledger.catalog import CHUNK_ENTRIES_MAX, Catalog, EntryChunk, LedgerChange
 from geminga.ledger.catalog_database import CatalogDamaged
 from geminga.ledger.catalog_keys import KeyChange
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import RealFileSystem
+from tests.ledger.conftest import snapshot
 
 STORE_ID = bytes(16)
 
@@ -31,25 +32,6 @@ def chunk(first: int, count: int, file: int = 1, size: int = 100) -> EntryChunk:
         array("I", [size] * count),
         array("I", range(count)),
     )
-
-
-def snapshot(number: int, **changes: object) -> CheckpointSnapshot:
-    values: dict[str, object] = {
-        "position": (1 << 32) + number,
-        "sequence": number,
-        "next_ledger_id": 10,
-        "ledgers": [],
-        "deleted": set(),
-        "dropped": [],
-        "moved": {},
-        "keys": {},
-        "file_sizes": {1: 5000},
-        "live_bytes": {},
-        "damage": [],
-        "settled": [],
-        "doubt": (0, 0),
-    }
-    return CheckpointSnapshot(number=number, **{**values, **changes})
 
 
 def test_long_chunks_are_split(catalog):
@@ -101,13 +83,8 @@ def test_changed_rows_are_detected(tmp_path, table, change):
     connection = RealFileSystem().connect(str(tmp_path / "catalog.db"))
     catalog = Catalog(connection, lambda: noted.append(1))
     catalog.create(STORE_ID)
-    catalog.write(
-        snapshot(
-            1,
-            ledgers=[LedgerChange(1, "o", 4, 400, chunk(0, 4))],
-            keys={"k": KeyChange(b"k", 0, b"base", deltas=[b"1"])},
-        )
-    )
+    keys = {"k": KeyChange(b"k", 0, b"base", deltas=[b"1"])}
+    catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", 4, 400, chunk(0, 4))], keys=keys))
     connection.execute(change)
     reads: dict[str, Callable[[], object]] = {
         "meta": lambda: catalog.number("position"),
@@ -138,16 +115,8 @@ def bytes_read() -> int:
 def test_reading_ahead_reads_whole_values(catalog, tmp_path):
     large, delta = bytes(500_000), bytes(300_000)
     with_owner = [LedgerChange(n, "owner", 1, 100, chunk(0, 1)) for n in range(3)]
-    catalog.write(
-        snapshot(
-            1,
-            ledgers=with_owner,
-            keys={
-                "a": KeyChange(b"a", 1, base=large, deltas=[delta]),
-                "b": KeyChange(b"b", 2, base=bytes(900_000)),
-            },
-        )
-    )
+    keys = {"a": KeyChange(b"a", 1, base=large, deltas=[delta]), "b": KeyChange(b"b", 2, base=bytes(900_000))}
+    catalog.write(snapshot(1, ledgers=with_owner, keys=keys))
     catalog.close()
     fresh = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
     fresh.meta("number")

@@ -11,6 +11,7 @@ from geminga.errors import LedgerNotFound, StoreError, StoreStopped
 from geminga.ledger.api import EntryStore, ReadAhead, StoredValue
 from geminga.ledger.memory import MemoryStore
 from geminga.ledger.store import FileStore
+from tests.support.disk_stores import ledger_with
 from tests.support.store_auditor import StoreAuditor
 
 
@@ -77,8 +78,7 @@ def test_a_run_is_appended_and_reported_as_one(store, receipts):
 
 
 def test_callbacks_run_in_order_of_the_calls_and_in_poll(store, receipts):
-    ledger = store.create_ledger("a")
-    store.append(ledger, b"x", receipts.of("append"))
+    ledger = ledger_with(store, "a", b"x", receipts.of("append"))
     store.keys.put("k", b"v", receipts.of("put"))
     store.keys.merge("k", b"d", receipts.of("merge"))
     store.keys.delete("k", receipts.of("delete"))
@@ -123,8 +123,7 @@ def test_read_respects_its_limits(store, receipts):
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer_is_an_entry(store, receipts, kind):
-    ledger = store.create_ledger("a")
-    store.append(ledger, kind(b""), receipts.of(None))
+    ledger = ledger_with(store, "a", kind(b""), receipts.of(None))
     store.append(ledger, kind(b"some bytes"), receipts.of(None))
     store.append(ledger, kind(bytes(20_000)), receipts.of(None))
     receipts.wait(store, 3)
@@ -190,8 +189,7 @@ def test_released_ledgers_can_be_used_again(store, receipts):
 
 
 def test_unknown_and_deleted_ledgers_are_refused(store, receipts):
-    ledger = store.create_ledger("a")
-    store.append(ledger, b"x", receipts.of("x"))
+    ledger = ledger_with(store, "a", b"x", receipts.of("x"))
     store.delete_ledgers([ledger], receipts.of("delete"))
     for ledger_id in (ledger, 4711, -1):
         with pytest.raises(LedgerNotFound, match=str(ledger_id)):
@@ -252,8 +250,7 @@ def test_walks_over_keys_tolerate_changes_while_they_run(store, walk):
 
 
 def test_other_callbacks_run_after_one_raises(store, receipts, caplog):
-    ledger = store.create_ledger("a")
-    store.append(ledger, b"x", receipts.of(1))
+    ledger = ledger_with(store, "a", b"x", receipts.of(1))
     store.append(ledger, b"y", raising(RuntimeError("the callback's own fault")))
     store.append(ledger, b"z", receipts.of(2))
     assert receipts.wait(store, 2) == [1, 2]
@@ -261,16 +258,16 @@ def test_other_callbacks_run_after_one_raises(store, receipts, caplog):
 
 
 def test_callbacks_may_write(store, receipts):
-    ledger = store.create_ledger("a")
-    store.append(ledger, b"first", lambda error: store.append(ledger, b"second", receipts.of("second")))
+    ledger = ledger_with(
+        store, "a", b"first", lambda error: store.append(ledger, b"second", receipts.of("second"))
+    )
     store.keys.put("k", b"v", receipts.of("put"))
     assert receipts.wait(store, 2)[:2] == ["put", "second"]
     assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"first", b"second"]
 
 
 def test_close_runs_pending_callbacks_and_can_be_repeated(store, receipts):
-    ledger = store.create_ledger("a")
-    store.append(ledger, b"x", receipts.of("x"))
+    ledger = ledger_with(store, "a", b"x", receipts.of("x"))
     store.keys.put("k", b"v", receipts.of("k"))
     assert store.failure is None
     store.close()
@@ -290,12 +287,10 @@ def test_close_runs_pending_callbacks_and_can_be_repeated(store, receipts):
 
 
 def test_deleting_missing_keys_and_ledgers_changes_nothing(store, receipts):
-    ledger = store.create_ledger("a")
-    store.append(ledger, b"entry", receipts.of("entry"))
+    ledger = ledger_with(store, "a", b"entry", receipts.of("entry"))
     store.delete_ledgers([], receipts.of("none"))
     store.delete_ledgers([ledger + 1], receipts.of("not yet there"))
-    later = store.create_ledger("b")
-    store.append(later, b"later", receipts.of("later"))
+    ledger_with(store, "b", b"later", receipts.of("later"))
     assert receipts.wait(store, 4) == ["entry", "none", "not yet there", "later"]
     assert not receipts.errors
     assert store.read(ledger, 0, entries_max=1, bytes_max=99) == [b"entry"]

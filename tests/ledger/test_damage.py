@@ -10,7 +10,7 @@ from geminga.ledger.damage import Damage, EntriesDamaged
 from geminga.ledger.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, GROUP_MAGIC, encode_file_header
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from tests.support.disk_stores import FOLDER, open_store, succeeded
+from tests.support.disk_stores import FOLDER, ledger_with, open_store, succeeded
 from tests.support.faulty_filesystem import SimulatedDisk
 
 LOGS = [f"{FOLDER}/log-{number:010d}" for number in (1, 2, 3)]
@@ -89,6 +89,11 @@ def check_names_entry(error: EntriesDamaged, ledger_id: int, entry_id: int) -> N
     assert damage.thing in str(error)
 
 
+def check_names_cut(store: FileStore, path: str, left: int, text: str) -> None:
+    found = [(each.file in path, each.offset, text in each.what) for each in store.damage.found]
+    assert (True, left, True) in found, (left, store.damage.found)
+
+
 def check_takes_writes(store: FileStore) -> None:
     """A damaged store continues to work, and never gives an id twice."""
     for owner in ENTRIES:
@@ -139,10 +144,9 @@ def test_zeroed_or_cut_end_of_synced_data_is_damage(settings):
             store = open_store(disk, settings)
             assert store.damage.found
             audit_and_close(store)
-            store = open_store(disk, settings)
-            assert store.damage.found
-            audit(store)
-            store.close()
+            with open_store(disk, settings) as store:
+                assert store.damage.found
+                audit(store)
 
 
 def test_a_zero_filled_tail_or_a_damaged_mark_is_no_damage(settings):
@@ -154,10 +158,9 @@ def test_a_zero_filled_tail_or_a_damaged_mark_is_no_damage(settings):
             disk.content(mark)[harmed] ^= 1
         else:
             disk.content(max(path for path in LOGS if path in disk.names)).extend(bytes(3000))
-        store = open_store(disk, settings)
-        assert store.damage.found == [], harmed
-        assert audit(store) == 0
-        store.close()
+        with open_store(disk, settings) as store:
+            assert store.damage.found == [], harmed
+            assert audit(store) == 0
 
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
@@ -167,11 +170,44 @@ def test_a_missing_file_is_reported(settings, catalog):
         if catalog == "lost":
             disk.databases.clear()
         disk.remove(path)
-        store = open_store(disk, settings)
-        assert any(damage.file in path and "missing" in damage.what for damage in store.damage.found)
-        assert audit(store) > 0
-        store.create_ledger("goes on")
-        store.close()
+        with open_store(disk, settings) as store:
+            assert any(damage.file in path and "missing" in damage.what for damage in store.damage.found)
+            assert audit(store) > 0
+            store.create_ledger("goes on")
+
+
+def test_a_closed_file_that_is_deleted_while_the_store_is_open_is_reported_once(settings, caplog):
+    disk = make_disk(settings, clean=True)
+    store = open_store(disk, settings)
+    store.disk.measure()
+    store.poll()
+    assert store.damage.found == []
+    disk.remove(LOGS[0])
+    for _ in range(2):
+        store.disk.measure()
+        store.poll()
+    assert [str(each) for each in store.damage.found] == ["log-0000000001 at offset 0: the file is missing"]
+    assert len(caplog.records) == 1
+    assert store.failure is None
+    store.create_ledger("goes on")
+    store.close()
+    with open_store(disk, settings) as store:
+        assert [each.what for each in store.damage.found].count("the file is missing") == 1
+
+
+def test_files_that_are_deleted_for_space_are_not_reported(small_settings):
+    disk = SimulatedDisk()
+    with open_store(disk, small_settings) as store:
+        for _ in range(40):
+            ledger = store.create_ledger("a")
+            for _ in range(20):
+                store.append(ledger, b"x" * 500, succeeded)
+            store.delete_ledgers([ledger])
+            store.poll()
+            store.disk.measure()
+        store.checkpoint()
+        assert not set(LOGS) <= disk.names.keys()
+        assert store.damage.found == []
 
 
 def test_the_entries_of_a_missing_file_are_one_damage(settings):
@@ -183,14 +219,13 @@ def test_the_entries_of_a_missing_file_are_one_damage(settings):
             store.append(ledger, b"x", succeeded)
         store.poll()
     disk.remove(LOGS[0])
-    store = open_store(disk, settings)
-    missing = len(store.damage.found)
-    for start in (count - 1, 0, count // 2):
-        with pytest.raises(EntriesDamaged, match="is missing from the store") as caught:
-            store.read(ledger, start, entries_max=1, bytes_max=100)
-        assert (caught.value.damage.first_entry_id, caught.value.damage.last_entry_id) == (0, count - 1)
-    assert len(store.damage.found) == missing + 1
-    store.close()
+    with open_store(disk, settings) as store:
+        missing = len(store.damage.found)
+        for start in (count - 1, 0, count // 2):
+            with pytest.raises(EntriesDamaged, match="is missing from the store") as caught:
+                store.read(ledger, start, entries_max=1, bytes_max=100)
+            assert (caught.value.damage.first_entry_id, caught.value.damage.last_entry_id) == (0, count - 1)
+        assert len(store.damage.found) == missing + 1
 
 
 @pytest.mark.parametrize("files", [1, 2])
@@ -231,15 +266,11 @@ def test_a_file_that_was_cut_is_reported_when_the_store_opens(settings, which):
         disk = original.copy()
         del disk.content(path)[left:]
         store = open_store(disk, settings)
-        assert any(
-            damage.file in path and damage.offset == left and f"{size - left} bytes too early" in damage.what
-            for damage in store.damage.found
-        ), (left, store.damage.found)
+        check_names_cut(store, path, left, f"{size - left} bytes too early")
         audit_and_close(store)
-        store = open_store(disk, settings)
-        assert store.damage.found, "damage is forgotten after a restart"
-        audit(store)
-        store.close()
+        with open_store(disk, settings) as store:
+            assert store.damage.found, "damage is forgotten after a restart"
+            audit(store)
 
 
 def test_a_file_that_was_cut_between_groups_is_reported_after_a_kill(settings):
@@ -253,10 +284,7 @@ def test_a_file_that_was_cut_between_groups_is_reported_after_a_kill(settings):
         disk = original.copy()
         del disk.content(LOGS[0])[left:]
         store = open_store(disk, settings)
-        assert any(
-            damage.file in LOGS[0] and damage.offset == left and "too early" in damage.what
-            for damage in store.damage.found
-        ), (left, store.damage.found)
+        check_names_cut(store, LOGS[0], left, "too early")
         audit_and_close(store)
 
 
@@ -264,28 +292,25 @@ def test_swapped_files_are_reported(settings):
     disk = make_disk(settings, clean=True)
     disk.names[LOGS[0]], disk.names[LOGS[1]] = disk.names[LOGS[1]], disk.names[LOGS[0]]
     before = {path: bytes(disk.names[path].visible) for path in LOGS[:2]}
-    store = open_store(disk, settings)
-    assert sum("under another name" in damage.what for damage in store.damage.found) == 2
-    assert audit(store) > 0
-    check_takes_writes(store)
-    store.close()
+    with open_store(disk, settings) as store:
+        assert sum("under another name" in damage.what for damage in store.damage.found) == 2
+        assert audit(store) > 0
+        check_takes_writes(store)
     assert {path: bytes(disk.names[path].visible) for path in LOGS[:2]} == before, "evidence was touched"
 
 
 def test_file_of_another_store_is_reported_and_left_alone(settings):
     disk, other = make_disk(settings, clean=True), SimulatedDisk()
-    with_other_bytes = open_store(other, settings)
-    ledger = with_other_bytes.create_ledger("a")
-    for number in range(9):
-        with_other_bytes.append(ledger, b"other %d" % number * 99, succeeded)
-    with_other_bytes.close()
+    with open_store(other, settings) as with_other_bytes:
+        ledger = with_other_bytes.create_ledger("a")
+        for number in range(9):
+            with_other_bytes.append(ledger, b"other %d" % number * 99, succeeded)
     foreign = bytes(other.names[LOGS[0]].visible)
     disk.content(LOGS[0])[:] = foreign
-    store = open_store(disk, settings)
-    assert any("another store" in damage.what for damage in store.damage.found)
-    assert audit(store) > 0
-    check_takes_writes(store)
-    store.close()
+    with open_store(disk, settings) as store:
+        assert any("another store" in damage.what for damage in store.damage.found)
+        assert audit(store) > 0
+        check_takes_writes(store)
     assert bytes(disk.names[LOGS[0]].visible) == foreign
 
 
@@ -296,13 +321,10 @@ def test_damaged_catalog_rows_are_noticed_and_rebuilt(settings):
     changed = image.replace(b"value 1", b"VALUE 1")
     assert changed != image
     disk.databases[path] = [bytes(changed)]
-    store = open_store(disk, settings)
-    with pytest.raises(StoreDamaged, match="rebuilt"):
+    with open_store(disk, settings) as store, pytest.raises(StoreDamaged, match="rebuilt"):
         store.keys.get("key-1")
-    store.close()
-    store = open_store(disk, settings)
-    assert audit(store) == 0
-    store.close()
+    with open_store(disk, settings) as store:
+        assert audit(store) == 0
 
 
 def test_a_damaged_superblock_is_written_again(settings):
@@ -311,9 +333,8 @@ def test_a_damaged_superblock_is_written_again(settings):
     for offset in range(len(before)):
         disk = original.copy()
         disk.content(f"{FOLDER}/superblock")[offset] ^= 1 << offset % 8
-        store = open_store(disk, settings)
-        assert audit(store) == 0
-        store.close()
+        with open_store(disk, settings) as store:
+            assert audit(store) == 0
         assert bytes(disk.names[f"{FOLDER}/superblock"].durable) == before
 
 
@@ -335,25 +356,23 @@ def test_a_damaged_superblock_without_log_files_is_refused(settings, logs):
 def test_group_magic_inside_entries_is_not_taken_for_a_group(settings):
     """Entries that contain bytes of the log's format, next to damage."""
     disk = SimulatedDisk()
-    store = open_store(disk, settings)
-    ledger = store.create_ledger("a")
-    content = bytes(disk.names[LOGS[0]].visible) if LOGS[0] in disk.names else b""
-    entries = [b"%d" % n + GROUP_MAGIC * 9 + content[:200] + bytes(GROUP_HEADER_BYTES) for n in range(6)]
-    for entry in entries:
-        store.append(ledger, entry, succeeded)
-        store.poll()
-    store.close()
+    with open_store(disk, settings) as store:
+        ledger = store.create_ledger("a")
+        content = bytes(disk.names[LOGS[0]].visible) if LOGS[0] in disk.names else b""
+        entries = [b"%d" % n + GROUP_MAGIC * 9 + content[:200] + bytes(GROUP_HEADER_BYTES) for n in range(6)]
+        for entry in entries:
+            store.append(ledger, entry, succeeded)
+            store.poll()
     disk.databases.clear()
     place = bytes(disk.names[LOGS[0]].visible).index(entries[2])
     disk.content(LOGS[0])[place - 60] ^= 0xFF
-    store = open_store(disk, settings)
-    assert store.damage.found
-    for entry_id, entry in enumerate(entries):
-        if entry_id != 2:
-            assert store.read(ledger, entry_id, entries_max=1, bytes_max=9999) == [entry]
-    with pytest.raises(EntriesDamaged):
-        store.read(ledger, 2, entries_max=1, bytes_max=9999)
-    store.close()
+    with open_store(disk, settings) as store:
+        assert store.damage.found
+        for entry_id, entry in enumerate(entries):
+            if entry_id != 2:
+                assert store.read(ledger, entry_id, entries_max=1, bytes_max=9999) == [entry]
+        with pytest.raises(EntriesDamaged):
+            store.read(ledger, 2, entries_max=1, bytes_max=9999)
 
 
 def test_reading_stops_before_the_damaged_entry(settings):
@@ -361,14 +380,13 @@ def test_reading_stops_before_the_damaged_entry(settings):
     for path in LOGS:
         if path in disk.names and ENTRIES["a"][5] in disk.names[path].visible:
             disk.content(path)[disk.names[path].visible.index(ENTRIES["a"][5]) + 3] ^= 4
-    store = open_store(disk, settings)
-    (info,) = store.ledgers("a")
-    assert store.read(info.ledger_id, 3, entries_max=9, bytes_max=10**6) == ENTRIES["a"][3:5]
-    with pytest.raises(EntriesDamaged, match="entry 5"):
-        store.read(info.ledger_id, 5, entries_max=9, bytes_max=10**6)
-    assert store.read(info.ledger_id, 6, entries_max=9, bytes_max=10**6) == ENTRIES["a"][6:]
-    assert [d.first_entry_id for d in store.damage.found] == [5]
-    store.close()
+    with open_store(disk, settings) as store:
+        (info,) = store.ledgers("a")
+        assert store.read(info.ledger_id, 3, entries_max=9, bytes_max=10**6) == ENTRIES["a"][3:5]
+        with pytest.raises(EntriesDamaged, match="entry 5"):
+            store.read(info.ledger_id, 5, entries_max=9, bytes_max=10**6)
+        assert store.read(info.ledger_id, 6, entries_max=9, bytes_max=10**6) == ENTRIES["a"][6:]
+        assert [d.first_entry_id for d in store.damage.found] == [5]
 
 
 def test_ids_of_damaged_entries_at_the_tail_are_not_reused(settings):
@@ -383,25 +401,22 @@ def test_ids_of_damaged_entries_at_the_tail_are_not_reused(settings):
     for _ in range(5):
         store.append(old, b"entry", succeeded)
     store.poll()
-    new = store.create_ledger("new")
-    store.append(new, b"entry", succeeded)
+    new = ledger_with(store, "new", b"entry", succeeded)
     store.poll()
     disk.kill()
     content = disk.content(LOGS[0])
     content[start + 50 :] = bytes(len(content) - start - 50)
-    store = open_store(disk, settings)
-    assert store.damage.found
-    assert store.ledgers("old") == store.ledgers("new") == []
-    assert store.damage.lost_entries_max(old) >= 5, "the owner is not told how far it must step"
-    assert store.damage.lost_entries_max(new) >= 1
-    later = store.create_ledger("later")
-    assert later > new
-    assert store.damage.lost_entries_max(later) == 0
-    store.close()
-    store = open_store(disk, settings)
-    assert store.damage.lost_entries_max(old) >= 5, "forgotten after a restart"
-    assert store.damage.lost_entries_max(later) == 0
-    store.close()
+    with open_store(disk, settings) as store:
+        assert store.damage.found
+        assert store.ledgers("old") == store.ledgers("new") == []
+        assert store.damage.lost_entries_max(old) >= 5, "the owner is not told how far it must step"
+        assert store.damage.lost_entries_max(new) >= 1
+        later = store.create_ledger("later")
+        assert later > new
+        assert store.damage.lost_entries_max(later) == 0
+    with open_store(disk, settings) as store:
+        assert store.damage.lost_entries_max(old) >= 5, "forgotten after a restart"
+        assert store.damage.lost_entries_max(later) == 0
 
 
 def test_damage_names_position_and_loss():

@@ -14,18 +14,14 @@ from geminga.ledger.filesystem import BUFFERS_PER_WRITE_MAX, Buffer, RealFileSys
 
 
 class TricklingFile:
-    """Takes a few bytes a call and is interrupted now and then."""
+    """Takes a few bytes a call."""
 
     def __init__(self, bytes_max: int) -> None:
         self.content = bytearray()
         self.bytes_max = bytes_max
-        self.calls = 0
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-        self.calls += 1
         assert len(buffers) <= BUFFERS_PER_WRITE_MAX
-        if self.calls % 3 == 0:
-            raise InterruptedError(errno.EINTR, "interrupted")
         assert offset == len(self.content)
         data = b"".join(buffers)[: self.bytes_max]
         self.content += data
@@ -33,7 +29,7 @@ class TricklingFile:
 
 
 @pytest.mark.parametrize("bytes_max", [1, 2, 3, 7, 100, 10**6])
-def test_short_and_interrupted_writes_are_finished(bytes_max):
+def test_short_writes_are_finished(bytes_max):
     buffers: list[Buffer] = [b"abc", b"", memoryview(b"defg"), bytearray(b"h"), b"ijklmnop" * 3]
     file = TricklingFile(bytes_max)
     assert write_fully(file, buffers, 0) == 32

@@ -54,10 +54,8 @@ def test_a_second_process_is_refused_with_the_id_of_the_holder(tmp_path):
 
 
 def test_a_second_store_in_the_same_process_is_refused(tmp_path):
-    store = FileStore.open(tmp_path)
-    with pytest.raises(StoreLocked, match=str(os.getpid())):
+    with FileStore.open(tmp_path), pytest.raises(StoreLocked, match=str(os.getpid())):
         FileStore.open(tmp_path)
-    store.close()
     FileStore.open(tmp_path).close()
 
 
@@ -97,11 +95,10 @@ def test_a_store_stops_when_its_file_is_deleted_or_replaced(tmp_path, name, is_r
 
 
 def test_a_store_whose_log_was_deleted_does_not_close_as_if_all_were_kept(tmp_path):
-    store = FileStore.open(tmp_path, threads=False)
-    store.append(store.create_ledger("topic"), b"x", lambda error: None)
-    store.poll()
-    (tmp_path / "log-0000000001").unlink()
-    store.close()
+    with FileStore.open(tmp_path, threads=False) as store:
+        store.append(store.create_ledger("topic"), b"x", lambda error: None)
+        store.poll()
+        (tmp_path / "log-0000000001").unlink()
     assert "log-0000000001 was deleted" in str(store.failure)
 
 
@@ -159,18 +156,17 @@ def test_an_empty_folder_or_an_unfinished_store_becomes_a_store(tmp_path, leftov
 def test_files_are_private_to_the_user(tmp_path):
     before = os.umask(0)
     try:
-        store = FileStore.open(tmp_path / "deep" / "store")
-        ledger = store.create_ledger("../../etc/passwd\0")
-        store.append(ledger, b"x", lambda error: None)
-        store.keys.put("../key", b"v")
-        store.checkpoint()
-        files = [path for path in (tmp_path / "deep").rglob("*") if path.is_file()]
-        names = {path.name for path in files}
-        assert {"lock", "superblock", "synced", "log-0000000001", "catalog.db"} <= names
-        assert all("etc" not in name and "key" not in name for name in names)
-        assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
-        assert stat.S_IMODE((tmp_path / "deep" / "store").stat().st_mode) == 0o700
-        store.close()
+        with FileStore.open(tmp_path / "deep" / "store") as store:
+            ledger = store.create_ledger("../../etc/passwd\0")
+            store.append(ledger, b"x", lambda error: None)
+            store.keys.put("../key", b"v")
+            store.checkpoint()
+            files = [path for path in (tmp_path / "deep").rglob("*") if path.is_file()]
+            names = {path.name for path in files}
+            assert {"lock", "superblock", "synced", "log-0000000001", "catalog.db"} <= names
+            assert all("etc" not in name and "key" not in name for name in names)
+            assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+            assert stat.S_IMODE((tmp_path / "deep" / "store").stat().st_mode) == 0o700
     finally:
         os.umask(before)
 
@@ -211,9 +207,8 @@ def test_new_parents_of_the_folder_survive_a_power_loss(names):
     store.poll()
     assert receipts == [None]
     disk = disk.crash(Fate("none", names))
-    store = FileStore.open(folder, filesystem=FaultyFileSystem(disk), threads=False)
-    assert store.keys.get("key") == StoredValue(b"value", ())
-    store.close()
+    with FileStore.open(folder, filesystem=FaultyFileSystem(disk), threads=False) as store:
+        assert store.keys.get("key") == StoredValue(b"value", ())
 
 
 def test_a_superblock_whose_first_sync_failed_is_durable_after_the_next_start():

@@ -95,15 +95,10 @@ def test_superblock_file_header_and_mark_are_decoded():
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("log-0000000012", 12),
-        ("log-12", None),
-        ("log-00000000012", None),
-        ("log-000000001x", None),
-        ("log-00000000१२", None),
-        ("xlog-0000000012", None),
-        ("synced", None),
+        ("log-0000000012", 12), ("log-12", None), ("log-00000000012", None), ("log-000000001x", None),
+        ("log-00000000१२", None), ("xlog-0000000012", None), ("synced", None),
     ],
-)
+)  # fmt: skip
 def test_file_names_are_formatted_and_parsed(name, number):
     assert layout.file_number(name) == number
     if number is not None:

@@ -6,9 +6,10 @@ import pytest
 from waiting import join_threads, start_thread
 
 from geminga.ledger import index as index_module
-from geminga.ledger.catalog import Catalog, CheckpointSnapshot, EntryChunk
+from geminga.ledger.catalog import Catalog, EntryChunk
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.index import Index, LedgerState
+from tests.ledger.conftest import snapshot
 
 
 @pytest.fixture
@@ -17,24 +18,8 @@ def catalog(tmp_path):
     catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
     catalog.create(bytes(16))
     for number in range(5):
-        catalog.write(
-            CheckpointSnapshot(
-                number=number + 1,
-                position=1 << 32,
-                sequence=0,
-                next_ledger_id=10,
-                ledgers=[change(ledger_id, number * 100) for ledger_id in range(10)],
-                deleted=set(),
-                dropped=[],
-                moved={},
-                keys={},
-                file_sizes={},
-                live_bytes={},
-                damage=[],
-                settled=[],
-                doubt=(0, 0),
-            )
-        )
+        ledgers = [change(ledger_id, number * 100) for ledger_id in range(10)]
+        catalog.write(snapshot(number + 1, ledgers=ledgers))
     return catalog
 
 
@@ -52,16 +37,12 @@ def test_entries_are_found_in_every_layer(catalog):
     ledger.freeze()
     ledger.set_position(501, 7002, 1, 0)
     for entry_id, position in ((0, 3064), (99, 3163), (100, 3164), (499, 3563), (500, 7001), (501, 7002)):
-        located = index.locate(ledger, entry_id)
-        assert located is not None
-        assert index.position(3, *located) == position
+        assert index.position(3, *index.locate(ledger, entry_id)) == position
     assert index.locate(ledger, 502) is None
     index.moved_frozen[3] = {7: 111}
     index.moved[3] = {8: 222}
     for entry_id, position in ((7, 111), (8, 222), (9, 3073)):
-        located = index.locate(ledger, entry_id)
-        assert located is not None
-        assert index.position(3, *located) == position
+        assert index.position(3, *index.locate(ledger, entry_id)) == position
 
 
 def test_the_cache_is_bounded_and_forgets_ledgers(catalog, monkeypatch):
@@ -76,9 +57,8 @@ def test_the_cache_is_bounded_and_forgets_ledgers(catalog, monkeypatch):
     ledgers = [LedgerState(ledger_id, "owner", 500, 0) for ledger_id in range(10)]
     for entry_id in range(0, 500, 50):
         for ledger in ledgers:
-            located = index.locate(ledger, entry_id)
-            assert located is not None
-            assert index.position(ledger.ledger_id, *located) == ledger.ledger_id * 1000 + entry_id + 64
+            position = index.position(ledger.ledger_id, *index.locate(ledger, entry_id))
+            assert position == ledger.ledger_id * 1000 + entry_id + 64
     read.clear()
     for ledger in (*ledgers[5:], ledgers[0]):
         index.locate(ledger, 450)

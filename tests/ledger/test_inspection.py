@@ -80,26 +80,24 @@ def test_damage_is_reported_and_given_up():
     assert "3 to 4" in found[DamageLoss.ENTRIES].damage.thing
     left = repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
     assert [thing.lost for thing in left] == [DamageLoss.OWNER], "its entries are not given up"
-    store = open_store(disk, SETTINGS)
-    assert store.keys.get("policy") == StoredValue(b"of before", ())
-    deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
-    assert store.keys.get("cursor") == StoredValue(b"base", deltas)
-    (info,) = store.ledgers(NOBODY)
-    with pytest.raises(EntriesDamaged, match="given up"):
-        store.read(info.ledger_id, 3, entries_max=9, bytes_max=10**6)
-    assert store.read(info.ledger_id, 5, entries_max=99, bytes_max=10**6) == ENTRIES[5:]
-    store.close()
+    with open_store(disk, SETTINGS) as store:
+        assert store.keys.get("policy") == StoredValue(b"of before", ())
+        deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
+        assert store.keys.get("cursor") == StoredValue(b"base", deltas)
+        (info,) = store.ledgers(NOBODY)
+        with pytest.raises(EntriesDamaged, match="given up"):
+            store.read(info.ledger_id, 3, entries_max=9, bytes_max=10**6)
+        assert store.read(info.ledger_id, 5, entries_max=99, bytes_max=10**6) == ENTRIES[5:]
 
 
 def test_a_store_that_changed_since_it_was_checked_is_not_repaired():
     disk = make_disk(clean=False)
     damage(disk, b"acked 07", 2, 3)
     report = check(disk)
-    store = open_store(disk, SETTINGS)
-    deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
-    assert store.keys.get("cursor") == StoredValue(b"base", deltas, LostWrites(deltas=1))
-    store.keys.put("cursor", b"anew")
-    store.close()
+    with open_store(disk, SETTINGS) as store:
+        deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
+        assert store.keys.get("cursor") == StoredValue(b"base", deltas, LostWrites(deltas=1))
+        store.keys.put("cursor", b"anew")
     with pytest.raises(StoreError, match="changed"):
         repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
 
@@ -125,13 +123,12 @@ def test_other_folders_are_refused_and_not_touched(tmp_path):
 
 def test_checking_real_files_changes_none(tmp_path):
     folder = tmp_path / "store"
-    store = FileStore.open(folder, settings=SETTINGS)
-    ledger = store.create_ledger("topic")
-    for entry in ENTRIES:
-        store.append(ledger, entry, succeeded)
-    store.checkpoint()
-    store.keys.put("key", b"the value")
-    store.close()
+    with FileStore.open(folder, settings=SETTINGS) as store:
+        ledger = store.create_ledger("topic")
+        for entry in ENTRIES:
+            store.append(ledger, entry, succeeded)
+        store.checkpoint()
+        store.keys.put("key", b"the value")
     log = folder / "log-0000000001"
     log.write_bytes(log.read_bytes().replace(ENTRIES[5], ENTRIES[5][:-3] + b"XYZ") + b"torn")
     (folder / "superblock").write_bytes(b"nonsense")

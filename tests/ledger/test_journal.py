@@ -2,7 +2,6 @@ import errno
 import threading
 from collections.abc import Callable
 
-import pytest
 from doubles import raising
 
 from geminga.errors import StoreStopped
@@ -10,21 +9,6 @@ from geminga.ledger.filesystem import FileSystem
 from geminga.ledger.format import RecordKind
 from geminga.ledger.journal import FailedRecords, Journal
 from geminga.ledger.log import Group, LogEnd, LogWriter
-from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make_writer(filesystem: FileSystem) -> LogWriter:
-    return LogWriter(
-        filesystem, "/store", bytes(16), end=LogEnd(), file_bytes_max=1 << 20, preallocate_bytes=0
-    )
 
 
 def make_journal(
@@ -35,26 +19,17 @@ def make_journal(
     signal: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> Journal:
-    return Journal(
-        make_writer(filesystem),
-        sync=sync,
-        sync_interval_seconds=1.0,
-        group_bytes_max=group_bytes_max,
-        signal=signal,
-        clock=clock,
+    writer = LogWriter(
+        filesystem, "/store", bytes(16), end=LogEnd(), file_bytes_max=1 << 20, preallocate_bytes=0
     )
-
-
-@pytest.fixture
-def filesystem():
-    filesystem = FaultyFileSystem(SimulatedDisk())
-    filesystem.make_folder("/store")
-    return filesystem
+    return Journal(
+        writer, sync=sync, sync_interval_seconds=1.0, group_bytes_max=group_bytes_max, signal=signal,
+        clock=clock,
+    )  # fmt: skip
 
 
 def add(journal: Journal, count: int, size: int, kind: int = RecordKind.ENTRY) -> None:
-    for number in range(count):
-        journal.pending.append((kind, 1, number, bytes(size), None))
+    journal.pending.extend((kind, 1, number, bytes(size), None) for number in range(count))
 
 
 def sizes_of(journal: Journal) -> list[int]:
@@ -104,10 +79,10 @@ def test_a_checkpoint_is_the_last_record_of_its_group(filesystem):
 
 
 def test_interval_syncs_when_it_is_time(filesystem):
-    clock = Clock()
-    journal = make_journal(filesystem, sync="interval", clock=clock)
+    times = [0.0]
+    journal = make_journal(filesystem, sync="interval", clock=lambda: times[-1])
     for now, syncs in ((0.0, 0), (0.9, 0), (1.0, 1), (1.5, 1), (2.1, 2)):
-        clock.now = now
+        times.append(now)
         add(journal, 1, 10)
         journal.commit()
         assert journal.syncs == syncs, now

@@ -1,15 +1,15 @@
-import dataclasses
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from geminga.ledger.api import LostWrites, StoredValue
-from geminga.ledger.catalog import Catalog, CheckpointSnapshot
+from geminga.ledger.catalog import Catalog
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.quarantine import Quarantine
+from tests.ledger.conftest import snapshot
 
 
 class Checkpoints:
@@ -27,17 +27,7 @@ class Checkpoints:
         self.keys.freeze(self.number)
 
     def write(self) -> None:
-        values: dict[str, object] = {field.name: {} for field in dataclasses.fields(CheckpointSnapshot)}
-        values |= {"number": self.number, "position": 0, "sequence": 0, "next_ledger_id": 0}
-        values |= {
-            "ledgers": [],
-            "dropped": [],
-            "damage": [],
-            "settled": [],
-            "doubt": (0, 0),
-            "keys": self.keys.frozen,
-        }
-        self.catalog.write(CheckpointSnapshot(**values))
+        self.catalog.write(snapshot(self.number, keys=self.keys.frozen))
 
     def thaw(self) -> None:
         for _ in self.keys.thaw():
@@ -98,8 +88,8 @@ def test_scan_finds_keys_of_every_layer(checkpoints, monkeypatch, page_keys, see
                 expected[name] = StoredValue(b"v", ())
         for prefix, after in (("", ""), ("b/", ""), ("b/", "b/05"), ("", "b/03"), ("b/", "a/07"), ("c", "c")):
             behind = {n: v for n, v in expected.items() if n.startswith(prefix) and n > after}
-            assert list(keys.scan(prefix, after)) == sorted(behind.items()), (step, prefix, after)
-            assert list(keys.names(prefix, after)) == sorted(behind), (step, prefix, after)
+            assert list(keys.scan(prefix, after=after)) == sorted(behind.items()), (step, prefix, after)
+            assert list(keys.names(prefix, after=after)) == sorted(behind), (step, prefix, after)
         step()
 
 
@@ -110,7 +100,7 @@ def test_a_step_of_a_scan_reads_one_page(checkpoints, monkeypatch):
     looked_at = []
     get = keys.get
     monkeypatch.setattr(keys, "get", lambda key: looked_at.append(key) or get(key))
-    scanned = keys.scan("key-", "key-02999")
+    scanned = keys.scan("key-", after="key-02999")
     assert next(scanned)[0] == "key-03000"
     assert looked_at == ["key-03000"]
 

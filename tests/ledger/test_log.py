@@ -7,27 +7,16 @@ from geminga.errors import StoreDamaged
 from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_BITS, GroupHeader, RecordKind
 from geminga.ledger.log import Gap, LogEnd, LogFiles, LogWriter, Record, scan_headers
 from geminga.wire.checksum import crc32c
-from tests.support.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
+from tests.support.faulty_filesystem import FaultyFile, FaultyFileSystem
 
 STORE_ID = bytes(range(16))
 SEED = crc32c(STORE_ID)
 
 
-@pytest.fixture
-def filesystem():
-    filesystem = FaultyFileSystem(SimulatedDisk())
-    filesystem.make_folder("/store")
-    return filesystem
-
-
 def make_writer(filesystem: FaultyFileSystem, *, preallocate_bytes: int = 0) -> LogWriter:
+    end = LogEnd(next_ledger_id=5)
     return LogWriter(
-        filesystem,
-        "/store",
-        STORE_ID,
-        end=LogEnd(next_ledger_id=5),
-        file_bytes_max=4096,
-        preallocate_bytes=preallocate_bytes,
+        filesystem, "/store", STORE_ID, end=end, file_bytes_max=4096, preallocate_bytes=preallocate_bytes
     )
 
 

@@ -34,10 +34,7 @@ from geminga.ledger.tier_storage import place_at
 from geminga.ledger.tiered import TieredStore
 
 TOPIC = "persistent://public/default/t"
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(os.name != "posix", reason="sockets are inherited as files"),
-]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="sockets are inherited as files")
 
 
 def at_normal_priority(monkeypatch: pytest.MonkeyPatch) -> None:

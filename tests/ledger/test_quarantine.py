@@ -12,7 +12,7 @@ from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
 from geminga.wire.checksum import crc32c
-from tests.support.disk_stores import FOLDER, open_store, succeeded
+from tests.support.disk_stores import FOLDER, ledger_with, open_store, succeeded
 from tests.support.faulty_filesystem import SimulatedDisk
 
 LOG = "log-0000000001"
@@ -37,10 +37,8 @@ def test_consecutive_damaged_entries_are_one_damage():
     assert quarantine.add(entries(7, ledger_id=2))
     assert not quarantine.add(entries(5, 6))
     assert [thing.thing for thing in quarantine] == [
-        "ledger 1, entries 5 to 6",
-        "ledger 1, entry 8",
-        "ledger 2, entry 7",
-    ]
+        "ledger 1, entries 5 to 6", "ledger 1, entry 8", "ledger 2, entry 7",
+    ]  # fmt: skip
     quarantine.ledger_is_gone(1)
     assert [thing.ledger_id for thing in quarantine] == [2]
 
@@ -120,22 +118,20 @@ def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set():
     store = open_store(disk, SETTINGS)
     store.close()
     for life in lives(disk):
-        store = open_store(life, SETTINGS)
-        assert dict(store.keys.scan("cursor/")) == {"cursor/a": harmed, "cursor/b": well}
-        (thing,) = store.damage.found
-        assert (thing.key, thing.lost) == ("cursor/a", DamageLoss.DELTA)
-        assert "cursor/a" in str(thing)
-        store.keys.merge("cursor/a", b"more")
-        assert store.keys.get("cursor/a") == StoredValue(
-            b"base", (*harmed.deltas, b"more"), LostWrites(deltas=1)
-        )
-        store.keys.put("cursor/a", b"anew", succeeded)
-        store.close()
+        with open_store(life, SETTINGS) as store:
+            assert dict(store.keys.scan("cursor/")) == {"cursor/a": harmed, "cursor/b": well}
+            (thing,) = store.damage.found
+            assert (thing.key, thing.lost) == ("cursor/a", DamageLoss.DELTA)
+            assert "cursor/a" in str(thing)
+            store.keys.merge("cursor/a", b"more")
+            assert store.keys.get("cursor/a") == StoredValue(
+                b"base", (*harmed.deltas, b"more"), LostWrites(deltas=1)
+            )
+            store.keys.put("cursor/a", b"anew", succeeded)
         for again in lives(life):
-            store = open_store(again, SETTINGS)
-            assert store.keys.get("cursor/a") == StoredValue(b"anew", ())
-            assert store.damage.found == []
-            store.close()
+            with open_store(again, SETTINGS) as store:
+                assert store.keys.get("cursor/a") == StoredValue(b"anew", ())
+                assert store.damage.found == []
 
 
 def test_a_lost_snapshot_loses_nothing_and_is_rewritten():
@@ -149,14 +145,12 @@ def test_a_lost_snapshot_loses_nothing_and_is_rewritten():
     store.keys.merge("cursor", b"+2")
     store.poll()
     harm(disk.kill(), b"snapshot")
-    store = open_store(disk, SETTINGS)
-    assert store.keys.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
-    assert [thing.lost for thing in store.damage.found] == [DamageLoss.NOTHING]
-    store.close()
-    for life in lives(disk):
-        store = open_store(life, SETTINGS)
+    with open_store(disk, SETTINGS) as store:
         assert store.keys.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
-        store.close()
+        assert [thing.lost for thing in store.damage.found] == [DamageLoss.NOTHING]
+    for life in lives(disk):
+        with open_store(life, SETTINGS) as store:
+            assert store.keys.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
 
 
 def test_a_ledger_without_owner_is_adopted_with_its_entries():
@@ -169,38 +163,34 @@ def test_a_ledger_without_owner_is_adopted_with_its_entries():
     store.poll()
     harm(disk.kill(), b"topic-1")
     for life in lives(disk):
-        store = open_store(life, SETTINGS)
-        assert store.ledgers("topic-1") == []
-        assert [info.ledger_id for info in store.ledgers(NOBODY)] == [ledgers[1]]
-        assert len(store.read(ledgers[1], 0, entries_max=9, bytes_max=999)) == 4
-        assert not store.damage.adopt_ledger(ledgers[0], "thief")
-        assert not store.damage.adopt_ledger(77, "nobody there")
-        assert store.damage.adopt_ledger(ledgers[1], "topic-1")
-        assert store.damage.found == []
-        store.append(ledgers[1], b"more", succeeded)
-        store.close()
-        for again in lives(life):
-            store = open_store(again, SETTINGS)
-            assert [info.ledger_id for info in store.ledgers("topic-1")] == [ledgers[1]]
-            assert store.ledgers(NOBODY) == []
+        with open_store(life, SETTINGS) as store:
+            assert store.ledgers("topic-1") == []
+            assert [info.ledger_id for info in store.ledgers(NOBODY)] == [ledgers[1]]
+            assert len(store.read(ledgers[1], 0, entries_max=9, bytes_max=999)) == 4
+            assert not store.damage.adopt_ledger(ledgers[0], "thief")
+            assert not store.damage.adopt_ledger(77, "nobody there")
+            assert store.damage.adopt_ledger(ledgers[1], "topic-1")
             assert store.damage.found == []
-            entries_found = store.read(ledgers[1], 0, entries_max=99, bytes_max=999)
-            assert entries_found[:4] == [b"entry %d" % number for number in range(4)]
-            store.close()
+            store.append(ledgers[1], b"more", succeeded)
+        for again in lives(life):
+            with open_store(again, SETTINGS) as store:
+                assert [info.ledger_id for info in store.ledgers("topic-1")] == [ledgers[1]]
+                assert store.ledgers(NOBODY) == []
+                assert store.damage.found == []
+                entries_found = store.read(ledgers[1], 0, entries_max=99, bytes_max=999)
+                assert entries_found[:4] == [b"entry %d" % number for number in range(4)]
 
 
 def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_settings):
     settings = small_settings
     disk = SimulatedDisk()
-    store = open_store(disk, dataclasses.replace(settings, rewrite_live_fraction=0.0))
-    ledger = store.create_ledger("kept")
-    for number in range(40):
-        store.append(ledger, b"entry %d " % number * 20, succeeded)
-        short = store.create_ledger("short")
-        store.append(short, bytes(300), succeeded)
-        store.delete_ledgers([short])
-        store.poll()
-    store.close()
+    with open_store(disk, dataclasses.replace(settings, rewrite_live_fraction=0.0)) as store:
+        ledger = store.create_ledger("kept")
+        for number in range(40):
+            store.append(ledger, b"entry %d " % number * 20, succeeded)
+            short = ledger_with(store, "short", bytes(300), succeeded)
+            store.delete_ledgers([short])
+            store.poll()
     path = f"{FOLDER}/{LOG}"
     for number in (3, 4):
         content = disk.content(path)
@@ -239,32 +229,28 @@ def test_given_up_entries_are_no_longer_listed_and_free_their_file(small_setting
 def test_keys_and_ledgers_leave_a_damaged_file_in_which_they_were_written(small_settings):
     """Damage to records that the catalog has keeps no file: they are written again, with the live rest."""
     disk = SimulatedDisk()
-    store = open_store(disk, dataclasses.replace(small_settings, rewrite_live_fraction=0.0))
-    kept = store.create_ledger("topic of the ledger")
-    store.keys.put("the key", b"the value")
-    store.keys.put("another key", b"another value")
-    store.poll()
-    for _ in range(30):
-        short = store.create_ledger("short")
-        store.append(short, bytes(300), succeeded)
-        store.delete_ledgers([short])
+    with open_store(disk, dataclasses.replace(small_settings, rewrite_live_fraction=0.0)) as store:
+        kept = store.create_ledger("topic of the ledger")
+        store.keys.put("the key", b"the value")
+        store.keys.put("another key", b"another value")
         store.poll()
-    store.append(kept, b"entry", succeeded)
-    store.close()
+        for _ in range(30):
+            short = ledger_with(store, "short", bytes(300), succeeded)
+            store.delete_ledgers([short])
+            store.poll()
+        store.append(kept, b"entry", succeeded)
     for what in (b"topic of the ledger", b"the keythe value", b"another keyanother value"):
         harm(disk, what)
-    store = open_store(disk, small_settings)
-    for _ in range(6):
-        store.append(kept, b"x", succeeded)
-        store.checkpoint()
-    assert f"{FOLDER}/{LOG}" not in disk.names
-    store.close()
+    with open_store(disk, small_settings) as store:
+        for _ in range(6):
+            store.append(kept, b"x", succeeded)
+            store.checkpoint()
+        assert f"{FOLDER}/{LOG}" not in disk.names
     for life in lives(disk):
-        store = open_store(life, small_settings)
-        assert dict(store.keys.scan("")) == {
-            "the key": StoredValue(b"the value", ()),
-            "another key": StoredValue(b"another value", ()),
-        }
-        assert store.read(kept, 0, entries_max=1, bytes_max=99) == [b"entry"]
-        assert [info.ledger_id for info in store.ledgers("topic of the ledger")] == [kept]
-        store.close()
+        with open_store(life, small_settings) as store:
+            assert dict(store.keys.scan("")) == {
+                "the key": StoredValue(b"the value", ()),
+                "another key": StoredValue(b"another value", ()),
+            }
+            assert store.read(kept, 0, entries_max=1, bytes_max=99) == [b"entry"]
+            assert [info.ledger_id for info in store.ledgers("topic of the ledger")] == [kept]

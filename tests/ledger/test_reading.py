@@ -33,6 +33,17 @@ def reads(monkeypatch):
     return sizes
 
 
+def written(settings: StoreSettings, entries: list[bytes], **changes: object) -> tuple[FileStore, int]:
+    """A store with the entries in a ledger, and its id; no entry stays in memory."""
+    settings = dataclasses.replace(settings, **{"cache_bytes": 0, **changes})
+    store = open_store(SimulatedDisk(), settings)
+    ledger = store.create_ledger("a")
+    for entry in entries:
+        store.append(ledger, entry, succeeded)
+    store.poll()
+    return store, ledger
+
+
 @pytest.fixture
 def settings(small_settings):
     return dataclasses.replace(
@@ -41,43 +52,31 @@ def settings(small_settings):
 
 
 def test_recent_entries_are_read_from_memory(settings, reads):
-    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=100_000))
-    ledger = store.create_ledger("a")
-    for number in range(50):
-        store.append(ledger, b"%d" % number, succeeded)
-    store.poll()
+    store, ledger = written(settings, [b"%d" % number for number in range(50)], cache_bytes=100_000)
     reads.clear()
     assert store.read(ledger, 10, entries_max=5, bytes_max=100) == [b"%d" % n for n in range(10, 15)]
     assert reads == []
-    store.close()
 
 
 def test_a_run_of_entries_is_one_read(settings, reads):
-    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0))
-    ledger = store.create_ledger("a")
-    for number in range(50):
-        store.append(ledger, bytes([number]) * 20, succeeded)
-    store.poll()
+    entries = [bytes([number]) * 20 for number in range(50)]
+    store, ledger = written(settings, entries)
     reads.clear()
-    assert store.read(ledger, 10, entries_max=30, bytes_max=10_000) == [
-        bytes([n]) * 20 for n in range(10, 40)
-    ]
+    assert store.read(ledger, 10, entries_max=30, bytes_max=10_000) == entries[10:40]
     assert reads == [600]
-    store.close()
 
 
 def test_small_entries_of_other_ledgers_in_between_are_read_over(settings, reads):
-    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0))
-    ledger, other = store.create_ledger("a"), store.create_ledger("b")
-    for number in range(6):
-        store.append(ledger, bytes([number]) * 20, succeeded)
-        store.append(other, bytes(50 if number != 2 else 40_000), succeeded)
-        store.poll()
-    reads.clear()
-    assert store.read(ledger, 0, entries_max=9, bytes_max=10_000) == [bytes([n]) * 20 for n in range(6)]
-    assert len(reads) == 2
-    assert sum(reads) < 2000
-    store.close()
+    with open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0)) as store:
+        ledger, other = store.create_ledger("a"), store.create_ledger("b")
+        for number in range(6):
+            store.append(ledger, bytes([number]) * 20, succeeded)
+            store.append(other, bytes(50 if number != 2 else 40_000), succeeded)
+            store.poll()
+        reads.clear()
+        assert store.read(ledger, 0, entries_max=9, bytes_max=10_000) == [bytes([n]) * 20 for n in range(6)]
+        assert len(reads) == 2
+        assert sum(reads) < 2000
 
 
 def test_cold_and_recent_entries_come_in_one_answer(settings):
@@ -91,61 +90,54 @@ def test_cold_and_recent_entries_come_in_one_answer(settings):
     assert store.read(ledger, 0, entries_max=99, bytes_max=10**6) == entries
     assert store.read(ledger, 0, entries_max=39, bytes_max=10**6) == entries[:39]
     for bytes_max in (1, 49, 50, 51, 1700, 1999):
-        assert (
-            store.read(ledger, 0, entries_max=99, bytes_max=bytes_max) == entries[: max(1, bytes_max // 50)]
-        )
+        found = store.read(ledger, 0, entries_max=99, bytes_max=bytes_max)
+        assert found == entries[: max(1, bytes_max // 50)]
     store.close()
 
 
 def test_the_cache_stays_within_its_limit(settings):
-    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=40_000))
-    ledgers = [store.create_ledger(f"topic-{number}") for number in range(20)]
-    for number in range(600):
-        store.append(ledgers[number * 7 % 20], bytes(40), succeeded)
-        if number % 9 == 0:
-            store.poll()
-    store.poll()
-    held = [entry for ledger in ledgers for entry in store.state.ledgers.loaded[ledger].recent]
-    assert 0 < len(held) <= 40_000 // 240
-    for ledger in ledgers:
-        assert len(store.read(ledger, 0, entries_max=99, bytes_max=10**6)) == 30
-    store.close()
+    with open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=40_000)) as store:
+        ledgers = [store.create_ledger(f"topic-{number}") for number in range(20)]
+        for number in range(600):
+            store.append(ledgers[number * 7 % 20], bytes(40), succeeded)
+            if number % 9 == 0:
+                store.poll()
+        store.poll()
+        held = [entry for ledger in ledgers for entry in store.state.ledgers.loaded[ledger].recent]
+        assert 0 < len(held) <= 40_000 // 240
+        for ledger in ledgers:
+            assert len(store.read(ledger, 0, entries_max=99, bytes_max=10**6)) == 30
 
 
 def test_an_unreadable_disk_names_the_entry(settings, monkeypatch):
-    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0))
-    ledger = store.create_ledger("a")
-    store.append(ledger, b"entry", succeeded)
-    store.poll()
+    store, ledger = written(settings, [b"entry"])
     with monkeypatch.context() as context:
         context.setattr(FaultyFile, "read", raising(OSError(5, "Input/output error")))
         with pytest.raises(StoreError, match=rf"ledger {ledger}, entry 0 \(log-0000000001 at offset"):
             store.read(ledger, 0, entries_max=1, bytes_max=10)
     assert store.read(ledger, 0, entries_max=1, bytes_max=10) == [b"entry"]
-    store.close()
 
 
 # --- a bad disk ---
 def test_a_bad_sector_between_entries_takes_none_of_them(settings, monkeypatch):
     """The bad sector is in an entry of another ledger, over which both are read together."""
-    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0))
-    ledger, other = store.create_ledger("a"), store.create_ledger("b")
-    for number in range(12):
-        store.append(ledger, bytes([number]) * 20, succeeded)
-        store.append(other, bytes(50 if number % 4 < 3 else 40_000), succeeded)
-        store.poll()
-    read = FaultyFile.read
+    with open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0)) as store:
+        ledger, other = store.create_ledger("a"), store.create_ledger("b")
+        for number in range(12):
+            store.append(ledger, bytes([number]) * 20, succeeded)
+            store.append(other, bytes(50 if number % 4 < 3 else 40_000), succeeded)
+            store.poll()
+        read = FaultyFile.read
 
-    def harmed(self: FaultyFile, size: int, offset: int) -> bytes:
-        if size > 20:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return read(self, size, offset)
+        def harmed(self: FaultyFile, size: int, offset: int) -> bytes:
+            if size > 20:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return read(self, size, offset)
 
-    monkeypatch.setattr(FaultyFile, "read", harmed)
-    expected = [bytes([number]) * 20 for number in range(12)]
-    for first in range(12):
-        assert store.read(ledger, first, entries_max=12, bytes_max=10_000) == expected[first:]
-    store.close()
+        monkeypatch.setattr(FaultyFile, "read", harmed)
+        expected = [bytes([number]) * 20 for number in range(12)]
+        for first in range(12):
+            assert store.read(ledger, first, entries_max=12, bytes_max=10_000) == expected[first:]
 
 
 def failing_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -163,13 +155,9 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_temporary_disk_failure_loses_nothing(settings, monkeypatch):
     """Entries unreadable for some seconds do not count as damaged, and so are not skipped for good."""
-    store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=0, unreadable_seconds=30.0))
     clock = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    ledger = store.create_ledger("a")
-    for number in range(3):
-        store.append(ledger, b"%d" % number, succeeded)
-    store.poll()
+    store, ledger = written(settings, [b"0", b"1", b"2"], unreadable_seconds=30.0)
     code = failing_reads(monkeypatch)
     code[0] = errno.EIO
     for _ in range(5):
@@ -193,24 +181,22 @@ def test_a_temporary_disk_failure_loses_nothing(settings, monkeypatch):
 
 
 def test_remembered_unreadable_entries_are_bounded(settings):
-    store = open_store(SimulatedDisk(), settings)
-    for number in range(5000):
-        assert store.reading._is_to_be_tried_again(0, number)
-    assert len(store.reading._suspects) <= reading._SUSPECTS_MAX
-    store.close()
+    with open_store(SimulatedDisk(), settings) as store:
+        for number in range(5000):
+            assert store.reading._is_to_be_tried_again(0, number)
+        assert len(store.reading._suspects) <= reading._SUSPECTS_MAX
 
 
 def test_unreadable_entries_are_judged_without_the_catalog(monkeypatch):
     """The catalog is on the same disk: the owner's thread does not query it after a failed read."""
     disk = SimulatedDisk()
     settings = StoreSettings(cache_bytes=0, unreadable_seconds=0.0)
-    store = FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk))
-    ledger = store.create_ledger("a")
-    done: list[StoreError | None] = []
-    for number in range(50):
-        store.append(ledger, b"%d" % number, done.append)
-    poll_until(store, lambda: len(done) == 50)
-    store.close()
+    with FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk)) as store:
+        ledger = store.create_ledger("a")
+        done: list[StoreError | None] = []
+        for number in range(50):
+            store.append(ledger, b"%d" % number, done.append)
+        poll_until(store, lambda: len(done) == 50)
     filesystem = FaultyFileSystem(disk)
     store = FileStore.open(FOLDER, settings=settings, filesystem=filesystem)
     code = failing_reads(monkeypatch)

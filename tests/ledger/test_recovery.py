@@ -9,8 +9,8 @@ import pytest
 from geminga.ledger.format import FILE_HEADER_BYTES
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from tests.support.disk_stores import FOLDER, open_store
-from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from tests.support.disk_stores import FOLDER, open_store, operations_of
+from tests.support.faulty_filesystem import Fate, Plan, PowerLoss, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
 
 
@@ -51,43 +51,27 @@ def run_until_power_loss(
 
 
 def count_operations(settings: StoreSettings) -> list[tuple[str, str]]:
-    filesystem = FaultyFileSystem(SimulatedDisk())
-    store = FileStore.open(FOLDER, settings=settings, filesystem=filesystem, threads=False)
-    write_history(StoreAuditor(), store)
-    store.close()
-    return filesystem.history
+    return operations_of(settings, lambda store: write_history(StoreAuditor(), store))
 
 
 def check_recovers(disk: SimulatedDisk, settings: StoreSettings, auditor: StoreAuditor) -> None:
     """The store opens undamaged, shows an allowed state, and takes writes that survive too."""
-    store = open_store(disk, settings)
-    assert store.damage.found == []
-    auditor.check_restarted(store)
-    write_history(auditor, store, rounds=3)
-    auditor.check_running(store)
-    store.close()
+    with open_store(disk, settings) as store:
+        auditor.check_restarted(store)
+        write_history(auditor, store, rounds=3)
+        auditor.check_running(store)
     assert auditor.receipted == len(auditor.operations)
-    store = open_store(disk, settings)
-    assert store.damage.found == []
-    auditor.check_restarted(store)
-    store.close()
+    with open_store(disk, settings) as store:
+        auditor.check_restarted(store)
 
 
 def test_the_test_history_covers_every_kind_of_operation(small_settings):
     history = count_operations(small_settings)
     kinds = {kind for kind, _ in history}
     assert kinds == {
-        "make folder",
-        "create",
-        "write",
-        "sync",
-        "allocate",
-        "truncate",
-        "rename",
-        "unlink",
-        "sync folder",
+        "make folder", "create", "write", "sync", "allocate", "truncate", "rename", "unlink", "sync folder",
         "commit",
-    }
+    }  # fmt: skip
     assert sum(kind == "unlink" for kind, _ in history) >= 2
     assert sum(kind == "commit" for kind, _ in history) >= 5
 
@@ -102,13 +86,11 @@ def test_deleting_no_ledgers_deletes_none_after_a_restart(small_settings):
     store.delete_ledgers([], lambda error: None)
     store.poll()
     disk.kill()
-    store = open_store(disk, small_settings)
-    auditor.check_restarted(store)
-    store.close()
+    with open_store(disk, small_settings) as store:
+        auditor.check_restarted(store)
     disk.databases.clear()
-    store = open_store(disk, small_settings)
-    auditor.check_restarted(store)
-    store.close()
+    with open_store(disk, small_settings) as store:
+        auditor.check_restarted(store)
 
 
 def test_a_kill_at_any_operation_loses_no_confirmed_write(small_settings, part):
@@ -130,8 +112,7 @@ def test_repeated_power_loss_during_recovery_loses_nothing(small_settings, seed)
         while True:
             disk = disk.crash(Fate.by_chance(chance))
             try:
-                store = open_store(disk, small_settings, Plan(crash_at=again))
-                store.close()
+                open_store(disk, small_settings, Plan(crash_at=again)).close()
                 break
             except PowerLoss:
                 again += 1
@@ -160,19 +141,38 @@ def test_weaker_sync_loses_only_the_end(small_settings, sync):
         assert run_until_power_loss(disk, settings, Plan(crash_at=crash_at), auditor)
         auditor.receipted = 0
         after = disk.crash(Fate("some", "all", "last", random.Random(crash_at)))
-        store = open_store(after, settings)
-        assert store.damage.found == []
-        auditor.check_restarted(store)
-        store.close()
+        with open_store(after, settings) as store:
+            auditor.check_restarted(store)
+
+
+def test_groups_behind_a_torn_one_stay_cut_off(small_settings):
+    """Later groups may end where one of them begins: it would be read as theirs."""
+    settings = dataclasses.replace(small_settings, sync="never")
+    disk = SimulatedDisk()
+    store = open_store(disk, settings)
+    ledger_id = store.create_ledger("t")
+    for entry in (b"first", b"torn!", b"after", b"stale"):
+        store.append(ledger_id, entry, lambda *_: None)
+        store.poll()
+    store.abandon()
+    content = disk.content(f"{FOLDER}/log-0000000001")
+    content[content.index(b"torn!")] ^= 1
+    store = open_store(disk, settings)  # which writes a group without an entry
+    store.append(ledger_id, b"10 letters", lambda *_: None)
+    store.poll()
+    store.abandon()
+    store = open_store(disk, settings)
+    assert store.damage.found == []
+    assert store.read(ledger_id, 0, entries_max=9, bytes_max=1000) == [b"first", b"10 letters"]
+    store.close()
 
 
 @pytest.mark.parametrize("how", ["missing", "garbage", "foreign"])
 def test_a_lost_catalog_is_rebuilt_from_the_log(small_settings, how):
     disk, auditor = SimulatedDisk(), StoreAuditor()
-    store = open_store(disk, small_settings)
-    write_history(auditor, store, rounds=20)
-    next_ledger_id = auditor.create_ledger(store, "last")
-    store.close()
+    with open_store(disk, small_settings) as store:
+        write_history(auditor, store, rounds=20)
+        next_ledger_id = auditor.create_ledger(store, "last")
     path = f"{FOLDER}/catalog.db"
     if how == "missing":
         del disk.databases[path]
@@ -184,26 +184,21 @@ def test_a_lost_catalog_is_rebuilt_from_the_log(small_settings, how):
         other = SimulatedDisk()
         open_store(other, small_settings).close()
         disk.databases[path] = [other.databases[path][-1]]
-    store = open_store(disk, small_settings)
-    assert store.damage.found == []
-    auditor.check_restarted(store)
-    assert store.create_ledger("next") == next_ledger_id + 1
-    store.close()
+    with open_store(disk, small_settings) as store:
+        auditor.check_restarted(store)
+        assert store.create_ledger("next") == next_ledger_id + 1
 
 
 def test_an_outdated_catalog_is_rebuilt_from_the_log(small_settings):
     disk, auditor = SimulatedDisk(), StoreAuditor()
-    store = open_store(disk, small_settings)
-    write_history(auditor, store, rounds=20)
-    store.close()
+    with open_store(disk, small_settings) as store:
+        write_history(auditor, store, rounds=20)
     images = disk.databases[f"{FOLDER}/catalog.db"]
     for image in images:
         other = disk.copy()
         other.databases[f"{FOLDER}/catalog.db"] = [image]
-        store = open_store(other, small_settings)
-        assert store.damage.found == []
-        copy.deepcopy(auditor).check_restarted(store)
-        store.close()
+        with open_store(other, small_settings) as store:
+            copy.deepcopy(auditor).check_restarted(store)
 
 
 def test_a_start_after_a_kill_is_logged_and_one_after_a_close_is_not(caplog):

@@ -53,21 +53,19 @@ def check(store: FileStore, kept: int, count: int, short: list[int], keys: dict[
 @pytest.mark.parametrize("lose_catalog", [False, True])
 def test_live_records_survive_the_deletion_of_their_files(small_settings, lose_catalog):
     disk = SimulatedDisk()
-    store = open_store(disk, small_settings)
-    kept, short, keys = fill(store, 200)
-    before = log_files(disk)
-    for _ in range(3):
-        store.checkpoint()
-    after = log_files(disk)
-    assert "log-0000000001" not in after
-    assert len(after) < len(before) // 2
-    check(store, kept, 200, short, keys)
-    store.close()
+    with open_store(disk, small_settings) as store:
+        kept, short, keys = fill(store, 200)
+        before = log_files(disk)
+        for _ in range(3):
+            store.checkpoint()
+        after = log_files(disk)
+        assert "log-0000000001" not in after
+        assert len(after) < len(before) // 2
+        check(store, kept, 200, short, keys)
     if lose_catalog:
         disk.databases.clear()
-    store = open_store(disk, small_settings)
-    check(store, kept, 200, short, keys)
-    store.close()
+    with open_store(disk, small_settings) as store:
+        check(store, kept, 200, short, keys)
 
 
 def test_the_space_of_deleted_ledgers_is_freed(small_settings):
@@ -92,19 +90,17 @@ def test_the_space_of_deleted_ledgers_is_freed(small_settings):
 def test_ids_of_deleted_ledgers_are_not_reused_when_the_catalog_is_rebuilt(small_settings):
     """The creation of the remaining ledger is written again, in files that begin after all others ended."""
     disk = SimulatedDisk()
-    store = open_store(disk, small_settings)
-    kept, short, _ = fill(store, 200)
-    store.disk.give_back(eagerly=True)
-    for _ in range(12):
-        store.checkpoint()
-        for _ in range(30):
-            store.append(kept, bytes(200), succeeded)
-            store.poll()
-    store.close()
+    with open_store(disk, small_settings) as store:
+        kept, short, _ = fill(store, 200)
+        store.disk.give_back(eagerly=True)
+        for _ in range(12):
+            store.checkpoint()
+            for _ in range(30):
+                store.append(kept, bytes(200), succeeded)
+                store.poll()
     disk.databases.clear()
-    store = open_store(disk, small_settings)
-    assert store.create_ledger("new") > max(short)
-    store.close()
+    with open_store(disk, small_settings) as store:
+        assert store.create_ledger("new") > max(short)
 
 
 def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings):
@@ -133,29 +129,26 @@ def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings
     assert numbers != list(range(1, max(numbers) + 1)), "no file in the middle was dropped"
     store.close()
     disk.databases.clear()
-    store = open_store(disk, settings)
-    assert store.damage.found == []
-    assert store.ledgers("doomed") == []
-    assert store.keys.get("doomed") is None
-    assert [info.entries for info in store.ledgers("big")] == [30]
-    store.close()
+    with open_store(disk, settings) as store:
+        assert store.damage.found == []
+        assert store.ledgers("doomed") == []
+        assert store.keys.get("doomed") is None
+        assert [info.entries for info in store.ledgers("big")] == [30]
 
 
 def test_a_damaged_file_is_left_alone(small_settings):
     disk = SimulatedDisk()
-    store = open_store(disk, dataclasses.replace(small_settings, rewrite_live_fraction=0.0))
-    kept, _, _ = fill(store, 60)
-    store.close()
+    with open_store(disk, dataclasses.replace(small_settings, rewrite_live_fraction=0.0)) as store:
+        kept, _, _ = fill(store, 60)
     path = f"{FOLDER}/log-0000000001"
     disk.content(path)[disk.names[path].visible.index(b"kept 0 ")] ^= 1
-    store = open_store(disk, small_settings)
-    fill(store, 60)
-    for _ in range(3):
-        store.checkpoint()
-    assert "log-0000000001" in log_files(disk)
-    with pytest.raises(StoreError, match="entry 0"):
-        store.read(kept, 0, entries_max=1, bytes_max=999)
-    store.close()
+    with open_store(disk, small_settings) as store:
+        fill(store, 60)
+        for _ in range(3):
+            store.checkpoint()
+        assert "log-0000000001" in log_files(disk)
+        with pytest.raises(StoreError, match="entry 0"):
+            store.read(kept, 0, entries_max=1, bytes_max=999)
 
 
 def test_a_key_that_lost_a_write_does_not_end_rewriting(small_settings):
@@ -171,58 +164,54 @@ def test_a_key_that_lost_a_write_does_not_end_rewriting(small_settings):
     path = f"{FOLDER}/{log_files(disk)[-1]}"
     assert not path.endswith("1")
     disk.content(path)[disk.content(path).index(b"the second write")] ^= 1
-    store = open_store(disk, small_settings)
-    assert store.damage.found
-    before = log_files(disk)
-    fill(store, 200)
-    for _ in range(3):
-        store.checkpoint()
-    assert len(log_files(disk)) < 12, f"nothing is given back: {before} became {log_files(disk)}"
-    assert store.keys.get("well") == StoredValue(b"value", ())
-    assert store.keys.get("harmed") == StoredValue(b"base", (b"",), LostWrites(deltas=1))
-    store.close()
+    with open_store(disk, small_settings) as store:
+        assert store.damage.found
+        before = log_files(disk)
+        fill(store, 200)
+        for _ in range(3):
+            store.checkpoint()
+        assert len(log_files(disk)) < 12, f"nothing is given back: {before} became {log_files(disk)}"
+        assert store.keys.get("well") == StoredValue(b"value", ())
+        assert store.keys.get("harmed") == StoredValue(b"base", (b"",), LostWrites(deltas=1))
     disk.databases.clear()
-    store = open_store(disk, small_settings)
-    assert store.keys.get("harmed") == StoredValue(b"base", (b"",), LostWrites(deltas=1)), (
-        "forgotten with the catalog"
-    )
-    assert store.keys.get("well") == StoredValue(b"value", ())
-    store.close()
+    with open_store(disk, small_settings) as store:
+        assert store.keys.get("harmed") == StoredValue(b"base", (b"",), LostWrites(deltas=1)), (
+            "forgotten with the catalog"
+        )
+        assert store.keys.get("well") == StoredValue(b"value", ())
 
 
 def test_rewriting_cannot_keep_itself_busy(small_settings):
     """Files full of records that no estimate counts as live: thousands of empty ledgers."""
     settings = dataclasses.replace(small_settings, rewrite_live_fraction=0.9, garbage_bytes_min=0)
     disk = SimulatedDisk()
-    store = open_store(disk, settings)
-    ledgers = [store.create_ledger(f"topic-{number}") for number in range(2000)]
-    store.poll()
-    filesystem = store.filesystem
-    assert isinstance(filesystem, FaultyFileSystem)
-    for _ in range(5):
-        store.checkpoint()
-    before = filesystem.operations
-    for _ in range(5):
-        store.checkpoint()
-    assert filesystem.operations - before < 100
-    assert [info.ledger_id for info in store.ledgers("topic-1999")] == [ledgers[-1]]
-    store.close()
+    with open_store(disk, settings) as store:
+        ledgers = [store.create_ledger(f"topic-{number}") for number in range(2000)]
+        store.poll()
+        filesystem = store.filesystem
+        assert isinstance(filesystem, FaultyFileSystem)
+        for _ in range(5):
+            store.checkpoint()
+        before = filesystem.operations
+        for _ in range(5):
+            store.checkpoint()
+        assert filesystem.operations - before < 100
+        assert [info.ledger_id for info in store.ledgers("topic-1999")] == [ledgers[-1]]
 
 
 def test_entries_written_while_their_ledger_is_rewritten_stay_in_order(small_settings):
     disk = SimulatedDisk()
-    store = open_store(disk, small_settings)
-    kept, _, _ = fill(store, 100)
-    for number in range(40):
-        store.append(kept, b"later %d" % number, succeeded)
-        if number % 5 == 0:
-            store.checkpoint()
-        store.poll()
-    entries = store.read(kept, 10, entries_max=99, bytes_max=10**6)
-    while len(entries) < 40:
-        entries += store.read(kept, 10 + len(entries), entries_max=99, bytes_max=10**6)
-    assert entries == [b"later %d" % number for number in range(40)]
-    store.close()
+    with open_store(disk, small_settings) as store:
+        kept, _, _ = fill(store, 100)
+        for number in range(40):
+            store.append(kept, b"later %d" % number, succeeded)
+            if number % 5 == 0:
+                store.checkpoint()
+            store.poll()
+        entries = store.read(kept, 10, entries_max=99, bytes_max=10**6)
+        while len(entries) < 40:
+            entries += store.read(kept, 10 + len(entries), entries_max=99, bytes_max=10**6)
+        assert entries == [b"later %d" % number for number in range(40)]
 
 
 def test_a_file_opened_again_just_before_its_deletion_keeps_no_space(small_settings):

@@ -19,27 +19,13 @@ from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.store import FileStore
-from tests.support.disk_stores import FOLDER, open_store
+from tests.support.disk_stores import FOLDER, ledger_with, mounted, open_store, polled, write_rounds
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
 
 
-def work(auditor: StoreAuditor, store: FileStore, rounds: int = 12) -> None:
-    ledgers: list[int] = []
-    for number in range(rounds):
-        ledgers.append(auditor.create_ledger(store, f"topic-{number % 2}"))
-        for entry in range(3):
-            auditor.append(store, ledgers[(number + entry) % len(ledgers)], bytes([number]) * 150)
-        auditor.merge(store, f"cursor-{number % 2}", b"delta %d" % number)
-        store.poll()
-        if number % 3 == 2:
-            auditor.delete_ledgers(store, [ledgers.pop(0), ledgers.pop(0)])
-            auditor.put(store, f"cursor-{number % 2}", b"base %d" % number)
-        store.poll()
-
-
 # --- the gauge ---
-def test_a_limit_of_the_folder_counts_as_the_disk(tmp_path):
+def test_the_limit_of_the_folder_is_reported_as_size_of_the_disk(tmp_path):
     (tmp_path / "file").write_bytes(bytes(100_000))
     gauge = SpaceGauge(RealFileSystem(), str(tmp_path), 1_000_000)
     gauge.measure()
@@ -112,25 +98,23 @@ def test_a_full_disk_at_any_step_stops_only_a_sync(small_settings, code):
     history = FaultyFileSystem(SimulatedDisk())
     store = FileStore.open(FOLDER, settings=small_settings, filesystem=history, threads=False)
     first, auditor = history.operations, StoreAuditor()
-    work(auditor, store)
+    write_rounds(auditor, store)
     for number in range(first + 1, history.operations + 1):
         what, _ = history.history[number - 1]
         disk, auditor = SimulatedDisk(), StoreAuditor()
-        store = open_store(disk, small_settings, Plan(errors={number: code}))
-        try:
-            work(auditor, store)
-        except StoreStopped:
-            assert what.startswith("sync"), what
-            store.close()
-            continue
-        if store.failure is None:
-            auditor.check_running(store)
-            store.poll()
-        else:
-            assert what.startswith("sync") or what == "commit", (what, store.failure)
-        store.close()
+        with open_store(disk, small_settings, Plan(errors={number: code})) as store:
+            try:
+                write_rounds(auditor, store)
+            except StoreStopped:
+                assert what.startswith("sync"), what
+                store.close()
+                continue
+            if store.failure is None:
+                auditor.check_running(store)
+                store.poll()
+            else:
+                assert what.startswith("sync") or what == "commit", (what, store.failure)
         with open_store(disk.crash(Fate("none", "none")), small_settings) as store:
-            assert store.damage.found == []
             auditor.check_restarted(store)
     store.close()
 
@@ -144,12 +128,11 @@ def test_repeated_full_disks_and_crashes_lose_nothing(small_settings, seed):
         auditor.check_restarted(store)
         for _ in range(6):
             disk.capacity_bytes = disk.used_bytes + chance.choice((0, 1, 50, 400, 3000, 1 << 30))
-            work(auditor, store, rounds=3)
+            write_rounds(auditor, store, rounds=3)
         assert store.failure is None
         if chance.random() < 0.5:
             disk.capacity_bytes = 1 << 30
-            for _ in range(5):
-                store.poll()
+            polled(store, 5)
             auditor.check_running(store)
         if chance.random() < 0.5:
             store.close()
@@ -158,15 +141,13 @@ def test_repeated_full_disks_and_crashes_lose_nothing(small_settings, seed):
 
 def test_a_store_closed_on_a_full_disk_reports_unwritten_records(small_settings):
     disk, heard = SimulatedDisk(), []
-    store = open_store(disk, small_settings)
-    ledger = store.create_ledger("a")
-    store.append(ledger, b"good", heard.append)
-    store.poll()
-    disk.capacity_bytes = disk.used_bytes
-    for _ in range(30):
-        store.append(ledger, bytes(150), heard.append)
-    store.poll()
-    store.close()
+    with open_store(disk, small_settings) as store:
+        ledger = ledger_with(store, "a", b"good", heard.append)
+        store.poll()
+        disk.capacity_bytes = disk.used_bytes
+        for _ in range(30):
+            store.append(ledger, bytes(150), heard.append)
+        store.poll()
     assert heard[0] is None
     assert len(heard) == 31
     assert all(isinstance(error, StoreStopped) for error in heard[1:])
@@ -178,27 +159,25 @@ def test_a_store_closed_on_a_full_disk_reports_unwritten_records(small_settings)
 
 def test_entries_are_refused_while_other_calls_work(small_settings):
     disk, heard = SimulatedDisk(), []
-    store = open_store(disk, small_settings)
-    ledger = store.create_ledger("a")
-    refusal = StoreFull("no room")
-    store.disk.refuse_entries(refusal)
-    with pytest.raises(StoreFull, match="no room"):
-        store.append(ledger, b"x", heard.append)
-    store.keys.put("k", b"v", heard.append)
-    store.keys.merge("k", b"d", heard.append)
-    store.delete_ledgers([ledger], heard.append)
-    other = store.create_ledger("b")
-    store.disk.refuse_entries(None)
-    assert store.append(other, b"x", heard.append) == 0
-    store.poll()
-    assert heard == [None] * 4
-    store.close()
+    with open_store(disk, small_settings) as store:
+        ledger = store.create_ledger("a")
+        refusal = StoreFull("no room")
+        store.disk.refuse_entries(refusal)
+        with pytest.raises(StoreFull, match="no room"):
+            store.append(ledger, b"x", heard.append)
+        store.keys.put("k", b"v", heard.append)
+        store.keys.merge("k", b"d", heard.append)
+        store.delete_ledgers([ledger], heard.append)
+        other = store.create_ledger("b")
+        store.disk.refuse_entries(None)
+        assert store.append(other, b"x", heard.append) == 0
+        store.poll()
+        assert heard == [None] * 4
 
 
 def test_a_failure_is_never_replaced_by_a_refusal(small_settings):
-    store = open_store(SimulatedDisk(), small_settings)
-    ledger = store.create_ledger("a")
-    store.close()
+    with open_store(SimulatedDisk(), small_settings) as store:
+        ledger = store.create_ledger("a")
     store.disk.refuse_entries(None)
     with pytest.raises(StoreStopped):
         store.append(ledger, b"x", lambda error: None)
@@ -218,14 +197,12 @@ def test_mostly_live_files_are_rewritten_when_space_is_short():
             store.poll()
     store.poll()
     store.delete_ledgers([gone])
-    for _ in range(20):
-        store.poll()
+    polled(store, 20)
     before = disk.used_bytes
     assert not store.disk.gives_back
     store.disk.give_back(eagerly=True)
     assert store.disk.gives_back
-    for _ in range(200):
-        store.poll()
+    polled(store, 200)
     assert not store.disk.gives_back
     assert disk.used_bytes < before - 350_000
     assert len(store.read(kept, 0, entries_max=2000, bytes_max=10**7)) == 1000
@@ -296,28 +273,15 @@ def test_writes_beyond_a_file_size_limit_wait_for_space(tmp_path):
 
 def test_writes_to_a_small_full_file_system_wait_for_space(tmp_path):
     """On a real tmpfs, where this user may mount one."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
-    try:
+    with mounted(tmp_path, "8m"):
         fill_and_free(tmp_path)
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_a_store_on_a_full_file_system_is_not_opened_and_not_harmed(tmp_path):
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
-    try:
+    with mounted(tmp_path, "8m"):
         heard: list[StoreError | None] = []
         with FileStore.open(tmp_path / "store") as store:
-            ledger = store.create_ledger("a")
-            store.append(ledger, b"entry", heard.append)
+            ledger = ledger_with(store, "a", b"entry", heard.append)
         assert heard == [None]
         catalog = (tmp_path / "store" / "catalog.db").read_bytes()
         with open(tmp_path / "somebody", "wb", buffering=0) as file, contextlib.suppress(OSError):
@@ -329,8 +293,6 @@ def test_a_store_on_a_full_file_system_is_not_opened_and_not_harmed(tmp_path):
         (tmp_path / "somebody").unlink()
         with FileStore.open(tmp_path / "store") as store:
             assert store.read(ledger, 0, entries_max=1, bytes_max=100) == [b"entry"]
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def fill_and_free(folder: Path) -> None:

@@ -42,7 +42,7 @@ def test_entries_may_come_before_their_ledgers_creation(state):
     assert state.ledgers.next_id == 6
 
 
-def test_moved_entries_may_come_before_those_they_follow(state):
+def test_moved_entries_are_ordered_by_id_when_replayed_after_later_ones(state):
     replay(
         state,
         (RecordKind.CREATE, 1, 0, b"o"),
@@ -84,7 +84,7 @@ def test_a_ledger_deleted_during_a_checkpoint_is_still_in_it(state, tmp_path):
     ledger = state.ledgers.create("o")
     ledger.set_position(0, 1 << 32 | 64, 5, 0)
     ledger.written_bytes = 5
-    state.ledgers.mark_changed(ledger.ledger_id)
+    state.ledgers.mark_changed(ledger)
     state.freeze_calls()
     assert state.ledgers.delete(ledger.ledger_id)
     assert not state.ledgers.delete(ledger.ledger_id)

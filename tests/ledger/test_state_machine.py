@@ -5,6 +5,7 @@ shrinks it. The auditor knows the writes and the receipts, nothing of the store'
 """
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,30 +30,14 @@ class StoreLives(RuleBasedStateMachine):
         checkpoint_records=st.sampled_from([3, 10, 60]),
         preallocate_bytes=st.sampled_from([0, 1024]),
         cache_bytes=st.sampled_from([0, 500, 20_000]),
-        idle_seconds=st.sampled_from([0.0, 1e-6]),
+        checkpoint_idle_seconds=st.sampled_from([0.0, 1e-6]),
     )
-    def begin(
-        self,
-        sync: str,
-        checkpoint_records: int,
-        preallocate_bytes: int,
-        cache_bytes: int,
-        idle_seconds: float,
-    ) -> None:
+    def begin(self, **drawn: Any) -> None:
         self.settings = StoreSettings(
-            sync=sync,
-            log_file_bytes=4096,
-            group_bytes_max=4096,
-            preallocate_bytes=preallocate_bytes,
-            cache_bytes=cache_bytes,
-            checkpoint_records=checkpoint_records,
-            checkpoint_log_bytes=8192,
-            checkpoint_idle_seconds=idle_seconds,
-            checkpoint_idle_bytes=1,
-            rewrite_live_fraction=0.7,
-            garbage_bytes_min=0,
+            **drawn, log_file_bytes=4096, group_bytes_max=4096, checkpoint_log_bytes=8192,
+            checkpoint_idle_bytes=1, rewrite_live_fraction=0.7, garbage_bytes_min=0,
             deletion_delay_seconds=0.0,
-        )
+        )  # fmt: skip
         self.disk = SimulatedDisk()
         self.auditor = StoreAuditor()
         self.number = 0
@@ -179,6 +164,4 @@ def small_steps(monkeypatch):
 
 
 TestStoreLives = StoreLives.TestCase
-TestStoreLives.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestStoreLives.settings = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))

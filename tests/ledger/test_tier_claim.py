@@ -21,8 +21,12 @@ from tests.ledger.test_tiered import (
     Clock,
     Reports,
     check_tier,
+    delete,
+    dropped,
     fill,
+    holds_claim,
     offload,
+    offloaded,
     on_a_new_disk,
     open_after_crash,
     open_store,
@@ -68,18 +72,15 @@ def copy_made(disk: SimulatedDisk, filesystem: FaultyFileSystem, by: str) -> Non
 @pytest.mark.parametrize("by", ["backup", "cp"])
 def test_a_copy_that_trims_deletes_no_file_of_the_original(by):
     disk, filesystem, store = on_a_new_disk()
-    kept = fill(store, 3)
-    first, second, third = kept
-    offload(store, first)
-    offload(store, second)
+    first, second, third = kept = fill(store, 3)
+    offload(store, first, second)
     copy_made(disk, filesystem, by)
     copy = open_after_crash(filesystem, "/copy")
     assert "another copy" in copy.tier.borrowed
     assert {each: read(copy, each) for each in kept} == kept
     before, listed = tier_files(disk), manifest.load(store.tier.storage, TOPIC)
     copy.delete_ledgers([first])
-    copy.delete_ledgers([third])
-    settle(copy)
+    delete(copy, third)
     copy.tier.sweep()
     settle(copy)
     assert [each.ledger_id for each in copy.ledgers(TOPIC)] == [second]
@@ -91,8 +92,7 @@ def test_a_copy_that_trims_deletes_no_file_of_the_original(by):
     assert {each: read(store, each) for each in kept} == kept
     # The original continues as usual.
     offload(store, third)
-    store.delete_ledgers([first])
-    settle(store)
+    delete(store, first)
     assert {each: read(store, each) for each in (second, third)} == {
         each: kept[each] for each in (second, third)
     }
@@ -113,8 +113,7 @@ def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by):
         (first,) = kept
         reports = Reports()
         store.tier.offload(TOPIC, first, 1, reports, offset=0)
-        for _ in range(steps):
-            store.poll()
+        settle(store, steps)
         copy_made(disk, filesystem, by)
         settle(store)
         assert reports.is_well
@@ -131,15 +130,13 @@ def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by):
 
 def test_a_copy_keeps_local_entries_of_files_it_does_not_own():
     disk, filesystem, store = on_a_new_disk()
-    kept = fill(store, 1)
-    (first,) = kept
+    (first,) = kept = fill(store, 1)
     offload(store, first, drop=False)
     copy_folder(disk, "/store", "/copy")
     copy = open_after_crash(filesystem, "/copy")
     with pytest.raises(StorageNotClaimed):
         copy.tier.drop_local(TOPIC, first, Reports())
-    store.delete_ledgers([first])
-    settle(store)
+    delete(store, first)
     assert tier_files(disk) == []
     assert read(copy, first) == kept[first]
     copy.close()
@@ -176,8 +173,7 @@ def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy():
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     store = machines.open(disk, clock)
     kept = fill(store)
-    for ledger_id in kept:
-        offload(store, ledger_id)
+    offload(store, *kept)
     clone_disk = disk.copy()
     clone = machines.open(clone_disk, clock, store)
     clone.delete_ledgers([min(kept)])
@@ -198,8 +194,7 @@ def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy():
 def test_an_older_state_of_the_disk_counts_as_a_copy():
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     store = machines.open(disk, clock)
-    kept = fill(store)
-    first, second = kept
+    first, second = kept = fill(store)
     offload(store, first)
     store.close()
     older = disk.copy()
@@ -211,8 +206,7 @@ def test_an_older_state_of_the_disk_counts_as_a_copy():
     pass_time(clock, rolled_back)
     assert "later state" in rolled_back.tier.borrowed
     assert {each: read(rolled_back, each) for each in kept} == kept
-    rolled_back.delete_ledgers([first])
-    settle(rolled_back)
+    delete(rolled_back, first)
     rolled_back.close()
     store = machines.open(disk, clock)
     settle(store)
@@ -224,20 +218,17 @@ def test_a_holder_paused_for_long_finds_the_claim_taken():
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     paused = machines.open(disk, clock)
     kept = fill(paused)
-    for ledger_id in kept:
-        offload(paused, ledger_id)
+    offload(paused, *kept)
     clone = machines.open(disk.copy(), clock)
     pass_time(clock, clone)  # and the other store changes nothing
     assert clone.tier.claim.is_held
     before = tier_files(machines.shared)
-    paused.delete_ledgers([min(kept)])
-    settle(paused)
+    delete(paused, min(kept))
     assert "taken over" in paused.tier.borrowed
     assert tier_files(machines.shared) == before
     assert {each: read(clone, each) for each in kept} == kept
     paused.close()
-    settle(clone)
-    assert clone.tier.claim.is_held
+    assert holds_claim(clone)
     clone.close()
 
 
@@ -246,8 +237,7 @@ def test_the_claim_may_be_taken_while_many_files_are_deleted(monkeypatch):
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     slow = machines.open(disk, clock)
     kept = fill(slow, 3)
-    for ledger_id in kept:
-        offload(slow, ledger_id)
+    offload(slow, *kept)
     clone = machines.open(disk.copy(), clock)
     delete, before = slow.tier.storage.delete, tier_files(machines.shared)
 
@@ -266,22 +256,20 @@ def test_the_claim_may_be_taken_while_many_files_are_deleted(monkeypatch):
 
 
 def test_changes_wait_until_the_claim_is_decided():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
-    kept = fill(store)
-    first, second = kept
+    disk, _, store = on_a_new_disk()
+    first, second = kept = fill(store)
     offload(store, first, drop=False)
     disk.kill()
     clock = Clock()
     store = open_store(FaultyFileSystem(disk), clock)
-    offloaded, dropped = Reports(), Reports()
-    store.tier.offload(TOPIC, second, 1, offloaded, offset=5)
-    store.tier.drop_local(TOPIC, first, dropped)
+    offloading, dropping = Reports(), Reports()
+    store.tier.offload(TOPIC, second, 1, offloading, offset=5)
+    store.tier.drop_local(TOPIC, first, dropping)
     before = clock.now
     settle(store)
     assert clock.now - before >= QUIET_SECONDS
-    assert offloaded.is_well
-    assert dropped.is_well
+    assert offloading.is_well
+    assert dropping.is_well
     assert {each: read(store, each) for each in kept} == kept
     store.close()
 
@@ -293,14 +281,11 @@ def taken_over(filesystem: FaultyFileSystem, clock: Clock, folder: str = "/copy"
 
 def test_a_copy_whose_original_is_gone_can_take_the_claim():
     disk, filesystem, store = on_a_new_disk()
-    kept = fill(store)
-    first, second = kept
-    for ledger_id in kept:
-        offload(store, ledger_id)
+    first, second = kept = fill(store)
+    offload(store, *kept)
     copy_folder(disk, "/store", "/copy")
     copy = open_after_crash(filesystem, "/copy")
-    copy.delete_ledgers([first])
-    settle(copy)
+    delete(copy, first)
     copy.close()
     place = FolderStorage(filesystem, "/tier")
     report = inspect("/copy", filesystem=filesystem, place=place)
@@ -312,15 +297,13 @@ def test_a_copy_whose_original_is_gone_can_take_the_claim():
     taken_over(filesystem, Clock())
     assert not holder("/copy", place, filesystem=filesystem)
     copy = open_store(filesystem, folder="/copy")
-    settle(copy)
-    assert copy.tier.claim.is_held
+    assert holds_claim(copy)
     assert read(copy, second) == kept[second]
     assert len(tier_files(disk)) == 2  # the files that it had deleted before are gone now
     copy.close()
     store = open_after_crash(filesystem)
     assert store.tier.borrowed
-    store.delete_ledgers([second])
-    settle(store)
+    delete(store, second)
     assert len(tier_files(disk)) == 2
     store.close()
 
@@ -329,8 +312,7 @@ def test_the_claim_of_a_running_store_cannot_be_taken(monkeypatch):
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     clock = Clock()
-    store = open_store(filesystem, clock)
-    settle(store)
+    store = settle(open_store(filesystem, clock))
     copy_folder(disk, "/store", "/copy")
     load = claims.load
 
@@ -343,17 +325,14 @@ def test_the_claim_of_a_running_store_cannot_be_taken(monkeypatch):
     monkeypatch.setattr(claims, "load", and_the_other_runs)
     with pytest.raises(StorageNotClaimed, match="stop that broker first"):
         taken_over(filesystem, clock)
-    other = FileStore.open("/other", filesystem=filesystem, threads=False)
-    other.close()
+    FileStore.open("/other", filesystem=filesystem, threads=False).close()
     with pytest.raises(StorageNotClaimed, match="another store"):
         taken_over(filesystem, clock, "/other")
     monkeypatch.setattr(claims, "load", load)
-    settle(store)
-    assert store.tier.claim.is_held
+    assert holds_claim(store)
     store.close()
     store = open_store(filesystem)
-    settle(store)
-    assert store.tier.claim.is_held
+    assert holds_claim(store)
     store.close()
 
 
@@ -390,8 +369,7 @@ def test_no_crash_makes_an_original_a_copy_or_the_reverse(fate, part):
 
 
 def test_errors_of_disk_and_storage_leave_the_claim_undecided_and_are_retried():
-    filesystem = FaultyFileSystem(SimulatedDisk())
-    store = open_store(filesystem)
+    _, filesystem, store = on_a_new_disk()
     before = filesystem.operations
     settle(store)
     steps = range(before + 1, filesystem.operations + 1)
@@ -401,8 +379,7 @@ def test_errors_of_disk_and_storage_leave_the_claim_undecided_and_are_retried():
         filesystem = FaultyFileSystem(disk, Plan(errors={number: errno.EIO}))
         clock = Clock()
         store = open_store(filesystem, clock)
-        settle(store)
-        assert not store.tier.claim.is_held
+        assert not holds_claim(store)
         assert not store.tier.borrowed
         pass_time(clock, store)
         assert store.tier.claim.is_held
@@ -421,14 +398,14 @@ def test_an_unmounted_storage_is_not_claimed(is_open, files, claim_below):
     disk, clock = SimulatedDisk(), Clock()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem, clock)
-    *offloaded, last = kept = fill(store, files + 1)
+    *before, last = kept = fill(store, files + 1)
     below: dict[str, _Inode] = {}
     if claim_below:
         store.close()
         below = unmount(disk)
         assert below
         store = open_after_crash(filesystem)
-    for each in offloaded:
+    for each in before:
         offload(store, each)
     assert store.tier.claim.is_held
     if not is_open:
@@ -438,9 +415,7 @@ def test_an_unmounted_storage_is_not_claimed(is_open, files, claim_below):
     if not is_open:
         store = open_store(filesystem, clock)
     pass_time(clock, store)
-    reports = Reports()
-    store.tier.offload(TOPIC, last, 1_700_000_000_000, reports, offset=5)
-    settle(store)
+    reports = offloaded(store, last)
     assert "is it mounted?" in str(reports.found)
     assert set(in_place(disk)) == set(below)
     for path in below:
@@ -461,9 +436,7 @@ def test_a_damaged_claim_stops_offloads_until_it_is_written_again():
     settle(store)
     place = FolderStorage(filesystem, "/tier")
     place.replace(claims.CLAIM, b"")
-    reports = Reports()
-    store.tier.offload(TOPIC, min(kept), 1_700_000_000_000, reports, offset=0)
-    settle(store)
+    reports = offloaded(store, min(kept))
     assert "to write it again, stop the broker and run 'geminga store claim /store'" in str(reports.found)
     store.close()
     claim("/store", place, filesystem=filesystem)
@@ -481,17 +454,12 @@ def test_offloaded_ledgers_stay_offloaded_while_the_storage_is_not_mounted():
     first = min(kept)
     offload(store, first, drop=False)
     mounted = unmount(disk)
-    reports = Reports()
-    store.tier.drop_local(TOPIC, first, reports)
-    settle(store)
+    reports = dropped(store, first)
     assert "is it mounted?" in str(reports.found)
     assert store.tier.record(first) is not None
     disk.names.update(mounted)
     pass_time(clock, store)
-    reports = Reports()
-    store.tier.drop_local(TOPIC, first, reports)
-    settle(store)
-    assert reports.is_well
+    assert dropped(store, first).is_well
     assert read(store, first) == kept[first]
     check_tier(store, disk)
     store.close()
@@ -510,8 +478,7 @@ def test_lost_storage_can_be_replaced(old_claim):
     unmount(disk)
     disk.names.update(below)
     taken_over(filesystem, Clock(), "/store")
-    store = open_store(filesystem)
-    settle(store)
+    store = settle(open_store(filesystem))
     offload(store, second)
     assert read(store, second) == kept[second]
     store.close()
@@ -520,8 +487,7 @@ def test_lost_storage_can_be_replaced(old_claim):
 @pytest.mark.parametrize("is_held", [True, False])
 def test_without_a_readable_claim_no_store_deletes_files(is_held):
     disk, filesystem, store = on_a_new_disk()
-    kept = fill(store)
-    first, second = kept
+    first, second = kept = fill(store)
     offload(store, first)
     if not is_held:
         store.close()
@@ -530,20 +496,18 @@ def test_without_a_readable_claim_no_store_deletes_files(is_held):
     if not is_held:
         store = open_after_crash(filesystem)
     before = tier_files(disk)
-    store.delete_ledgers([first])
-    settle(store)
+    delete(store, first)
     assert tier_files(disk) == before
     store.close()
     taken_over(filesystem, Clock(), "/store")
     store = open_store(filesystem)
-    settle(store)
-    assert store.tier.claim.is_held
+    assert holds_claim(store)
     assert tier_files(disk) == []
     assert read(store, second) == kept[second]
     store.close()
 
 
-def test_a_store_with_a_damaged_identity_is_at_worst_a_copy():
+def test_a_damaged_identity_file_deletes_no_offloaded_file():
     disk, filesystem, store = on_a_new_disk()
     settle(store)
     store.close()

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import random
-import subprocess
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
@@ -33,6 +32,7 @@ from geminga.offload import manifest
 from geminga.offload.file import LedgerFile
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.storage import folder_of
+from tests.support.disk_stores import mounted
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 
 TOPIC = "persistent://public/default/flights"
@@ -69,14 +69,23 @@ def open_store(
 
 def open_after_crash(filesystem: FaultyFileSystem, folder: str = "/store") -> TieredStore:
     """Store whose last process died, once it has taken its claim."""
-    store = open_store(filesystem, folder=folder)
-    settle(store)
+    store = settle(open_store(filesystem, folder=folder))
     return store
 
 
-def settle(store: TieredStore) -> None:
-    for _ in range(60):
+def settle(store: TieredStore, polls: int = 60) -> TieredStore:
+    for _ in range(polls):
         store.poll()
+    return store
+
+
+def delete(store: TieredStore, *ledgers: int) -> None:
+    store.delete_ledgers(ledgers)
+    settle(store)
+
+
+def holds_claim(store: TieredStore) -> bool:
+    return settle(store).tier.claim.is_held
 
 
 class Reports:
@@ -116,16 +125,26 @@ def filled() -> tuple[SimulatedDisk, TieredStore, dict[int, list[bytes]]]:
     return disk, store, fill(store)
 
 
-def offload(store: TieredStore, ledger_id: int, *, drop: bool = True) -> None:
+def offloaded(store: TieredStore, ledger_id: int) -> Reports:
     reports = Reports()
     store.tier.offload(TOPIC, ledger_id, 1_700_000_000_000, reports, offset=0)
     settle(store)
-    assert reports.is_well, reports.found
-    if drop:
-        reports = Reports()
-        store.tier.drop_local(TOPIC, ledger_id, reports)
-        settle(store)
-        assert reports.is_well, reports.found
+    return reports
+
+
+def dropped(store: TieredStore, ledger_id: int) -> Reports:
+    """Have the local entries of an offloaded ledger deleted."""
+    reports = Reports()
+    store.tier.drop_local(TOPIC, ledger_id, reports)
+    settle(store)
+    return reports
+
+
+def offload(store: TieredStore, *ledger_ids: int, drop: bool = True) -> None:
+    for ledger_id in ledger_ids:
+        for step in (offloaded, dropped) if drop else (offloaded,):
+            reports = step(store, ledger_id)
+            assert reports.is_well, reports.found
 
 
 def position_of(store: TieredStore, ledger_id: int, entry_id: int) -> tuple[str, int]:
@@ -164,10 +183,7 @@ def test_reads_work_before_and_after_local_entries_are_deleted():
     offload(store, first, drop=False)
     assert read(store, first) == kept[first]
     assert first in store.tier.local_ledgers(TOPIC)
-    reports = Reports()
-    store.tier.drop_local(TOPIC, first, reports)
-    settle(store)
-    assert reports.is_well
+    assert dropped(store, first).is_well
     assert first not in store.tier.local_ledgers(TOPIC)
     assert [info.ledger_id for info in store.ledgers(TOPIC)] == [first, second]
     assert store.ledgers(TOPIC)[0].entries == 5
@@ -180,8 +196,7 @@ def test_reads_work_before_and_after_local_entries_are_deleted():
     store.close()
     store = open_store(FaultyFileSystem(disk))
     assert {each: read(store, each) for each in kept} == kept
-    store.delete_ledgers([first])
-    settle(store)
+    delete(store, first)
     assert [info.ledger_id for info in store.ledgers(TOPIC)] == [second]
     with pytest.raises(LedgerNotFound):
         store.read(first, 0, entries_max=1, bytes_max=10)
@@ -203,15 +218,12 @@ def scenario(filesystem: FaultyFileSystem, kept: dict[int, list[bytes]], gone: l
             kept[ledger_id] = entries
     first, second = sorted(kept)
     for ledger_id in (first, second):
-        reports = Reports()
-        store.tier.offload(TOPIC, ledger_id, 1, reports, offset=0)
-        settle(store)
+        reports = offloaded(store, ledger_id)
         if reports.is_well:
             store.tier.drop_local(TOPIC, ledger_id, Reports())
             settle(store)
     gone.append(first)
-    store.delete_ledgers([first])
-    settle(store)
+    delete(store, first)
     store.close()
 
 
@@ -260,8 +272,7 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_no_files(fate):
 
 @pytest.mark.usefixtures("pages")
 def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files():
-    filesystem = FaultyFileSystem(SimulatedDisk())
-    store = open_store(filesystem)
+    _, filesystem, store = on_a_new_disk()
     first = min(fill(store))
     before = filesystem.operations
     offload(store, first, drop=False)
@@ -273,9 +284,7 @@ def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files():
             disk = SimulatedDisk()
             store = open_store(FaultyFileSystem(disk, Plan(errors={number: code})))
             kept = fill(store)
-            reports = Reports()
-            store.tier.offload(TOPIC, first, 1, reports, offset=0)
-            settle(store)
+            reports = offloaded(store, first)
             if not reports.is_well:
                 assert isinstance(reports.found[0], StoreError)
                 store.tier.sweep()
@@ -283,7 +292,6 @@ def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files():
                 assert store.tier.offloaded(TOPIC) == []
             check_tier(store, disk)
             assert {each: read(store, each) for each in kept} == kept
-            reports = Reports()
             if store.tier.offloaded(TOPIC) == []:
                 offload(store, first)
             assert {each: read(store, each) for each in kept} == kept
@@ -304,9 +312,7 @@ def test_a_ledger_with_a_damaged_file_keeps_its_local_entries():
             disk.content(path).extend(b"x")
         else:
             disk.content(path)[40] ^= 1
-        reports = Reports()
-        store.tier.drop_local(TOPIC, first, reports)
-        settle(store)
+        reports = dropped(store, first)
         assert isinstance(reports.found[0], OffloadFailed)
         assert first in store.tier.local_ledgers(TOPIC)
         assert read(store, first) == kept[first]
@@ -317,8 +323,7 @@ def test_a_ledger_with_a_damaged_file_keeps_its_local_entries():
 
 
 def test_later_damage_of_a_file_is_reported_and_not_skipped():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
+    disk, _, store = on_a_new_disk()
     first = min(fill(store))
     offload(store, first)
     path = f"{FOLDER}/{store.tier.offloaded(TOPIC)[0].file}"
@@ -364,10 +369,8 @@ def test_a_ledger_deleted_during_its_offload_leaves_no_files():
         first = min(fill(store))
         reports = Reports()
         store.tier.offload(TOPIC, first, 1, reports, offset=0)
-        for _ in range(steps):
-            store.poll()
-        store.delete_ledgers([first])
-        settle(store)
+        settle(store, steps)
+        delete(store, first)
         assert len(reports.found) == 1
         check_tier(store, disk)
         assert store.tier.offloaded(TOPIC) == []
@@ -376,8 +379,7 @@ def test_a_ledger_deleted_during_its_offload_leaves_no_files():
 
 def test_a_check_reports_offloaded_ledgers_and_damaged_files():
     disk, store, kept = filled()
-    for ledger_id in kept:
-        offload(store, ledger_id)
+    offload(store, *kept)
     files = [each.file for each in store.tier.offloaded(TOPIC)]
     store.close()
     filesystem = FaultyFileSystem(disk)
@@ -392,8 +394,7 @@ def test_a_check_reports_offloaded_ledgers_and_damaged_files():
     assert check() == []
     disk.content(f"{FOLDER}/{files[0]}")[77] ^= 1
     disk.remove(f"{FOLDER}/{files[1]}")
-    left = filesystem.open(f"{FOLDER}/ledger-9-left.parquet", create=True)
-    left.close()
+    filesystem.open(f"{FOLDER}/ledger-9-left.parquet", create=True).close()
     wrong, gone, over = check()
     assert "its checksum is" in wrong
     assert "the file is missing" in gone
@@ -474,9 +475,7 @@ def test_a_file_needed_for_damaged_local_entries_is_read_and_kept(is_known):
         assert read(store, first) == kept[first]
         assert store.damage.entries_of(first) == []
     Away(store, [True])
-    reports = Reports()
-    store.tier.drop_local(TOPIC, first, reports)
-    settle(store)
+    reports = dropped(store, first)
     assert isinstance(reports.found[0], OffloadFailed)
     assert read(store, first) == kept[first]
     store.close()
@@ -496,8 +495,7 @@ def cut_last_entry(disk: SimulatedDisk, ledger_id: int, store: TieredStore) -> T
 
 
 def test_the_lost_end_of_a_ledger_is_read_from_the_file():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
+    disk, _, store = on_a_new_disk()
     ledger_id = store.create_ledger(TOPIC)
     kept = [entry(number) for number in range(5)]
     for each in kept:
@@ -515,8 +513,7 @@ def test_the_lost_end_of_a_ledger_is_read_from_the_file():
 
 
 def test_offsets_lost_to_damage_are_not_reused_after_an_offload():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
+    disk, _, store = on_a_new_disk()
     ledger_id = store.create_ledger(TOPIC)
     for number in range(5):
         store.append(ledger_id, entry(number), lambda error: None)
@@ -530,8 +527,7 @@ def test_offsets_lost_to_damage_are_not_reused_after_an_offload():
 
 
 def test_folders_whose_sync_failed_are_synced_before_use():
-    filesystem = FaultyFileSystem(SimulatedDisk())
-    store = open_store(filesystem)
+    _, filesystem, store = on_a_new_disk()
     first = min(fill(store))
     before = filesystem.operations
     offload(store, first, drop=False)
@@ -579,8 +575,7 @@ def test_a_large_file_is_synced_as_it_is_written(tmp_path, monkeypatch):
 
 
 def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted():
-    disk = SimulatedDisk()
-    store = open_store(FaultyFileSystem(disk))
+    disk, _, store = on_a_new_disk()
     first, second = fill(store)
     offload(store, first)
     reports = Reports()
@@ -604,9 +599,7 @@ def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted():
 
 
 def test_a_backup_ignores_manifest_records_of_reused_ledger_ids():
-    disk = SimulatedDisk()
-    filesystem = FaultyFileSystem(disk)
-    store = open_store(filesystem)
+    _disk, filesystem, store = on_a_new_disk()
     store.keys.put(f"topic/{TOPIC}", b"{}")
     fill(store, 1)
     backup("/store", "/copy", filesystem=filesystem)
@@ -648,9 +641,7 @@ def test_a_failed_write_to_full_storage_takes_no_space():
     used = tier.used_bytes
     for room in (0, 1, 700, 3000):
         tier.others_bytes = tier.capacity_bytes - used - room
-        reports = Reports()
-        store.tier.offload(TOPIC, second, 1, reports, offset=0)
-        settle(store)
+        reports = offloaded(store, second)
         assert "No space left on device" in str(reports.found[0])
         assert tier_files(tier) == before
         assert tier.used_bytes == used
@@ -670,8 +661,7 @@ def test_trimmed_ledgers_free_the_space_of_full_storage(end, room):
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
     store = open_apart(tier, clock, disk)
     kept = fill(store, ledgers=3)
-    for each in kept:
-        offload(store, each)
+    offload(store, *kept)
     tier.others_bytes = tier.capacity_bytes - tier.used_bytes - room
     if end == "closed":
         store.close()
@@ -679,11 +669,9 @@ def test_trimmed_ledgers_free_the_space_of_full_storage(end, room):
         disk = disk.kill()
     if end != "not at all":
         store = open_apart(tier, clock, disk)
-        settle(store)
-    assert store.tier.claim.is_held
+        assert holds_claim(store)
     first, second, third = kept
-    store.delete_ledgers([first])
-    settle(store)
+    delete(store, first)
     assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [second, third]
     assert not store.tier.catalog.suspects()
     check_tier(store, tier)
@@ -736,10 +724,8 @@ def test_a_crash_while_a_claim_is_overwritten_leaves_one_claim(seed):
         renew()
     tier, disk = tier.crash(Fate.by_chance(chance)), disk.kill()
     store = open_apart(tier, clock, disk)
-    settle(store)
-    assert store.tier.claim.is_held
-    store.delete_ledgers([first])
-    settle(store)
+    assert holds_claim(store)
+    delete(store, first)
     assert not store.tier.catalog.suspects()
     store.close()
 
@@ -748,51 +734,39 @@ def test_full_storage_on_a_small_file_system_recovers_by_itself(tmp_path):
     """On a real tmpfs, where this user may mount one."""
     place = tmp_path / "place"
     place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
     files = RealFileSystem()
 
     def opened() -> TieredStore:
         local = FileStore.open(tmp_path / "store", threads=False, settings=SETTINGS)
         return TieredStore(local, FolderStorage(files, str(place)), threads=False, clock=Clock())
 
-    try:
+    with mounted(place, "1m"):
         store = opened()
         first, second = kept = fill(store)
-        offload(store, first)
-        offload(store, second)
+        offload(store, first, second)
         with open(place / "somebody", "wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(4096)) == 4096:
                 pass
         assert files.space(str(place))[1] == 0
         store.close()
         store = opened()
-        settle(store)
-        assert store.tier.claim.is_held
-        store.delete_ledgers([first])
-        settle(store)
+        assert holds_claim(store)
+        delete(store, first)
         assert files.space(str(place))[1] > 0
         assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [second]
         assert read(store, second) == kept[second]
         store.close()
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def test_full_storage_without_a_claim_is_not_changed(caplog):
     tier, clock = SimulatedDisk(), Clock()
     tier.others_bytes = tier.capacity_bytes
     store = open_apart(tier, clock)
-    settle(store)
-    assert not store.tier.claim.is_held
+    assert not holds_claim(store)
     assert "No space left on device" in caplog.text
     tier.others_bytes = 0
     clock.now += AGAIN_SECONDS
-    settle(store)
-    assert store.tier.claim.is_held
+    assert holds_claim(store)
     store.close()
 
 
@@ -801,13 +775,11 @@ def test_files_that_could_not_be_deleted_are_deleted_later():
     filesystem = FaultyFileSystem(tier)
     store = open_apart(filesystem, clock)
     first, second = fill(store)
-    offload(store, first)
-    offload(store, second)
+    offload(store, first, second)
     filesystem.plan.errors = dict.fromkeys(
         range(filesystem.operations, filesystem.operations + 500), errno.EIO
     )
-    store.delete_ledgers([first])
-    settle(store)
+    delete(store, first)
     assert len(store.tier.catalog.suspects()) == 1
     clock.now += AGAIN_SECONDS
     settle(store)
@@ -828,11 +800,9 @@ def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(when, monkeyp
     store = open_apart(tier, clock, disk)
     kept = fill(store, ledgers=3)
     first, second, third = kept
-    offload(store, first)
-    offload(store, second)
+    offload(store, first, second)
     store.close()
-    store = open_apart(tier, clock, disk)
-    settle(store)
+    store = settle(open_apart(tier, clock, disk))
     database = store.local.filesystem
     assert isinstance(database, FaultyFileSystem)
     finish = Offloading._finish
@@ -844,9 +814,7 @@ def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(when, monkeyp
             raise OSError(errno.EIO, "and the place is none any more")
 
     monkeypatch.setattr(Offloading, "_finish", finished)
-    reports = Reports()
-    store.tier.offload(TOPIC, third, 1, reports, offset=0)
-    settle(store)
+    reports = offloaded(store, third)
     assert not database.database_errors
     assert isinstance(reports.found[0], StoreError)
     monkeypatch.undo()
@@ -862,8 +830,7 @@ def test_a_temporary_error_of_the_catalog_does_not_stop_an_offload(when, monkeyp
 def test_reading_a_record_of_a_forgotten_owner_reads_none_of_its_others(monkeypatch):
     store = open_store(FaultyFileSystem(SimulatedDisk()))
     kept = fill(store, ledgers=3)
-    for each in kept:
-        offload(store, each)
+    offload(store, *kept)
     monkeypatch.setattr(tier_catalog, "_OWNED_MAX", 2)
     assert store.tier.offloaded(f"{TOPIC}-other") == [], "the records of the first owner are forgotten"
     decode, decoded = tier_catalog._record, list[int]()
@@ -889,10 +856,8 @@ def test_the_memory_for_owners_without_offloaded_ledgers_is_bounded(monkeypatch)
     for number in range(1_000):
         assert store.ledgers(f"{TOPIC}-{number}") == []
         assert len(store.tier.catalog._owners) <= 100
-    for each in kept:
-        offload(store, each)
+    offload(store, *kept)
     assert [each.ledger for each in store.tier.offloaded(TOPIC)] == sorted(kept)
-    store.delete_ledgers([min(kept)])
-    settle(store)
+    delete(store, min(kept))
     assert [each.ledger for each in store.tier.offloaded(TOPIC)] == [max(kept)]
     store.close()

@@ -26,6 +26,13 @@ def mirrored(source: Any, target: Any, *topics: str, **settings: Any) -> geminga
     return status
 
 
+def failure(source: Any, target: Any, **settings: Any) -> str:
+    """Return why the first of the topics is not mirrored."""
+    status = mirror(source, target, once=True, **settings).run(signals=False)
+    assert not status.caught_up
+    return status.failed[0]
+
+
 def stored(client: geminga.Client, topic: str) -> list[tuple[pb.MessageMetadata, bytes]]:
     """The entries of a topic without partitions: metadata without what a mirror adds, and payload."""
     with EntryReader.open(client, topic, geminga.MessageId.earliest) as reader:
@@ -52,6 +59,6 @@ def left(broker: Any, topic: str, subscription: str, **options: Any) -> list[byt
     with geminga.Admin(broker.admin_url) as admin:
         count = admin.topics.stats(topic).subscriptions[subscription].messages_in_backlog
     assert count >= 0
-    found = [consumer.receive(20_000).data() for _ in range(count)]
+    found = [consumer.receive(60_000).data() for _ in range(count)]
     client.close()
     return found

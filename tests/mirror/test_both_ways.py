@@ -11,7 +11,6 @@ from tests.mirror.helpers import mirror, mirrored
 
 Earliest = geminga.InitialPosition.Earliest
 Shared = geminga.ConsumerType.Shared
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def take(broker: Any, *, but: tuple[int, ...] = (), count: int, **options: Any) 
     client = broker.client()
     consumer = subscribed(client, consumer_type=Shared, **options)
     for _ in range(count):
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         if int(message.data()) not in but:
             consumer.acknowledge(message)
     client.close()
@@ -55,7 +54,7 @@ def backlog(broker: Any, topic: str = "t") -> int:
 def waiting(broker: Any) -> list[int]:
     client = broker.client()
     consumer = subscribed(client, consumer_type=Shared)
-    found = sorted(int(consumer.receive(20_000).data()) for _ in range(backlog(broker)))
+    found = sorted(int(consumer.receive(60_000).data()) for _ in range(backlog(broker)))
     client.close()
     return found
 

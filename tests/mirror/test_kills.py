@@ -78,29 +78,15 @@ class MirrorProcess(Process):
         )  # fmt: skip
 
 
-class Load:
-    """Publishes to both partitions of a topic, batches and single messages, until the end of the context."""
+class Background:
+    """Does its work on a thread until the end of the context."""
 
-    def __init__(self, broker: BrokerProcess, topic: str, pause: float) -> None:
-        self._client = broker.client()
-        self._producers = [
-            self._client.create_producer(
-                topic, batching_enabled=batch > 0, batching_max_messages=batch or 1000,
-                send_timeout_millis=0, block_if_queue_full=True,
-            )
-            for batch in (0, 11)
-        ]  # fmt: skip
+    def __init__(self) -> None:
         self._stop = threading.Event()
-        self._pause = pause
-        self.sent = 0
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def _work(self) -> None:
-        while not self._stop.wait(self._pause):
-            for producer in self._producers:
-                for _ in range(20):
-                    producer.send_async(b"%d" % self.sent, None, partition_key=str(self.sent % 7))
-                    self.sent += 1
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -109,6 +95,33 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+
+
+class Load(Background):
+    """Publishes to both partitions of a topic, batches and single messages, until the end of the context."""
+
+    def __init__(self, broker: BrokerProcess, topic: str, pause: float) -> None:
+        super().__init__()
+        self._client = broker.client()
+        self._producers = [
+            self._client.create_producer(
+                topic, batching_enabled=batch > 0, batching_max_messages=batch or 1000,
+                send_timeout_millis=0, block_if_queue_full=True,
+            )
+            for batch in (0, 11)
+        ]  # fmt: skip
+        self._pause = pause
+        self.sent = 0
+
+    def _work(self) -> None:
+        while not self._stop.wait(self._pause):
+            for producer in self._producers:
+                for _ in range(20):
+                    producer.send_async(b"%d" % self.sent, None, partition_key=str(self.sent % 7))
+                    self.sent += 1
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         for producer in self._producers:
             producer.flush()
         self._client.close()
@@ -177,13 +190,12 @@ def test_repeated_kills_lose_and_repeat_nothing(tmp_path, seed):
     run(tmp_path, 20, seed)
 
 
-class Worker:
+class Worker(Background):
     """Takes what a subscription has, and acknowledges it, now and then, until the end of the context."""
 
     def __init__(self, broker: BrokerProcess, topic: str) -> None:
+        super().__init__()
         self._broker, self._topic = broker, topic
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
         self.taken: set[bytes] = set()
 
     def _work(self) -> None:
@@ -196,14 +208,6 @@ class Worker:
                     consumer.acknowledge(message)
                     self.taken.add(bytes(message.data()))
             self._stop.wait(1.0)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 def _backlog(broker: BrokerProcess, topic: str) -> int:
@@ -270,7 +274,7 @@ def _with_cuts(source: Any, target: Any, messages: int, seed: int, bytes_max: in
             producer.flush()
     producer.flush()
     for n in range(messages):
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         if n // 5 % 3:
             consumer.acknowledge(message)
     consumer.close()

@@ -13,8 +13,6 @@ from geminga.mirror.status import PartitionStatus
 from geminga.testing.apache_pulsar import free_ports
 from tests.mirror.helpers import cluster, mirror, stored
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def sides():
@@ -119,7 +117,7 @@ def test_a_target_whose_backlog_quota_is_reached_gets_the_rest_later(sides, poli
             fill(source, *range(50, 100), size=1_000)
             eventually(lambda: "quota" in running.status().partitions[0].error.lower())
             for _ in range(50):
-                consumer.acknowledge(consumer.receive(20_000))
+                consumer.acknowledge(consumer.receive(60_000))
             eventually(lambda: running.status().messages == 100)
             assert not running.status().failed
         assert entries(target) == [b"%d" % n for n in range(100)]

@@ -18,7 +18,6 @@ from geminga.mirror.topics import ASKED_AT_ONCE, TopicMaker, find_topics
 
 TOPICS = 200
 NAMES = [f"t{number:03}" for number in range(TOPICS)]
-pytestmark = pytest.mark.timeout(300)
 
 
 class Asked:

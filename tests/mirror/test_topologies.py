@@ -10,7 +10,6 @@ import geminga
 from geminga.errors import InvalidConfiguration
 from tests.mirror.helpers import mirror, mirrored, stored
 
-pytestmark = pytest.mark.timeout(120)
 NAMES = ("a", "b", "c")
 
 

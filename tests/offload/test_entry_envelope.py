@@ -2,6 +2,7 @@
 
 import io
 import struct
+import tracemalloc
 
 import pyarrow as pa
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from geminga.offload import entry_envelope as residue_module
+from geminga.offload import entry_joining
 from geminga.offload.entry_envelope import EntryEnvelope, EntrySplitter, joined
 from geminga.offload.file import LedgerFile, LedgerWriter
 from geminga.wire.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD, compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.varint import varint
 
 TOPIC = "persistent://public/default/flights-partition-3"
 words = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -99,9 +102,18 @@ def entries(draw: st.DrawFn) -> bytes:
     return entry[:3] + b"x" + entry[4:] if way == 1 else entry
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("piece_rows", [3, entry_joining.PIECE_ROWS])
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.lists(entries(), min_size=1, max_size=12), st.integers(1, 12))
-def test_split_entries_are_joined_byte_for_byte(found, piece):
+def test_split_entries_are_joined_byte_for_byte(piece_rows, found, piece):
+    entry_joining.PIECE_ROWS, before = piece_rows, entry_joining.PIECE_ROWS
+    try:
+        check_split_and_joined(found, piece)
+    finally:
+        entry_joining.PIECE_ROWS = before
+
+
+def check_split_and_joined(found, piece):
     sink = io.BytesIO()
     writer = LedgerWriter(sink, topic=TOPIC, partition=3, ledger_id=17, uuid="u")
     for start in range(0, len(found), piece):
@@ -156,6 +168,44 @@ def test_an_entry_that_can_be_joined_is_not_stored_whole(codec):
     assert split.messages[0].num_rows == 50
 
 
+def test_numbers_of_other_programs_that_are_too_long_are_returned_unchanged():
+    message = pb.SingleMessageMetadata(payload_size=1, sequence_id=3).SerializeToString()
+    message += bytes((0xC8, 0x0C)) + b"\xff" * 9 + b"\x7f"  # field 201, of 70 bits
+    entry = batch_entry([struct.pack(">I", len(message)) + message + b"v"], publish_time=1)
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [entry])
+    assert split.envelope.whole == b""
+    assert joined(split.messages, split.envelope).entries == [entry]
+
+
+def test_long_tags_of_the_first_message_are_not_repeated_for_each_message():
+    plain = pb.SingleMessageMetadata(payload_size=1).SerializeToString()
+    long = plain + bytes((0xCA, 0x0C)) + varint(60_000) + bytes(60_000)  # field 201
+    each = [struct.pack(">I", len(data)) + data + b"v" for data in (long, *[plain] * 5_000)]
+    entry = batch_entry(each, publish_time=1)
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [entry])
+    assert split.envelope.whole == b""
+    tracemalloc.start()
+    found = joined(split.messages, split.envelope)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.entries == [entry]
+    assert peak < 30_000_000, "5,000 times 60 KB would be 300 MB"
+
+
+def test_tags_of_other_messages_give_no_entry():
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [batch(codec=ZSTD), batch(3)])
+    properties = in_batch(b"v", properties={"a": "b"})
+    (other,) = EntrySplitter(TOPIC, 3, 17).split(0, [batch_entry([properties] * 50), batch(3)])
+    for cut in (0, 1):  # the tags of messages with a property, and the same cut
+        envelope = EntryEnvelope.decode(split.envelope.encode())
+        tags = other.envelope.tags[: int(other.envelope.tag_sizes[0])]
+        envelope.tags = tags[: len(tags) - cut] + split.envelope.tags[int(envelope.tag_sizes[0]) :]
+        envelope.tag_sizes = envelope.tag_sizes.copy()
+        envelope.tag_sizes[0] = len(tags) - cut
+        found = joined(split.messages, envelope)
+        assert (found.bad, found.other, found.entries) == ([0], [], [b"", batch(3)])
+
+
 def test_a_codec_that_compresses_differently_gives_uncompressed_messages(monkeypatch):
     entry = batch(codec=ZSTD)
     (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [entry, batch()])
@@ -170,7 +220,7 @@ def test_a_codec_that_compresses_differently_gives_uncompressed_messages(monkeyp
 def test_nulls_of_a_part_of_an_array_are_found():
     array = pa.array([None, 1, None, 3, 4, None, 6, 7, None, 9])
     for start in range(9):
-        assert residue_module._nulls(array[start:]).tolist() == array[start:].is_null().to_pylist()
+        assert entry_joining._nulls(array[start:]).tolist() == array[start:].is_null().to_pylist()
 
 
 def test_wrong_bytes_are_never_returned():

@@ -3,14 +3,15 @@
 import gc
 import io
 import json
-import struct
+import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from entries import single_entry
+from entries import batch_entry, encode_single_metadata, framed, single_entry
 from pyarrow import parquet
 
 from geminga.offload import entry_envelope
@@ -20,36 +21,25 @@ from geminga.offload.file import FileSummary, LedgerFile, LedgerWriter
 from geminga.wire.checksum import crc32c
 from geminga.wire.columnar import decode_entries
 from geminga.wire.compression import ZSTD, compress
-from geminga.wire.metadata import RawEntry, build_entry
+from geminga.wire.metadata import RawEntry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t-partition-3"
 
 
-def single(number: int, key: str | None = None, *, is_base64: bool = False, extra: bytes = b"") -> bytes:
-    metadata = pb.MessageMetadata(producer_name="standalone-0-0", sequence_id=number, publish_time=number)
-    if key is not None:
-        metadata.partition_key = key
-    if is_base64:
-        metadata.partition_key_b64_encoded = True
-    return build_entry(metadata.SerializeToString() + extra, b"value %d" % number)
+def single(number: int, key: str | None = None, *, is_base64: bool | None = None) -> bytes:
+    return single_entry(
+        b"value %d" % number, producer_name="standalone-0-0", sequence_id=number, publish_time=number,
+        partition_key=key, partition_key_b64_encoded=is_base64,
+    )  # fmt: skip
 
 
 def batch(number: int, keys: Sequence[str | None], *, is_base64: bool = False, extra: bytes = b"") -> bytes:
-    metadata = pb.MessageMetadata(
+    heads = [encode_single_metadata(5, partition_key=key, partition_key_b64=is_base64) for key in keys]
+    return batch_entry(
+        [framed(head + extra, b"value") for head in heads],
         producer_name="standalone-0-0", sequence_id=number, publish_time=number,
-        num_messages_in_batch=len(keys),
     )  # fmt: skip
-    parts = []
-    for key in keys:
-        one = pb.SingleMessageMetadata(payload_size=5)
-        if key is not None:
-            one.partition_key = key
-        if is_base64:
-            one.partition_key_b64_encoded = True
-        head = one.SerializeToString() + extra
-        parts.append(struct.pack(">I", len(head)) + head + b"value")
-    return build_entry(metadata.SerializeToString(), b"".join(parts))
 
 
 def written(entries: Sequence[bytes]) -> bytes:
@@ -167,3 +157,16 @@ def test_an_abandoned_file_is_not_written_to(monkeypatch):
     del writer
     gc.collect()
     assert not said
+
+
+def test_reading_entries_loads_no_compiled_loops(tmp_path: Path):
+    (tmp_path / "file").write_bytes(written([*KEYLESS, *KEYED]))
+    code = (
+        "import sys\n"
+        "from geminga.offload.file import LedgerFile\n"
+        "found = LedgerFile(open(sys.argv[1], 'rb')).entries(0)\n"
+        "print(len(found.entries), found.bad, {'numba', 'llvmlite', 'pandas'}.intersection(sys.modules))"
+    )
+    arguments = [sys.executable, "-c", code, str(tmp_path / "file")]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout.split("\n")[0] == "7 [] set()"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
+from producing import connect, settings_of
 
 from geminga.producer.partition import PartitionProducer, ReadySet
-from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.pending_limits import ByteBudget, PendingLimits, Permits
-from geminga.producer.settings import ProducerSettings
 from geminga.wire.compression import decompress
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.metadata import parse_entry
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 NOW_MS = 1_700_000_000_000
 
@@ -52,7 +49,7 @@ class Bench:
         topic: str = "persistent://a/b/c",
         **settings: Any,
     ) -> None:
-        self.settings = ProducerSettings(**{"batching_enabled": True, **settings})
+        self.settings = settings_of(**settings)
         self.memory = ByteBudget(memory)
         self.ready_set = ReadySet()
         self.now = 0.0
@@ -66,21 +63,9 @@ class Bench:
         )
         self.max_message_size = 5 * 1024 * 1024
 
-    def success(self, **fields: Any) -> pb.CommandProducerSuccess:
-        values: dict[str, Any] = {
-            "request_id": 1,
-            "producer_name": self.settings.producer_name or "given",
-            "last_sequence_id": -1,
-            "schema_version": b"",
-            "producer_ready": True,
-        }
-        values.update(fields)
-        return pb.CommandProducerSuccess(**values)
-
     def connect(self, **fields: Any) -> Bench:
-        if self.partition.state.value == "not started":
-            self.partition.start()
-        self.partition.created(self.success(**fields), self.max_message_size, self.now)
+        fields.setdefault("producer_name", self.settings.producer_name or "given")
+        connect(self.partition, max_message_size=self.max_message_size, now=self.now, **fields)
         return self
 
     def add(self, payload: bytes, message: Any = None, token: Any = None) -> bool:
@@ -111,37 +96,3 @@ class Bench:
 def bench():
     """``bench(**settings)``: a partition producer that is not connected yet."""
     return Bench
-
-
-@pytest.fixture
-def topic():
-    """``topic(partitions, **settings)``: a `PartitionedProducer` in virtual surroundings."""
-
-    def make(partitions: int, *, memory: int = 0, start: float = 0.0, **settings: Any) -> PartitionedProducer:
-        ids = itertools.count()
-        return PartitionedProducer(
-            topic="persistent://public/default/t",
-            partitions=partitions,
-            settings=ProducerSettings(**{"batching_enabled": True, **settings}),
-            memory=ByteBudget(memory),
-            new_producer_id=lambda: next(ids),
-            random=lambda: start,
-        )
-
-    return make
-
-
-@pytest.fixture
-def connect():
-    """``connect(*partitions)``: as if the broker had created their producers."""
-
-    def created(*partitions: PartitionProducer, last_sequence_id: int = -1) -> None:
-        for partition in partitions:
-            if partition.state.value == "not started":
-                partition.start()
-            success = pb.CommandProducerSuccess(
-                request_id=1, producer_name="p", last_sequence_id=last_sequence_id, schema_version=b""
-            )
-            partition.created(success, 5 * 1024 * 1024, 0.0)
-
-    return created

@@ -5,8 +5,9 @@ import random
 import pytest
 
 from geminga.errors import MessageTooBig, ProducerQueueIsFull
-from geminga.producer.message import OutgoingMessage, build_message
+from geminga.producer.message import OutgoingMessage, bound_to, build_message
 from geminga.producer.settings import BatchingType, CompressionType
+from geminga.transactions import TransactionCore, TransactionId
 from geminga.wire.batch import decode_batch
 
 
@@ -79,11 +80,13 @@ def test_explicit_ids_share_batches_while_they_grow(bench):
     for number in (10, 12, 15, 15, 20):
         b.add(b"x", OutgoingMessage(b"x", sequence_id=number))
     b.add(b"x")
+    b.add(b"x", OutgoingMessage(b"x", sequence_id=30))
     sent = b.flushed()
     assert [(s.command.sequence_id, s.command.highest_sequence_id) for s in sent] == [
         (10, 15),
         (15, 20),
         (0, 0),
+        (30, 0),
     ]
     assert [s.sequence_id for s in decode_batch(sent[0].body, 3)] == [10, 12, 15]
 
@@ -98,8 +101,9 @@ def test_the_first_message_sets_the_shared_metadata(bench):
     assert [s.partition_key for s in decode_batch(sent.body, 2)] == ["a", "b"]
 
 
-def test_another_schema_version_begins_another_batch(bench):
-    b = bench().connect()
+@pytest.mark.parametrize("batching_type", BatchingType)
+def test_another_schema_version_begins_another_batch(bench, batching_type):
+    b = bench(batching_type=batching_type).connect()
     for version in (b"1", b"1", b"2", None):
         b.add(b"x", OutgoingMessage(b"x", schema_version=version))
     assert [s.metadata.schema_version for s in b.flushed()] == [b"1", b"2", b""]
@@ -120,6 +124,15 @@ def test_key_based_batches_are_sent_as_java_does(bench):
     ]
     assert [s.sequence_id for s in decode_batch(second.body, 3)] == [0, 2, 4]
     assert (first.metadata.partition_key, second.metadata.partition_key) == ("key-1", "key-0")
+
+
+def test_key_based_batches_are_of_one_ordering_key_or_else_partition_key(bench):
+    b = bench(batching_type=BatchingType.KeyBased).connect()
+    keys = ["a", None], ["b", None], ["a", None], ["x", b"o"], ["y", b"o"], [None, None]
+    for key, ordering_key in keys:
+        b.add(b"x", build_message(b"x", partition_key=key, ordering_key=ordering_key))
+    b.add(b"bare")
+    assert [s.command.sequence_id for s in b.flushed()] == [1, 2, 4, 6]
 
 
 def test_explicit_ids_of_key_based_batches_are_not_moved_when_the_broker_sends_its_last_id(bench):
@@ -198,6 +211,31 @@ def test_a_batch_over_the_brokers_maximum_is_split(bench):
     tokens = [t for o in b.settled() for t in o.tokens]
     assert tokens == [m.payload for m in messages]
     assert b.permits_used == (0, 0, 0)
+
+
+def test_every_part_of_a_split_batch_belongs_to_its_transaction(bench):
+    core = TransactionCore(TransactionId(1, 7), 60.0, lambda: 0.0, lambda part: core.joined(part))
+    other = TransactionCore(TransactionId(1, 8), 60.0, lambda: 0.0, lambda part: None)
+    b = bench()
+    b.max_message_size = 1000
+    payloads, tokens = [bytes([n]) * 200 for n in range(8)], list(range(8))
+    b.add(payloads[0], bound_to(core, payloads[0], None))
+    assert b.partition.batch.accepts_simple(core)
+    assert not b.partition.batch.accepts_simple(None)
+    b.partition.start()
+    assert b.partition.add_many(payloads, tokens, None, 1, 0.0, other) == 0
+    assert b.partition.add_many(payloads, tokens, None, 1, 0.0) == 0
+    assert b.partition.add_many(payloads, tokens, None, 1, 0.0, core) == 7
+    b.connect()
+    sent = b.flushed()
+    assert len(sent) == 2
+    assert {(s.metadata.txnid_most_bits, s.metadata.txnid_least_bits) for s in sent} == {(1, 7)}
+    assert {(s.command.txnid_most_bits, s.command.txnid_least_bits) for s in sent} == {(1, 7)}
+    rows = [
+        bytes(row.payload) for s in sent for row in decode_batch(s.body, s.metadata.num_messages_in_batch)
+    ]
+    assert rows == payloads
+    assert core.pending == 8
 
 
 def test_a_split_key_based_batch_keeps_javas_numbering(bench):

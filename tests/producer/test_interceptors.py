@@ -63,14 +63,3 @@ def test_an_interceptor_that_is_not_eligible_is_left_out():
     assert chain.before_send(None, message) is message
     chain.on_send_acknowledgement(None, message, None, None)
     assert recorder.seen == []
-
-
-def test_the_base_class_changes_nothing():
-    chain = InterceptorChain([ProducerInterceptor()])
-    message = OutgoingMessage(b"x")
-    assert chain.before_send(None, message) is message
-    chain.on_send_acknowledgement(None, message, None, None)
-    chain.on_partitions_change("t", 1)
-    chain.close()
-    assert chain
-    assert not InterceptorChain()

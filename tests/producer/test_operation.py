@@ -1,9 +1,7 @@
 """Encoded operations, compared with frames of the Java and C++ clients and protobuf's own parser."""
 
-import json
-from pathlib import Path
-
 import pytest
+from recorded import recorded_frames
 
 from geminga.errors import MessageTooBig
 from geminga.producer.message import OutgoingMessage, simple_message
@@ -14,25 +12,18 @@ from geminga.wire.frames import FrameDecoder
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-VECTORS = Path(__file__).parents[1] / "vectors" / "frames.jsonl"
 MAX = 5 * 1024 * 1024
 
 
 def recorded_sends():
-    with VECTORS.open(encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            if record["decoded"].get("command", {}).get("type") != "SEND":
-                continue
-            frame = bytes.fromhex(record["hex"])
-            (decoded,) = FrameDecoder(1 << 26).feed(frame)
-            entry = parse_entry(decoded.entry)
-            metadata = entry.metadata
-            if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
-                continue
-            if metadata.HasField("txnid_most_bits"):
-                continue  # transactions are not supported
-            yield pytest.param(record, frame, decoded, entry, id=f"{record['case']}-{record['seq']}")
+    for recorded in recorded_frames("SEND"):
+        entry = parse_entry(recorded.entry)
+        metadata = entry.metadata
+        if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
+            continue
+        if metadata.HasField("txnid_most_bits"):
+            continue  # transactions are not supported
+        yield pytest.param(recorded, recorded.frame, entry, id=f"{recorded.case}-{recorded.number}")
 
 
 def outgoing(metadata, payload, properties=None):
@@ -84,8 +75,8 @@ def rebuild(send, entry):
     return operation
 
 
-@pytest.mark.parametrize(("record", "frame", "send", "entry"), list(recorded_sends()))
-def test_what_official_clients_sent_is_written_with_the_same_meaning(record, frame, send, entry):
+@pytest.mark.parametrize(("recorded", "send", "entry"), list(recorded_sends()))
+def test_what_official_clients_sent_is_written_with_the_same_meaning(recorded, send, entry):
     operation = rebuild(send, entry)
     head, body = operation.frame(send.producer_id, name_field(entry.metadata.producer_name), 0, MAX)
     (ours,) = FrameDecoder(1 << 26).feed(head + bytes(body))
@@ -108,10 +99,10 @@ def test_what_official_clients_sent_is_written_with_the_same_meaning(record, fra
              ((entry.metadata, entry.payload), (written.metadata, written.payload))]  # fmt: skip
     theirs = decompress(entry.metadata.compression, bytes(entry.payload), sizes[0], limit=MAX)
     mine = decompress(written.metadata.compression, bytes(written.payload), sizes[1], limit=MAX)
-    if record["case"].startswith("py."):
+    if recorded.case.startswith("py."):
         assert mine == theirs  # C++ writes the same bytes, single metadata included
-    if record["case"].startswith("py.") and not operation.is_batch and not operation.compression:
-        assert head + bytes(body) == frame
+    if recorded.case.startswith("py.") and not operation.is_batch and not operation.compression:
+        assert head + bytes(body) == recorded.data
 
 
 def simple(count=1, first=5, payload=b"hello", **changes):
@@ -121,12 +112,6 @@ def simple(count=1, first=5, payload=b"hello", **changes):
     }  # fmt: skip
     values.update(changes)
     return SendOperation(values.pop("payloads", [payload] * count), [None] * count, count, **values)
-
-
-def taken_apart(operation, name="me", now_ms=123, limit=MAX):
-    head, body = operation.frame(9, name_field(name), now_ms, limit)
-    (frame,) = FrameDecoder(1 << 26).feed(head + bytes(body))
-    return frame, parse_entry(frame.entry)
 
 
 @pytest.mark.parametrize("others", [0, 1], ids=["alone", "in a run"])
@@ -143,55 +128,6 @@ def test_deletions_of_keys_have_a_size(key, payload, has_size, others):
     first, *_ = FrameDecoder(1 << 26).feed(b"".join(map(bytes, operation.frame(7, name_field("p"), 0, MAX))))
     metadata = parse_entry(first.entry).metadata
     assert (metadata.HasField("uncompressed_size"), metadata.uncompressed_size) == (has_size, 0)
-
-
-@pytest.mark.parametrize("compression", range(5))
-def test_a_batch_is_compressed_as_a_whole(compression):
-    send, entry = taken_apart(simple(count=3, compression=compression))
-    assert (send.num_messages, send.highest_sequence_id) == (3, 7)
-    metadata = entry.metadata
-    assert metadata.num_messages_in_batch == 3
-    assert metadata.highest_sequence_id == 7
-    assert metadata.compression == compression
-    size = metadata.uncompressed_size or len(entry.payload)
-    singles = decode_batch(decompress(compression, bytes(entry.payload), size, limit=MAX), 3)
-    assert [(bytes(s.payload), s.sequence_id) for s in singles] == [(b"hello", n) for n in (5, 6, 7)]
-
-
-def test_all_fields_of_a_message_that_goes_alone():
-    message = OutgoingMessage(
-        b"hello", partition_key="k", ordering_key=b"o", properties=(("a", "b"), ("c", "")), event_time=7,
-        deliver_at_time=8, replicate_to=("x", "y"), schema_version=b"\0" * 8,
-    )  # fmt: skip
-    _, entry = taken_apart(simple(messages={0: message}))
-    metadata = entry.metadata
-    assert [(p.key, p.value) for p in metadata.properties] == [("a", "b"), ("c", "")]
-    assert (metadata.partition_key, metadata.ordering_key) == ("k", b"o")
-    assert (metadata.event_time, metadata.deliver_at_time) == (7, 8)
-    assert list(metadata.replicate_to) == ["x", "y"]
-    assert metadata.schema_version == b"\0" * 8
-
-
-def test_batch_metadata_has_the_key_but_no_properties_of_the_messages():
-    first = OutgoingMessage(
-        b"hello", partition_key="k", properties=(("a", "b"),), event_time=7, null_value=False
-    )
-    _, entry = taken_apart(simple(count=2, messages={0: first}))
-    metadata = entry.metadata
-    assert metadata.partition_key == "k"
-    assert not metadata.properties
-    assert not metadata.HasField("event_time")
-    inner, plain = decode_batch(bytes(entry.payload), 2)
-    assert (inner.partition_key, inner.properties, inner.event_time) == ("k", {"a": "b"}, 7)
-    assert plain.partition_key is None
-
-
-def test_a_null_value_alone_and_in_a_batch():
-    null = OutgoingMessage(b"", null_value=True, partition_key="k")
-    _, entry = taken_apart(simple(payload=b"", messages={0: null}))
-    assert entry.metadata.null_value
-    _, entry = taken_apart(simple(count=2, payload=b"", messages={1: null}))
-    assert [s.null_value for s in decode_batch(bytes(entry.payload), 2)] == [False, True]
 
 
 def test_a_resend_writes_the_same_bytes():

@@ -1,11 +1,12 @@
 """The partition's conversation with its broker: creation, receipts, errors, time-outs, closing."""
 
 import pytest
+from producing import success
 
 from geminga import errors
 from geminga.producer.partition import SendErrorVerdict
 from geminga.producer.routing import BlockedReason
-from geminga.producer.settings import ProducerAccessMode, SchemaInfo
+from geminga.producer.settings import ProducerAccessMode
 from geminga.producer.states import ProducerState
 from geminga.wire.batch import decode_batch
 
@@ -26,20 +27,6 @@ def test_the_first_command_and_the_one_after_a_reconnect(bench):
     assert (command.producer_name, command.user_provided_producer_name, command.epoch) == ("made", False, 1)
 
 
-def test_a_name_of_the_callers_is_announced_as_such(bench):
-    b = bench(producer_name="mine")
-    command = b.partition.create_command(1).producer
-    assert (command.producer_name, command.user_provided_producer_name) == ("mine", True)
-
-
-def test_the_schema_travels(bench):
-    b = bench(schema=SchemaInfo(type=2, name="n", data=b"{}", properties=(("a", "b"),)))
-    schema = b.partition.create_command(1).producer.schema
-    assert (schema.type, schema.name, schema.schema_data) == (2, "n", b"{}")
-    b.connect(schema_version=b"\0" * 8)
-    assert b.partition.schema_version == b"\0" * 8
-
-
 @pytest.mark.parametrize("mode", list(ProducerAccessMode))
 def test_the_topic_epoch_is_echoed_for_exclusive_modes_only(bench, mode):
     b = bench(access_mode=mode)
@@ -57,9 +44,9 @@ def test_a_grant_without_a_topic_epoch_is_refused_for_exclusive_modes(bench, mod
     """Brokers that do not know the mode grant a producer that shares the topic."""
     b = bench(access_mode=mode)
     with pytest.raises(errors.UnsupportedVersionError, match=f"access_mode={mode.name}"):
-        b.partition.check_granted(b.success(), "")
-    b.partition.check_granted(b.success(topic_epoch=0), "")
-    bench().partition.check_granted(b.success(), "Pulsar Server2.7.0")
+        b.partition.check_granted(success(), "")
+    b.partition.check_granted(success(topic_epoch=0), "")
+    bench().partition.check_granted(success(), "Pulsar Server2.7.0")
 
 
 def test_fencing_is_refused_on_a_broker_that_does_not_know_it(bench):
@@ -67,24 +54,12 @@ def test_fencing_is_refused_on_a_broker_that_does_not_know_it(bench):
     for mode, refused in (("ExclusiveWithFencing", ["2.10.5", "2.8.0"]), ("Exclusive", [])):
         b = bench(access_mode=getattr(ProducerAccessMode, mode))
         for version in ("2.8.0", "2.10.5", "2.11.0", "3.0.7", "4.0.4", "10.1"):
-            granted = b.success(topic_epoch=3)
+            granted = success(topic_epoch=3)
             if version in refused:
                 with pytest.raises(errors.UnsupportedVersionError):
                     b.partition.check_granted(granted, f"Pulsar Server{version}")
             else:
                 b.partition.check_granted(granted, f"Pulsar Server{version}")
-
-
-def test_waiting_for_exclusive_access(bench):
-    b = bench(access_mode=ProducerAccessMode.WaitForExclusive)
-    b.partition.start()
-    b.partition.must_wait()
-    assert b.partition.state is ProducerState.WAITING_FOR_EXCLUSIVE
-    b.add(b"x")
-    assert b.flushed() == []
-    b.connect(topic_epoch=1)
-    assert b.partition.state is ProducerState.READY
-    assert len(b.written()) == 1
 
 
 def test_ids_go_on_behind_the_brokers_last_one_also_for_early_messages(bench):
@@ -100,16 +75,6 @@ def test_ids_go_on_behind_the_brokers_last_one_also_for_early_messages(bench):
     assert b.partition.last_sequence_id == 41
     b.receipt(42, 43)
     assert b.partition.last_sequence_id == 43
-
-
-def test_explicit_early_ids_do_not_move(bench):
-    from geminga.producer.message import OutgoingMessage
-
-    b = bench(batching_enabled=False)
-    b.partition.start()
-    b.add(b"x", OutgoingMessage(b"x", sequence_id=5))
-    b.connect(last_sequence_id=41)
-    assert [s.command.sequence_id for s in b.written()] == [5]
 
 
 def test_an_initial_id_overrules_the_brokers(bench):
@@ -128,6 +93,17 @@ def test_the_brokers_last_id_counts_at_the_first_creation_only(bench):
     b.connect(last_sequence_id=500)
     b.add(b"y")
     assert [s.command.sequence_id for s in b.flushed()] == [0, 1]
+
+
+def test_messages_wait_for_exclusive_access(bench):
+    b = bench(access_mode=ProducerAccessMode.WaitForExclusive)
+    b.partition.start()
+    b.partition.must_wait()
+    assert b.partition.state is ProducerState.WAITING_FOR_EXCLUSIVE
+    b.add(b"x")
+    assert b.flushed() == []
+    b.connect(topic_epoch=1)
+    assert len(b.written()) == 1
 
 
 @pytest.mark.parametrize(
@@ -279,13 +255,6 @@ def test_terminated_and_fenced_end_the_producer(bench, code, state):
     assert b.partition.send_error(code, 0, "again", 0.0) is SendErrorVerdict.NOTHING
 
 
-def test_an_error_from_before_a_reconnect_is_ignored(bench):
-    b = in_flight(bench)
-    b.partition.disconnected(None)
-    assert b.partition.send_error(15, 0, "old", 0.0) is SendErrorVerdict.NOTHING
-    assert b.partition.state is ProducerState.RECONNECTING
-
-
 # --- time ---
 def test_the_send_timeout_of_the_head_fails_everything(bench):
     b = bench(send_timeout_seconds=5, batching_max_messages=2).connect()
@@ -317,59 +286,6 @@ def test_the_timeout_names_the_last_error(bench):
     assert "the cable is out" in str(failed.error)
 
 
-def test_messages_of_a_producer_with_an_expired_token_end_with_that_error(bench):
-    b = bench(send_timeout_seconds=1, batching_max_messages=1).connect()
-    b.partition.disconnected(errors.ConnectError("the connection was lost"))
-    assert not b.partition.is_terminal(errors.AuthenticationError("the token has expired"))
-    b.add(b"x")
-    b.partition.tick(1.0)
-    (failed,) = b.settled()
-    assert isinstance(failed.error, errors.AuthenticationError)
-    assert "the token has expired" in str(failed.error)
-
-
-# --- ready-made operations ---
-def ready_made(count=10, first=0):
-    from geminga.producer.operation import SendOperation
-
-    operation = SendOperation.of_encoded(
-        b"x" * 100, count, (first, first + count - 1), compression=0, uncompressed_size=100
-    )
-    operation.tokens = ["t"]
-    return operation
-
-
-def test_ready_made_batches_go_between_rows_in_order(bench):
-    b = bench().connect()
-    b.add(b"row")
-    b.partition.submit(ready_made(first=-1), 0.0)
-    b.add(b"row")
-    sent = b.flushed()
-    assert [(s.command.sequence_id, s.command.num_messages) for s in sent] == [(0, 1), (1, 10), (11, 1)]
-    b.receipt(0)
-    b.receipt(1, 10)
-    b.receipt(11)
-    assert b.permits_used == (0, 0, 0)
-    assert b.partition.counters.acknowledged_messages == 12
-
-
-def test_fixed_ids_are_kept_and_rows_go_on_behind_them(bench):
-    b = bench().connect(last_sequence_id=5)
-    b.partition.submit(ready_made(first=1000), 0.0)
-    b.add(b"row")
-    assert [s.command.sequence_id for s in b.flushed()] == [1000, 1010]
-
-
-def test_ready_made_batches_count_in_bytes(bench):
-    b = bench(memory=150).connect()
-    b.partition.submit(ready_made(), 0.0)
-    with pytest.raises(errors.MemoryBufferIsFull):
-        b.partition.submit(ready_made(first=10), 0.0)
-    b.written()
-    b.receipt(0, 9)
-    b.partition.submit(ready_made(first=10), 0.0)
-
-
 # --- blocked and closed ---
 def test_why_a_partition_is_blocked(bench):
     b = bench(max_pending_messages=2, blocked_after_seconds=1.0)
@@ -387,38 +303,3 @@ def test_why_a_partition_is_blocked(bench):
     assert b.partition.blocked(0.0) is BlockedReason.PERMITS
     b.partition.disconnected(None)
     assert b.partition.blocked(0.0) is BlockedReason.CONNECTION
-
-
-def test_closing_writes_the_open_batch_and_waits_for_receipts(bench):
-    b = bench().connect()
-    b.add(b"x")
-    b.partition.close(0.0)
-    assert b.partition.state is ProducerState.CLOSING
-    with pytest.raises(errors.AlreadyClosed):
-        b.add(b"y")
-    assert len(b.written()) == 1
-    b.receipt(0)
-    assert [o.error for o in b.settled()] == [None]
-    b.partition.closed(0.0)
-    assert b.partition.state is ProducerState.CLOSED
-
-
-def test_what_is_pending_when_closing_ends_fails(bench):
-    b = bench().connect()
-    b.add(b"x")
-    b.partition.close(0.0)
-    b.partition.closed(0.0)
-    assert [type(o.error) for o in b.settled()] == [errors.AlreadyClosed]
-    b.partition.close(0.0)
-    b.partition.closed(0.0)
-    assert b.partition.state is ProducerState.CLOSED
-
-
-def test_a_creation_that_succeeds_while_closing_still_sends(bench):
-    b = bench().connect()
-    b.partition.disconnected(None)
-    b.add(b"x")
-    b.partition.close(0.0)
-    b.connect()
-    assert b.partition.state is ProducerState.CLOSING
-    assert len(b.written()) == 1

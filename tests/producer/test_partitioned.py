@@ -4,14 +4,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from producing import connect, producer_of, settings_of
 
-from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull, PulsarException
+from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout
 from geminga.producer.message import OutgoingMessage, simple_message
-from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.pending_limits import ByteBudget
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.producer.states import ProducerState
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
 def joins(producer, payload):
@@ -19,15 +18,10 @@ def joins(producer, payload):
     return producer.add_many([payload], [payload], None, 0, 0.0) == 1
 
 
-def test_a_topic_without_partitions_has_one_with_index_minus_one(topic):
-    producer = topic(0)
-    assert [p.index for p in producer.partitions] == [-1]
-    assert producer.partitions[0].topic == "persistent://public/default/t"
-    assert not producer.partitioned
-
-
-def test_partitions_have_their_names_and_fair_shares(topic):
-    producer = topic(4, max_pending_messages=1000, max_pending_messages_across_partitions=100)
+def test_partitions_have_their_names_and_fair_shares():
+    producer = producer_of(
+        4, settings_of(max_pending_messages=1000, max_pending_messages_across_partitions=100)
+    )
     assert [p.topic for p in producer.partitions][3] == "persistent://public/default/t-partition-3"
     assert [p.limits.own.limit for p in producer.partitions] == [25] * 4
     fresh = producer.grow(5)
@@ -36,8 +30,8 @@ def test_partitions_have_their_names_and_fair_shares(topic):
     assert producer.grow(3) == []
 
 
-def test_an_open_batch_takes_simple_messages_until_it_is_full(topic, connect):
-    producer = topic(0, batching_max_messages=5)
+def test_an_open_batch_takes_simple_messages_until_it_is_full():
+    producer = producer_of(0, settings_of(batching_max_messages=5))
     connect(producer.partitions[0])
     assert not joins(producer, b"0")
     producer.add(b"0", b"0", None, 0.0)
@@ -52,8 +46,8 @@ def test_an_open_batch_takes_simple_messages_until_it_is_full(topic, connect):
 @pytest.mark.parametrize(
     "message", [OutgoingMessage(b"x", schema_version=b"1"), OutgoingMessage(b"x", sequence_id=5)]
 )
-def test_messages_without_metadata_do_not_join_a_batch_with_its_own(topic, connect, message):
-    producer = topic(0)
+def test_messages_without_metadata_do_not_join_a_batch_with_its_own(message):
+    producer = producer_of(0, settings_of())
     connect(producer.partitions[0])
     producer.add(b"x", None, message, 0.0)
     assert not joins(producer, b"y")
@@ -61,19 +55,13 @@ def test_messages_without_metadata_do_not_join_a_batch_with_its_own(topic, conne
     assert joins(producer, b"z")
 
 
-def test_messages_without_keys_are_routed_after_one_with_a_key(topic, connect):
-    producer = topic(2, start=0.0)
-    connect(*producer.partitions)
-    producer.add(b"x", None, OutgoingMessage(b"x", partition_key="k"), 0.0)
-    assert not joins(producer, b"y")
-
-
-def test_a_batch_that_the_round_robin_leaves_is_sent_before_its_delay(topic, connect):
+def test_a_batch_that_the_round_robin_leaves_is_sent_before_its_delay():
     """A message that does not fit moves on after its partition's time: nothing else would join that batch."""
-    producer = topic(
-        3, batching_max_allowed_size_in_bytes=100, batching_max_publish_delay_seconds=0.01,
+    settings = settings_of(
+        batching_max_allowed_size_in_bytes=100, batching_max_publish_delay_seconds=0.01,
         batching_partition_switch_frequency=1,
     )  # fmt: skip
+    producer = producer_of(3, settings)
     connect(*producer.partitions)
     producer.add(bytes(60), None, None, 0.0)
     first = next(partition for partition in producer.partitions if partition.batch is not None)
@@ -84,29 +72,8 @@ def test_a_batch_that_the_round_robin_leaves_is_sent_before_its_delay(topic, con
     assert len(first.pending) == 2
 
 
-def test_a_custom_router_leaves_batches_open(topic, connect):
-    producer = topic(2)
-    connect(*producer.partitions)
-    for number in range(6):
-        producer.add(b"x", None, None, 0.0, partition=producer.partitions[number % 2])
-    assert [len(partition.batch) for partition in producer.partitions] == [3, 3]
-
-
-def test_an_urgent_message_sets_attention_and_its_batch_is_sent(topic, connect):
-    producer = topic(0)
-    connect(producer.partitions[0])
-    producer.ready_set.timer_at = 0.0
-    producer.ready_set.attention = False
-    producer.add(b"x", None, None, 0.0)
-    assert not producer.ready_set.attention
-    producer.add(b"y", None, None, 0.0, urgent=True)
-    assert producer.ready_set.attention
-    producer.tick(0.0)
-    assert producer.partitions[0].batch is None
-
-
-def test_a_message_with_a_key_joins_the_open_batch_of_its_partition(topic, connect):
-    producer = topic(3, batching_max_messages=4)
+def test_a_message_with_a_key_joins_the_open_batch_of_its_partition():
+    producer = producer_of(3, settings_of(batching_max_messages=4))
     connect(*producer.partitions)
     messages = [simple_message(b"x", "k", (("a", "b"),))] * 4
     home = producer.choose(messages[0], 0.0)
@@ -115,13 +82,6 @@ def test_a_message_with_a_key_joins_the_open_batch_of_its_partition(topic, conne
     producer.add(b"x", 0, OutgoingMessage(b"x", partition_key="k"), 0.0)
     assert producer.add_many(*arguments) == 2  # the next one fills the batch
     assert home.batch.tokens == [0, 1, 2]
-
-
-def test_a_batch_of_explicit_ids_is_not_joined(topic, connect):
-    producer = topic(0)
-    connect(producer.partitions[0])
-    producer.add(b"x", 0, OutgoingMessage(b"x", sequence_id=9), 0.0)
-    assert not producer.add_many([b"x"], [1], [simple_message(b"x", None, (("a", "b"),))], 0, 0.0)
 
 
 # --- permits never leak ---
@@ -139,27 +99,20 @@ class Permits(RuleBasedStateMachine):
         size=st.sampled_from([5, 60, 1000]),
     )
     def begin(self, partitions, max_pending, across, memory, batching, keyed, count, size):
-        ids = iter(range(100))
         self.memory = ByteBudget(memory)
-        self.producer = PartitionedProducer(
-            topic="persistent://a/b/c",
-            partitions=partitions,
-            settings=ProducerSettings(
-                max_pending_messages=max_pending,
-                max_pending_messages_across_partitions=across,
-                batching_enabled=batching,
-                chunking_enabled=not batching,
-                chunk_max_message_size=None if batching else 600,
-                batching_type=BatchingType.KeyBased if keyed else BatchingType.Default,
-                batching_max_messages=count,
-                batching_max_allowed_size_in_bytes=size,
-                send_timeout_seconds=30,
-                producer_name="p",
-            ),
-            memory=self.memory,
-            new_producer_id=lambda: next(ids),
-            random=lambda: 0.3,
+        settings = ProducerSettings(
+            max_pending_messages=max_pending,
+            max_pending_messages_across_partitions=across,
+            batching_enabled=batching,
+            chunking_enabled=not batching,
+            chunk_max_message_size=None if batching else 600,
+            batching_type=BatchingType.KeyBased if keyed else BatchingType.Default,
+            batching_max_messages=count,
+            batching_max_allowed_size_in_bytes=size,
+            send_timeout_seconds=30,
+            producer_name="p",
         )
+        self.producer = producer_of(partitions, settings, memory=self.memory, random=lambda: 0.3)
         self.now = 0.0
         self.handed_over = 0
         self.outcomes = 0
@@ -210,10 +163,7 @@ class Permits(RuleBasedStateMachine):
     def connect(self, index):
         partition = self.pick(index)
         if partition.state in (ProducerState.CONNECTING, ProducerState.RECONNECTING):
-            success = pb.CommandProducerSuccess(
-                request_id=1, producer_name="p", last_sequence_id=-1, schema_version=b""
-            )
-            partition.created(success, 2000, self.now)
+            connect(partition, max_message_size=2000, now=self.now)
 
     @rule(index=st.integers(0, 5))
     def disconnect(self, index):
@@ -297,6 +247,65 @@ class Permits(RuleBasedStateMachine):
 
 
 TestPermits = Permits.TestCase
-TestPermits.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestPermits.settings = settings(stateful_step_count=60, suppress_health_check=list(HealthCheck))
+
+
+NEVER = float("inf")
+
+
+def test_a_topic_without_partitions_has_one_with_index_minus_one():
+    producer = producer_of(0, settings_of())
+    assert [(each.index, each.topic) for each in producer.partitions] == [(-1, producer.topic)]
+    assert not producer.partitioned
+
+
+def test_an_urgent_message_sets_attention_and_its_batch_is_sent():
+    producer = producer_of(0, settings_of())
+    connect(*producer.partitions)
+    producer.ready_set.timer_at = 0.0
+    producer.ready_set.attention = False
+    producer.add(b"x", None, None, 0.0)
+    assert not producer.ready_set.attention
+    producer.add(b"y", None, None, 0.0, urgent=True)
+    assert producer.ready_set.attention
+    producer.tick(0.0)
+    assert producer.partitions[0].batch is None
+
+
+def test_take_due_returns_only_partitions_that_are_due():
+    producer = producer_of(1000, settings_of(batching_max_publish_delay_seconds=0.01))
+    connect(*producer.partitions)
+    for step, index in enumerate((700, 3, 999)):
+        producer.add(b"x", None, None, step / 1000, partition=producer.partitions[index])
+    assert producer.next_deadline() == pytest.approx(0.010)
+    assert [p.index for p in producer.ready_set.take_due(0.0115)] == [700, 3]
+    assert producer.next_deadline() == pytest.approx(0.012), "these have been taken"
+
+
+def test_send_time_outs_come_in_their_order():
+    producer = producer_of(3, settings_of(batching_enabled=False, send_timeout_seconds=1.0))
+    for partition in producer.partitions:
+        partition.start()
+    for index, at in enumerate((0.0, 0.4, 0.2)):
+        producer.add(b"x", None, None, at, partition=producer.partitions[index])
+    assert producer.next_deadline() == pytest.approx(1.0)
+    producer.tick(1.1)
+    assert [p.counters.timeouts for p in producer.partitions] == [1, 0, 0]
+    assert producer.next_deadline() == pytest.approx(1.2)
+    producer.tick(1.5)
+    assert [p.counters.timeouts for p in producer.partitions] == [1, 1, 1]
+    assert {type(o.error) for o in producer.ready_set.take_settled()} == {Timeout}
+    assert producer.next_deadline() == NEVER
+    assert not producer.ready_set.busy
+
+
+def test_a_partition_with_all_receipts_is_not_busy():
+    producer = producer_of(1, settings_of(batching_enabled=False))
+    (partition,) = producer.partitions
+    connect(partition)
+    producer.add(b"x", None, None, 0.0, partition=partition)
+    partition.take_output(0.0, 0)
+    assert list(producer.ready_set.busy) == [partition]
+    partition.receipt(0, 0, 1, 1, 0.5)
+    assert not producer.ready_set.busy
+    assert producer.next_deadline() == NEVER

@@ -57,16 +57,3 @@ def test_a_failed_operation_is_found_by_its_highest_or_its_first_id_only_in_flig
     assert pending.find_failed(0) is batch
     assert pending.find_failed(2) is None
     assert pending.find_failed(5) is None
-
-
-def test_replace_unsent_keeps_the_order_of_the_queue():
-    first, second, third = operation(0), operation(1, 4), operation(5)
-    pending = queue(first, second, third, sent=1)
-    left, right = operation(1, 2), operation(3, 4)
-    pending.replace_unsent(second, [left, right])
-    assert list(pending) == [first, left, right, third]
-    assert pending.unsent[0] is left
-    assert pending.in_flight == 1
-    assert pending.messages == 6
-    with pytest.raises(RuntimeError, match="next unsent"):
-        pending.replace_unsent(third, [])

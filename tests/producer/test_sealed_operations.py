@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from geminga.errors import CryptoError, MessageTooBig
+from geminga.errors import MessageTooBig
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation, name_field, schema_version_field
 from geminga.wire.batch import decode_batch
@@ -82,20 +82,6 @@ def test_a_message_may_name_another_schema_version_than_its_producer():
     assert schema_version_field(b"") == b""
 
 
-def test_ready_made_batches_and_chunks_are_sealed_as_they_are():
-    source = encryptor()
-    source.renew()
-    ready = SendOperation.of_encoded(
-        b"a whole batch", 3, (1, 3), compression=0, uncompressed_size=13,
-        seal=source.seal,
-    )  # fmt: skip
-    assert bytes(ready.body) != b"a whole batch"
-    assert decrypt(entry_of(*ready.frame(0, NAME, 7, 1 << 20))) == b"a whole batch"
-    piece = operation(1, seal=source.seal)
-    piece.payloads, piece.body = None, memoryview(b"one piece")
-    assert decrypt(entry_of(*piece.frame(0, NAME, 7, 1 << 20))) == b"one piece"
-
-
 def test_the_sealed_size_counts():
     source = encryptor()
     source.renew()
@@ -105,14 +91,3 @@ def test_the_sealed_size_counts():
     assert len(head) + len(body) == len(plain_head) + size
     with pytest.raises(MessageTooBig):
         operation(1, seal=source.seal).frame(0, NAME, 7, size)
-
-
-def test_no_plain_text_without_a_data_key():
-    sealed = operation(3, seal=encryptor().seal)
-    for _ in range(2):
-        with pytest.raises(CryptoError):
-            sealed.frame(0, NAME, 7, 1 << 20)
-        assert sealed.body is None
-    careless = operation(1, seal=encryptor(plain_on_failure=True).seal)
-    entry = entry_of(*careless.frame(0, NAME, 7, 1 << 20))
-    assert (bytes(entry.payload), len(entry.metadata.encryption_keys)) == (b"secret", 0)

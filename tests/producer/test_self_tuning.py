@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from producing import connect, producer_of, settings_of
 
 from geminga.errors import InvalidConfiguration, MemoryBufferIsFull, ProducerQueueIsFull
 from geminga.producer.batching import MARK_FACTOR, BatchTiming
 from geminga.producer.message import simple_message
-from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.pending_limits import UNLIMITED, ByteBudget
 from geminga.producer.self_tuning import JOINS_MEMORY, PartitionTuning, SelfTuning
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.wire.frames import FrameDecoder, SendFrame
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 BUDGET = 0.05
 
@@ -147,28 +146,16 @@ class World:
     def __init__(
         self, partitions: int = 4, *, memory: int = 0, round_trip: float = 0.004, **settings: Any
     ) -> None:
-        ids = itertools.count()
         self.memory = ByteBudget(memory)
-        self.producer = PartitionedProducer(
-            topic="persistent://public/default/tuned",
-            partitions=partitions,
-            settings=ProducerSettings(batching_enabled=True, latency_budget_seconds=BUDGET, **settings),
-            memory=self.memory,
-            new_producer_id=lambda: next(ids),
-            random=lambda: 0.0,
-        )
+        tuned = settings_of(latency_budget_seconds=BUDGET, **settings)
+        self.producer = producer_of(partitions, tuned, memory=self.memory)
         self.now = 0.0
         self.round_trip = round_trip
         self.receipts: list[tuple[float, Any, Any]] = []
         self.latencies: list[float] = []
         self.fills: list[int] = []
         self.refused = 0
-        for partition in self.producer.partitions:
-            partition.start()
-            success = pb.CommandProducerSuccess(
-                request_id=1, producer_name="p", last_sequence_id=-1, schema_version=b""
-            )
-            partition.created(success, 5 * 1024 * 1024, 0.0)
+        connect(*self.producer.partitions)
 
     @property
     def tuning(self) -> SelfTuning:
@@ -309,10 +296,7 @@ def test_an_urgent_message_is_sent_without_delay():
 
 
 def test_without_a_latency_budget_a_producer_does_not_tune_itself():
-    producer = PartitionedProducer(
-        topic="t", partitions=2, settings=ProducerSettings(batching_enabled=True), memory=ByteBudget(0),
-        new_producer_id=lambda: 1, random=lambda: 0.0,
-    )  # fmt: skip
+    producer = producer_of(2, settings_of())
     assert producer.tuning is None
     assert producer.table_limits == (1000, 128 * 1024)
     producer.add(b"x", None, None, 1.0)

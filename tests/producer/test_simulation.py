@@ -15,18 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from producing import producer_of, success
 
-from geminga.errors import (
-    MemoryBufferIsFull,
-    ProducerQueueIsFull,
-    ProtocolError,
-    PulsarException,
-    from_server,
-)
+from geminga import errors
 from geminga.producer.message import OutgoingMessage, simple_message
 from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer, SendErrorVerdict
-from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.pending_limits import ByteBudget
 from geminga.producer.settings import BatchingType, CompressionType, PartitionsRoutingMode, ProducerSettings
 from geminga.producer.states import ENDED, ProducerState
@@ -97,7 +91,7 @@ class Connection:
             return
         try:
             action(self.partition)
-        except ProtocolError:
+        except errors.ProtocolError:
             self.world.protocol_errors += 1
             self.drop()
         self.world.run()
@@ -156,18 +150,16 @@ class SimulatedBroker:
     def _create(self, connection: Connection, command: pb.CommandProducer) -> None:
         world = self.world
         if world.faults() and world.random.random() < 0.2:
-            error = from_server(NOT_READY, "moving")
+            error = errors.from_server(NOT_READY, "moving")
             connection.answer(lambda p: world.refused(connection, error))
             return
         self.owner = connection
-        success = pb.CommandProducerSuccess(
+        created = success(
             request_id=command.request_id,
             producer_name=command.producer_name or "made-by-broker",
             last_sequence_id=self.highest if self.deduplicates else -1,
-            schema_version=b"",
-            producer_ready=True,
         )
-        connection.answer(lambda p: p.created(success, world.max_message_size, world.clock.now))
+        connection.answer(lambda p: p.created(created, world.max_message_size, world.clock.now))
 
     def _store(self, connection: Connection, send: Any, entry: Any) -> None:
         world, chance = self.world, self.world.random.random()
@@ -258,15 +250,9 @@ class World:
         self.protocol_errors = self.not_allowed = self.repeated_receipts = 0
         self.settings = self._settings()
         self.memory = ByteBudget(self.random.choice([0, 0, 60_000]))
-        ids = itertools.count()
         self.partition_count = self.random.choice([0, 1, 3, 8])
-        self.producer = PartitionedProducer(
-            topic="persistent://public/default/simulated",
-            partitions=self.partition_count,
-            settings=self.settings,
-            memory=self.memory,
-            new_producer_id=lambda: next(ids),
-            random=self.random.random,
+        self.producer = producer_of(
+            self.partition_count, self.settings, memory=self.memory, random=self.random.random
         )
         self.brokers = {p.topic: SimulatedBroker(self, p.topic) for p in self.producer.partitions}
         self.connections: dict[PartitionProducer, Connection] = {}
@@ -464,9 +450,9 @@ class World:
         partition = producer.choose(message, self.clock.now)
         try:
             producer.add(payload, payload, message, self.clock.now, partition=partition, urgent=urgent)
-        except (ProducerQueueIsFull, MemoryBufferIsFull):
+        except (errors.ProducerQueueIsFull, errors.MemoryBufferIsFull):
             self.refusals += 1
-        except PulsarException:
+        except errors.PulsarException:
             assert partition.state in ENDED or len(payload) > 700
         else:
             self.sent[partition.topic].append(payload)
@@ -485,7 +471,7 @@ class World:
         operation.tokens = [payloads]
         try:
             partition.submit(operation, self.clock.now)
-        except MemoryBufferIsFull:
+        except errors.MemoryBufferIsFull:
             self.refusals += 1
         else:
             self.sent[partition.topic] += payloads

@@ -12,14 +12,12 @@ from functools import cache
 from typing import Any
 
 import pytest
+from producing import connect, producer_of, settings_of
 
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
 from geminga.producer.partition import PartitionProducer
-from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.pending_limits import ByteBudget
-from geminga.producer.settings import ProducerSettings
 from geminga.wire.frames import FrameDecoder
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 PARTITIONS = 8
 STUCK = 3
@@ -32,17 +30,9 @@ class World:
     """A producer, its brokers, and an application that offers ``rate`` messages a virtual second."""
 
     def __init__(self, *, rate: int, memory: int = 0, **settings: Any) -> None:
-        self.settings = ProducerSettings(**{"batching_enabled": True, **settings})
+        self.settings = settings_of(**settings)
         self.memory = ByteBudget(memory)
-        ids = itertools.count()
-        self.producer = PartitionedProducer(
-            topic="persistent://public/default/eight",
-            partitions=PARTITIONS,
-            settings=self.settings,
-            memory=self.memory,
-            new_producer_id=lambda: next(ids),
-            random=lambda: 0.0,
-        )
+        self.producer = producer_of(PARTITIONS, self.settings, memory=self.memory)
         self.now = 0.0
         self.per_tick = round(rate * TICK_SECONDS)
         self.receipts: list[tuple[float, int, PartitionProducer, Any]] = []
@@ -58,12 +48,7 @@ class World:
             self.connect(partition)
 
     def connect(self, partition: PartitionProducer) -> None:
-        if partition.state.value == "not started":
-            partition.start()
-        success = pb.CommandProducerSuccess(
-            request_id=1, producer_name="p", last_sequence_id=-1, schema_version=b""
-        )
-        partition.created(success, 5 * 1024 * 1024, self.now)
+        connect(partition, now=self.now)
         self._numbers[partition] = self._receipted[partition]  # messages without a receipt are resent
 
     def disconnect(self, partition: PartitionProducer) -> None:

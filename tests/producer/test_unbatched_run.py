@@ -1,6 +1,7 @@
 """Runs of messages that go one by one: together as long as nothing happens to one of them alone."""
 
 import pytest
+from producing import connect, producer_of, settings_of
 
 from geminga import errors
 from geminga.producer.message import simple_message
@@ -209,8 +210,8 @@ def all_of(producer, payloads):
     return index
 
 
-def test_a_run_is_bounded(topic, connect):
-    producer = topic(0, batching_enabled=False, max_pending_messages=0)
+def test_a_run_is_bounded():
+    producer = producer_of(0, settings_of(batching_enabled=False, max_pending_messages=0))
     (partition,) = producer.partitions
     connect(partition)
     payloads = [b"x"] * (RUN_MESSAGES_MAX + 3) + [b"y" * RUN_PAYLOAD_BYTES_MAX] * 40
@@ -225,8 +226,8 @@ def test_a_run_is_bounded(topic, connect):
     assert all_of(producer, large[2:]) == 1
 
 
-def test_messages_beyond_the_permits_are_not_accepted(topic, connect):
-    producer = topic(3, batching_enabled=False, max_pending_messages=4)
+def test_messages_beyond_the_permits_are_not_accepted():
+    producer = producer_of(3, settings_of(batching_enabled=False, max_pending_messages=4))
     connect(*producer.partitions)
     payloads = [b"%d" % n for n in range(20)]
     assert all_of(producer, payloads) == 12
@@ -244,9 +245,9 @@ def test_messages_beyond_the_permits_are_not_accepted(topic, connect):
         {"batching_enabled": False, "compression_type": "ZSTD"},
     ],
 )
-def test_settings_that_change_messages_prevent_runs(topic, settings):
+def test_settings_that_change_messages_prevent_runs(settings):
     from geminga.producer.settings import CompressionType
 
     if "compression_type" in settings:
         settings = {**settings, "compression_type": CompressionType[settings["compression_type"]]}
-    assert not topic(0, **settings).sends_runs
+    assert not producer_of(0, settings_of(**settings)).sends_runs

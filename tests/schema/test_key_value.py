@@ -1,12 +1,12 @@
 """Pairs, judged by what Java's classes printed."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from received import Received
+from recorded import java_payloads
 
 from geminga import schema
 from geminga.errors import CorruptPayload, IncompatibleSchema, InvalidConfiguration, InvalidMessage
@@ -16,15 +16,15 @@ from geminga.schema.key_value import encoding_of, parts_of, split_pair
 from tests.schema.test_generic import Topic
 
 INLINE, SEPARATED = KeyValueEncodingType.INLINE, KeyValueEncodingType.SEPARATED
-VECTORS = [
-    json.loads(line)
-    for line in (Path(__file__).parent.parent / "vectors" / "schemas.jsonl").read_text().splitlines()
-]
 
 
-def vector(case):
-    (found,) = [v for v in VECTORS if v["case"] == case]
+def java(case):
+    (found,) = [each for each in java_payloads() if each.case == case]
     return found
+
+
+def described(info):
+    return info.type, info.name, info.data, dict(info.properties)
 
 
 def pair(encoding):
@@ -41,29 +41,23 @@ def pair(encoding):
     ],
 )
 def test_payloads_equal_those_of_java(case, encoding, value):
-    expected, codec = vector(case), pair(encoding)
-    assert codec.encode(value).hex() == expected["payload"]
-    info = codec.schema_info()
-    assert (info.type, info.name, info.data.hex()) == (15, "KeyValue", expected["data"])
-    assert dict(info.properties) == expected["properties"]
+    expected, codec = java(case), pair(encoding)
+    assert codec.encode(value) == expected.payload
+    assert described(codec.schema_info()) == described(expected.info)
     if encoding is INLINE:
-        assert codec.decode(bytes.fromhex(expected["payload"])) == KeyValue(*value)
+        assert codec.decode(expected.payload) == KeyValue(*value)
 
 
 def test_bytes_have_no_definition_but_a_type():
-    expected = vector("key_value_bytes")
+    expected = java("key_value_bytes")
     codec = KeyValueSchema(schema.BytesSchema(), schema.BytesSchema())
-    assert codec.encode((b"\x01", b"\x02\x03")).hex() == expected["payload"]
-    assert dict(codec.schema_info().properties) == expected["properties"]
-    assert codec.schema_info().data.hex() == expected["data"]
+    assert codec.encode((b"\x01", b"\x02\x03")) == expected.payload
+    assert described(codec.schema_info()) == described(expected.info)
 
 
 def test_javas_definitions_are_split_into_key_and_value():
     for case, encoding in (("key_value_json_avro", SEPARATED), ("key_value_json_avro_inline", INLINE)):
-        expected = vector(case)
-        info = schema.SchemaInfo(
-            type=15, data=bytes.fromhex(expected["data"]), properties=tuple(expected["properties"].items())
-        )
+        info = java(case).info
         key, value = parts_of(info)
         assert (key.type, value.type, encoding_of(info)) == (2, 4, encoding)
         assert json.loads(key.data)["name"] == json.loads(value.data)["name"] == "Inner"

@@ -1,8 +1,6 @@
-"""Dates and times, judged by what Java's classes printed."""
+"""Dates and times; test_generic.py compares their payloads with Java's."""
 
 import datetime as dt
-import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,45 +10,10 @@ from geminga import schema
 from geminga.errors import CorruptPayload
 
 UTC = dt.UTC
-VECTORS = Path(__file__).parent.parent / "vectors" / "schemas.jsonl"
-EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def moment(text):
-    return EPOCH + dt.timedelta(milliseconds=int(text))
-
-
-def time_of_day(text):
-    return (EPOCH + dt.timedelta(milliseconds=int(text) % 86_400_000)).time()
-
-
-KINDS = {
-    "date": (schema.DateSchema, moment),
-    "timestamp": (schema.TimestampSchema, moment),
-    "time": (schema.TimeSchema, time_of_day),
-    "instant": (schema.InstantSchema, dt.datetime.fromisoformat),
-    "local_date": (schema.LocalDateSchema, dt.date.fromisoformat),
-    "local_time": (schema.LocalTimeSchema, dt.time.fromisoformat),
-    "local_date_time": (schema.LocalDateTimeSchema, dt.datetime.fromisoformat),
-}
-
-
-def test_payloads_equal_those_of_java():
-    found = set()
-    for line in VECTORS.read_text().splitlines():
-        vector = json.loads(line)
-        if vector["case"] not in KINDS:
-            continue
-        found.add(vector["case"])
-        kind, parse = KINDS[vector["case"]]
-        codec, value, payload = kind(), parse(vector["value"]), bytes.fromhex(vector["payload"])
-        assert codec.decode(payload) == value
-        # java.sql.Time may hold a day, too; a time of day is written without.
-        whole = vector["case"] != "time" or 0 <= int(vector["value"]) < 86_400_000
-        assert not whole or codec.encode(value) == payload
-        info = codec.schema_info()
-        assert (info.type, info.name, info.data.hex()) == (vector["type"], vector["name"], vector["data"])
-    assert found == set(KINDS)
+KINDS = [
+    schema.DateSchema, schema.TimestampSchema, schema.TimeSchema, schema.InstantSchema,
+    schema.LocalDateSchema, schema.LocalTimeSchema, schema.LocalDateTimeSchema,
+]  # fmt: skip
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
@@ -95,13 +58,13 @@ def test_ambiguous_times_are_refused(kind, value):
         kind().encode(value)
 
 
-@pytest.mark.parametrize("case", sorted(KINDS))
-def test_invalid_payloads_are_refused(case):
-    codec = KINDS[case][0]()
+@pytest.mark.parametrize("kind", KINDS)
+def test_invalid_payloads_are_refused(kind):
+    codec = kind()
     size = codec._layout.size
     for data in (b"", bytes(size - 1), bytes(size + 1)):
         with pytest.raises(CorruptPayload, match=f"takes {size} bytes"):
             codec.decode(data)
-    if case != "time":  # every number of milliseconds has a time of day
+    if kind is not schema.TimeSchema:  # every number of milliseconds has a time of day
         with pytest.raises(CorruptPayload):
             codec.decode(b"\x7f" + b"\xff" * (size - 1))

@@ -89,8 +89,10 @@ def main(given: Sequence[str] | None = None) -> int:
     counts: Counter[str] = Counter()
     for number, seed in enumerate(seeds):
         if not number % 20:
-            world = None
-            gc.collect()
+            world = error = None
+            gc.unfreeze()
+            for _ in range(2):  # the first one ends coroutines, whose objects are garbage then
+                gc.collect()
             gc.freeze()  # modules imported until now are left out of the collections after each seed
         world = World(seed, **options)
         start = world.clock.now
@@ -105,6 +107,8 @@ def main(given: Sequence[str] | None = None) -> int:
             failed.append(seed)
             traceback.print_exception(error)
             print(f"failure: seed {seed}: {summary(error)}")
+            parts = [f" --only {arguments.only}"] if arguments.only else []
+            print(f"replay it: python -m tests.simulation --seed {seed}", *parts, sep="")
         if arguments.first and (error is not None or spent > arguments.first):
             break
         if seed % 100 == 99 and not arguments.log:

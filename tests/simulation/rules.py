@@ -127,8 +127,15 @@ def delayed(
         assert at <= reached + waits + late, f"{event} is due {waits:.1f} s after {reached}, received at {at}"
 
 
-def dead_letters(history: History, name: str, dead: Iterable[str], bad: Collection[str], limit: int) -> None:
-    """Check that each message is acknowledged or in the dead letter topic, and there for a reason."""
+def dead_letters(
+    history: History, stored: Stored, name: str, dead: Iterable[str], bad: Collection[str], limit: int
+) -> None:
+    """Check that each message is acknowledged or in the dead letter topic, and there for a reason.
+
+    A batch is counted, and becomes dead letters, as a whole, as with the official clients: also messages
+    that were never received, since another one of the batch was refused while they were in the queue.
+    ``stored`` tells which those are: the receipt of a message that was sent again may have no position.
+    """
     dead = set(dead)
     received = Counter(event.content for event in history.of("received", who=name))
     acknowledged = {event.content for event in history.of("acknowledging", who=name)}
@@ -136,20 +143,21 @@ def dead_letters(history: History, name: str, dead: Iterable[str], bad: Collecti
         content = event.content
         assert content in acknowledged or content in dead, f"neither acknowledged nor a dead letter: {event}"
         assert content not in bad or content in dead, f"refused each time, and no dead letter: {event}"
-    # A batch is counted, and becomes dead letters, as a whole.
-    entries = {event.content: event.position[:3] for event in history.of("receipt") if event.position}
-    most: Counter[object] = Counter()
-    for content, count in received.items():
-        entry = entries.get(content, content)
-        most[entry] = max(most[entry], count)
+    batches: dict[Position, set[str]] = defaultdict(set)
+    for position, content, _ in stored:
+        batches[*position[:3], 0].add(content)
+    most = Counter(received)
+    for batch in batches.values():
+        for content in batch:
+            most[content] = max(most[content], *(received[other] for other in batch))
+    is_calm = not any(history.of("fault", "connection ended"))
     for content in dead:
-        count = most[entries.get(content, content)]
-        assert count, f"a dead letter that was never received: {content}"
+        assert most[content], f"a dead letter that was never received: {content}"
         # A consumer that lost its connection may have had more of them in its queue.
-        enough = count > limit or any(history.of("fault", "connection ended"))
-        assert enough, f"received {count} times, no dead letter yet: {content}"
+        assert most[content] > limit or not is_calm, (
+            f"received {most[content]} times, no dead letter yet: {content}"
+        )
     for content, count in received.items():
-        is_calm = not any(history.of("fault", "connection ended"))
         assert not is_calm or count <= limit + 1, (
             f"{content} was received {count} times, the limit is {limit}"
         )
@@ -244,6 +252,20 @@ def backlogs(
                 assert count <= len(behind), f"{event}, but after {cleared} only {len(behind)} came: {behind}"
 
 
+LARGEST_BATCH = 10
+
+
+def within_rate(history: History, name: str, rate: int, lives: int) -> None:
+    """Check that a subscription gets no more than ``rate`` messages a second, from its first one on.
+
+    A batch may exceed it, and each of the broker's ``lives`` begins with the messages of a second.
+    """
+    received = list(history.of("received", who=name))
+    for count, event in enumerate(received, 1):
+        most = rate * (event.at - received[0].at + 1 + lives) + LARGEST_BATCH * rate
+        assert count <= most, f"{count} messages where {most:.0f} are allowed: {event}"
+
+
 def retained(history: History, stored: Stored, seconds: float, now: float) -> None:
     """Check that what was receipted within the retention time is stored."""
     contents = {content for _, content, _ in stored}
@@ -277,3 +299,29 @@ def same_or_named(
             first = earlier[-CHUNKS_APART] if len(earlier) >= CHUNKS_APART else (0, 0)
         is_named = all_named or any(first <= each <= (ledger, entry) for each in named)
         assert is_named, f"{content} at {ledger}:{entry} is missing, and no damage is named there"
+
+
+def transactions(
+    history: History, stored: Sequence[Stored], names: Sequence[str], receipted: Iterable[str]
+) -> None:
+    """Check the isolation of transactions: each wrote a result ``source/position/attempt`` to all topics,
+    ``stored``, and acknowledged its source. ``names``: the consumers of the topics."""
+    visible = [{content for _, content, _ in found} for found in stored]
+    results, everywhere = set().union(*visible), set.intersection(*visible)
+    assert results == everywhere, f"only in some topics: {sorted(results - everywhere)}"
+    ended = {event.content: event.kind for event in history.of("committed", "aborted")}
+    wanted = {event.content for event in history.of("committing")}
+    for content in results:
+        assert content in wanted, f"never to be committed, and visible: {content}"
+        assert ended.get(content) != "aborted", f"aborted, and visible: {content}"
+    for content, kind in ended.items():
+        assert kind == "aborted" or content in results, f"committed, and lost: {content}"
+    counts = Counter(content.rpartition("/")[0] for content in results)
+    doubled = [source for source, count in counts.items() if count > 1]
+    assert not doubled, f"processed in several committed transactions: {doubled}"
+    sources = {source.partition("/")[0] for source in counts}
+    lost = [content for content in receipted if content not in sources]
+    assert not lost, f"never processed: {lost}"
+    for name in names:
+        for event in history.of("received", who=name):
+            assert event.content in results, f"a dirty read: {event}"

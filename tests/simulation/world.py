@@ -76,8 +76,10 @@ class World:
 
     def _draw_names(self) -> list[str]:
         r = self.numbers
-        others = [name for name in WORKLOADS if name != "t"]
-        return (["t"] if r.random() < 0.5 else []) + r.sample(others, r.choice([1, 1, 2]))
+        others = [name for name in WORKLOADS if name not in ("t", "passing", "transactions")]
+        found = (["t"] if r.random() < 0.5 else []) + r.sample(others, r.choice([1, 1, 2]))
+        found += ["passing"] * self.drawn("passing", 0.1)
+        return found + ["transactions"] * self.drawn("transactions", 0.15)
 
     def fault(self, how: str, kind: str = "fault") -> None:
         """Record a fault, which concerns all workloads."""

@@ -11,6 +11,7 @@ from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
+from geminga.testing.apache_pulsar import ApachePulsar
 
 SCHEMA = StructType().add("value", BinaryType())
 
@@ -18,14 +19,10 @@ SCHEMA = StructType().add("value", BinaryType())
 class Query:
     """A checkpoint, and readers that come and go."""
 
-    def __init__(self, broker: EmbeddedBroker, topic: str, **options: Any) -> None:
+    def __init__(self, broker: EmbeddedBroker | ApachePulsar, topic: str, **options: Any) -> None:
         self.topic = topic
-        self.options = {
-            "service.url": broker.service_url,
-            "topic": topic,
-            "operationTimeoutMs": 5000,
-            **options,
-        }
+        given = {"service.url": broker.service_url, "topic": topic, "operationTimeoutMs": 5000}
+        self.options = given | options
         self.broker = broker
         self.log: list[dict[str, Any]] = []
         self.reader = self.restart()
@@ -53,12 +50,8 @@ class Query:
         return rows
 
     def rows(self, parts: Sequence[InputPartition]) -> list[bytes]:
-        return [
-            value
-            for part in parts
-            for batch in self.reader.read(part)
-            for value in batch.column(0).to_pylist()
-        ]
+        batches = (batch for part in parts for batch in self.reader.read(part))
+        return [value for batch in batches for value in batch.column(0).to_pylist()]
 
     def stats(self) -> dict[str, Any]:
         path = self.topic.replace("://", "/")
@@ -81,6 +74,11 @@ class OlderQuery(Query):
 
     def latest(self) -> dict[str, Any]:
         return self.reader.latestOffset()
+
+
+def trim(broker: EmbeddedBroker, topic: str) -> None:
+    """Have the broker delete the ledgers that it need not keep."""
+    admin(broker.admin_url, "POST", f"{topic.replace('://', '/')}/trim")
 
 
 def publish(client: Client, topic: str, first: int, count: int, batch: int = 1) -> None:

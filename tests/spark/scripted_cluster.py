@@ -11,7 +11,8 @@ from geminga.ids import MessageId, TopicName
 from geminga.spark.admission import EntryCost, EntrySample, MeasuredEntry
 from geminga.spark.cluster import matching_topics
 from geminga.spark.offsets import Offset, Partition, partition_topic
-from geminga.wire.columnar import encode_table, message_counts
+from geminga.wire.columnar import message_counts
+from geminga.wire.columnar_encoding import encode_table
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

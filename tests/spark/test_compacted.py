@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StructType
-from scripted_cluster import TOPIC, Outage, Place, ScriptedCluster
+from scripted_cluster import TOPIC, Place, ScriptedCluster
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark.admission import BatchLimits
@@ -11,8 +11,7 @@ from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions, read_options
 from geminga.spark.planning import Planner
 from geminga.spark.ranges import Range
-from geminga.spark.reading import RangeReader, read_range
-from geminga.spark.retry_policy import RetryPolicy
+from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowBatchConverter
 
 ONE = (TOPIC, -1)
@@ -106,21 +105,6 @@ def test_a_truncated_topic_is_a_loss():
         del cluster.topics[ONE][5, entry]
     with pytest.raises(DataLossError, match=r"ends at 5:4, before 5:9"):
         read(cluster, part)
-
-
-def test_a_task_continues_after_a_restart_of_the_broker():
-    cluster = cluster_of(40, {3, 11, 20, 25}, 29)
-    part = Range(ONE, EARLIEST, Offset(5, 39), compacted=True)
-    outage = Outage(0)
-    cluster.down = outage
-    retry_policy = RetryPolicy(60, clock=outage.clock, sleep=outage.sleep)
-    reader = RangeReader(cluster, options(), part, SHAPER, retry_policy=retry_policy)
-    places = []
-    for number, entry in enumerate(reader.entries):
-        places.append(entry.entry_id)
-        if number in (1, 7):
-            outage.left = 3
-    assert places == [3, 11, 20, 25, *range(30, 40)]
 
 
 def test_a_stream_reads_the_compacted_view_in_one_micro_batch_and_continues_with_the_topic():

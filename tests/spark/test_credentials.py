@@ -14,7 +14,7 @@ pytest.importorskip("passlib")
 pytest.importorskip("bcrypt")
 pytest.importorskip("oauthlib")
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 SECRET = bytes(range(32))
 CANARY = "canary-9e21"

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from driven_query import Query, numbers, publish
+from driven_query import Query, numbers, publish, trim
 
 from geminga import Client
-from geminga.broker.serving.embedded import embedded
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.errors import ConsumerBusy
 from geminga.ids import MessageId
@@ -243,18 +243,22 @@ def broker():
         yield running
 
 
-def begin(query: Query, client: Client) -> None:
+def durable(broker: EmbeddedBroker, topic: str, **options: Any) -> Query:
+    """A query from the first message on, with a subscription of its own unless another one is given."""
+    own = {} if "predefinedSubscription" in options else {"durableSubscription": True}
+    return Query(broker, topic, startingOffsets="earliest", **own, **options)
+
+
+def begun(broker: EmbeddedBroker, client: Client, topic: str, **options: Any) -> Query:
     """Nothing is retained here: what is published before the subscription is there may be removed."""
-    client.create_producer(query.topic).close()
+    query = durable(broker, topic, **options)
+    client.create_producer(topic).close()
     query.latest()
+    return query
 
 
 def test_the_backlog_is_sparks_lag(broker, client, pulsar_topic):
-    query = Query(
-        broker, pulsar_topic, durableSubscription=True, subscriptionPrefix="mine", startingOffsets="earliest",
-        maxRowsPerTrigger=10,
-    )  # fmt: skip
-    begin(query, client)
+    query = begun(broker, client, pulsar_topic, subscriptionPrefix="mine", maxRowsPerTrigger=10)
     publish(client, pulsar_topic, 0, 25)
     for number, size in enumerate((10, 10, 5)):
         assert query.batch() == numbers(10 * number, size)
@@ -275,10 +279,7 @@ def test_the_backlog_is_sparks_lag(broker, client, pulsar_topic):
 
 
 def test_the_last_micro_batch_of_an_available_now_run_is_acknowledged(broker, client, pulsar_topic):
-    query = Query(
-        broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest", maxRowsPerTrigger=9
-    )
-    begin(query, client)
+    query = begun(broker, client, pulsar_topic, predefinedSubscription="s", maxRowsPerTrigger=9)
     publish(client, pulsar_topic, 0, 25)
     query.reader.prepareForTriggerAvailableNow()
     seen = []
@@ -290,10 +291,7 @@ def test_the_last_micro_batch_of_an_available_now_run_is_acknowledged(broker, cl
 
 def test_a_killed_driver_keeps_uncommitted_messages_after_the_cursor(broker, client, pulsar_topic):
     """Planned and uncommitted messages are after the cursor, before and after the restart."""
-    query = Query(
-        broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest", maxRowsPerTrigger=10
-    )
-    begin(query, client)
+    query = begun(broker, client, pulsar_topic, predefinedSubscription="s", maxRowsPerTrigger=10)
     publish(client, pulsar_topic, 0, 25)
     first = query.latest()
     query.restart()
@@ -310,13 +308,12 @@ def test_a_killed_driver_keeps_uncommitted_messages_after_the_cursor(broker, cli
 
 def test_ledgers_trimmed_after_their_commit_are_no_loss(broker, client, pulsar_topic):
     """Each run ends with a ledger that the broker then deletes, and nothing was lost."""
-    path = pulsar_topic.replace("://", "/")
-    query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
+    query = durable(broker, pulsar_topic)
     for run in range(3):
         publish(client, pulsar_topic, 10 * run, 10)
         assert query.batch() == numbers(10 * run, 10)
         query.latest()
-        admin(broker.admin_url, "POST", f"{path}/trim")
+        trim(broker, pulsar_topic)
         query.restart()
     without = Query(broker, pulsar_topic, startingOffsets="earliest")
     without.log = [{pulsar_topic: {"-1": next(iter(query.log[0][pulsar_topic].values()))}}]
@@ -331,7 +328,7 @@ def test_a_subscription_moved_after_planning_is_a_loss(broker, client, pulsar_to
     """As a time to live, a quota or an administrator does, once the micro-batch is planned: until then it has
     kept all there is, which is no promise."""
     path = pulsar_topic.replace("://", "/")
-    query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
+    query = durable(broker, pulsar_topic)
     publish(client, pulsar_topic, 0, 5)
     query.batch()
     query.latest()
@@ -340,7 +337,7 @@ def test_a_subscription_moved_after_planning_is_a_loss(broker, client, pulsar_to
 
     def move() -> None:  # ledger 0 has ten entries, and is removed; the later ledger exists
         admin(broker.admin_url, "POST", f"{path}/subscription/{name}/skip/5")
-        admin(broker.admin_url, "POST", f"{path}/trim")
+        trim(broker, pulsar_topic)
 
     planned = query.latest()
     if moment == "asked":
@@ -371,8 +368,7 @@ def remove(query: Query) -> None:
 @pytest.mark.parametrize("is_down", [True, False], ids=["down", "running"])
 def test_a_removed_subscription_of_an_emptied_topic_is_a_loss(broker, client, pulsar_topic, is_down):
     """The empty topic shows no trace of the messages that it had."""
-    query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
-    begin(query, client)
+    query = begun(broker, client, pulsar_topic)
     publish(client, pulsar_topic, 0, 15)
     assert query.batch() == numbers(0, 15)
     query.latest()
@@ -381,7 +377,7 @@ def test_a_removed_subscription_of_an_emptied_topic_is_a_loss(broker, client, pu
     remove(query)
     publish(client, pulsar_topic, 15, 30)
     admin(broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/unload")
-    admin(broker.admin_url, "POST", f"{pulsar_topic.replace('://', '/')}/trim")
+    trim(broker, pulsar_topic)
     for _ in range(2):
         with pytest.raises(DataLossError, match="was removed, by an administrator"):
             query.latest()
@@ -405,7 +401,7 @@ def test_turning_the_option_on_after_a_loss_reports_the_loss(broker, client, pul
     query.reader.stop()
     publish(client, pulsar_topic, 45, 30)
     admin(broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/unload")
-    admin(broker.admin_url, "POST", f"{pulsar_topic.replace('://', '/')}/trim")
+    trim(broker, pulsar_topic)
     query.options["durableSubscription"] = True
     query.restart()
     query.latest()
@@ -415,16 +411,12 @@ def test_turning_the_option_on_after_a_loss_reports_the_loss(broker, client, pul
 
 
 def test_messages_after_the_cursor_are_not_trimmed(broker, client, pulsar_topic):
-    path = pulsar_topic.replace("://", "/")
-    query = Query(
-        broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest", maxRowsPerTrigger=15
-    )
-    begin(query, client)
+    query = begun(broker, client, pulsar_topic, maxRowsPerTrigger=15)
     publish(client, pulsar_topic, 0, 50)
     seen = []
     for _ in range(3):
         seen += query.batch()
-        admin(broker.admin_url, "POST", f"{path}/trim")
+        trim(broker, pulsar_topic)
         query.restart()
     seen += query.batch()
     assert seen == numbers(0, 50)
@@ -484,9 +476,7 @@ def test_offsets_and_cursor_survive_a_restart_of_the_broker(tmp_path):
     port, web_port = free_ports(2)
     with embedded(tmp_path / "store", port=port, web_port=web_port) as first, first.client() as client:
         publish(client, topic, 0, 20)
-        query = Query(
-            first, topic, durableSubscription=True, startingOffsets="earliest", maxRowsPerTrigger=10
-        )
+        query = durable(first, topic, maxRowsPerTrigger=10)
         assert query.batch() == numbers(0, 10)
         query.latest()
     with embedded(tmp_path / "store", port=port, web_port=web_port) as second:

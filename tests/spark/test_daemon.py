@@ -58,9 +58,10 @@ def test_a_preload_that_fails_stops_no_worker():
 def test_workers_do_not_collect_preloaded_objects(tmp_path, monkeypatch):
     """Workers collect garbage after each task, so preloaded objects are frozen."""
     (tmp_path / "pyspark_asked.py").write_text(
-        "import gc, struct\n"
+        "import gc, struct, sys\n"
         "def main(infile, outfile):\n"
-        "    infile.read(1)\n"
+        "    if not infile.read(1):\n"
+        "        sys.exit(1)\n"  # as Spark's workers: one that returns is called again
         "    outfile.write(struct.pack('!ii', len(gc.get_objects()), gc.get_freeze_count()))\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))

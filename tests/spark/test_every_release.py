@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 # On the usual release other tests of this folder have the same jobs in more detail: one of these is enough.
 pytestmark = [
-    pytest.mark.spark, pytest.mark.every_release, pytest.mark.timeout(300),
-    pytest.mark.rotating(1, group="every release"),
+    pytest.mark.spark, pytest.mark.every_release, pytest.mark.rotating(1, group="every release"),
 ]  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import pickle
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +32,7 @@ from geminga.errors import (
 )
 from geminga.spark import exactly_once, producers
 from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
-from geminga.spark.options import write_options
+from geminga.spark.options import WriteOptions, write_options
 from geminga.spark.staging import Staging
 from geminga.spark.writing import batch_writer, stream_writer
 
@@ -62,12 +61,23 @@ class Sink:
         self.topic = topic
         self.folder = folder
 
+    def options(self, **options: str) -> WriteOptions:
+        given = {"service.url": self.broker.service_url, "topic": self.topic, "exactlyOnce": "true"}
+        return write_options({**given, **options})
+
     def writer(self, **options: str) -> ExactlyOnceWriter:
-        given = {
-            "service.url": self.broker.service_url, "topic": self.topic, "exactlyOnce": "true",
-            "checkpointLocation": str(self.folder), "batchingMaxMessages": "5", **options,
-        }  # fmt: skip
-        return ExactlyOnceWriter(write_options(given), SCHEMA)
+        own = {"checkpointLocation": str(self.folder), "batchingMaxMessages": "5"}
+        return ExactlyOnceWriter(self.options(**{**own, **options}), SCHEMA)
+
+    def batch_writer(self, schema: StructType = SCHEMA, **options: str) -> Any:
+        return batch_writer(self.options(stagingLocation=str(self.folder / "b"), **options), schema)
+
+    def dies(self, patch: pytest.MonkeyPatch, step: str, messages: list[Any]) -> None:
+        """Commit micro-batch 0; the driver dies at a step of the staging."""
+        with patch.context() as patched:
+            patched.setattr(Staging, step, raising(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                self.commit(messages, 0)
 
     def task(self, rows: range, **options: str) -> StagedCommit:
         values = [b"%d" % row for row in rows]
@@ -188,10 +198,7 @@ def test_a_broker_without_sequence_ids_and_rows_is_an_error(sink, monkeypatch):
 
 
 def test_an_open_producer_does_not_replace_the_brokers_sequence_ids(sink, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(Staging, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            sink.commit([sink.task(range(40))], 0)
+    sink.dies(monkeypatch, "finish", [sink.task(range(40))])
     forget_producers(sink.broker)
     sink.commit([sink.task(range(40))], 0)
     assert sink.read() == list(range(40))
@@ -249,10 +256,7 @@ def test_files_of_failed_attempts_are_deleted(sink):
 
 def test_an_abort_keeps_a_decided_micro_batch(sink, monkeypatch):
     message = sink.task(range(20))
-    with monkeypatch.context() as patched:
-        patched.setattr(Staging, "sink_name", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            sink.commit([message], 0)
+    sink.dies(monkeypatch, "sink_name", [message])
     sink.writer().abort([message], 0)
     sink.commit([sink.task(range(20))], 0)
     assert sink.read() == list(range(20))
@@ -290,11 +294,7 @@ def test_rows_of_another_query_are_not_taken_for_published_ones(sink, monkeypatc
 
 def test_a_batch_query_with_a_used_sink_name_is_refused(sink):
     sink.commit([sink.task(range(10), sinkName="mine")], 0, sinkName="mine")
-    given = {
-        "service.url": sink.broker.service_url, "topic": sink.topic, "exactlyOnce": "true",
-        "stagingLocation": str(sink.folder / "b"), "sinkName": "mine",
-    }  # fmt: skip
-    writer = batch_writer(write_options(given), SCHEMA)
+    writer = sink.batch_writer(sinkName="mine")
     rows = pa.record_batch({"value": [b"%d" % n for n in range(30)], "__key": pa.nulls(30, pa.string())})
     message = writer.write(iter([rows]))
     with pytest.raises(StoreDamaged, match=r"has rows under the numbers.*number the writes .* batchId"):
@@ -304,13 +304,9 @@ def test_a_batch_query_with_a_used_sink_name_is_refused(sink):
 
 def test_batch_writes_with_one_number_are_published_once(sink, monkeypatch, caplog):
     """As `foreachBatch` calls them, whose driver dies before and after the rows are published."""
-    given = {
-        "service.url": sink.broker.service_url, "topic": sink.topic, "exactlyOnce": "true",
-        "stagingLocation": str(sink.folder / "b"), "sinkName": "counts", "batchingMaxMessages": "5",
-    }  # fmt: skip
 
     def write(number: int, rows: range) -> None:
-        writer = batch_writer(write_options({**given, "batchId": str(number)}), SCHEMA)
+        writer = sink.batch_writer(sinkName="counts", batchingMaxMessages="5", batchId=str(number))
         batch = pa.record_batch(
             {"value": [b"%d" % row for row in rows], "__key": pa.nulls(len(rows), pa.string())}
         )
@@ -479,11 +475,6 @@ def test_producers_are_opened_and_files_are_read_once_a_micro_batch(sink, monkey
 
 
 def test_a_batch_query_publishes_nothing_before_all_tasks_have_succeeded(sink):
-    options = write_options({
-        "service.url": sink.broker.service_url, "topic": sink.topic, "exactlyOnce": "true",
-        "stagingLocation": str(sink.folder / "s"), "compression": "ZLIB",
-    })  # fmt: skip
-
     def task(writer: Any, rows: range) -> Any:
         values = pa.array([b"%d" % row for row in rows], pa.binary())
         return pickle.loads(pickle.dumps(writer)).write(
@@ -491,18 +482,18 @@ def test_a_batch_query_publishes_nothing_before_all_tasks_have_succeeded(sink):
         )
 
     schema = StructType().add("value", BinaryType()).add("__key", BinaryType())
-    failed = batch_writer(options, schema)
+    failed = sink.batch_writer(schema, compression="ZLIB")
     task(failed, range(50))
     assert sink.read() == []
     failed.abort([None, task(failed, range(50))])
     assert sink.read() == []
-    writer = batch_writer(options, schema)
+    writer = sink.batch_writer(schema, compression="ZLIB")
     task(writer, range(30))  # a twin that does not count
     writer.commit([task(writer, range(30)), task(writer, range(30, 60)), None])
     assert sink.read() == list(range(60))
-    assert not [path for path in (sink.folder / "s").rglob("*") if path.is_file()]
+    assert not [path for path in (sink.folder / "b").rglob("*") if path.is_file()]
     with pytest.raises(InvalidConfiguration, match="stagingLocation"):
-        batch_writer(replace(options, staging_location=None), schema)
+        batch_writer(sink.options(), schema)
 
 
 def test_lost_receipts_lose_and_double_no_row(sink):

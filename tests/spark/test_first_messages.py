@@ -5,11 +5,11 @@ import logging
 from dataclasses import replace
 
 import pytest
-from driven_query import Query, numbers, publish
+from driven_query import Query, numbers, publish, trim
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from scripted_cluster import TOPIC, ScriptedCluster
 
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import embedded
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
@@ -23,10 +23,6 @@ from geminga.spark.offsets import Checkpoint, Offset
 def broker():
     with embedded(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0) as running:
         yield running
-
-
-def trim(broker: EmbeddedBroker, topic: str) -> None:
-    admin(broker.admin_url, "POST", f"{topic.replace('://', '/')}/trim")
 
 
 def test_a_repeated_first_micro_batch_reports_deleted_messages(broker, client, pulsar_topic, caplog):

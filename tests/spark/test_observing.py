@@ -45,7 +45,7 @@ def test_progress_is_exported_for_prometheus():
 
 
 def scraped(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return answer.read().decode()
 
 

@@ -59,14 +59,8 @@ def test_invalid_offsets_are_refused(value, message):
 
 def test_offsets_are_ordered_and_have_inclusive_starts():
     places = [
-        EARLIEST,
-        Offset(3, -1),
-        Offset(3, 0, 0),
-        Offset(3, 0, 4),
-        Offset(3, 0),
-        Offset(3, 1, 0),
-        LATEST,
-    ]
+        EARLIEST, Offset(3, -1), Offset(3, 0, 0), Offset(3, 0, 4), Offset(3, 0), Offset(3, 1, 0), LATEST,
+    ]  # fmt: skip
     assert places == sorted(places)
     assert Offset(3, 4).inclusive_start == Offset(3, 3)
     assert Offset(3, 4, 0).inclusive_start == Offset(3, 3)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark.offsets import EARLIEST, OTHERS, Offset
@@ -80,10 +81,8 @@ def test_names_of_the_kafka_source_and_pulsar_spark_are_accepted():
         ("persistent://public/default/u", 1): 1_000_000_000_006,
     }
     assert (options.ending_time_ms, options.min_rows_per_trigger, options.max_trigger_delay_ms) == (
-        1_000_000_000_007,
-        8,
-        120_000,
-    )
+        1_000_000_000_007, 8, 120_000,
+    )  # fmt: skip
     assert (options.subscription_prefix, options.poll_timeout_ms, options.future_is_latest) == ("g", 9, True)
     assert options.connection.keep_alive_interval_seconds == 20
     wanted = write_options({
@@ -121,65 +120,7 @@ def test_offsets_are_parsed():
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [
-        ({}, r"service\.url is missing"),
-        (
-            {"service.url": "kafka://h:80", "topic": "t"},
-            r"option service\.url: .*kafka://h:80. has the scheme",
-        ),
-        ({"service.url": "pulsar://h:port", "topic": "t"}, r"option service\.url: .*allowed: 1 to 65535"),
-        (URL, "exactly one of the options topic, topics and topicsPattern"),
-        ({**READ, "topicsPattern": "a.*"}, "exactly one"),
-        ({**READ, "topics": "a,b"}, "'topic' and 'topics' both set"),
-        ({**URL, "topics": "a,a"}, "every topic once"),
-        ({**URL, "topics": ","}, "topic names, separated by commas"),
-        ({**URL, "topic": "a/b"}, "option topic: topic name 'a/b' has 2 parts"),
-        ({**URL, "topicsPattern": "a["}, "a regular expression"),
-        (
-            {**READ, "startingOffset": "latest"},
-            r"unknown option 'startingOffset'.*did you mean 'startingOffsets'",
-        ),
-        ({**READ, "kafka.bootstrap.servers": "h"}, r"the option is 'service\.url'"),
-        ({**READ, "exactlyOnce": "true"}, "'exactlyOnce' is for writing only"),
-        ({**READ, "startingOffsets": "lates"}, "did you mean 'latest'"),
-        ({**READ, "startingOffsets": '{"t": "x"}'}, "option startingOffsets: offset 'x'"),
-        ({**READ, "startingOffsets": '{"*": "5:1"}'}, r"'\*'.*'5:1'; allowed: 'earliest', 'latest'"),
-        ({**READ, "startingOffsets": '{"*": {"0": "earliest"}}'}, "allowed: 'earliest', 'latest'"),
-        ({**READ, "endingOffsets": '{"*": "latest"}'}, r"'\*' is allowed in startingOffsets only"),
-        ({**READ, "firstOffsets": '{"*": "earliest"}'}, r"'\*' is allowed in startingOffsets only"),
-        ({**READ, "startingOffsets": "latest", "startingTime": "1000000000001"}, "exclude each other"),
-        (
-            {**URL, "topics": "a,non-persistent://public/default/t"},
-            "'non-persistent://.*/t' is not persistent",
-        ),
-        ({**URL, "topicsPattern": "non-persistent://public/default/t.*"}, "is not persistent"),
-        (
-            {**READ, "startingTime": "1000000000002", "endingTime": "1000000000001"},
-            "startingTime=1000000000002 is after endingTime=1000000000001",
-        ),
-        ({**READ, "startingTime": "1700000000"}, "milliseconds since 1970, such as .*looks like seconds"),
-        (
-            {**READ, "startingOffsetsByTimestamp": '{"t": 1700000000}'},
-            "startingOffsetsByTimestamp='1700000000' .*looks like seconds",
-        ),
-        ({**READ, "failOnDataLoss": "yes"}, "failOnDataLoss='yes' is not allowed; allowed: true or false"),
-        ({**READ, "minPartitions": "0"}, "minPartitions='0' is not allowed; allowed: a whole number >= 1"),
-        ({**READ, "maxBytesPerTrigger": "many"}, "a number of bytes"),
-        ({**READ, "pulsar.client.authPluginClassName": "AuthenticationAthenz"}, "AuthenticationToken"),
-        ({**READ, "auth.token": "token:"}, "holds no token"),
-        ({**READ, "auth.token": "a", "auth.params": "b"}, "auth.token and auth.params"),
-        ({**READ, "auth.plugin": "basic"}, "needs auth.params"),
-        ({**READ, "pulsar.client.useKeyStoreTls": "true"}, "PEM files"),
-        ({**READ, "pulsar.client.numIoThread": "4"}, "unknown option 'pulsar.client.numIoThread'"),
-        ({**READ, "maxTriggerDelay": "soon"}, "a time like 500ms"),
-        ({**URL, "assign": '{"t": 3}'}, "JSON like"),
-        ({**URL, "assign": "t"}, "JSON like"),
-        ({**READ, "startingOffsetsByTimestamp": '{"t": {"0": "x"}}'}, "JSON like"),
-        (
-            {**READ, "endingOffsets": '{"t": "5:1"}', "endingTime": "1000000000001"},
-            "endingOffsets and endingTime exclude",
-        ),
-    ],
+    cases("spark_options_refused"),
     ids=lambda value: "" if isinstance(value, dict) else value[:30],
 )
 def test_invalid_read_options_are_refused(given, message):

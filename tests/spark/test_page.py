@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize(

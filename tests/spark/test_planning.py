@@ -3,20 +3,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import BinaryType, StructType
-from scripted_cluster import TOPIC, Outage, ScriptedCluster
+from scripted_cluster import TOPIC, ScriptedCluster
 
-from geminga.errors import ConnectError, InvalidConfiguration, Timeout, TopicNotFound
+from geminga.errors import InvalidConfiguration, Timeout, TopicNotFound
 from geminga.spark.admission import PEEK_BYTES_MAX, BatchLimits
 from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets
 from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.planning import Planner
 from geminga.spark.ranges import Range, combined
-from geminga.spark.reading import read_range
 from geminga.spark.retry_policy import RetryPolicy
-from geminga.spark.schema import ArrowBatchConverter
 
 ONE = (TOPIC, -1)
 CONNECTION = ConnectionOptions(service_url="pulsar://h")
@@ -71,12 +68,9 @@ def test_ending_offsets_may_name_filtered_partitions():
 
 
 def test_offsets_of_other_partitions_are_refused():
-    with pytest.raises(
-        InvalidConfiguration, match="startingOffsets names persistent://public/default/u-partition-1"
-    ):
-        planner(one_ledger(1), starting_offsets={("persistent://public/default/u", 1): EARLIEST}).starting(
-            "earliest"
-        )
+    plan = planner(one_ledger(1), starting_offsets={("persistent://public/default/u", 1): EARLIEST})
+    with pytest.raises(InvalidConfiguration, match=r"startingOffsets names persistent://.*/u-partition-1"):
+        plan.starting("earliest")
 
 
 def test_small_ranges_share_tasks():
@@ -134,24 +128,6 @@ def test_an_entry_that_does_not_arrive_is_an_error():
             plan()
 
 
-def test_a_broker_that_restarts_is_waited_for():
-    cluster = three_ledgers()
-    for questions in range(4):
-        outage = cluster.down = Outage(questions)
-        found = Planner(
-            cluster, OPTIONS, is_batch=True, retry_policy=RetryPolicy(30, outage.clock, outage.sleep)
-        )
-        latest = found.latest(found.partitions())
-        assert len(found.ranges(found.starting("earliest"), latest)) == 3
-        assert outage.left == 0
-    outage = cluster.down = Outage(1000)
-    found = Planner(cluster, OPTIONS, retry_policy=RetryPolicy(30, outage.clock, outage.sleep))
-    with pytest.raises(ConnectError, match="connection refused") as caught:
-        found.partitions()
-    assert caught.value.__notes__ == ["looking up the topics failed for 30 s (option operationTimeoutMs)"]
-    assert 25 < outage.now <= 30
-
-
 def test_a_start_after_the_newest_message_is_refused():
     cluster = three_ledgers()
     for place in (Offset(9, 0), Offset(8, 6), Offset(8, 5, 3)):
@@ -165,10 +141,9 @@ def test_a_start_after_the_newest_message_is_refused():
 
 def test_a_starting_time_in_the_future_is_refused():
     cluster = three_ledgers()
+    plan = Planner(cluster, replace(OPTIONS, starting_time_ms=20_000), wall_clock=lambda: 10.0)
     with pytest.raises(InvalidConfiguration, match=r"startingTime=20000 is 10 s in the future"):
-        Planner(cluster, replace(OPTIONS, starting_time_ms=20_000), wall_clock=lambda: 10.0).starting(
-            "latest"
-        )
+        plan.starting("latest")
 
 
 def test_ending_times_apply_by_partition():
@@ -177,19 +152,13 @@ def test_ending_times_apply_by_partition():
     del cluster.topics[ONE]
     cluster.topics[TOPIC, 1] = three_ledgers().topics[ONE]
     asked = [(TOPIC, 0), (TOPIC, 1)]
-    assert planner(cluster, ending_time_ms=7002).ending(asked) == {
-        asked[0]: Offset(3, 4),
-        asked[1]: Offset(7, 1),
-    }
+    ends = planner(cluster, ending_time_ms=7002).ending(asked)
+    assert ends == {asked[0]: Offset(3, 4), asked[1]: Offset(7, 1)}
     times = {(TOPIC, 1): 8003, (TOPIC, -1): 5002}
-    assert planner(cluster, ending_times=times).ending(asked) == {
-        asked[0]: Offset(3, 1),
-        asked[1]: Offset(8, 2),
-    }
-    found = planner(cluster, starting_times={(TOPIC, 1): 7001}, starting_offsets="latest").starting(
-        "earliest"
-    )
-    assert found == {asked[0]: Offset(3, 4), asked[1]: Offset(7, 0)}
+    ends = planner(cluster, ending_times=times).ending(asked)
+    assert ends == {asked[0]: Offset(3, 1), asked[1]: Offset(8, 2)}
+    plan = planner(cluster, starting_times={(TOPIC, 1): 7001}, starting_offsets="latest")
+    assert plan.starting("earliest") == {asked[0]: Offset(3, 4), asked[1]: Offset(7, 0)}
     with pytest.raises(
         InvalidConfiguration, match=r"startingOffsetsByTimestamp names .*-partition-7, which this"
     ):
@@ -220,12 +189,6 @@ def take_all(found: Planner, latest: Offsets, limits: BatchLimits) -> list[Offse
         start = end
         assert len(steps) < 1000
     return steps
-
-
-def test_without_limits_all_messages_are_taken():
-    found = planner(one_ledger(4))
-    assert found.limited({}, {ONE: Offset(5, 3)}, BatchLimits()) == {ONE: Offset(5, 3)}
-    assert found.limited({ONE: Offset(5, 3)}, {ONE: Offset(5, 1)}, BatchLimits()) == {ONE: Offset(5, 3)}
 
 
 @pytest.mark.parametrize(
@@ -297,28 +260,6 @@ def test_shares_beyond_the_sampled_entries_use_the_average():
     assert cluster.bytes_read <= PEEK_BYTES_MAX + size
     end = found.limited(start, {ONE: Offset(5, 3999)}, BatchLimits(bytes=1500 * size))
     assert end == {ONE: Offset(5, 1499)}
-
-
-def test_a_limited_query_reads_every_row_once():
-    cluster = ScriptedCluster()
-    for index in range(8):
-        cluster.publish((TOPIC, index), 1, [[b"v" * 100] * 10] * 1000)
-    options = replace(OPTIONS, max_rows_per_trigger=20_000)
-    found = Planner(cluster, options)
-    latest = found.latest(found.partitions())
-    start: Offsets = dict.fromkeys(latest, EARLIEST)
-    rows = 0
-    converter = ArrowBatchConverter(StructType().add("value", BinaryType()))
-    while start != latest:
-        end = found.limited(start, latest, BatchLimits(rows=20_000))
-        batch = [
-            rows.num_rows
-            for part in found.ranges(start, end)
-            for rows in read_range(cluster, options, part, converter)
-        ]
-        assert sum(batch) <= 20_000
-        rows, start = rows + sum(batch), end
-    assert rows == 80_000
 
 
 # --- tasks ---
@@ -466,7 +407,6 @@ def test_a_range_that_is_planned_again_has_the_same_tasks():
     assert running.ranges({ONE: Offset(3, 999)}, end) == restarted.ranges({ONE: Offset(3, 999)}, end)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     layout=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=3),
     limits=st.builds(

@@ -3,15 +3,14 @@ from typing import Any
 import pytest
 from entries import single_entry
 from pyspark.sql.types import BinaryType, StructType
-from scripted_cluster import TOPIC, Outage, ScriptedCluster, ScriptedSource, entry_bytes
+from scripted_cluster import TOPIC, ScriptedCluster, ScriptedSource, entry_bytes
 
 from geminga.errors import CorruptPayload, CryptoError, Timeout
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.ranges import Range
-from geminga.spark.reading import RangeReader, read_range
-from geminga.spark.retry_policy import RetryPolicy
+from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowBatchConverter
 from geminga.wire.metadata import RawEntry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -217,21 +216,6 @@ def test_any_number_of_interleaved_chunked_messages_is_read():
     assert read(cluster, EARLIEST, Offset(5, 99)) == [b"01"] * 50
 
 
-def test_a_task_continues_after_a_restart_of_the_broker():
-    cluster = cluster_of(40)
-    part = Range(ONE, EARLIEST, Offset(5, 39))
-    rows = []
-    outage = cluster.down = Outage(3)
-    reader = RangeReader(
-        cluster, options(), part, SHAPER, retry_policy=RetryPolicy(30, outage.clock, outage.sleep)
-    )
-    for number, entry in enumerate(reader.entries):
-        rows.append(entry.entry_id)
-        if number % 9 == 0:
-            outage.left = 3
-    assert rows == list(range(40))
-
-
 def test_chunks_without_their_first_one_are_left_out():
     cluster = cluster_of(1)
     cluster.topics[ONE][5, 1] = chunk(b"1", 1, 2, "a")
@@ -267,7 +251,7 @@ def test_entries_lost_to_damage_are_a_loss(gone, caplog):
     cluster.gives_all = False
     with caplog.at_level("WARNING", "geminga.spark"):
         assert read(cluster, Offset(5, 2), end) == expected(*rest)
-    assert "withholds markers of transactions" in caplog.text
+    assert "withholds entries of aborted transactions" in caplog.text
 
 
 def test_chunked_messages_begun_before_the_partition_are_no_loss():

@@ -9,7 +9,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from geminga.client.admin import admin
-from geminga.errors import InvalidConfiguration, OperationNotSupported
+from geminga.errors import InvalidConfiguration, OperationNotSupported, Timeout
 from geminga.spark import releases
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource
@@ -97,6 +97,13 @@ def test_errors_of_the_options_are_raised_by_the_first_call():
     for call in (reader.initialOffset, reader.latestOffset):
         with pytest.raises(InvalidConfiguration, match="a stream has no end"):
             call()
+
+
+def test_a_stream_that_starts_waits_for_a_third_of_the_time_out():
+    options = {"service.url": "pulsar://127.0.0.1:1", "topic": "t", "operationTimeoutMs": "600"}
+    reader = PulsarDataSource(options).streamReader(SCHEMA)
+    with pytest.raises(Timeout, match=r"no broker came up within 0\.2 s"):
+        reader.latestOffset()
 
 
 def test_rows_are_written_as_arrow_batches(monkeypatch):

@@ -170,7 +170,6 @@ def scans(frame: DataFrame) -> tuple[int, int]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_a_snapshot_has_every_message_once_in_all_columns(spark, tmp_path):
     with broker_with(tmp_path) as broker:
         client = broker.client()
@@ -218,7 +217,6 @@ def test_a_snapshot_has_every_message_once_in_all_columns(spark, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_messages_without_complete_rows_are_read_from_entries(spark, tmp_path):
     """Encrypted messages, chunks over several ledgers, keys of bytes, and a topic of several partitions."""
     topic = "persistent://public/default/parts"
@@ -256,7 +254,6 @@ def test_messages_without_complete_rows_are_read_from_entries(spark, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
 def test_a_flipped_bit_and_a_lost_file_fail_the_query(spark, tmp_path, caplog):
     with broker_with(tmp_path) as broker:
         with broker.client() as client:
@@ -297,7 +294,6 @@ def test_a_flipped_bit_and_a_lost_file_fail_the_query(spark, tmp_path, caplog):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
 def test_a_location_that_spark_cannot_open_is_read_through_the_broker(spark, tmp_path, caplog):
     with broker_with(tmp_path) as broker:
         with broker.client() as client:
@@ -313,7 +309,6 @@ def test_a_location_that_spark_cannot_open_is_read_through_the_broker(spark, tmp
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
 def test_many_files_are_listed_by_a_few_tasks(spark, tmp_path):
     with broker_with(tmp_path) as broker:
         with broker.client() as client:
@@ -333,7 +328,6 @@ def test_many_files_are_listed_by_a_few_tasks(spark, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
 def test_topics_without_messages_or_files_give_frames(spark, tmp_path):
     with broker_with(tmp_path) as broker:
         options = options_of(broker, tmp_path)
@@ -356,7 +350,6 @@ def test_topics_without_messages_or_files_give_frames(spark, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
 def test_messages_deleted_before_a_snapshot_is_read_are_a_loss(spark, tmp_path):
     with broker_with(tmp_path) as broker:
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
@@ -382,7 +375,6 @@ class Counted:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
 def test_empty_topics_add_their_columns(spark):
     with embedded() as broker, broker.client() as client:
         client.create_producer("empty", schema=Counted).close()

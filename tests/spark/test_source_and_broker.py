@@ -291,3 +291,36 @@ def test_reads_and_writes_use_tokens_and_tls(tmp_path):
             batch_reader(broker.service_url, topic, **trust).partitions()
         with pytest.raises(ConnectError, match="certificate"):
             batch_reader(broker.service_url, topic, operationTimeoutMs=500, **way).partitions()
+
+
+def test_only_committed_messages_are_read_and_read_again(pulsar_broker, pulsar_topic):
+    """Aborted ones are gaps in the ledger, which are no lost messages; a replay reads them once more."""
+    with pulsar_broker.client() as client, client.create_producer(pulsar_topic) as producer:
+        query = Query(pulsar_broker, pulsar_topic, startingOffsets="earliest")
+        producer.send_many(numbers(0, 5))
+        for end in ("abort", "commit"):
+            with client.new_transaction() as txn:
+                producer.send_many(numbers(5, 3), txn=txn)
+                if end == "abort":
+                    txn.abort()
+        opened = client.new_transaction()
+        producer.send_many(numbers(8, 2), txn=opened)
+        producer.send_many(numbers(10, 2))
+        assert query.batch() == numbers(0, 8)
+        assert query.latest() == query.log[-1]
+        opened.commit()
+        planned = query.latest()
+        parts = query.reader.partitions(query.log[-1], planned)
+        assert query.rows(parts) == query.rows(parts) == numbers(8, 4)
+        last = client.new_transaction()
+        producer.send(b"never", txn=last)
+        last.abort()
+        assert query.run(planned) == numbers(8, 4)
+        producer.send(b"12")
+        assert query.batch() == [b"12"]
+        options = {"service.url": pulsar_broker.service_url, "topic": pulsar_topic}
+        reader = PulsarDataSource(options).reader(SCHEMA)
+        found = [
+            v for part in reader.partitions() for b in reader.read(part) for v in b.column(0).to_pylist()
+        ]
+        assert sorted(found, key=int) == numbers(0, 13)

@@ -16,7 +16,7 @@ from geminga.broker.serving.embedded import EmbeddedBroker
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 
 class Catalog:

@@ -77,10 +77,10 @@ def topic(name: str) -> str:
     return f"persistent://public/default/{fresh(name)}"
 
 
-def settled(expire: Callable[[], object]) -> bool:
-    """Apache Pulsar refuses (409) while it has not noted down where the expiration before led to."""
+def settled(action: Callable[[], object]) -> bool:
+    """Apache Pulsar answers 409 while it writes down an expiration or makes a topic of its own (#16669)."""
     try:
-        expire()
+        action()
     except AssertionError as refusal:
         if "HTTP 409" not in str(refusal):
             raise
@@ -98,7 +98,7 @@ def check_tenants(run: Run, _place: Place) -> None:
     run("tenants", "create", name, fails="HTTP 409")
     run("tenants", "delete", "--yes", name)
     assert name not in run("tenants", "list").stdout
-    run("tenants", "delete", "--yes", name, fails="HTTP 404")
+    run("tenants", "delete", "--yes", name, fails=f"there is no tenant {name}")
 
 
 def check_namespaces(run: Run, _place: Place) -> None:
@@ -135,7 +135,7 @@ def check_namespaces(run: Run, _place: Place) -> None:
     run("namespaces", "unset", name, "retenton", fails="did you mean 'retention'")
     run("namespaces", "set-retention", name, "7 parsecs", fails="is not a time such as")
     run("namespaces", "set-quota", name, fails="give either a SIZE or --age")
-    run("namespaces", "policies", "public/there-is-none", fails="HTTP 404")
+    run("namespaces", "policies", "public/there-is-none", fails="there is no namespace public/there-is-none")
     run("namespaces", "policies", "nonsense", fails="tenant/namespace")
     run("namespaces", "grant", name, "joe", "produce", "consume")
     (row,) = run("namespaces", "permissions", name, "--json").rows
@@ -145,7 +145,7 @@ def check_namespaces(run: Run, _place: Place) -> None:
     assert run("namespaces", "policy", name, "messageTTL", "60", "--json").rows[0]["value"] == 60
     run("namespaces", "clear-backlog", name, stdin="n\n", fails="")
     run("namespaces", "clear-backlog", name, "--yes")
-    run("namespaces", "delete", "--yes", name)
+    eventually(lambda: settled(lambda: run("namespaces", "delete", "--yes", name)))
     assert name not in run("namespaces", "list", "public").stdout
 
 
@@ -281,7 +281,7 @@ def check_top(run: Run, place: Place) -> None:
     assert [(row["topic"], row["subscription"]) for row in look["rows"]] == [(busy, "s"), (idle, "s")]
     assert run("top", space, "--sort", "name", "-n", "2", "--every", "100ms").stdout.count(busy) == 2
     assert run("top", space, "--pattern", "idle$", "--json").rows[0]["rows"][0]["topic"] == idle
-    run("top", "public/there-is-none", fails="HTTP 404")
+    run("top", "public/there-is-none", fails="amespace")
 
 
 def check_bench(run: Run, place: Place) -> None:

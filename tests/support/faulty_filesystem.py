@@ -204,18 +204,9 @@ class FaultyFileSystem:
     """The file system of one process run on a `SimulatedDisk`; see the module's docstring.
 
     ``operations`` counts the operations; ``history`` names them, for choosing where to put faults.
-    ``interrupts_only_writes``: planned EINTR errors that fall on another operation are skipped (Python
-    retries those calls itself).
     """
 
-    def __init__(
-        self,
-        disk: SimulatedDisk,
-        plan: Plan | None = None,
-        *,
-        process: str = "1",
-        interrupts_only_writes: bool = False,
-    ) -> None:
+    def __init__(self, disk: SimulatedDisk, plan: Plan | None = None, *, process: str = "1") -> None:
         self.disk = disk
         self.plan = plan or Plan()
         self.operations = 0
@@ -229,7 +220,6 @@ class FaultyFileSystem:
         self.database_errors: list[str] = []
         """Errors of the next reads of databases, the last one first."""
         self._process = process
-        self._interrupts_only_writes = interrupts_only_writes
 
     def step(self, what: str, path: str) -> int:
         """Count an operation; raise its planned fault."""
@@ -242,10 +232,6 @@ class FaultyFileSystem:
             self.die()
         code = self.plan.errors.get(number)
         if code is not None:
-            if code == errno.EINTR:
-                if self._interrupts_only_writes and what != "write":
-                    return number
-                raise InterruptedError(code, "interrupted")
             raise OSError(code, os.strerror(code), path)
         return number
 

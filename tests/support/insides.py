@@ -37,7 +37,7 @@ def queue_of(consumer: Any) -> Any:
 
 def publisher_of(producer: Any) -> Any:
     """Return what both kinds of producers send with."""
-    return producer._publisher
+    return producer.publisher
 
 
 def wait_queue_of(producer: Any) -> Any:

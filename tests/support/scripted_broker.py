@@ -90,6 +90,13 @@ class ScriptedBroker:
         """Wait until N commands of the type were received."""
         await eventually_async(lambda: self.count(type_) >= count)
 
+    async def __aenter__(self) -> ScriptedBroker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
     async def start(self, tls: ssl.SSLContext | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.server = await loop.create_server(lambda: Peer(self), "127.0.0.1", self.port, ssl=tls)
@@ -107,71 +114,50 @@ class ScriptedBroker:
     def refuse(self, peer: Peer, request_id: int, code: int, text: str = "said so") -> None:
         peer.send(command(Type.ERROR, "error", request_id=request_id, error=code, message=text))
 
+    def refuse_send(self, peer: Peer, send: Any, code: int, text: str = "said so") -> None:
+        ids = {"producer_id": send.producer_id, "sequence_id": send.highest_sequence_id or send.sequence_id}
+        peer.send(command(Type.SEND_ERROR, "send_error", **ids, error=code, message=text))
+
+    def let_wait(self, peer: Peer, frame: Frame) -> None:
+        """Tell a new producer that it has to wait for access."""
+        fields = {"request_id": frame.command.producer.request_id, "producer_name": "waiting"}
+        peer.send(command(Type.PRODUCER_SUCCESS, "producer_success", **fields, producer_ready=False))
+
+    def close_producer(self, producer_id: int = 0, **fields: Any) -> None:
+        ids = {"producer_id": producer_id, "request_id": UNSOLICITED}
+        self.peers[-1].send(command(Type.CLOSE_PRODUCER, "close_producer", **ids, **fields))
+
     def on_connect(self, peer: Peer, frame: Frame) -> None:
         peer.connect = frame.command.connect
-        peer.send(
-            command(
-                Type.CONNECTED,
-                "connected",
-                server_version="scripted",
-                protocol_version=21,
-                max_message_size=5 * 1024 * 1024,
-            )
-        )
+        fields = {"server_version": "scripted", "protocol_version": 21, "max_message_size": 5 * 1024 * 1024}
+        peer.send(command(Type.CONNECTED, "connected", **fields))
 
     def on_partitions(self, peer: Peer, frame: Frame) -> None:
         body = frame.command.partitionMetadata
-        peer.send(
-            command(
-                Type.PARTITIONED_METADATA_RESPONSE,
-                "partitionMetadataResponse",
-                request_id=body.request_id,
-                partitions=self.partitions.get(body.topic, 0),
-                response=pb.CommandPartitionedTopicMetadataResponse.Success,
-            )
-        )
+        fields = {"request_id": body.request_id, "partitions": self.partitions.get(body.topic, 0)}
+        fields["response"] = pb.CommandPartitionedTopicMetadataResponse.Success
+        peer.send(command(Type.PARTITIONED_METADATA_RESPONSE, "partitionMetadataResponse", **fields))
 
     def on_lookup(self, peer: Peer, frame: Frame) -> None:
         self.answer_lookup(peer, frame)
 
     def answer_lookup(
-        self,
-        peer: Peer,
-        frame: Frame,
-        response: int = pb.CommandLookupTopicResponse.Connect,
-        url: str | None = None,
-        **fields: Any,
-    ) -> None:
-        peer.send(
-            command(
-                Type.LOOKUP_RESPONSE,
-                "lookupTopicResponse",
-                request_id=frame.command.lookupTopic.request_id,
-                response=response,
-                brokerServiceUrl=url or self.url,
-                **fields,
-            )
-        )
+        self, peer: Peer, frame: Frame, response: int = pb.CommandLookupTopicResponse.Connect,
+        url: str | None = None, **fields: Any,
+    ) -> None:  # fmt: skip
+        fields |= {"request_id": frame.command.lookupTopic.request_id, "response": response}
+        fields["brokerServiceUrl"] = url or self.url
+        peer.send(command(Type.LOOKUP_RESPONSE, "lookupTopicResponse", **fields))
 
     def on_producer(self, peer: Peer, frame: Frame) -> None:
         body = frame.command.producer
-        peer.send(
-            command(
-                Type.PRODUCER_SUCCESS,
-                "producer_success",
-                request_id=body.request_id,
-                producer_name=body.producer_name or "scripted-0",
-                last_sequence_id=-1,
-                schema_version=b"",
-                producer_ready=True,
-                **({"topic_epoch": 0} if body.producer_access_mode else {}),
-            )
-        )
+        fields: dict[str, Any] = {"topic_epoch": 0} if body.producer_access_mode else {}
+        fields |= {"request_id": body.request_id, "producer_name": body.producer_name or "scripted-0"}
+        fields |= {"last_sequence_id": -1, "schema_version": b"", "producer_ready": True}
+        peer.send(command(Type.PRODUCER_SUCCESS, "producer_success", **fields))
 
     def on_send(self, peer: Peer, send: Any) -> None:
         self.next_entry += 1
-        peer.transport.write(
-            encode_send_receipt(
-                send.producer_id, send.sequence_id, send.highest_sequence_id or None, 1, self.next_entry
-            )
-        )
+        highest = send.highest_sequence_id or None
+        receipt = encode_send_receipt(send.producer_id, send.sequence_id, highest, 1, self.next_entry)
+        peer.transport.write(receipt)

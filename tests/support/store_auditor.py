@@ -166,7 +166,11 @@ class StoreAuditor:
         assert found == expected, _difference(found, expected)
 
     def check_restarted(self, store: EntryStore) -> None:
-        """Check that a reopened store has a prefix of the writes with all receipts; drop the other writes."""
+        """Check that a reopened store has a prefix of the writes with all receipts; drop the other writes.
+
+        Nothing of it may be damaged.
+        """
+        assert store.damage.found == []
         found = observe(store, self._owners)
         differences = []
         for number, expected in self.expected():

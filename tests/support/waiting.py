@@ -1,11 +1,15 @@
 """Waiting in tests. A limit ends a test that hangs; it never decides one that does not."""
 
 import asyncio
+import itertools
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from geminga.errors import PulsarException
 
 Value = TypeVar("Value")
 
@@ -37,6 +41,11 @@ def eventually(
         assert time.monotonic() < end, _describe(detail)
         time.sleep(pause)
         pause = min(1.5 * pause, PAUSE_SECONDS_MAX)
+
+
+def until_accepted(call: Callable[[], object]) -> None:
+    """Repeat a call of the admin API that Apache Pulsar refuses while it applies an earlier change."""
+    eventually(lambda: (call(), True)[1], but=PulsarException)
 
 
 def poll_until(store: Any, condition: Callable[[], Value], seconds: float = LIMIT_SECONDS) -> Value:
@@ -71,6 +80,25 @@ def start_thread(target: Callable[..., object], *arguments: Any, **options: Any)
     thread = threading.Thread(target=target, args=arguments, kwargs=options, daemon=True)
     thread.start()
     return thread
+
+
+@contextmanager
+def repeating(work: Callable[[int], object], pause_seconds: float) -> Iterator[None]:
+    """Call ``work`` with 0, 1, 2, ... on a thread, each after a pause, until the end of the context."""
+    ending = threading.Event()
+
+    def repeat() -> None:
+        for number in itertools.count():
+            if ending.wait(pause_seconds):
+                return
+            work(number)
+
+    thread = start_thread(repeat)
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
 
 
 def join_threads(*threads: threading.Thread) -> None:

@@ -95,12 +95,12 @@ def test_a_sync_after_a_failed_sync_does_not_save_its_data():
     assert content(disk.crash(Fate("none", "none"))) == b"kept"
 
 
-def test_planned_faults_tear_shorten_interrupt_and_end_operations():
-    disk, filesystem = start(Plan(crash_at=5, torn_bytes=2, short_writes={3: 1}, errors={4: errno.EINTR}))
+def test_planned_faults_tear_shorten_fail_and_end_operations():
+    disk, filesystem = start(Plan(crash_at=5, torn_bytes=2, short_writes={3: 1}, errors={4: errno.EIO}))
     file = filesystem.open("/f/a", create=True)
     filesystem.sync_folder("/f")
     assert file.write([b"abc"], 0) == 1
-    with pytest.raises(InterruptedError):
+    with pytest.raises(OSError, match="Input/output"):
         file.write([b"abc"], 0)
     with pytest.raises(PowerLoss):
         file.write([b"xyz"], 0)

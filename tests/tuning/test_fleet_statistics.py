@@ -1,11 +1,10 @@
 """Statistics of a fleet: codec and uncompressed size of each topic's messages."""
 
 import contextlib
-import threading
 from typing import Any
 
 import pytest
-from waiting import start_thread
+from waiting import repeating
 
 import geminga
 from geminga.errors import InvalidConfiguration
@@ -27,24 +26,13 @@ def test_codec_and_size_are_read_from_the_newest_entry(partitions):
                     name, compression_type=codec, batching_enabled=True, batching_max_publish_delay_ms=5
                 )
             )
-        stop = threading.Event()
-
-        def publish() -> None:
-            while not stop.wait(0.001):
-                for producer in producers:
-                    producer.send_async(PAYLOAD, None)
-
-        sender = start_thread(publish)
-        try:
+        with repeating(lambda _: [each.send_async(PAYLOAD, None) for each in producers], 0.001):
             for _ in range(60):  # a busy machine may let nothing flow for a second
                 with contextlib.suppress(InvalidConfiguration):
                     rows = gather(broker.admin_url, watch_seconds=1.0).to_pylist()
                     found = {row["topic"].rpartition("/")[2]: row for row in rows}
                     if set(found) == set(codecs):
                         break
-        finally:
-            stop.set()
-            sender.join()
     assert found["packed"]["compression"] == "ZSTD"
     assert found["packed"]["message_bytes"] == pytest.approx(len(PAYLOAD), abs=1)
     assert found["plain"]["compression"] == "NONE"

@@ -74,24 +74,37 @@ def test_an_interrupted_child_process_prints_nothing():
         assert child.communicate(timeout=60) == (b"", b"")
 
 
-def test_messages_missed_in_the_warm_up_are_not_sent_later(monkeypatch):
-    """Readers select the measured messages by due time: 64 of 4,030 once seemed lost."""
-    clock = [1_000_000_000_000_000_000]  # the stamps have nineteen digits
-    monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
-    start_ns, since_ns = clock[0], clock[0] + 300_000_000
-    sent: list[bytes] = []
+class Clock:
+    """The nanoseconds by which loads are sent and stamped; who sleeps moves them on."""
 
-    def wait(seconds: float) -> None:
-        clock[0] += round(seconds * 1e9)
+    def __init__(self) -> None:
+        self.ns = 1_000_000_000_000_000_000  # the stamps have nineteen digits
+
+    def pass_time(self, seconds: float) -> None:
+        self.ns += round(seconds * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(load, "stamp_ns", lambda: clock.ns)
+    # Of this module only: other threads of the process (py4j's, where Spark was) sleep as they did.
+    own = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: clock.pass_time(seconds)})
+    monkeypatch.setattr(load, "time", own)
+    return clock
+
+
+def test_messages_missed_in_the_warm_up_are_not_sent_later(clock):
+    """Readers select the measured messages by due time: 64 of 4,030 once seemed lost."""
+    start_ns, since_ns = clock.ns, clock.ns + 300_000_000
+    sent: list[bytes] = []
 
     def send(payload: bytes, back: Callable[[object, object], None]) -> None:
         sent.append(payload)
         back("ok", None)
         # A stall near the end of the warm-up, longer than what is caught up with.
-        clock[0] += 200_000_000 if len(sent) == 1000 else 100_000
+        clock.ns += 200_000_000 if len(sent) == 1000 else 100_000
 
-    # Of this module only: other threads of the process (py4j's, where Spark was) sleep as they did.
-    monkeypatch.setattr(load, "time", SimpleNamespace(**{**vars(time), "sleep": wait}))
     sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(4000), [])
     warm, measured = Receipts("ok"), Receipts("ok")
     sender.run(send, warm, start_ns, 0.3)
@@ -114,33 +127,21 @@ def test_a_latency_counts_for_each_message_of_its_chunk():
     assert Receipts("ok").all_latencies_ns().tolist() == []
 
 
-def test_a_message_is_sent_as_soon_as_it_is_due(monkeypatch):
+def test_a_message_is_sent_as_soon_as_it_is_due(clock):
     """Not when the next one is: at 500 a second that made every latency 2 ms longer."""
-    clock = [1_000_000_000]
-    monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
-
-    def wait(seconds: float) -> None:
-        clock[0] += round(seconds * 1e9)
-
-    monkeypatch.setattr(load, "time", SimpleNamespace(**{**vars(time), "sleep": wait}))
     receipts = Receipts("ok")
     sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(500), [])
-    sender.run(lambda _payload, back: back("ok", None), receipts, clock[0], 1.0)
+    sender.run(lambda _payload, back: back("ok", None), receipts, clock.ns, 1.0)
     assert receipts.received == 500
     assert max(receipts.all_latencies_ns().tolist()) <= 1e9 * load.TICK_SECONDS
 
 
-def test_the_latency_of_a_chunk_is_that_of_its_middle(monkeypatch):
-    clock = [1_000_000_000]
-    monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
-
-    def wait(_seconds: float) -> None:
-        clock[0] += 1_000_000  # 21 messages at a time
-
-    monkeypatch.setattr(load, "time", SimpleNamespace(**{**vars(time), "sleep": wait}))
+def test_the_latency_of_a_chunk_is_that_of_its_middle(clock, monkeypatch):
+    pass_time = clock.pass_time
+    monkeypatch.setattr(clock, "pass_time", lambda _: pass_time(0.001))  # 21 messages at a time
     receipts = Receipts("ok")
     sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(21_000), [])
-    sender.run(lambda _payload, back: back("ok", None), receipts, clock[0], 1.0)
+    sender.run(lambda _payload, back: back("ok", None), receipts, clock.ns, 1.0)
     latencies = receipts.all_latencies_ns()
     assert len(latencies) == receipts.received == 21_000
     assert latencies.mean() == pytest.approx(0.5e6, rel=0.1)

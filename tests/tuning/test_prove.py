@@ -7,11 +7,9 @@ import threading
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker
-from geminga.cli.main import command
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.ids import TopicName
@@ -134,16 +132,6 @@ def test_a_broker_killed_under_load_costs_only_that_run(tmp_path):
     assert [outcome.subject for outcome in proof.outcomes] == ["Geminga, stock, LZ4"]
     assert "no answer from" in proof.stopped
     assert proof.outcomes == Proof.load(tmp_path / "proof").outcomes, "it is measured again, not kept by half"
-
-
-def test_an_unreachable_broker_is_an_error_without_a_traceback(tmp_path):
-    run = CliRunner().invoke(
-        command,
-        ["tune", "prove", "--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1",
-         "--client", "geminga", "--output", str(tmp_path)],
-    )  # fmt: skip
-    assert run.exit_code != 0
-    assert "127.0.0.1:1" in str(run.exception)
 
 
 def test_a_round_has_all_settings_and_clients():

@@ -1,9 +1,7 @@
 """Fixtures of the wire tests: recorded frames, and arbitrary protobuf messages."""
 
-import json
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +10,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
+from recorded import VECTORS, recorded_frames
 
 # For `kernels_without_numba`: tests are imported file by file, without packages.
 sys.path.insert(0, str(Path(__file__).parent))
-VECTORS = Path(__file__).parent.parent / "vectors"
-
-
-@dataclass(frozen=True)
-class Recorded:
-    case: str
-    client: str
-    hex: str
-    decoded: dict[str, Any]
-    patched: bool
-
-    @property
-    def data(self) -> bytes:
-        return bytes.fromhex(self.hex)
-
-    @property
-    def command_data(self) -> bytes:
-        data = self.data
-        return data[8 : 8 + int.from_bytes(data[4:8], "big")]
-
-    @property
-    def entry(self) -> bytes | None:
-        data = self.data
-        return data[8 + int.from_bytes(data[4:8], "big") :] or None
-
-    @property
-    def is_official(self) -> bool:
-        return not self.client.startswith("raw socket")
 
 
 @pytest.fixture(scope="session")
@@ -52,9 +23,7 @@ def vectors():
 
 @pytest.fixture(scope="session")
 def recorded():
-    with open(VECTORS / "frames.jsonl", encoding="utf-8") as lines:
-        records = [json.loads(line) for line in lines]
-    return [Recorded(r["case"], r["client"], r["hex"], r["decoded"], "note" in r) for r in records]
+    return recorded_frames()
 
 
 _INTEGERS = {

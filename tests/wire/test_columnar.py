@@ -1,42 +1,27 @@
 """The columnar codec, judged by protobuf, by the row codec and by recorded frames."""
 
 import base64
-import json
 import struct
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from recorded import Recorded, recorded_frames
 
-from geminga.errors import (
-    CorruptPayload,
-    CryptoError,
-    InvalidConfiguration,
-    InvalidMessage,
-    OperationNotSupported,
-)
+from geminga import errors
 from geminga.ids import MessageId
 from geminga.wire.batch import decode_batch
-from geminga.wire.columnar import (
-    EXTRA_COLUMNS,
-    MESSAGE_COLUMNS,
-    ChunkCarry,
-    decode_entries,
-    encode_table,
-    message_schema,
-)
+from geminga.wire.columnar import EXTRA_COLUMNS, MESSAGE_COLUMNS, ChunkCarry, decode_entries, message_schema
+from geminga.wire.columnar_encoding import encode_table
 from geminga.wire.compression import compress, decompress
 from geminga.wire.hashing import partition_of
 from geminga.wire.metadata import RawEntry, build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 pytestmark = pytest.mark.usefixtures("loops")
-VECTORS = Path(__file__).parent.parent / "vectors" / "frames.jsonl"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -89,7 +74,6 @@ def table_of(rows: list[dict[str, Any]]) -> pa.Table:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     rows=st.lists(ROW, min_size=1, max_size=30),
     partitions=st.integers(1, 5),
@@ -134,7 +118,6 @@ def test_batches_are_what_the_row_codec_reads(rows, partitions, hashing, max_mes
     assert sorted(seen) == list(range(len(rows)))
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     rows=st.lists(ROW, min_size=1, max_size=30),
     partitions=st.integers(1, 5),
@@ -170,7 +153,6 @@ def test_batches_of_one_key(rows, partitions, max_messages, max_bytes, cut):
 ROW_FIELDS = ("value", "key", "ordering_key", "properties", "event_time")
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     rows=st.lists(ROW, min_size=1, max_size=30),
     kind=st.sampled_from([0, 1, 2, 3, 4]),
@@ -240,41 +222,33 @@ def test_event_times_of_any_unit():
 
 
 def test_input_that_cannot_be_carried_is_refused():
-    with pytest.raises(InvalidMessage, match="no column 'value'"):
+    with pytest.raises(errors.InvalidMessage, match="no column 'value'"):
         encode_table(pa.table({"values": [b""]}))
-    with pytest.raises(InvalidMessage, match=r"column 'value' of type list"):
+    with pytest.raises(errors.InvalidMessage, match=r"column 'value' of type list"):
         encode_table(pa.table({"value": [[1]]}))
-    with pytest.raises(InvalidMessage, match=r"row 1: event_time -5 ms lies before 1970"):
+    with pytest.raises(errors.InvalidMessage, match=r"row 1: event_time -5 ms lies before 1970"):
         encode_table(pa.table({"value": [b"", b""], "event_time": [1, -5]}))
     properties = pa.array([[("a", None)]], pa.map_(pa.string(), pa.string()))
-    with pytest.raises(InvalidMessage, match="null value"):
+    with pytest.raises(errors.InvalidMessage, match="null value"):
         encode_table(pa.table({"value": [b""], "properties": properties}))
-    with pytest.raises(InvalidConfiguration, match=r"did you mean 'BoostHash'"):
+    with pytest.raises(errors.InvalidConfiguration, match=r"did you mean 'BoostHash'"):
         encode_table(pa.table({"value": [b""]}), hashing="BostHash")
     assert encode_table(pa.table({"value": pa.array([], pa.binary())})) == []
 
 
 # --- decoding ---
-def frames() -> Iterator[dict[str, Any]]:
-    if not VECTORS.exists():
-        pytest.skip("no recorded frames")
-    with VECTORS.open() as lines:
-        for line in lines:
-            frame = json.loads(line)
-            if "metadata" in frame["decoded"]:
-                yield frame
+def recorded_entries() -> list[Recorded]:
+    return [each for each in recorded_frames() if "metadata" in each.decoded]
 
 
 def test_recorded_frames_decode_as_the_row_codec_says():
     seen = 0
-    for frame in frames():
-        data = bytes.fromhex(frame["hex"])
-        entry = data[8 + int.from_bytes(data[4:8], "big") :]
-        parsed = parse_entry(entry)
+    for recorded in recorded_entries():
+        parsed = parse_entry(recorded.entry)
         metadata = parsed.metadata
-        raw = RawEntry("t", -1, 1, 2, entry)
+        raw = RawEntry("t", -1, 1, 2, recorded.entry)
         if metadata.encryption_keys:
-            with pytest.raises(CryptoError, match="t:1:2"):
+            with pytest.raises(errors.CryptoError, match="t:1:2"):
                 decode_entries([raw])
             continue
         if metadata.num_chunks_from_msg > 1 or metadata.HasField("marker_type"):
@@ -306,18 +280,14 @@ def test_recorded_frames_decode_as_the_row_codec_says():
 
 def test_recorded_chunks_are_assembled():
     by_uuid: dict[tuple[str, str, str], list[tuple[int, bytes, int]]] = {}
-    for frame in frames():
-        if frame["direction"] != "client_to_broker":
-            continue
-        data = bytes.fromhex(frame["hex"])
-        entry = data[8 + int.from_bytes(data[4:8], "big") :]
-        metadata = parse_entry(entry).metadata
-        if metadata.num_chunks_from_msg > 1:
-            place = (frame["client"], frame["case"], metadata.uuid)
-            by_uuid.setdefault(place, []).append((metadata.chunk_id, entry, metadata.num_chunks_from_msg))
+    for recorded in recorded_entries():
+        metadata = parse_entry(recorded.entry).metadata
+        if recorded.direction == "client_to_broker" and metadata.num_chunks_from_msg > 1:
+            place = (recorded.client, recorded.case, metadata.uuid)
+            part = (metadata.chunk_id, recorded.entry, metadata.num_chunks_from_msg)
+            by_uuid.setdefault(place, []).append(part)
     whole = {place: parts for place, parts in by_uuid.items() if len(parts) == parts[0][2]}
-    if not whole:
-        pytest.skip("no complete chunked message among the recorded frames")
+    assert whole
     for parts in whole.values():
         entries = [RawEntry("t", -1, 1, number, entry) for number, (_, entry, _) in enumerate(sorted(parts))]
         table = decode_entries(entries, ["value", "entry_id"])
@@ -353,7 +323,7 @@ def test_chunks_over_several_calls():
 
 @pytest.mark.parametrize("part", [slice(0, 2), slice(1, 3)], ids=["end missing", "start missing"])
 def test_a_cut_chunked_message_is_refused_by_name(part):
-    with pytest.raises(OperationNotSupported, match=r"t:7:1: a chunked message is cut"):
+    with pytest.raises(errors.OperationNotSupported, match=r"t:7:1: a chunked message is cut"):
         decode_entries(chunked(b"0123456789", 3)[part], ["value"])
 
 
@@ -463,7 +433,7 @@ def test_keys_flagged_as_base64():
     assert table.column("key_bytes").to_pylist() == [*keys, b"plain", None]
     assert table.column("key").to_pylist()[0] == "AP/+"
     broken = single(partition_key="a*b", partition_key_b64_encoded=True)
-    with pytest.raises(CorruptPayload, match=r"t:7:0: a key flagged as base64"):
+    with pytest.raises(errors.CorruptPayload, match=r"t:7:0: a key flagged as base64"):
         decode_entries([entry_of(broken, 1)], ["key_bytes"])
 
 
@@ -513,7 +483,9 @@ def test_empty_and_columnless():
     assert decode_entries([], ["value"]).num_rows == 0
     assert decode_entries([]).schema.equals(message_schema())
     assert decode_entries([entry_of(single(b"a") * 3, 3)], []).num_rows == 3
-    with pytest.raises(InvalidConfiguration, match=r"no message column 'vlaue' \(did you mean 'value'\?\)"):
+    with pytest.raises(
+        errors.InvalidConfiguration, match=r"no message column 'vlaue' \(did you mean 'value'\?\)"
+    ):
         decode_entries([], ["vlaue"])
 
 
@@ -537,7 +509,7 @@ DAMAGED = {
 @pytest.mark.parametrize("entry", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_batch_is_named(entry):
     good = entry_of(single(b"a"), 1)
-    with pytest.raises(CorruptPayload, match=r"persistent://public/default/t:7:33: "):
+    with pytest.raises(errors.CorruptPayload, match=r"persistent://public/default/t:7:33: "):
         decode_entries([good, entry._replace(entry_id=33), good])
 
 
@@ -545,12 +517,12 @@ def test_a_wrong_checksum_is_named():
     entry = bytearray(entry_of(single(b"abc"), 1).entry)
     entry[-1] ^= 1
     raw = RawEntry("t", 0, 3, 4, bytes(entry))
-    with pytest.raises(CorruptPayload, match=r"t:3:4: checksum mismatch"):
+    with pytest.raises(errors.CorruptPayload, match=r"t:3:4: checksum mismatch"):
         decode_entries([raw])
     assert decode_entries([raw], ["value"], verify=False).column("value").to_pylist() == [b"abb"]
 
 
 def test_a_decompression_bomb_is_refused():
     bomb = entry_of(b"\x00" * 1_000_000, 1, kind=pb.ZLIB)
-    with pytest.raises(CorruptPayload, match="t:7:0"):
+    with pytest.raises(errors.CorruptPayload, match="t:7:0"):
         decode_entries([bomb], max_uncompressed_size=100_000)

@@ -10,7 +10,7 @@ import pytest
 from kernels_without_numba import MODULES
 
 from geminga.wire import columnar_encoding_kernels
-from geminga.wire.columnar import encode_table
+from geminga.wire.columnar_encoding import encode_table
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "hash_vectors.tsv"
 COLUMNS = {0: "java_string_hash", 1: "murmur3_32", 2: "cpp_boost_hash"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 from entries import in_batch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from interpreter import run_python
 from kernels_without_numba import without_numba
@@ -77,7 +77,6 @@ def decoded(given_entries: list[RawEntry]) -> pa.RecordBatch | str:
         return type(error).__name__
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(entries(), min_size=1, max_size=3))
 def test_decoding_gives_the_same_messages_and_errors(found):
     compiled = decoded(found)
@@ -99,7 +98,7 @@ table = pa.table({"value": pa.array([b"a", None, b"c"]), "key": ["k", "", None]}
 with geminga.Client(sys.argv[1]) as client:
     consumer = client.subscribe("t", "s", initial_position=geminga.InitialPosition.Earliest)
     client.create_producer("t").send_table(table)
-    received = consumer.receive_table(10, timeout_millis=20_000)
+    received = consumer.receive_table(10, timeout_millis=60_000)
     assert received.column("value").to_pylist() == table.column("value").to_pylist(), received
     assert received.column("key").to_pylist() == table.column("key").to_pylist(), received
 """

@@ -243,6 +243,18 @@ def test_renewal_makes_another_data_key_and_reads_the_public_keys_again():
         assert decryptor(metadata_of(item.metadata), item.payload) == plain
 
 
+def test_messages_of_a_run_are_decrypted_if_none_was_changed():
+    source, decryptor = encryptor("k1"), PayloadDecryptor(private)
+    sealed = [source.seal(payload) for payload in (b"a", b"bc", b"")]
+    (one, two, three), metadata = [each.payload for each in sealed], metadata_of(sealed[0].metadata)
+    vectors = [vector_of(each.metadata) for each in sealed]
+    assert decryptor.decrypt_run(metadata, vectors, [one, two, three]) == [b"a", b"bc", b""]
+    with pytest.raises(CryptoError, match="payload, tag or vector were changed"):
+        decryptor.decrypt_run(metadata, vectors, [one, two[::-1], three])
+    with pytest.raises(CryptoError, match="encryption_param has 3 bytes, not 12"):
+        decryptor.decrypt_run(metadata, [vectors[0], b"abc", vectors[2]], [one, two, three])
+
+
 def test_a_failed_renewal_keeps_the_data_key():
     broken: list[bool] = []
 

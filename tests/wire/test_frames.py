@@ -6,10 +6,12 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from cases import cases
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from geminga import errors
 from geminga.errors import FrameTooLarge, ProtocolError
 from geminga.wire import frames
 from geminga.wire.frames import CommandFrame, Frame, FrameDecoder
@@ -219,33 +221,9 @@ def test_a_five_mebibyte_frame_in_many_reads():
 PING = bytes.fromhex("00000009000000050812920100")
 
 
-@pytest.mark.parametrize(
-    ("data", "error", "words"),
-    [
-        ("00000000", ProtocolError, "announces 0 bytes"),
-        ("00000004 00000000", ProtocolError, "announces 4 bytes"),
-        ("ffffffff", FrameTooLarge, r"announces 4294967299 bytes \(ffffffff\); at most 5253120"),
-        ("80000000", FrameTooLarge, "announces 2147483652 bytes"),
-        ("00502801", FrameTooLarge, "announces 5253125 bytes"),
-        ("00000009 00000006 0812920100", ProtocolError, "command of 6 bytes"),
-        ("00000009 ffffffff 0812920100", ProtocolError, "command of 4294967295 bytes"),
-        ("00000009 00000000 0812920100", ProtocolError, "command of 0 bytes"),
-        ("00000006 00000002 0812", ProtocolError, "a PING command came without its body"),
-        ("00000009 00000005 08c8010000", ProtocolError, "no protobuf"),
-        ("00000007 00000003 08c801", ProtocolError, "unknown type 200"),
-        ("00000007 00000003 920100", ProtocolError, "a command without a type"),
-        ("00000006 00000002 ffff", ProtocolError, "no protobuf: ffff"),
-        ("00000010 0000000c 08ffffffffffffffffffff01", ProtocolError, "no protobuf"),
-        ("0000000a 00000006 080632020801", ProtocolError, "a SEND command lacks send.sequence_id"),
-        ("0000000b 00000005 0812920100 0000", ProtocolError, "2 bytes follow a PING command"),
-        ("00000011 0000000d 0806 3209 0801 10ffffffffffff", ProtocolError, "no protobuf"),
-        ("16030100", ProtocolError, "TLS handshake"),
-        ("15030300", ProtocolError, "TLS alert"),
-        (b"GET / HTTP/1.1\r\n".hex(), ProtocolError, "HTTP request"),
-        (b"HTTP/1.1 400 Bad Request\r\n".hex(), ProtocolError, "HTTP answer.*usually port 6650"),
-    ],
-)
+@pytest.mark.parametrize(("data", "error", "words"), cases("bad_frames"))
 def test_bad_frames(data, error, words):
+    error = getattr(errors, error)
     decoder = FrameDecoder()
     with pytest.raises(error, match=words) as caught:
         decoder.feed(bytes.fromhex(data))

@@ -13,7 +13,7 @@ from geminga.errors import CorruptPayload
 from geminga.wire import message_runs
 from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, FrameDecoder, MessageFrame, encode_message
-from geminga.wire.message_runs import RUN_MESSAGES_MAX, MessageRun, are_plain, parse_together
+from geminga.wire.message_runs import RUN_MESSAGES_MAX, MessageRun, are_plain, encrypted_alike, parse_together
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -187,6 +187,47 @@ def test_a_run_has_the_metadata_that_protobuf_finds_in_each_entry(described):
     metadata = [metadata_of(*each) for each in described]
     entries = [build_entry(each.SerializeToString(), b"body") for each in metadata]
     assert metadata_of_run(entries) == (metadata if all(map(is_single, entries)) else None)
+
+
+def encrypted(
+    fields: dict[str, Any], vector: bytes = b"v" * 12, key: bytes = b"data key"
+) -> pb.MessageMetadata:
+    numbers = {"sequence_id": 1000, "publish_time": TIME}
+    metadata = pb.MessageMetadata(producer_name="p", encryption_param=vector, **{**numbers, **fields})
+    metadata.encryption_keys.add(key="k", value=key)
+    return metadata
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                [{}] * 5
+                + [{"sequence_id": 1001}, {"uncompressed_size": 5}, {"schema_version": b"s" * 8}]
+                + [{"null_value": True}, {"marker_type": 1}]
+            ),
+            st.sampled_from([b"v" * 12] * 5 + [b"w" * 12, b"w" * 11]),
+            st.sampled_from([b"data key"] * 5 + [b"other key", b"data keY"]),
+        ),
+        min_size=2,
+        max_size=4,
+    )
+)
+def test_encrypted_messages_are_alike_if_only_numbers_and_vectors_differ(described):
+    metadata = [encrypted(*each) for each in described]
+    alike = encrypted_alike([each.SerializeToString() for each in metadata])
+    others = [({**fields, "sequence_id": 0}, b"v" * len(vector), key) for fields, vector, key in described]
+    if any(each != others[0] for each in others) or metadata[0].marker_type:
+        assert alike is None
+    else:
+        assert alike == (metadata[0], [vector for _, vector, _ in described])
+
+
+@pytest.mark.parametrize("added", [b"\x40\x01", b"\x7a\x0c" + b"w" * 12], ids=["compression", "vector"])
+def test_encrypted_messages_with_compression_or_a_second_vector_at_the_end_are_not_alike(added):
+    encoded = encrypted({}).SerializeToString()
+    assert encrypted_alike([encoded] * 2) is not None
+    assert encrypted_alike([encoded + added] * 2) is None
 
 
 @given(st.data())

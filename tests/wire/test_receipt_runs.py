@@ -1,14 +1,13 @@
 """Runs of SEND_RECEIPTs: the decoder that finds them against the one that does not."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from split_runs import singly
 
 from geminga.wire import client_frames
 from geminga.wire.client_frames import ClientFrameDecoder, ReceiptRun
-from geminga.wire.frames import Frame, FrameDecoder, ReceiptFrame, encode_command, encode_send_receipt
+from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.varint import varints
 
@@ -19,21 +18,6 @@ def receipt(
     sequence_id: int, entry_id: int, *, producer_id: int = 1, ledger_id: int = 7, highest: int | None = None
 ) -> bytes:
     return encode_send_receipt(producer_id, sequence_id, highest, ledger_id, entry_id)
-
-
-def singly(frames: list[Frame]) -> list[tuple[Any, ...]]:
-    """Return the fields of all frames, with runs split."""
-    found: list[tuple[Any, ...]] = []
-    for frame in frames:
-        if isinstance(frame, ReceiptRun):
-            assert frame.count > 1
-        for each in frame.frames() if isinstance(frame, ReceiptRun) else (frame,):
-            if isinstance(each, ReceiptFrame):
-                ids = each.producer_id, each.sequence_id, each.highest_sequence_id
-                found.append((*ids, each.ledger_id, each.entry_id))
-            else:
-                found.append((each.type, each.command.SerializeToString(deterministic=True)))
-    return found
 
 
 @pytest.mark.parametrize("highest", [None, -1, 5])

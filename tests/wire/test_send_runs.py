@@ -5,15 +5,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from split_runs import singly
 
 from geminga.errors import ProtocolError
 from geminga.wire.batch import metadata_fields
 from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.frames import (
     ENTRY_COPY_BYTES_MAX,
-    Frame,
     FrameDecoder,
-    SendFrame,
     encode_command,
     encode_send,
     encode_send_receipt,
@@ -29,21 +28,6 @@ PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPi
 
 def send(sequence_id: int, entry: bytes = ENTRY, *, producer_id: int = 1, messages: int = 1) -> bytes:
     return encode_send(producer_id, sequence_id, messages, None, len(entry)) + entry
-
-
-def singly(frames: list[Frame]) -> list[tuple[Any, ...]]:
-    """Return the fields of all frames, with runs split."""
-    found: list[tuple[Any, ...]] = []
-    for frame in frames:
-        if isinstance(frame, SendRun):
-            assert len(frame.sequence_ids) == len(frame.entries) > 1
-        for each in frame.frames() if isinstance(frame, SendRun) else (frame,):
-            if isinstance(each, SendFrame):
-                said = each.producer_id, each.sequence_id, each.num_messages, each.highest_sequence_id
-                found.append((*said, each.is_chunk, bytes(each.entry)))
-            else:
-                found.append((each.type, each.command.SerializeToString(deterministic=True)))
-    return found
 
 
 @pytest.mark.parametrize("first", [0, 120, 16_300, 20_000, (1 << 21) - 60, 1 << 40, (1 << 63) - 200])

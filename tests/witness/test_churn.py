@@ -6,13 +6,12 @@ same consumer's connection having been persisted (each consumer is closed, which
 """
 
 import random
-import threading
 import time
 from typing import Any
 
 import pulsar
 import pytest
-from waiting import eventually, start_thread
+from waiting import start_thread
 
 MESSAGES = 800
 KEYS = 17
@@ -107,39 +106,3 @@ def test_no_message_is_lost_while_consumers_come_and_go(broker, connect, topic, 
     last = client.subscribe(topic, "s", consumer_type=churn.kind)
     with pytest.raises(pulsar.Timeout):
         raise AssertionError(f"came back at the end: {last.receive(timeout_millis=500).data()!r}")
-
-
-def test_keys_stay_in_order_while_consumers_come_and_go(broker, connect, topic):
-    """Every key's messages arrive in order although consumers come and go (each drains before it leaves)."""
-    client = connect(broker.service_url)
-    lock = threading.Lock()
-    seen: dict[str, list[int]] = {}
-    stop = threading.Event()
-
-    def consume(number: int, life_seconds: float) -> None:
-        consumer = client.subscribe(
-            topic, "s", consumer_type=pulsar.ConsumerType.KeyShared, consumer_name=f"c{number}",
-            receiver_queue_size=10, initial_position=pulsar.InitialPosition.Earliest,
-        )  # fmt: skip
-        end = time.monotonic() + life_seconds
-        while not stop.is_set() and time.monotonic() < end:
-            try:
-                message = consumer.receive(timeout_millis=50)
-            except pulsar.Timeout:
-                continue
-            with lock:
-                found = seen.setdefault(message.partition_key(), [])
-                if int(message.data()) not in found:
-                    found.append(int(message.data()))
-            consumer.acknowledge(message)
-        consumer.close()
-
-    lives = [0.6, 1.2, 1.9, 60.0]
-    threads = [start_thread(consume, *item) for item in enumerate(lives)]
-    publish(connect(broker.service_url), topic, batched=False)
-    eventually(lambda: sum(map(len, seen.values())) >= MESSAGES)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert sum(map(len, seen.values())) == MESSAGES
-    assert all(found == sorted(found) for found in seen.values())

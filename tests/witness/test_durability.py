@@ -1,7 +1,5 @@
 """Messages and acknowledgements of the official client survive a restart of the broker."""
 
-from typing import Any
-
 import pulsar
 
 from geminga.broker.serving.embedded import embedded
@@ -52,26 +50,3 @@ def test_metadata_survives_a_restart(connect, tmp_path, topic):
         reader_topics = client.get_topic_partitions(topic)
         readers = [client.create_reader(name, pulsar.MessageId.earliest) for name in reader_topics]
         assert sum(reader.has_message_available() for reader in readers) == 1
-
-
-def test_batch_index_acknowledgements_survive_a_restart(connect, tmp_path, topic):
-    folder = tmp_path / "store"
-    options: dict[str, Any] = {"consumer_type": Shared, "batch_index_ack_enabled": True}
-    with embedded(folder, batch_index_ack=True) as broker:
-        client = connect(broker.service_url)
-        consumer = client.subscribe(topic, "s", **options)
-        producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-        for index in range(8):
-            producer.send_async(str(index).encode(), lambda result, _id: None)
-        producer.flush()
-        for _ in range(8):
-            message = consumer.receive(timeout_millis=30_000)
-            if int(message.data()) < 6:
-                consumer.acknowledge(message)
-        consumer.close()
-        client.close()
-    with embedded(folder, batch_index_ack=True) as broker:
-        client = connect(broker.service_url)
-        consumer = client.subscribe(topic, "s", **options)
-        left = [consumer.receive(timeout_millis=30_000).data() for _ in range(2)]
-        assert sorted(left) == [b"6", b"7"]

@@ -1,7 +1,6 @@
 """The same record classes in pulsar-client and here: definitions, payloads and schema versions agree, both
 ways through our broker."""
 
-import asyncio
 import enum
 import importlib
 from collections.abc import Callable
@@ -163,26 +162,6 @@ def test_both_libraries_read_old_and_new_versions(client, here, topic, batching)
     assert [(m.value().x, m.value().y) for m in found] == list(zip(range(1, 9), expected, strict=True))
     assert [m.int_schema_version() for m in found] == [0, 1, 1, 0, 1, 0, 1, 0]
     assert [at_theirs.receive(30_000).value().x for _ in range(8)] == list(range(1, 9))
-
-
-def test_asyncio_reads_the_writers_version(here, broker, topic):
-    old, new = evolved(ours)
-    here.create_producer(topic, schema=ours.AvroSchema(old)).send(old(x=1))
-    here.create_producer(topic, schema=ours.AvroSchema(new)).send(new(x=2, y="two"))
-
-    async def main() -> list[Any]:
-        async with geminga.asyncio.Client(broker.service_url) as client:
-            consumer = await client.subscribe(
-                topic, "s", schema=ours.AvroSchema(new), initial_position=geminga.InitialPosition.Earliest
-            )
-            first, second = await consumer.receive(30_000), await consumer.receive(30_000)
-            async with await client.create_reader(
-                topic, geminga.MessageId.earliest, schema=ours.AvroSchema(new)
-            ) as reader:
-                third = await reader.read_next(30_000)
-            return [(m.value().x, m.value().y) for m in (first, second, third)]
-
-    assert asyncio.run(main()) == [(1, "none"), (2, "two"), (1, "none")]
 
 
 def test_protobuf_messages_are_read_by_both_libraries(client, here, topic):

@@ -131,9 +131,9 @@ def test_clients_log_in_with_user_and_password(by_password, library, topic):
 def test_a_browser_is_asked_for_a_password(by_password):
     url = f"{by_password.admin_url}/admin/v2/tenants"
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(url, timeout=10)
+        urllib.request.urlopen(url, timeout=60)
     with caught.value as refusal:
         assert (refusal.code, refusal.headers["WWW-Authenticate"][:5]) == (401, "Basic")
     asked = urllib.request.Request(url, headers={"Authorization": "Basic YWRtaW46c2VjcmV0"})
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         assert answer.status == 200

@@ -1,7 +1,5 @@
 """Long background work: in slices with pauses, or one piece after the other."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import StrEnum

@@ -3,8 +3,6 @@
 A few kilobytes may hold a million messages: slow work is a generator of steps, which the caller runs.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from array import array
@@ -24,7 +22,7 @@ log = logging.getLogger("geminga.broker")
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Largest decompressed size of a batch that is parsed; larger ones are kept whole."""
 BATCH_MESSAGES_MAX: Final = 1_000_000
-"""Most messages of a batch that is parsed, more than any client of Geminga makes."""
+"""Maximum messages of a batch that is parsed, more than any client of Geminga makes."""
 STEP_MESSAGES: Final = 1_000
 """Messages that are processed in a step."""
 _SIZE = Struct(">I")

@@ -25,7 +25,7 @@ TURN_SECONDS: Final = 0.02
 STEP_SECONDS: Final = 0.002
 """Duration of a job's step while others wait; see `CooperativeScheduler.should_yield`."""
 JOBS_MAX: Final = 100_000
-"""Most waiting jobs, far above one for each connection and resource: more are a broken invariant."""
+"""Maximum waiting jobs, far above one for each connection and resource: more are a broken invariant."""
 
 SUSPENDED: Final = True
 """Yielded by a job that waits for an event: its callback starts the job again."""
@@ -96,7 +96,7 @@ class CooperativeScheduler:
         return self._clock
 
     @property
-    def over(self) -> bool:
+    def turn_used_up(self) -> bool:
         """Whether this turn's time is used up, so that deferrable work should `wait`."""
         return self._spent + self._clock() - self._began >= TURN_SECONDS
 
@@ -123,7 +123,7 @@ class CooperativeScheduler:
             raise AssertionError(f"{JOBS_MAX} jobs wait")
         if done is not None:
             self._owed[job] = done
-        if not self._jobs and not self.over and not self._step(job, about):
+        if not self._jobs and not self.turn_used_up and not self._step(job, about):
             return
         self._jobs.append((job, about))
         self._ask()
@@ -139,7 +139,7 @@ class CooperativeScheduler:
                 job, about = jobs.popleft()
                 if self._step(job, about):
                     jobs.append((job, about))
-                if self.over:
+                if self.turn_used_up:
                     break
         finally:
             if jobs:

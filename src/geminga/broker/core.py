@@ -9,8 +9,6 @@ acknowledgements received during one call are passed to the store as one delta p
 together with others when the store has finished its present write.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
@@ -32,7 +30,6 @@ from geminga.broker.rate_limited_logger import AuditLog, RateLimitedLogger
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.dynamic import DynamicSettings
-from geminga.broker.rules.effective_policies import ThrottleRate
 from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.schemas import SchemaRegistry
 from geminga.broker.scheduler import Scheduler
@@ -44,7 +41,10 @@ from geminga.broker.topics.retention_evictor import RetentionEvictor
 from geminga.broker.topics.topic import TopicServices
 from geminga.broker.topics.topic_maintenance import TopicMaintenance
 from geminga.broker.topics.topic_registry import TopicRegistry
+from geminga.broker.topics.transaction_coordinator import TransactionCoordinator
+from geminga.broker.topics.transactions import Transactions
 from geminga.ledger.api import EntryStore
+from geminga.policies import DispatchRate, PublishRate
 
 READ_AHEAD_CACHE_BYTES = 16 * 1024 * 1024
 
@@ -98,6 +98,7 @@ class Broker:
         self.dynamic.watch(self._use)
         self.topics.no_room = lambda: self.disk.refusal
         self.topics.changes.append(self.watched.topic_changed)
+        self.coordinator = TransactionCoordinator(services, self.topics)
         self.authentication = authentication
         self.authorization = None
         if authentication is not None and settings.authorization:
@@ -122,6 +123,7 @@ class Broker:
             CountsCache(),
             ExpiryIndex(self.store),
             PendingAdds(),
+            Transactions(self.store),
             WorkQueue(),
             WorkQueue(),
             limits,
@@ -135,6 +137,7 @@ class Broker:
             scheduler=self.scheduler,
             slices=self.slices,
             topics=self.topics,
+            coordinator=self.coordinator,
             schemas=self.schemas,
             producer_names=ProducerNames(self.settings.cluster, now_ms),
             watched=self.watched,
@@ -155,11 +158,11 @@ class Broker:
     def _limit(self, settings: BrokerSettings) -> None:
         now = self.scheduler.now
         self._publishing.set(
-            ThrottleRate(messages=settings.publish_rate_messages_max, bytes=settings.publish_rate_bytes_max),
+            PublishRate(messages=settings.publish_rate_messages_max, bytes=settings.publish_rate_bytes_max),
             now,
         )
         self._dispatching.set(
-            ThrottleRate(
+            DispatchRate(
                 messages=settings.dispatch_rate_messages_max, bytes=settings.dispatch_rate_bytes_max
             ),
             now,

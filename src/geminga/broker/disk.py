@@ -16,8 +16,6 @@ All changes of the level are automatic: the disk is checked after writes, every 
 every 15 seconds otherwise. The rate of writing is measured, and a warning logged if retention would not fit.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +25,7 @@ from typing import Any, Final
 from geminga.broker.memory_backpressure import MemoryBackpressure
 from geminga.broker.scheduler import INFINITY, Scheduler, Timer
 from geminga.broker.settings import BrokerSettings
+from geminga.diagnosis.commands import size, span
 from geminga.errors import StoreFull
 from geminga.ledger.api import EntryStore, FreeSpace
 
@@ -161,8 +160,8 @@ class DiskGuard:
         assert space is not None
         of = "the limit of " if self._settings.disk_limit_bytes == space.total_bytes else ""
         return (
-            f"{amount(space.free_bytes)} of {of}{amount(space.total_bytes)} are free"
-            f" in {self._settings.data_dir}, publishing stops below {amount(self.mark)}"
+            f"{size(space.free_bytes)} of {of}{size(space.total_bytes)} are free"
+            f" in {self._settings.data_dir}, publishing stops below {size(self.mark)}"
         )
 
     # --- time ---
@@ -238,7 +237,7 @@ class DiskGuard:
         log.warning(
             "at %s a second the disk is full in %s, long before retention allows deleting messages (%s): "
             "%s. Shorten retention, limit it by size (retention_megabytes) or use a larger disk",
-            amount(self.bytes_per_second), duration(self.seconds_left),
+            size(self.bytes_per_second), span(self.seconds_left),
             retention_text(self._settings.retention_minutes),
             "then the oldest of them are deleted earlier" if gives_way else "then publishing stops",
         )  # fmt: skip
@@ -258,7 +257,7 @@ class DiskGuard:
             return line + "acknowledged messages are deleted"
         line += f"acknowledged messages are kept {retention_text(minutes)}"
         if minutes > 0 and self._settings.disk_retention_gives_way:
-            line += f" while {amount(self.low)} are free"
+            line += f" while {size(self.low)} are free"
         return line
 
     def described(self) -> dict[str, Any]:
@@ -282,24 +281,6 @@ class DiskGuard:
         }
 
 
-def amount(size_bytes: float) -> str:
-    """Format bytes: ``1.5 GiB``."""
-    size, unit = float(size_bytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """Format an approximate time."""
-    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
-
-
 def retention_text(minutes: int) -> str:
     """Format the retention time of acknowledged messages."""
-    return "for ever" if minutes < 0 else f"for {duration(minutes * 60)}"
+    return "for ever" if minutes < 0 else f"for {span(minutes * 60)}"

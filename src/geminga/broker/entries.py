@@ -1,7 +1,5 @@
 """Facts about an entry without decompressing it: its metadata, its message count, its key."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re
@@ -11,7 +9,7 @@ from geminga.ledger.api import Buffer
 from geminga.wire.metadata import EntryHead, peek_entry
 
 MESSAGES_MAX = 1 << 22
-"""Most messages in an entry: each takes a byte at least, and entries are a few MiB."""
+"""Maximum messages in an entry: each takes a byte at least, and entries are a few MiB."""
 _NONE_KEY = b"NONE_KEY"
 _DELAY_OR_CHUNKS = re.compile(b"[\x98\xd8][\x01\x81]").search
 """Searches the tags of ``deliver_at_time`` and ``num_chunks_from_msg``, also if they have more bytes than

@@ -5,8 +5,6 @@ reports every change with its role and address. The newest events of each kind a
 kinds, and repetitions are merged.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -31,6 +29,7 @@ class BrokerEvent:
     subscription: str
     count: int
     unit: str
+    """Unit of ``count``, in the singular: ``entry``, ``message``, ``connection``."""
     text: str
     """Text of the newest of them."""
     first_ms: int

@@ -9,8 +9,6 @@ keep their indexes (`geminga.broker.batch_rewrite`). Slow work is a generator of
 Messages are numbered in their order, from 0; a bit for each holds whether it stays.
 """
 
-from __future__ import annotations
-
 import logging
 from array import array
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ acknowledgements are stored as offsets:
 * Offsets of entries that may be lost at the end of the last ledger are skipped.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field

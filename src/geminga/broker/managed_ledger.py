@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
+from typing import Protocol
 
 from geminga.broker import ledger_list
 from geminga.broker.entry_counts import CountsCache, EntryCounts
@@ -59,6 +60,16 @@ class Segment:
 _ledger_id = attrgetter("ledger_id")
 
 
+class OffsetRuns(Protocol):
+    """Set of offsets, as runs."""
+
+    def next_missing(self, value: int) -> int: ...
+
+    def next_present(self, value: int, stop: int) -> int: ...
+
+    def last_missing(self, start: int, stop: int) -> int: ...
+
+
 class ReadAheadCache:
     """Entries of all topics that were read ahead from the disk: readers do not wait for the next ones.
 
@@ -93,7 +104,7 @@ class ManagedLedger:
 
     __slots__ = (
         "_bases", "_cache", "_current", "_owner", "_rolled", "_store",
-        "cached", "confirmed", "counts", "damaged", "end", "segments",
+        "aborted", "cached", "confirmed", "counts", "damaged", "end", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +128,8 @@ class ManagedLedger:
         self.counts = EntryCounts(store, owner, counts, self.segments, self._bases)
         self._current: Segment | None = None
         self.damaged: Sequence[tuple[int, int]] = ()
+        self.aborted: OffsetRuns | None = None
+        """Entries of aborted transactions, which are not read."""
         self.end = 0
         self._load(now_ms)
         self.confirmed = self.end
@@ -273,6 +286,13 @@ class ManagedLedger:
         self.end = offset + 1
         return offset
 
+    def next_position(self, now_ms: int, limits: LedgerLimits) -> tuple[int, int]:
+        """Return ledger and entry id of the next entry. Raises `StoreStopped`."""
+        segment = self._current
+        if segment is None or limits.reached(segment, now_ms):
+            segment = self._roll(now_ms)
+        return segment.ledger_id, segment.entries
+
     def has_room(self, entries: int, size: int, now_ms: int, limits: LedgerLimits) -> bool:
         """Return whether the current ledger takes these further entries and bytes."""
         segment = self._current
@@ -407,8 +427,10 @@ class ManagedLedger:
         segment = self.segment_of(offset)
         if segment is None:
             return None, 0
-        count = min(stop, segment.end, self._damage_after(offset)) - offset
-        return (segment, count) if count > 0 else (None, 0)
+        stop = min(stop, segment.end, self._damage_after(offset))
+        if self.aborted is not None and offset < stop:
+            stop = self.aborted.next_present(offset, stop)
+        return (segment, stop - offset) if offset < stop else (None, 0)
 
     def read_one(self, offset: int) -> bytes | None:
         """Return one entry of any size; None if it does not exist (yet, or any more)."""
@@ -433,6 +455,8 @@ class ManagedLedger:
             readable = min(
                 (run[0] - 1 for run in self.damaged if run[0] <= existing < run[1]), default=existing
             )
+            if self.aborted is not None:
+                readable = self.aborted.last_missing(self.start, readable + 1)
             if readable == offset:
                 break
             offset = readable
@@ -463,7 +487,7 @@ class ManagedLedger:
         for start, stop in self.damaged:
             if start <= offset < stop:
                 offset = stop
-        return offset
+        return offset if self.aborted is None else self.aborted.next_missing(offset)
 
     def _damage_after(self, offset: int) -> int:
         """Return the offset of the next damaged entry from ``offset`` on."""

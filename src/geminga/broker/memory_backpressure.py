@@ -17,8 +17,6 @@ Three accounts, each with a limit in `geminga.broker.settings.BrokerSettings`, a
 Small amounts are not counted: `COUNTED_BYTES` a peer, for as many peers as `connections_max` allows.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ notices that the broker sends it. Commands, handshakes and ids belong to the ses
 interface.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Protocol
 
@@ -40,7 +38,7 @@ class RateHold(Protocol):
     """Rate limit that a peer waits for."""
 
     def wait(self, now: float) -> float:
-        """Return in how many seconds it may continue; 0 for now."""
+        """Return the seconds until the peer may continue; 0: now."""
 
 
 class Peer(Protocol):
@@ -80,13 +78,13 @@ class Peer(Protocol):
         """Whether the peer's bytes are read."""
 
     def hold(self, why: int) -> None:
-        """Do not read from the peer, for one more reason (`memory_backpressure`)."""
+        """Stop reading from the peer for a reason (`memory_backpressure`)."""
 
     def slow_down(self, limit: RateHold) -> None:
         """Do not read from the peer until the limit allows it."""
 
     def release(self, why: int) -> None:
-        """Remove a reason."""
+        """Remove a reason of `hold`."""
 
     # --- unsolicited commands ---
     def send_error(self, producer_id: int, sequence_id: int, code: int, reason: str) -> None:

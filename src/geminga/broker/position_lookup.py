@@ -4,8 +4,6 @@ Functions of a `ManagedLedger`. Times are milliseconds since 1970; ``now_ms`` is
 others are the producers' publish times.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 from geminga.broker.entries import count_of, head_of

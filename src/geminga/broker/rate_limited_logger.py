@@ -5,8 +5,6 @@ a second would fill the disk with them: so each period has a limit of lines, and
 lines is logged at its end.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter
@@ -164,7 +162,7 @@ class AuditLog:
     def connected(self, peer: Mapping[str, str], client: str) -> None:
         """Add an event: a peer has connected with a ``client`` of this name."""
         now_ms = self._scheduler.now_ms
-        event = BrokerEvent("connected", "", "", 1, "connections", client, now_ms, now_ms, who=who_of(peer))
+        event = BrokerEvent("connected", "", "", 1, "connection", client, now_ms, now_ms, who=who_of(peer))
         self._scheduler.event_log.add(event)
 
     def command(self, peer: Mapping[str, str], method: str, path: str, refusal: int | None = None) -> None:

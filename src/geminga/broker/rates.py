@@ -1,7 +1,5 @@
 """Rates for stats: counters compared over a window, without a timer."""
 
-from __future__ import annotations
-
 WINDOW_SECONDS = 10.0
 _SHORTEST_SECONDS = 1.0
 _NOTHING_YET = {count: ((0,) * count, (0.0,) * count) for count in (2, 4)}

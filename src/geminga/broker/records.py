@@ -1,7 +1,5 @@
 """Encoding of the broker's durable records: varints and length-prefixed bytes."""
 
-from __future__ import annotations
-
 from geminga.errors import StoreDamaged
 from geminga.wire.varint import read_varint, varint
 

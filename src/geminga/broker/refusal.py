@@ -1,7 +1,5 @@
 """Errors for peers: refused requests, and violations that close the connection."""
 
-from __future__ import annotations
-
 from geminga.broker.peer import Peer
 from geminga.errors import StoreBusy, StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -11,9 +11,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from geminga.broker.listeners import ListenerAddresses, parse_listeners
 from geminga.config import SECONDS_MAX, check_choice, check_int, check_number, check_ports, check_type, refuse
@@ -41,7 +43,10 @@ _TYPES: Final = {"bool": (bool,), "str": (str,), "Path | str": (str, os.PathLike
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _HOST = re.compile(r"[-.\w]+\Z|(?=.*:.*:)[0-9A-Fa-f:.]+(%[-.\w]+)?\Z", re.ASCII)  # or an IPv6 address
-_NO_FOLDER = re.compile(r"[~$]|\Z|.*\0|[A-Za-z][A-Za-z0-9+.-]+:/", re.DOTALL)
+_MASK_RULE = re.compile(r"([^\s/=]+/){2}[^\s/=]+=[^\s,=]+(,[^\s,=]+)*\Z")
+_NO_LOCATION = re.compile(r"[~$\s]|\Z|.*[\s\0]\Z|[^/:]+//", re.DOTALL)  # mistyped, as s3//bucket
+_NO_FOLDER = re.compile(_NO_LOCATION.pattern + r"|.*\0|[A-Za-z][A-Za-z0-9+.-]+:/", re.DOTALL)
+_FOLDER: Final = "that begins with neither ~ nor $, without // and spaces at its ends"
 
 
 def setting(
@@ -53,7 +58,7 @@ def setting(
     dynamic: str = "",
     secret: bool = False,
     option: str = "",
-    help: str = "",
+    in_help: bool = False,
     metavar: str | None = None,
     multiple: bool = False,
     reload: bool = False,
@@ -63,14 +68,25 @@ def setting(
     ``minimum`` and ``maximum`` limit a number; a text names an earlier setting with the limit. ``choices``:
     allowed texts; empty: all. ``dynamic``: Apache Pulsar's name, by which the setting may be changed while
     the broker runs. ``reload``: SIGHUP applies a changed value, as for dynamic settings. ``secret``: reprs
-    and admin REST leave the value out. ``help``: text of its option in ``geminga standalone --help``, which
-    does not list others; ``option``: its name if not the setting's; ``multiple``: it may be repeated. Its
-    click type, variable and key in the configuration file follow from the field (`geminga.cli.standalone`).
+    and admin REST leave the value out. ``in_help``: ``geminga standalone --help`` lists its option, with the
+    first sentence below the field; ``option``: its name if not the setting's; ``multiple``: it may be
+    repeated. Its click type, variable and key in the configuration file follow from the field
+    (`geminga.cli.standalone`).
     """
-    options = {"option": option, "help": help, "metavar": metavar, "multiple": multiple}
+    options = {"option": option, "in_help": in_help, "metavar": metavar, "multiple": multiple}
     limits = {"minimum": minimum, "maximum": maximum, "choices": choices, "dynamic": dynamic}
     metadata = limits | options | {"reload": reload or bool(dynamic)}
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
+
+
+def is_secure_url(url: str) -> bool:
+    """Whether secrets may be sent to a URL: https, or http on this machine."""
+    try:
+        parts = urlsplit(url)
+        local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    except ValueError:
+        return False
+    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and local))
 
 
 def shown(settings: Any, field: dataclasses.Field[Any]) -> Any:
@@ -112,98 +128,73 @@ class BrokerSettings:
     """
 
     # --- where ---
-    host: str = setting("127.0.0.1", help="Address to listen on.")
+    host: str = setting("127.0.0.1", in_help=True)
     """Address to listen on; ``0.0.0.0`` for all of them."""
-    port: int = setting(6650, maximum=65_535, help="Port of the binary protocol; 0: a free port.")
+    port: int = setting(6650, maximum=65_535, in_help=True)
     """Port of the binary protocol; 0 takes a free one."""
-    web_port: int | None = setting(
-        8080, maximum=65_535, help="Port of admin REST and metrics; 0: a free port."
-    )
-    """Admin REST and metrics; 0 takes a free one, None starts no web server."""
-    advertised_address: str | None = setting(None, help="Host name that lookups return to clients.")
-    """Host that lookups name. None: ``host``, or the address the client used when that is a wildcard."""
-    tls_port: int | None = setting(
-        None,
-        maximum=65_535,
-        help="Port of the binary protocol with TLS; --port stays without TLS. Pulsar's brokerServicePortTls.",
-    )
-    """Binary protocol with TLS, beside ``port`` without; 0 takes a free one. See ``tls_certificate``."""
-    web_tls_port: int | None = setting(
-        None,
-        maximum=65_535,
-        help="Port of admin REST with TLS; --web-port stays without TLS. Pulsar's webServicePortTls.",
-    )
-    """Admin REST with TLS, beside ``web_port`` without; 0 takes a free one."""
-    advertised_listeners: tuple[str, ...] = setting(
-        (),
-        help="Addresses returned to clients by listener name, such as "
-        "internal:pulsar://10.0.0.5:6650,external:pulsar+ssl://example.org:6651.",
-        metavar="NAME:URL,...",
-    )
-    """Addresses for clients that name a listener in look-ups, as ``advertisedListeners`` of Apache Pulsar:
-    ``("internal:pulsar://10.0.0.5:6650", "external:pulsar+ssl://example.org:6651")``."""
-    internal_listener: str | None = setting(
-        None, help="Listener of clients that name none.  [default: the first]", metavar="NAME"
-    )
-    """Listener of clients that name none; None: the first of ``advertised_listeners``."""
-    web_hosts: tuple[str, ...] = setting(
-        (),
-        option="--web-host",
-        help="Further host name that the web port answers to; may be repeated, '*' for any.",
-        multiple=True,
-    )
+    web_port: int | None = setting(8080, maximum=65_535, in_help=True)
+    """Port of admin REST and metrics; 0 takes a free one. None starts no web server."""
+    advertised_address: str | None = setting(None, in_help=True)
+    """Host name that lookups return to clients. None: ``host``, or the address the client used when that is
+    a wildcard."""
+    tls_port: int | None = setting(None, maximum=65_535, in_help=True)
+    """Port of the binary protocol with TLS; ``port`` stays without, as Pulsar's ``brokerServicePortTls``. 0
+    takes a free one. See ``tls_certificate``."""
+    web_tls_port: int | None = setting(None, maximum=65_535, in_help=True)
+    """Port of admin REST with TLS; ``web_port`` stays without, as Pulsar's ``webServicePortTls``. 0 takes a
+    free one."""
+    advertised_listeners: tuple[str, ...] = setting((), in_help=True, metavar="NAME:URL,...")
+    """Addresses returned to clients by listener name, as ``advertisedListeners`` of Apache Pulsar, such as
+    ``internal:pulsar://10.0.0.5:6650``, ``external:pulsar+ssl://example.org:6651``."""
+    internal_listener: str | None = setting(None, in_help=True, metavar="NAME")
+    """Listener of clients that name none; by default the first of ``advertised_listeners``."""
+    web_hosts: tuple[str, ...] = setting((), option="--web-host", in_help=True, multiple=True)
     """Further host names under which the web port answers; ``*`` for any. Addresses, names without a
     dot, private names (``.local``, ``.internal``, …), ``host``, ``advertised_address`` and the machine's
     own name always do. It keeps web pages from reaching the broker by DNS rebinding."""
-    proxy_protocol: bool = setting(
-        False, help="Expect a PROXY protocol header of version 2 on the binary protocol's ports."
+    masked_fields: tuple[str, ...] = setting(
+        (), option="--mask", metavar="TOPIC=NAME,...", multiple=True, in_help=True
     )
+    """Fields and properties that the console shows as •••, such as ``shop/web/orders*=card,email``. A topic
+    is ``TENANT/NAMESPACE/TOPIC``, with ``*`` and ``?``. The names are those of properties and of fields of
+    JSON, Avro and Protobuf at any depth; ``key`` stands for the message's key. Other values are not shown. It
+    is a rule of the console: a role that may consume reads everything with a client, or by Pulsar's own
+    REST."""
+    proxy_protocol: bool = setting(False, in_help=True)
     """Whether connections to ``port`` and ``tls_port`` begin with a header of the PROXY protocol, version 2,
-    by which a proxy names the client's address, as ``haProxyProtocolEnabled`` of Apache Pulsar. Any client
+    by which a proxy names the client's address. As ``haProxyProtocolEnabled`` of Apache Pulsar. Any client
     that reaches these ports can then claim any address: only the proxy should reach them."""
     cluster: str = "standalone"
     """Name of the cluster, which consists of this broker."""
-    topic_metrics: bool = setting(
-        True, reload=True, help="Series of each topic in /metrics, or only sums of namespaces."
-    )
+    topic_metrics: bool = setting(True, reload=True, in_help=True)
     """Whether ``/metrics`` has the series of each topic and subscription. False sums them by namespace, as
     ``exposeTopicLevelMetricsInPrometheus=false`` of Apache Pulsar."""
 
     # --- what is kept ---
-    data_dir: Path | str | None = setting(
-        None, help="Data folder; created if missing.  [default: geminga-data in the current folder]"
-    )
-    """Folder of the store, created if missing. Exactly one of it and ``memory`` is given."""
-    memory: bool = setting(False, help="Keep all data in memory; it is lost when the broker stops.")
-    """True keeps everything in memory; nothing survives the process."""
+    data_dir: Path | str | None = setting(None, in_help=True)
+    """Folder of the store, created if missing; ``geminga-data`` in the current folder if the command line
+    names neither it nor ``memory``. A program gives exactly one of them."""
+    memory: bool = setting(False, in_help=True)
+    """Keep all data in memory; it is lost when the broker stops."""
     disk_limit_bytes: int | None = setting(
-        None,
-        minimum=DISK_LIMIT_BYTES_MIN,
-        option="--disk-limit",
-        help="Maximum size of the data folder, such as 20G.",
+        None, minimum=DISK_LIMIT_BYTES_MIN, option="--disk-limit", in_help=True
     )
-    """Maximum size of the data folder, 16 MiB at least; None: the whole disk."""
-    disk_low_water_bytes: int = setting(
-        1024 * 1024 * 1024,
-        option="--disk-low-water",
-        help="Free space below which publishing is refused.  [default: 1G, or 5 % of a smaller disk]",
-    )
-    """Free bytes below which publishing is refused; below twice as many (more, on small disks) retained
-    messages are deleted early."""
+    """Maximum size of the data folder, 16 MiB at least. None: the whole disk."""
+    disk_low_water_bytes: int = setting(1024 * 1024 * 1024, option="--disk-low-water", in_help=True)
+    """Free bytes below which publishing is refused; by default 5 % of a disk of less than 20 GiB. Below twice
+    as many (more, on small disks) retained messages are deleted early."""
     disk_low_water_fraction: float = setting(0.05, maximum=0.9)
     """The low-water mark as a fraction of the disk, or of ``disk_limit_bytes``; the smaller mark counts."""
     disk_full_action: str = setting("producer_request_hold", choices=DISK_FULL_ACTIONS)
     """Treatment of producers below that mark: ``producer_request_hold`` or ``producer_exception``."""
     disk_retention_gives_way: bool = True
     """Whether acknowledged messages are deleted before the end of their retention when disk space is low."""
-    sync: SyncMode = setting(
-        "always", choices=SYNC_MODES,
-        help="Send receipts after fdatasync (always) or before it.",
-    )  # fmt: skip
-    """When a write counts as durable: after its fdatasync, at the next interval, or never synced."""
+    sync: SyncMode = setting("always", choices=SYNC_MODES, in_help=True)
+    """When a write counts as durable: after its fdatasync (``always``), or before one that follows within a
+    second (``interval``) or never (``never``)."""
 
     # --- connections ---
-    max_message_size: int = setting(5 * 1024 * 1024, minimum=1024, maximum=1 << 30, help="Bytes of an entry.")
+    max_message_size: int = setting(5 * 1024 * 1024, minimum=1024, maximum=1 << 30, in_help=True)
     """Largest entry (a message or a batch) in bytes. A larger frame closes its connection."""
     keepalive_seconds: float = setting(30.0, minimum=0.01)
     """A PING after this long without a frame from the peer; closed after as long again in silence."""
@@ -233,29 +224,13 @@ class BrokerSettings:
     """Longest wait of a graceful stop for the last bytes to reach the peers."""
 
     # --- who may do what ---
-    token_secret_key: str | None = setting(
-        None,
-        secret=True,
-        help="Require tokens signed with this secret: a file, file:///PATH, data:;base64,... or base64.",
-        metavar="KEY",
-        reload=True,
-    )
-    """Secret that tokens are signed with, as for Pulsar: a file's path or ``file:`` URL, ``data:;base64,…``,
-    or base64. With it, or a public key, every connection needs a token."""
-    token_public_key: str | None = setting(
-        None,
-        help="Require tokens signed with the private key of this public key; same forms.",
-        metavar="KEY",
-        reload=True,
-    )
-    """Public key (RSA or elliptic curve) of tokens that are signed with a private key; forms as above."""
-    token_second_key: str | None = setting(
-        None,
-        secret=True,
-        help="Second key, secret or public, whose tokens are valid, too, during a rotation; same forms.",
-        metavar="KEY",
-        reload=True,
-    )
+    token_secret_key: str | None = setting(None, secret=True, in_help=True, metavar="KEY", reload=True)
+    """Secret key (a file's path or ``file:`` URL, ``data:;base64,…``, or base64): every connection then needs
+    a token signed with it."""
+    token_public_key: str | None = setting(None, in_help=True, metavar="KEY", reload=True)
+    """Public key, RSA or elliptic curve: every connection then needs a token signed with its private key.
+    Forms as above, or the address (https) of an OpenID Connect issuer, whose published keys are used."""
+    token_second_key: str | None = setting(None, secret=True, in_help=True, metavar="KEY", reload=True)
     """Second key whose tokens are valid beside the first one's, while keys are exchanged: a secret or a
     public key, forms as above."""
     token_role_claim: str = setting("sub", reload=True)
@@ -266,13 +241,7 @@ class BrokerSettings:
     """Claim of a token with its audience; see ``token_audience``."""
     token_clock_skew_seconds: float = setting(0.0, reload=True)
     """Tolerated clock difference to the issuers of tokens."""
-    basic_auth: str | None = setting(
-        None,
-        secret=True,
-        help="Require users and passwords of this htpasswd file; same forms.",
-        metavar="FILE",
-        reload=True,
-    )
+    basic_auth: str | None = setting(None, secret=True, in_help=True, metavar="FILE", reload=True)
     """Users and hashes of their passwords as ``htpasswd`` writes them, for ``AuthenticationBasic``: a file's
     path or ``file:`` URL, ``data:;base64,…``, or base64. Read at the start and at SIGHUP; a user's name is
     the role."""
@@ -281,40 +250,34 @@ class BrokerSettings:
     authorization: bool = True
     """With authentication: whether roles need permissions. False: authenticated roles may do everything."""
     super_user_roles: tuple[str, ...] = setting(
-        (), option="--super-user", metavar="ROLE", multiple=True,
-        help="Role with all permissions; may be repeated.",
-    )  # fmt: skip
+        (), option="--super-user", metavar="ROLE", multiple=True, in_help=True
+    )
     """Roles that may do everything."""
     metrics_roles: tuple[str, ...] = setting(
-        (), option="--metrics-role", metavar="ROLE", multiple=True,
-        help="Role that may read /metrics, as super users may; may be repeated.",
-    )  # fmt: skip
+        (), option="--metrics-role", metavar="ROLE", multiple=True, in_help=True
+    )
     """Roles that may read ``/metrics``, which has the topic names of all tenants; by that nothing else."""
     anonymous_role: str | None = setting(None, reload=True)
     """With authentication: the role of clients without credentials; None refuses them."""
+    sign_in_issuer: str | None = setting(None)
+    """Address of the OpenID Connect issuer at which people sign in to the console, https except on this
+    machine. The broker verifies its identity tokens by ``token_public_key``."""
+    sign_in_client_id: str | None = setting(None)
+    """Client id of the console at ``sign_in_issuer``; the audience of its identity tokens."""
+    sign_in_client_secret: Path | str | None = setting(None)
+    """File with the client secret, read at each sign-in. None: a public client, by PKCE alone."""
+    sign_in_scopes: str = setting("openid email")
+    """Scopes that a sign-in requests, separated by spaces."""
 
-    tls_certificate: Path | str | None = setting(
-        None,
-        help="Certificate in PEM: both ports use TLS only, unless --tls-port or --web-tls-port is given. "
-        "Reloaded when it changes.",
-        reload=True,
-    )
-    """Certificate (chain) in PEM. With it both ports speak TLS and nothing else; ``port`` is plain where
-    ``tls_port`` is given, and ``web_port`` where ``web_tls_port`` is. Read again when changed."""
-    tls_key: Path | str | None = setting(
-        None, help="Private key in PEM, if not in the certificate's file.", reload=True
-    )
-    """Private key of the certificate in PEM; None if the certificate's file contains it."""
-    tls_trust_certificates: Path | str | None = setting(
-        None,
-        help="CA certificates of clients, in PEM; a client certificate's common name is the role.",
-        reload=True,
-    )
+    tls_certificate: Path | str | None = setting(None, in_help=True, reload=True)
+    """Certificate (chain) in PEM: both ports then use TLS only, ``port`` not where ``tls_port`` is given, and
+    ``web_port`` not where ``web_tls_port`` is. Read again when changed."""
+    tls_key: Path | str | None = setting(None, in_help=True, reload=True)
+    """Private key in PEM, if the certificate's file does not contain it."""
+    tls_trust_certificates: Path | str | None = setting(None, in_help=True, reload=True)
     """CA certificates of clients, in PEM: the common name of a client's certificate is its role."""
-    tls_require_client_certificate: bool = setting(
-        False, help="Reject clients without a certificate.", reload=True
-    )
-    """True ends handshakes without a client certificate; False lets clients show a token instead."""
+    tls_require_client_certificate: bool = setting(False, in_help=True, reload=True)
+    """Whether handshakes without a client certificate are ended. False lets clients show a token instead."""
     tls_minimum_version: str = setting("TLSv1.2", choices=TLS_VERSIONS, reload=True)
     """Lowest version of TLS that is spoken: ``TLSv1.2`` or ``TLSv1.3``."""
     tls_ciphers: str = setting("ECDHE+AESGCM:ECDHE+CHACHA20", reload=True)
@@ -323,12 +286,8 @@ class BrokerSettings:
 
     # --- topics ---
     partitions_max: int = setting(10_000, minimum=1)
-    """Partitions of one topic."""
-    auto_create_topics: bool = setting(
-        True,
-        dynamic="allowAutoTopicCreation",
-        help="Create unknown topics for their first producer or consumer.",
-    )
+    """Maximum partitions of a topic."""
+    auto_create_topics: bool = setting(True, dynamic="allowAutoTopicCreation", in_help=True)
     """Whether the first producer or consumer creates an unknown topic. Namespace policies override it."""
     auto_create_topic_kind: TopicKind = setting(
         "non-partitioned", choices=TOPIC_KINDS, dynamic="allowAutoTopicCreationType"
@@ -348,6 +307,10 @@ class BrokerSettings:
         60, minimum=1, dynamic="brokerDeleteInactiveTopicsMaxInactiveDurationSeconds"
     )
     """Time after which an unused topic is deleted."""
+    transactions: bool = True
+    """Whether clients may begin transactions (``transactionCoordinatorEnabled``)."""
+    active_transactions_max: int = 10_000
+    """Transactions open at once (``maxActiveTransactionsPerCoordinator``); 0: no limit."""
 
     # --- compaction ---
     compaction_retain_null_key: bool = False
@@ -356,9 +319,7 @@ class BrokerSettings:
     """Memory limit of the keys of a topic in compaction; a compaction with more keys fails."""
 
     # --- cheap storage ---
-    offload_location: str | None = setting(
-        None, help="Storage for offloaded ledgers (Parquet): a folder, or a URL such as s3://bucket/path."
-    )
+    offload_location: str | None = setting(None, in_help=True)
     """Storage location for closed ledgers, as Parquet: a folder, or a URL that Arrow or fsspec know, such as
     ``s3://bucket/path``. None: no offloading. Each broker needs a location of its own."""
     offload_threshold_bytes: int = setting(
@@ -366,7 +327,7 @@ class BrokerSettings:
         minimum=-1,
         dynamic="managedLedgerOffloadAutoTriggerSizeThresholdBytes",
         option="--offload-threshold",
-        help="Size of a topic in the data folder above which its oldest ledgers are offloaded, such as 10G.",
+        in_help=True,
     )
     """Local size of a topic above which its oldest ledgers are offloaded; -1: never. Policies override it."""
     offload_threshold_seconds: int = setting(-1, minimum=-1, dynamic="managedLedgerOffloadThresholdInSeconds")
@@ -375,12 +336,7 @@ class BrokerSettings:
         4 * 60 * 60, minimum=-1.0, dynamic="managedLedgerOffloadDeletionLagMs"
     )
     """Time for which an offloaded ledger's local copy is kept; -1: forever. Policies override it."""
-    offload_rate_bytes: int = setting(
-        16 << 20,
-        minimum=-1,
-        option="--offload-rate",
-        help="Bytes of messages that are offloaded per second, such as 16M; -1: no limit.",
-    )
+    offload_rate_bytes: int = setting(16 << 20, minimum=-1, option="--offload-rate", in_help=True)
     """Bytes of entries offloaded per second; -1: no limit. Not applied while the disk is nearly full."""
 
     # --- subscriptions ---
@@ -397,10 +353,7 @@ class BrokerSettings:
     delayed_delivery_tick_seconds: float = setting(1.0, minimum=0.001)
     """Largest delay of a delayed message after its time."""
     redeliver_unacked_after_seconds: float = setting(
-        0.0,
-        option="--redeliver-unacked-after",
-        help="Redeliver messages that are not acknowledged within SECONDS; 0, the default: never.",
-        metavar="SECONDS",
+        0.0, option="--redeliver-unacked-after", in_help=True, metavar="DURATION"
     )
     """Redeliver messages that are not acknowledged within this time; 0 never. Set more than the slowest
     consumer needs for a message. Policies and a property of a subscription override it."""
@@ -412,21 +365,14 @@ class BrokerSettings:
     """Delete subscriptions without consumers after this; 0 never."""
 
     # --- policies where a namespace sets none ---
-    deduplication: bool = setting(
-        False,
-        dynamic="brokerDeduplicationEnabled",
-        help="Drop repeated sequence ids, unless a policy disables it.",
-    )
+    deduplication: bool = setting(False, dynamic="brokerDeduplicationEnabled", in_help=True)
     """Drop messages of a producer name whose sequence id is not higher than its last one."""
     deduplication_producers_max: int = setting(10_000, minimum=1)
     """Producer names that a topic keeps; those unused for longest are dropped first."""
     retention_minutes: int = setting(
-        7 * 24 * 60,
-        minimum=-1,
-        dynamic="defaultRetentionTimeInMinutes",
-        help="Minutes to keep acknowledged messages; -1: forever; 0: none.",
+        7 * 24 * 60, minimum=-1, dynamic="defaultRetentionTimeInMinutes", in_help=True
     )
-    """Retention of acknowledged messages; 0 deletes them, -1 keeps them forever."""
+    """Minutes for which acknowledged messages are kept; 0 deletes them, -1 keeps them forever."""
     retention_megabytes: int | None = setting(None, minimum=-1, dynamic="defaultRetentionSizeInMB")
     """Retained megabytes per topic; -1 no limit. None: no limit on disk, 256 in memory."""
     message_ttl_seconds: int = setting(0, dynamic="ttlDurationDefaultInSeconds")
@@ -491,35 +437,40 @@ class BrokerSettings:
         check_ports({name: getattr(self, name) for name in PORTS})
         if self.web_tls_port is not None and self.web_port is None:
             refuse("web_tls_port", self.web_tls_port, "None without web_port")
-        check_type("advertised_listeners", self.advertised_listeners, tuple, list)
-        for listener in self.advertised_listeners:
-            check_type("advertised_listeners", listener, str)
-        object.__setattr__(self, "advertised_listeners", tuple(self.advertised_listeners))
+        self._check_texts("advertised_listeners", "NAME:URL", lambda _: True)
         names = parse_listeners(self.advertised_listeners)
         if self.internal_listener is not None and self.internal_listener not in names:
             refuse("internal_listener", self.internal_listener, ", ".join(names) or "none without listeners")
-        check_type("web_hosts", self.web_hosts, tuple, list)
-        for name in self.web_hosts:
-            if not isinstance(name, str) or (name != "*" and not _HOST.match(name)):
-                refuse("web_hosts", name, "host names without scheme and port, or '*'")
-        object.__setattr__(self, "web_hosts", tuple(self.web_hosts))
+        allowed = "host names without scheme and port, or '*'"
+        self._check_texts("web_hosts", allowed, lambda name: name == "*" or _HOST.match(name))
+        self._check_texts("masked_fields", "TENANT/NAMESPACE/TOPIC=NAME,NAME...", _MASK_RULE.match)
         if not _NAME.match(self.cluster):
             refuse("cluster", self.cluster, "letters, digits and -=:._")
         if self.data_dir is not None and _NO_FOLDER.match(folder := str(self.data_dir)):
-            refuse("data_dir", without_secrets(folder), "a path that begins with neither ~ nor $; no URL")
+            refuse("data_dir", without_secrets(folder), f"a path {_FOLDER}; no URL")
         if self.memory == (self.data_dir is not None):
             refuse("data_dir", self.data_dir, "a folder, or memory=True and no folder")
         if self.disk_limit_bytes is not None and self.memory:
             refuse("disk_limit_bytes", self.disk_limit_bytes, "None where everything is kept in memory")
-        if (location := self.offload_location) is None:
-            return
-        if self.memory or location[:1] in ("", "~", "$"):
-            allowed = "a folder that begins with neither ~ nor $, or a URL; with a data_dir"
-            refuse("offload_location", without_secrets(location), allowed)
+        if (place := self.offload_location) is not None and (self.memory or _NO_LOCATION.match(place)):
+            allowed = f"a folder {_FOLDER}, or a URL; with a data_dir"
+            refuse("offload_location", without_secrets(place), allowed)
+
+    def _check_texts(self, name: str, allowed: str, fits: Callable[[str], object]) -> None:
+        """Check the items of a list, which becomes a tuple."""
+        items: Any = check_type(name, getattr(self, name), tuple, list)
+        for item in items:
+            if not isinstance(item, str) or not fits(item):
+                refuse(name, item, allowed)
+        object.__setattr__(self, name, tuple(items))
 
     def _check_security(self) -> None:
         if self.token_secret_key is not None and self.token_public_key is not None:
             raise InvalidConfiguration("give token_secret_key or token_public_key, not both")
+        if self.token_keys_are_published and self.token_audience is None:
+            raise InvalidConfiguration(
+                "an issuer as token_public_key needs token_audience, such as a client id"
+            )
         if self.token_second_key is not None and self.token_secret_key is self.token_public_key is None:
             raise InvalidConfiguration("token_second_key needs token_secret_key or token_public_key")
         for name in ("tls_port", "web_tls_port", "tls_key", "tls_trust_certificates"):
@@ -531,15 +482,14 @@ class BrokerSettings:
         if self.anonymous_role in self.super_user_roles:
             refuse("anonymous_role", self.anonymous_role, "a role that is not among super_user_roles")
         self._check_roles("metrics_roles")
+        if (self.sign_in_issuer is None) != (self.sign_in_client_id is None):
+            raise InvalidConfiguration("give sign_in_issuer and sign_in_client_id, or none of both")
+        if self.sign_in_issuer is not None and not is_secure_url(self.sign_in_issuer):
+            refuse("sign_in_issuer", self.sign_in_issuer, "an https URL; http on this machine only")
 
     def _check_roles(self, name: str) -> None:
-        roles = getattr(self, name)
-        check_type(name, roles, tuple, list)
-        for role in roles:
-            if not isinstance(role, str) or not role.strip():
-                refuse(name, role, "names of roles")
-        object.__setattr__(self, name, tuple(roles))
-        if roles and not self.authenticates:
+        self._check_texts(name, "names of roles", str.strip)
+        if getattr(self, name) and not self.authenticates:
             raise InvalidConfiguration(
                 f"{name} has no effect without authentication: give token_secret_key, "
                 "token_public_key, basic_auth or tls_trust_certificates, too"
@@ -558,8 +508,13 @@ class BrokerSettings:
         return any(key is not None for key in keys)
 
     @property
+    def token_keys_are_published(self) -> bool:
+        """Whether ``token_public_key`` is the address of an issuer that publishes its keys."""
+        return self.token_public_key is not None and is_secure_url(self.token_public_key)
+
+    @property
     def has_tls(self) -> bool:
-        """Whether ports speak TLS: ``port`` and ``web_port``, or the separate ones."""
+        """Whether ``port`` and ``web_port``, or the separate TLS ports, use TLS: a certificate is set."""
         return self.tls_certificate is not None
 
     @property
@@ -594,9 +549,6 @@ class BrokerSettings:
         if self.advertised_address:
             return self.advertised_address
         return "localhost" if self.host in _WILDCARD_HOSTS else self.host
-
-    def _address(self, port: int) -> str:
-        return _with_port(self.advertised_host, port)
 
     def own_addresses(self, host: str | None = None) -> ListenerAddresses:
         """Return the addresses of the ports, by the advertised host or by another name of this machine."""
@@ -641,7 +593,7 @@ class BrokerSettings:
     @property
     def broker_id(self) -> str:
         """``host:port`` of the web service, which is how Pulsar names a broker."""
-        return self._address(self.port if self.web_port is None else self.web_port)
+        return _with_port(self.advertised_host, self.port if self.web_port is None else self.web_port)
 
     @property
     def ledger_bytes_default(self) -> int:
@@ -656,6 +608,10 @@ class BrokerSettings:
             return self.retention_megabytes
         return 256 if self.memory else -1
 
+    @property
+    def offload_deletion_lag_ms(self) -> int:
+        return int(self.offload_deletion_lag_seconds * 1000)
+
 
 def _with_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -665,23 +621,20 @@ def _with_port(host: str, port: int) -> str:
 class ProcessSettings:
     """Settings of ``geminga standalone`` beside those of its broker, given in the same ways."""
 
-    console: bool = setting(True, help="Serve the web console at / of the web port.")
+    console: bool = setting(True, in_help=True)
     """Whether the web console is served at ``/`` of the web port."""
-    anonymous: bool = setting(False, help="Allow unauthenticated access from other machines.")
+    anonymous: bool = setting(False, in_help=True)
     """Whether a broker without authentication may listen on addresses that other machines reach."""
-    health_port: int | None = setting(
-        None, maximum=65_535, help="Port of /livez and /readyz alone, without TLS and credentials."
-    )
+    health_port: int | None = setting(None, maximum=65_535, in_help=True)
     """Port of ``/livez`` and ``/readyz`` alone, which answers while the broker starts and stops, and while
     the web port is full; without TLS and credentials. 0 takes a free one; None: only the web port."""
-    log_level: str = setting("info", choices=LOG_LEVELS, help="Lowest level that is logged.", reload=True)
+    log_level: str = setting("info", choices=LOG_LEVELS, in_help=True, reload=True)
     """Lowest level that is logged: ``debug``, ``info``, ``warning`` or ``error``. The log of audited requests
     is written at any of them."""
-    log_format: str = setting(
-        "text", choices=LOG_FORMATS, help="Lines for people, or one JSON object a line.", reload=True
-    )
-    """Form of the log on standard error: ``text``, or ``json`` with one object per line: ``time``, ``level``,
-    ``logger``, ``message``, and where known ``connection``, ``role``, ``topic`` and ``subscription``."""
+    log_format: str = setting("text", choices=LOG_FORMATS, in_help=True, reload=True)
+    """Form of the log on standard error: ``text`` or ``json``. JSON has one object per line: ``time``,
+    ``level``, ``logger``, ``message``, and where known ``connection``, ``role``, ``topic`` and
+    ``subscription``."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -104,13 +104,13 @@ class Duration(Number):
 
     name = "time"
 
-    def __init__(self, minimum: float, maximum: float | None = None, unit: str = "s") -> None:
+    def __init__(self, minimum: float | None, maximum: float | None = None, unit: str = "s") -> None:
         super().__init__(minimum, maximum)
-        self._unit = unit
+        self.unit = unit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         with contextlib.suppress(ValueError):
-            value = parse_span(str(value), self._unit) / parse_span("1", self._unit)
+            value = parse_span(str(value), self.unit) / parse_span("1", self.unit)
         return super().convert(value, param, ctx)
 
 
@@ -217,8 +217,18 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def emit(value: Any, text: str) -> None:
-    """Print ``value`` as one line of JSON with ``--json``, else ``text`` for a person."""
+def emit(value: Any, text: str, *, is_done: bool = False) -> None:
+    """Print ``value`` as one line of JSON with ``--json``, else ``text`` for a person.
+
+    ``is_done``: the command did what must not be done twice, so output that cannot be written does not change
+    its exit status.
+    """
     import json
 
-    click.echo(json.dumps(value, separators=(",", ":"), default=str) if wants_json() else text)
+    try:
+        click.echo(json.dumps(value, separators=(",", ":"), default=str) if wants_json() else text)
+    except OSError as error:
+        if not is_done or isinstance(error, BrokenPipeError):
+            raise
+        discard_output()
+        say(f"geminga: {text}; the output cannot be written: {error.strerror}")

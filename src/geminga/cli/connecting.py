@@ -18,7 +18,7 @@ from geminga.cli.common import json_option, write_section
 from geminga.client.cluster import DEFAULT_URL, Cluster
 from geminga.config import names_file, suggestion
 from geminga.connection.addresses import ServiceUrl
-from geminga.errors import PulsarException, SubscriptionNotFound, TopicNotFound
+from geminga.errors import AdminNotFound, PulsarException, SubscriptionNotFound, TopicNotFound
 from geminga.ids import TopicName
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,6 +58,8 @@ class ConnectingCommand(click.Command):
 
 _ABOUT = r"{}(-partition-\d+)?(?!\S)"
 """Pattern of an error about a topic, and not about its dead letters."""
+_PARENT = re.compile(r"(Namespace|Tenant)(?: (\S+))? (?:does not exist|doesn't exist|not found)")
+"""An error about the namespace or tenant of what is named, with or without its name."""
 _OTHER_TOOLS = {
     "--topic": "name the topic without an option",
     **dict.fromkeys(("--bootstrap-server", "--broker-list", "--brokers"), "give --url pulsar://HOST:PORT"),
@@ -102,10 +104,14 @@ def connecting(command: F) -> F:
         cluster = check_tls(cluster_of(chosen))
         try:
             return command(cluster=cluster, **given)
-        except (TopicNotFound, SubscriptionNotFound) as error:
+        except (AdminNotFound, TopicNotFound, SubscriptionNotFound) as error:
             topic = given.get("topic")
-            if isinstance(topic, str) and re.search(
-                _ABOUT.format(re.escape(str(TopicName.parse(topic)))), str(error)
+            if parent := _PARENT.search(str(error)):
+                error.args = (_absent_parent(cluster, parent, given) or str(error),)
+            elif (
+                isinstance(error, TopicNotFound | SubscriptionNotFound)
+                and isinstance(topic, str)
+                and re.search(_ABOUT.format(re.escape(str(TopicName.parse(topic)))), str(error))
             ):
                 absent = given.get("subscription") if isinstance(error, SubscriptionNotFound) else None
                 error.args = (_absent(cluster, topic, absent),)
@@ -137,6 +143,23 @@ def check_exists(client: Any, topic: str) -> None:
             client.runtime.call(client.context.partitions(topic, auto_creation=False))
         except TopicNotFound:
             raise TopicNotFound(f"{name} not found") from None
+
+
+def _absent_parent(cluster: Cluster, found: re.Match[str], given: dict[str, Any]) -> str:
+    """Return the error about a missing namespace or tenant, with the nearest name; empty without its name."""
+    topic, place = given.get("topic"), given.get("place", "")
+    of_topic = TopicName.parse(topic).namespace_name if isinstance(topic, str) else ""
+    namespace = given.get("namespace") or (place if place.count("/") == 1 else of_topic)
+    tenant, kind = given.get("tenant") or namespace.partition("/")[0], found[1].lower()
+    name = found[2] or (tenant if kind == "tenant" else namespace)
+    if not name:
+        return ""
+    try:
+        admin = cluster.admin()
+        known = admin.tenants.list() if kind == "tenant" else admin.namespaces.list(name.partition("/")[0])
+    except PulsarException:
+        known = []
+    return f"there is no {kind} {name}{suggestion(name, known)}"
 
 
 def _absent(cluster: Cluster, topic: str, subscription: str | None) -> str:

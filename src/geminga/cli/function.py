@@ -34,7 +34,8 @@ def command() -> None:
     help="Start position of a new subscription.  [default: earliest]",
 )  # fmt: skip
 @click.option(
-    "--guarantee", type=WordChoice(("atleast_once", "effectively_once", "atmost_once", "manual")),
+    "--guarantee",
+    type=WordChoice(("atleast_once", "effectively_once", "transactional", "atmost_once", "manual")),
     help="Processing guarantee.  [default: atleast_once]",
 )  # fmt: skip
 @click.option(
@@ -46,7 +47,7 @@ def command() -> None:
     help="Topic for messages that failed --max-retries times.  [default: TOPIC-SUBSCRIPTION-DLQ]",
 )
 @click.option("--arrow", is_flag=True, default=None, help="The callable takes and returns Arrow tables.")
-@click.option("--max-rows", type=click.IntRange(1), help="Most rows in an Arrow table.  [default: 100000]")
+@click.option("--max-rows", type=click.IntRange(1), help="Maximum rows in an Arrow table.  [default: 100000]")
 @click.option(
     "--max-concurrency", type=click.IntRange(1),
     help="Concurrent calls of an async callable.  [default: 100]",

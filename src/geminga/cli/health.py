@@ -4,7 +4,7 @@ import contextlib
 
 import click
 
-from geminga.cli.common import emit, json_option
+from geminga.cli.common import SECONDS, emit, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 from geminga.errors import AdminNotFound
@@ -13,7 +13,7 @@ from geminga.errors import AdminNotFound
 @click.command("health", cls=ConnectingCommand)
 @click.option("--live", is_flag=True, help="Check that broker and store work, not the disk's space.")
 @click.option(
-    "--timeout", "seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True,
+    "--timeout", "seconds", type=SECONDS, default=5.0, show_default=True,
     help="Seconds to wait for a response.",
 )  # fmt: skip
 @connecting

@@ -48,6 +48,7 @@ SECTIONS = {
     "Manage a cluster": {
         "topics": "List, create, describe, configure and delete topics.",
         "subscriptions": "Create, move, skip in and delete subscriptions.",
+        "transactions": "List, describe and abort open transactions.",
         "schemas": "Show, register and check schemas of topics.",
         "namespaces": "List, create, configure and delete namespaces.",
         "tenants": "List, create, change and delete tenants.",

@@ -1,7 +1,5 @@
 """``geminga mirror``: copy topics with schemas and subscriptions to another cluster, continuously."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

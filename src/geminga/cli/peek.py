@@ -17,6 +17,7 @@ from geminga.client.admin.types import SchemaVersion, StoredMessage
 from geminga.client.cluster import Cluster
 from geminga.diagnosis.commands import how_many
 from geminga.ids import MessageId
+from geminga.schema_info import SchemaInfo, SchemaType
 
 LOOKED_AT_MAX = 10_000
 """Limit of messages that a filter looks at: each entry is one request."""
@@ -109,11 +110,13 @@ def _is_behind(message: StoredMessage, start: MessageId | dt.datetime) -> bool:
 def reading(version: SchemaVersion | None) -> Any:
     """Return the schema of a topic, from its definition."""
     from geminga.schema import schema_of
-    from geminga.schema_info import SchemaInfo, SchemaType
 
-    if version is None:
-        return schema_of(None)
-    return schema_of(SchemaInfo(type=SchemaType[version.type], data=version.data.encode()))
+    return schema_of(None if version is None else info_of(version))
+
+
+def info_of(version: SchemaVersion) -> SchemaInfo:
+    """Return the description of a version as the client has it."""
+    return SchemaInfo(type=SchemaType[version.type], data=version.data.encode())
 
 
 def describe(message: StoredMessage, schema: Any = None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import click
 from geminga.cli.common import Commands, Duration, Number, pairs, say
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options, given
 from geminga.client.cluster import DEFAULT_URL, Cluster
+from geminga.extras import need
 
 _FOLDER = click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 
@@ -19,6 +20,7 @@ def command() -> None:
 
     `init` creates an ordinary project: `spark-pipelines run` runs it too.
     """
+    need("geminga pipeline", "yaml")  # names the extra of all the packages that a project needs
 
 
 @command.command("templates")

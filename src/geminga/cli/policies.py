@@ -76,7 +76,7 @@ _FORMS: dict[tuple[type, str], ArgumentForm] = {
     ),
     (int, "milliseconds"): ArgumentForm(SPAN, _milliseconds, lambda v: span(v / 1000)),
 }
-"""Form by type and unit of a policy."""
+"""Form of the argument, by a policy's type and unit."""
 
 
 def _form(policy: Policy[Any]) -> ArgumentForm | None:

@@ -6,7 +6,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
 
 import click
@@ -23,7 +23,7 @@ from geminga.cli.common import (
     wants_json,
 )
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.cli.peek import reading
+from geminga.cli.peek import info_of
 from geminga.cli.units import id_text
 from geminga.client.cluster import Cluster
 from geminga.diagnosis.commands import how_many
@@ -48,12 +48,12 @@ def _lines(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -> I
 
 
 class _Form(NamedTuple):
-    """Form of the lines: what each holds besides its value, and what the value is."""
+    """Form of the lines: what each holds besides its value, and the encoder of values in JSON, if any."""
 
     common: dict[str, Any]
     separator: str | None
     from_json: bool
-    by_schema: bool
+    encode: Callable[[Any], bytes] | None
 
     def arguments(self, line: bytes) -> dict[str, Any]:
         """Return the arguments of a send. Raises `ValueError` for a line of the wrong form."""
@@ -72,8 +72,8 @@ class _Form(NamedTuple):
             send["properties"] = {**self.common["properties"], **(row.get("properties") or {})}
             send["event_timestamp"] = row.get("event_time")
         value = send["content"]
-        if self.by_schema:
-            send["content"] = json.loads(value) if isinstance(value, bytes) else value
+        if self.encode is not None:
+            send["content"] = self.encode(json.loads(value) if isinstance(value, bytes) else value)
         elif not isinstance(value, bytes):
             send["content"] = value.encode() if isinstance(value, str) else json.dumps(value).encode()
         return send
@@ -119,7 +119,7 @@ class _Receipts:
             text += f"; {unknown:,} sent without a receipt: they may be stored or not"
         if self._shown > self.started:
             say("\r\x1b[K", nl=False)
-        emit(value, text)
+        emit(value, text, is_done=True)
 
 
 @click.command("produce", cls=ConnectingCommand)
@@ -184,7 +184,8 @@ def command(
     if from_json and key_separator is not None:
         raise click.UsageError("give either --from-json or --key-separator")
     show_warnings()
-    form = _Form({"properties": properties, "partition_key": key}, key_separator, from_json, by_schema)
+    encode = _encoder(cluster, topic) if by_schema else None
+    form = _Form({"properties": properties, "partition_key": key}, key_separator, from_json, encode)
     texts = _lines((*messages, *values), lines, repeat)
     receipts, code = _Receipts(), 0
     with cluster.client(operation_timeout_seconds=max(1, round(timeout_seconds))) as client:
@@ -195,7 +196,7 @@ def command(
             batching_enabled=True,
             batching_type=geminga.BatchingType.KeyBased,
             compression_type=geminga.CompressionType[COMPRESSIONS[compression]],
-            **({"schema": _schema(cluster, topic)} if by_schema else {}),
+            schema=geminga.schema.AutoProduceBytesSchema() if by_schema else None,
         )
         try:
             _send(producer, texts, form, receipts, rate)
@@ -223,10 +224,13 @@ def _send(
             time.sleep(max(0.0, receipts.started + number / rate - time.perf_counter()))
 
 
-def _schema(cluster: Cluster, topic: str) -> Any:
+def _encoder(cluster: Cluster, topic: str) -> Callable[[Any], bytes]:
+    """Return the encoder of the topic's schema."""
+    from geminga.schema.from_json import json_encoder
+
     found = cluster.admin().schemas.get(topic)
     if found is None:
         raise click.UsageError(
             f"--schema: {topic} has no schema; register one: geminga schemas upload --help"
         )
-    return reading(found)
+    return json_encoder(info_of(found))

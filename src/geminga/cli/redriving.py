@@ -44,7 +44,7 @@ def run(
                 confirm(f"{text}. Send?")
             with _Progress() as progress:
                 result = await redrive.run(rate=options["rate"], progress=progress.show)
-            emit(_summary(redrive, result, "sent"), _text(result, "sent"))
+            emit(_summary(redrive, result, "sent"), _text(result, "sent"), is_done=True)
 
     # The addresses are looked up by a blocking call, before there is a loop.
     cluster = replace(cluster, admin_url=cluster.find_admin_url())

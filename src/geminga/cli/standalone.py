@@ -7,14 +7,15 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 from click.core import ParameterSource
 
-from geminga.broker.settings import PORTS, BrokerSettings, ProcessSettings
-from geminga.cli.common import PORT
+from geminga.broker.settings import PORTS, BrokerSettings, ProcessSettings, field_docs
+from geminga.cli.common import PORT, Duration
 from geminga.cli.units import SIZE
 from geminga.config import check_ports, suggestion
 from geminga.errors import InvalidConfiguration
@@ -30,8 +31,8 @@ FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {
 }  # fmt: skip
 """All settings of ``geminga standalone``, by name."""
 _ENVIRONMENT: Final = "GEMINGA_"
-_SECURITY: Final = ("GEMINGA_TOKEN_", "GEMINGA_BASIC_AUTH", "GEMINGA_TLS_")
-"""Variables that are refused if empty: the broker would run without authentication or TLS."""
+_NEEDED: Final = tuple(map(_ENVIRONMENT.__add__, ("TOKEN_", "BASIC_AUTH", "TLS_", "CONFIG", "DATA_DIR")))
+"""Variables that are refused if empty: the broker would lack authentication, TLS, or its data."""
 _MISTYPED: Final = 0.9
 """Similarity above which a variable of the environment is taken for a mistyped setting."""
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -47,6 +48,18 @@ class _Or(click.ParamType):  # type: ignore[type-arg]  # no subscript before cli
         return self._value if value == self._text else self._form.convert(value, param, ctx)
 
 
+_TIMES = {"seconds": "s", "minutes": "m"}
+_NAMES = {unit: name for name, unit in _TIMES.items()}
+
+
+class _WholeDuration(Duration):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = super().convert(value, param, ctx)
+        if not number.is_integer():
+            self.fail(f"{value!r} is not a whole number of {_NAMES[self.unit]}", param, ctx)
+        return int(number)
+
+
 class _Text(click.types.StringParamType):
     def split_envvar_value(self, rv: str) -> list[str]:
         return [each.strip() for each in rv.split(",") if each.strip()]
@@ -57,11 +70,36 @@ _BY_NAME: Mapping[str, Any] = {
     "web_port": _Or(PORT, "none", None), "web_tls_port": PORT, "health_port": PORT,
 }  # fmt: skip
 _SIZE = _Or(SIZE, "-1", -1)
+_BYTES = {"bytes", "size"}
 _BY_TYPE: Mapping[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path | str": _FILE}
+
+
+@cache
+def _texts() -> Mapping[str, str]:
+    """Return the first sentence of each setting's text, in which other settings have their options' names."""
+    names = {f"``{name}``": _name_of(field) for name, field in FIELDS.items()}
+    texts = {}
+    for name, text in (field_docs(BrokerSettings) | field_docs(ProcessSettings)).items():
+        first = " ".join(re.split(r"(?<=\.)\s", text)[0].split())
+        texts[name] = re.sub("``.*?``", lambda quoted: names.get(quoted[0], quoted[0].strip("`")), first)
+    return texts
+
+
+def _name_of(field: dataclasses.Field[Any]) -> str:
+    """Return the name of a setting's option."""
+    return field.metadata.get("option") or "--" + field.name.replace("_", "-")
 
 
 class _SettingOption(click.Option):
     """Option of a setting, with its environment variable."""
+
+    @property
+    def help(self) -> str:
+        """Help text, which is read from the source only when it is shown; setting it has no effect."""
+        return _texts()[str(self.name)] + (" May be repeated." if self.multiple else "")
+
+    @help.setter
+    def help(self, text: str | None) -> None: ...
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the variable's value; Kubernetes sets GEMINGA_PORT=tcp://... for a service of that name."""
@@ -79,25 +117,28 @@ def _form(field: dataclasses.Field[Any]) -> Any:
     kind = str(field.type).removesuffix(" | None")
     if choices := field.metadata.get("choices"):
         return click.Choice(choices)
-    if kind == "int" and "bytes" in field.name.split("_"):
+    words = field.name.split("_")
+    if kind == "int" and _BYTES.intersection(words):
         return _SIZE
+    for word in _TIMES.keys() & words:
+        minimum = field.metadata.get("minimum", 0)
+        least = None if isinstance(minimum, str) else minimum  # a text names another setting
+        return (_WholeDuration if kind == "int" else Duration)(least, unit=_TIMES[word])
     return click.BOOL if kind == "bool" else _BY_NAME.get(field.name) or _BY_TYPE.get(kind, _Text())
 
 
 def _option(field: dataclasses.Field[Any], hidden: bool = False) -> Callable[[Any], Any]:
-    """Return the option of a setting; hidden without a help text."""
+    """Return the option of a setting."""
     declared, kind = field.metadata, str(field.type)
-    text = declared.get("help") or ""
-    name = declared.get("option") or "--" + field.name.replace("_", "-")
+    name = _name_of(field)
     if kind == "bool" and field.default:
         name = f"{name}/--no-{name[2:]}"
     return click.option(
         name, field.name, cls=_SettingOption, type=_form(field), is_flag=kind == "bool",
-        hidden=hidden or not text,
-        multiple=declared.get("multiple", False), envvar=_ENVIRONMENT + field.name.upper(),
+        hidden=hidden or not declared.get("in_help"), multiple=declared.get("multiple", False),
+        envvar=_ENVIRONMENT + field.name.upper(),
         default=field.default or None if kind.startswith("tuple") else field.default,
-        show_default=bool(field.default) and field.default != -1 and "default" not in text,
-        help=text, metavar=declared.get("metavar"),
+        show_default=bool(field.default) and field.default != -1, metavar=declared.get("metavar"),
     )  # fmt: skip
 
 
@@ -169,7 +210,7 @@ def _check_variables() -> None:
         for each in (name, field.metadata.get("option") or name):
             meant[_ENVIRONMENT + each.lstrip("-").replace("-", "_").upper()] = _ENVIRONMENT + name.upper()
     for variable, value in os.environ.items():
-        if not value and variable.startswith(_SECURITY):
+        if not value and variable.startswith(_NEEDED):
             raise InvalidConfiguration(f"{variable} is empty: give a value, or unset it")
         if variable.startswith(_ENVIRONMENT) and meant.get(variable) != variable:
             import difflib  # imported only for a suspect

@@ -10,16 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from geminga.cli.common import (
-    Commands,
-    confirm,
-    discard_output,
-    emit,
-    json_option,
-    say,
-    wants_json,
-    yes_option,
-)
+from geminga.cli.common import Commands, confirm, emit, json_option, wants_json, yes_option
 from geminga.cli.units import TIME, size
 from geminga.exits import unfinished
 
@@ -230,25 +221,22 @@ def _copy(copy_store: Callable[[_Progress], tuple[str, Any, Any]], source: str, 
 
         target, copied, report = _interruptible(copy_store, show)
     links = f" ({copied.linked_files} unchanged since the previous backup)" if copied.linked_files else ""
-    try:
-        emit(
-            {
-                "source": source,
-                "target": target,
-                "log_files": copied.files,
-                "log_bytes": copied.bytes,
-                "linked_files": copied.linked_files,
-                "end": copied.end,
-                "seconds": round(copied.seconds, 3),
-            },
-            f"{what} {copied.files} log files{links}, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
-            f"up to {copied.end}: {target}",
-        )
-        if report is not None:
-            _print(report)
-    except OSError as error:  # of the output: the exit status is that of the copy, which is complete
-        discard_output()
-        say(f"geminga: {what}: {target}; the output cannot be written: {error.strerror}")
+    emit(
+        {
+            "source": source,
+            "target": target,
+            "log_files": copied.files,
+            "log_bytes": copied.bytes,
+            "linked_files": copied.linked_files,
+            "end": copied.end,
+            "seconds": round(copied.seconds, 3),
+        },
+        f"{what} {copied.files} log files{links}, {size(copied.bytes)}, in {copied.seconds:.1f} s, "
+        f"up to {copied.end}: {target}",
+        is_done=True,  # the exit status is that of the copy
+    )
+    if report is not None:
+        _print(report)
     return 0 if report is None or report.is_well else EXIT_DAMAGED
 
 

@@ -141,7 +141,8 @@ def skip(
         confirm(f"Skip the next {next_ones} in {subscription!r} of {name}?")
         skipped = part.skip(name, subscription, messages or entries or 1, unit=unit)
         text = f"{subscription} skipped {how_many(skipped, noun)}"
-    emit({"topic": str(name), "subscription": subscription, "skipped": skipped, "unit": unit}, text)
+    value = {"topic": str(name), "subscription": subscription, "skipped": skipped, "unit": unit}
+    emit(value, text, is_done=True)
 
 
 @operation(command, "reset", "topic", "subscription")
@@ -224,7 +225,7 @@ def redeliver_unacked(topic: str, subscription: str, after: dt.timedelta, cluste
 @click.option("--since", type=TIME, help="Only dead letters published since then: '2h ago', or a time.")
 @click.option("--before", type=TIME, help="Only dead letters published before then.")
 @click.option("--rate", type=click.FloatRange(0), default=0, help="Messages a second.  [default: no limit]")
-@click.option("--count", "-n", "count_max", type=click.IntRange(1), help="Most messages to send.")
+@click.option("--count", "-n", "count_max", type=click.IntRange(1), help="Maximum messages to send.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
 @yes_option
 def redrive(topic: str, subscription: str, cluster: Cluster, dry_run: bool, **options: Any) -> None:

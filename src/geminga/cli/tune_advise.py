@@ -10,13 +10,7 @@ import click
 
 from geminga.cli.common import Duration, json_option, wants_json
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.cli.tune_options import (
-    OutputFile,
-    read_samples,
-    sample_option,
-    traffic_options,
-    traffic_profile,
-)
+from geminga.cli.tune_options import OutputFile, read_samples, sample_option, traffic_options, traffic_profile
 from geminga.client.cluster import Cluster
 from geminga.producer.settings import CompressionType
 from geminga.tuning import render
@@ -167,8 +161,5 @@ def as_dict(advice: Advice) -> dict[str, Any]:
         "sample": advice.sample_origin,
         "observed": None
         if seen is None
-        else {
-            **{name: getattr(seen, name) for name in _OBSERVED},
-            "compression": seen.compression.name,
-        },
+        else {**{name: getattr(seen, name) for name in _OBSERVED}, "compression": seen.compression.name},
     }

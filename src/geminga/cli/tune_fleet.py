@@ -1,7 +1,6 @@
 """``geminga tune fleet``: producer settings for all topics of a cluster, and their total savings."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -84,7 +83,5 @@ def command(
     found = savings(result)
     text = report(result, found)
     (output / "fleet.md").write_text(text)
-    (output / "fleet.json").write_text(json.dumps(asdict(found), indent=1))
-    click.echo(
-        json.dumps(asdict(found)) if wants_json() else text + f"\nSettings of all topics are in {output}."
-    )
+    (output / "fleet.json").write_text(json.dumps(found, indent=1))
+    click.echo(json.dumps(found) if wants_json() else text + f"\nSettings of all topics are in {output}.")

@@ -8,6 +8,9 @@ from typing import Any, Generic, TypeVar
 import click
 
 from geminga.diagnosis.commands import how_many
+from geminga.diagnosis.commands import rate as rate
+from geminga.diagnosis.commands import size as size
+from geminga.diagnosis.commands import span as span
 from geminga.ids import MessageId
 
 T = TypeVar("T")
@@ -170,31 +173,6 @@ SWITCH = _Parsed[bool]("on|off", parse_switch)
 # --- numbers as text ------------------------------------------------------------------------------
 
 
-def size(value: float) -> str:
-    """Return a size as ``1.5 GiB`` or, if whole, ``20 GiB``; ``-`` if unknown (below 0)."""
-    if value < 0:
-        return "-"
-    unit = "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    digits = 0 if unit == "B" or value >= 100 or value == round(value) else 1
-    return f"{value:,.{digits}f} {unit}"
-
-
-def span(seconds: float) -> str:
-    """Return a duration as ``1h 30m`` or ``7d``, the two largest units; ``-`` if unknown (below 0)."""
-    if seconds < 0:
-        return "-"
-    left, parts = round(seconds), []
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, length)
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2]) or "0s"
-
-
 def backlog(messages: int, entries: int, in_bytes: int, oldest_seconds: int, holes: int) -> str:
     """Return a backlog in messages if the broker counts them (not below 0), else in entries."""
     if messages < 0:
@@ -210,11 +188,6 @@ def backlog_of(row: Any) -> str:
         row.messages_in_backlog, row.msg_backlog, row.bytes_in_backlog,
         row.oldest_backlog_message_age_seconds, row.ack_holes,
     )  # fmt: skip
-
-
-def rate(value: float) -> str:
-    """Return a rate as ``1,234/s``; below 10 with a decimal."""
-    return f"{value:,.0f}/s" if value >= 10 or value == 0 else f"{value:.1f}/s"
 
 
 def count(value: int) -> str:

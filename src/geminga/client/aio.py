@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import logging
 import os
 import re
 import warnings
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.client import arguments
 from geminga.client.arguments import SubscribeArguments, Topics
-from geminga.client.authentication import Authentication
+from geminga.client.base import ClientBase
 from geminga.client.consumer import subscribe
 from geminga.client.context import ClientContext, all_or_none
 from geminga.client.crypto import KeyReader, ProducerCryptoFailureAction
@@ -36,11 +35,10 @@ from geminga.client.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
 )
-from geminga.client.failover import service_source, settings_for
-from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
+from geminga.client.failover import settings_for
+from geminga.client.logs import detach
 from geminga.client.producer import create_producer
 from geminga.client.reader import create_reader
-from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from geminga.client.table_view import open_table_view
 from geminga.client.transactions import AsyncTransaction, begin_transaction
 from geminga.consumer.settings import (
@@ -63,8 +61,6 @@ from geminga.schema import Schema
 from geminga.values import T
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
-
     from geminga.client.consumer import AsyncConsumer
     from geminga.client.producer import AsyncProducer
     from geminga.client.reader import AsyncReader
@@ -73,7 +69,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-class Client:
+class Client(ClientBase):
     """A connection to a cluster; producers, consumers and readers share its connections.
 
     ::
@@ -87,77 +83,7 @@ class Client:
     ``fork`` the child process needs a new client.
     """
 
-    def __init__(
-        self,
-        service_url: str | AutoClusterFailover | ServiceInfoProvider,
-        authentication: Authentication | None = None,
-        operation_timeout_seconds: float = 30,
-        io_threads: int = 1,
-        message_listener_threads: int = 1,
-        concurrent_lookup_requests: int = 50000,
-        log_conf_file_path: str | None = None,
-        stats_interval_in_seconds: int = 600,
-        use_tls: bool = False,
-        tls_trust_certs_file_path: str | None = None,
-        tls_allow_insecure_connection: bool = False,
-        tls_validate_hostname: bool = True,
-        logger: logging.Logger | ConsoleLogger | FileLogger | None = None,
-        connection_timeout_ms: int = 10000,
-        listener_name: str | None = None,
-        tls_private_key_file_path: str | None = None,
-        tls_certificate_file_path: str | None = None,
-        *,
-        memory_limit_bytes: int = 0,
-        connections_per_broker: int = 1,
-        keep_alive_interval_seconds: float = 30,
-        initial_backoff_interval_ms: int = 100,
-        max_backoff_interval_ms: int = 60000,
-        metrics: MeterProvider | bool | None = None,
-        metrics_by_topic: bool = False,
-    ) -> None:
-        """Create the client without connecting; an unreachable broker fails the first operation.
-
-        service_url:
-            ``pulsar://host[:port]`` or ``pulsar+ssl://host[:port]``; several hosts, separated by commas,
-            are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST API.
-            Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which supply each cluster's URL and
-            credentials.
-        authentication:
-            `AuthenticationToken`, `AuthenticationBasic`, `AuthenticationTLS` or `AuthenticationOauth2`.
-        operation_timeout_seconds:
-            Time limit in seconds for creating, subscribing, seeking, closing and lookups.
-        message_listener_threads:
-            Number of threads that call message listeners; each consumer and reader uses always the same one.
-        tls_trust_certs_file_path:
-            File with the PEM certificates to trust; default: the system's.
-        tls_allow_insecure_connection:
-            True accepts any certificate: for tests only.
-        tls_validate_hostname:
-            Check the host name in the broker's certificate. True by default, unlike ``pulsar-client``.
-        logger:
-            Receives the log lines in addition to the standard logger ``geminga``.
-        connection_timeout_ms:
-            Time limit in milliseconds for connecting and the handshake.
-        io_threads, log_conf_file_path, use_tls:
-            No effect except a warning: one thread does all I/O, ``logger`` directs the log lines, and the
-            service URL turns TLS on.
-        memory_limit_bytes:
-            Limit in bytes for messages without a receipt, over all producers; 0, the default: no limit.
-        metrics:
-            OpenTelemetry meter provider that receives the metrics, under the Java client's names; True: the
-            global one; False: no metrics. None, the default: the global one if the program has loaded
-            OpenTelemetry. ``metrics_by_topic`` adds topic and partition to the namespace attribute.
-
-        Raises `InvalidUrl` and `InvalidConfiguration`.
-        """
-        self._begin(dict(locals()))
-
-    def _begin(self, given: dict[str, Any]) -> None:
-        self._source = service_source(
-            given["service_url"], given["authentication"], given["tls_trust_certs_file_path"]
-        )
-        self._settings = arguments.client_settings(given, self._source.current)
-        self._log_handler = attach(given["logger"])
+    def _begin(self) -> None:
         self._process_id = os.getpid()
         self._closed = False
         self._contexts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientContext] = (
@@ -374,10 +300,6 @@ class Client:
         wanted = arguments.schema_version_bytes(version)
         name = arguments.checked_topic(topic)
         return arguments.schema_info(await self._ask(self.context.schema(name, wanted)))
-
-    def get_service_info(self) -> ServiceInfo:
-        """Return the cluster that this client connects to now."""
-        return self._source.current
 
     # --- helpers that differ in the synchronous API -------------------------------------------------
 

@@ -5,8 +5,6 @@ argument with the name, unit and type of a settings field is not mentioned here:
 settings check it.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import inspect
 import re
@@ -138,7 +136,7 @@ def _warn_of_ineffective(given: Given, service_url: str) -> None:
         )
 
 
-_CALLS_ABOVE = 6
+_CALLS_ABOVE = 5
 """Stack depth from `_warn` to the caller that creates a client."""
 
 

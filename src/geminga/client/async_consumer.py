@@ -413,10 +413,7 @@ class AsyncConsumer(AsyncClosing, Generic[T_co]):
             handle.flush()
 
     async def reconsume_later(
-        self,
-        message: Message[Any],
-        delay_millis: int,
-        properties: Mapping[str, str] | None = None,
+        self, message: Message[Any], delay_millis: int, properties: Mapping[str, str] | None = None
     ) -> None:
         """Publish the message to the retry topic, which delivers it again after ``delay_millis``, and
         acknowledge it. After ``max_redeliver_count`` rounds it is sent to the dead letter topic.
@@ -470,7 +467,7 @@ class AsyncConsumer(AsyncClosing, Generic[T_co]):
         if not isinstance(messageid, MessageId):
             check_int("messageid", messageid, 0, (1 << 63) - 1)
         self._drain()
-        await asyncio.gather(*(handle.seek(messageid) for handle in self.group.targets_of(messageid)))
+        await self.group.seek(messageid)
 
     async def get_last_message_id(self) -> MessageId:
         """Return the id of the topic's last message; its entry id is -1 if the topic is empty. Raises
@@ -492,10 +489,7 @@ class AsyncConsumer(AsyncClosing, Generic[T_co]):
     # --- columns ---------------------------------------------------------------------------------
 
     async def receive_table(
-        self,
-        max_rows: int = 100_000,
-        timeout_millis: int | None = None,
-        columns: Sequence[str] | None = None,
+        self, max_rows: int = 100_000, timeout_millis: int | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Receive messages as an Arrow table; see `geminga.client.columnar_consumer`."""
         from geminga.client.columnar_consumer import collect_entries, decode_table

@@ -5,8 +5,6 @@ subclass `Authentication` and call ``super().__init__`` with any object that has
 ``credentials(challenge)``. Secrets never show in reprs.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -42,9 +40,7 @@ class Authentication:
     private_key_path: str | None = None
 
     def __init__(
-        self,
-        dynamicLibPath: str | CredentialsProvider,
-        authParamsString: str | None = None,
+        self, dynamicLibPath: str | CredentialsProvider, authParamsString: str | None = None
     ) -> None:
         if not isinstance(dynamicLibPath, str):
             if not hasattr(dynamicLibPath, "credentials"):

@@ -1,7 +1,5 @@
 """Handling of exceptions that an application's callback raises."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress

@@ -86,11 +86,7 @@ class Cluster:
 
     def client_arguments(self) -> dict[str, Any]:
         """Return the `geminga.Client` arguments for addresses, credentials and TLS."""
-        return {
-            "service_url": self.service_url,
-            "authentication": self.authentication(),
-            **self._tls(),
-        }
+        return {"service_url": self.service_url, "authentication": self.authentication(), **self._tls()}
 
     def admin_arguments(self) -> dict[str, Any]:
         """Return the `geminga.Admin` arguments for address, credentials and TLS. Raises the errors of

@@ -32,7 +32,7 @@ from geminga.wire.compression import compress
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from geminga.wire.columnar import EncodedBatch
+    from geminga.wire.columnar_encoding import EncodedBatch
 
 PIECE_BYTES = 8 * 1024 * 1024
 """Approximate size of the pieces that a table is encoded in, so that sending overlaps with encoding."""
@@ -93,7 +93,7 @@ class ReadyBatch:
     def of(
         encoded: EncodedBatch, *, sequence_id: int, compression: int = 0, compression_level: int = 0
     ) -> ReadyBatch:
-        """Make one from a batch of `geminga.wire.columnar.encode_table`; compresses its body."""
+        """Make one from a batch of `geminga.wire.columnar_encoding.encode_table`; compresses its body."""
         return ReadyBatch(
             partition=encoded.partition,
             body=compress(compression, encoded.body, compression_level) if compression else encoded.body,
@@ -313,7 +313,7 @@ class ColumnarProducer:
         self, table: pa.Table, transaction: TransactionCore | None
     ) -> Iterator[tuple[SendOperation, int]]:
         """Yield operations without sequence ids, with their partition; -1 for unkeyed batches."""
-        from geminga.wire.columnar import by_delivery
+        from geminga.wire.columnar_encoding import by_delivery
 
         for deliver_at_ms, part in by_delivery(table):
             yield from self._encoded_part(part, deliver_at_ms, transaction)
@@ -321,8 +321,7 @@ class ColumnarProducer:
     def _encoded_part(
         self, table: pa.Table, deliver_at_ms: int, transaction: TransactionCore | None
     ) -> Iterator[tuple[SendOperation, int]]:
-        from geminga.wire.columnar import encode_table
-        from geminga.wire.columnar_encoding import table_bytes
+        from geminga.wire.columnar_encoding import encode_table, table_bytes
 
         settings = self._settings
         compression = int(settings.compression_type)
@@ -497,6 +496,3 @@ def _outer(
         schema_version=schema_version,
         transaction=transaction,
     )
-
-
-__all__ = ["ColumnarProducer", "ReadyBatch", "TableResult"]

@@ -6,8 +6,6 @@ A token is a callback ``(result, message_id)``, an asyncio future, an int (one m
 the event loop's thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_new_message = Message.__new__
+
 _NOT_ASKED = float("nan")
 """Deadline of a call that has not waited yet."""
 
 _NOTHING = -2
 """Index before a message is taken: messages have -1 or more, or a row."""
-
-_new_message = Message.__new__
 
 __all__ = ["AsyncConsumer", "Consumer", "subscribe"]
 
@@ -109,6 +109,7 @@ class Consumer(Closing, Generic[T_co]):
                     else:
                         self._queue.drop(lot)
                         continue
+                    # `Message(entry, index)` would take 5 % longer, measured with batches.
                     message = _new_message(Message)
                     message._entry = entry
                     message._index = index
@@ -301,10 +302,7 @@ class Consumer(Closing, Generic[T_co]):
         return not self._consumer.closed and self._consumer.is_connected()
 
     def receive_table(
-        self,
-        max_rows: int = 100_000,
-        timeout_millis: int | None = None,
-        columns: Sequence[str] | None = None,
+        self, max_rows: int = 100_000, timeout_millis: int | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Receive messages as an Arrow table, decoded on the calling thread. See
         `geminga.client.columnar_consumer`."""
@@ -354,6 +352,11 @@ class Consumer(Closing, Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"<Consumer {self.consumer_name()} of {self.subscription_name()} on {self.topic()}>"
+
+
+def give_back(consumer: Consumer[Any], message: Message[Any]) -> None:
+    """Return a message that was received, but not delivered to the application, to the queue."""
+    consumer._give_back([message])
 
 
 class _Forked:

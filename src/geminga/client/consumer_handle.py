@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
+from geminga import errors
 from geminga.client.context import ClientContext
 from geminga.client.driver import HandleDriver
 from geminga.client.pool import BrokerConnection
@@ -29,19 +30,6 @@ from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerSettings
 from geminga.consumer.settlement import AckedEntries
 from geminga.consumer.state import ConsumerInput, ConsumerState, next_state
-from geminga.errors import (
-    AlreadyClosed,
-    BrokerMetadataError,
-    ConsumerBusy,
-    NotAllowedError,
-    NotConnected,
-    PulsarException,
-    ServerReportedError,
-    SubscriptionNotFound,
-    Timeout,
-    TransientError,
-    UsageError,
-)
 from geminga.ids import MessageId, TopicName
 from geminga.wire.frames import MESSAGE, Frame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -57,8 +45,7 @@ _warned_about_keys: set[tuple[str, str]] = set()
 """Topics and subscriptions already warned about, a partitioned topic once."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HandleOwner:
+class HandleOwner(NamedTuple):
     """The consumer that handles belong to: its names, its queue, and its reactions to their events."""
 
     subscription: str
@@ -109,13 +96,14 @@ class ConsumerHandle:
         self._timer_at = float("inf")
         self._seek_answer: asyncio.Future[None] | None = None
         self._awaiting: dict[asyncio.Future[None], None] = {}
-        """Those who wait until the consumer is subscribed."""
+        """Futures of callers that wait until the consumer is subscribed."""
         self._turn: asyncio.Future[None] | None = None
         """Resolved when the next frames were handled, or the connection was lost."""
         self._statistics: tuple[float, pb.CommandConsumerStatsResponse, int | None] | None = None
         """The broker's last statistics of this consumer, with the time and the ack holes."""
         self.gives_all = False
-        """Whether the broker delivers every entry; Apache Pulsar's skips entries that hold no messages."""
+        """Whether the broker delivers every entry. Those of aborted transactions are skipped; Apache Pulsar's
+        also skips entries that hold no messages."""
 
     # --- Handle: called by the driver ------------------------------------------------------------
 
@@ -129,10 +117,11 @@ class ConsumerHandle:
             await self._check_exists(connection)
         connection.add_consumer(consumer.consumer_id, self)
         try:
-            await connection.request(consumer.subscribe, self._context.settings.operation_timeout_seconds)
+            timeout = self._context.settings.operation_timeout_seconds
+            answer = await connection.request(consumer.subscribe, timeout)
         except BaseException as error:
             consumer.refused()
-            if not isinstance(error, PulsarException) or isinstance(error, Timeout):
+            if not isinstance(error, errors.PulsarException) or isinstance(error, errors.Timeout):
                 # The broker may still create the consumer: close it there.
                 self._write_close(connection, consumer.consumer_id)
             raise
@@ -141,8 +130,9 @@ class ConsumerHandle:
         self._connection = connection
         self._statistics = None
         consumer.new_request_id = connection.new_request_id
-        self.gives_all = connection.server_version.startswith("Geminga")
-        if self.gives_all:
+        is_geminga = connection.server_version.startswith("Geminga")
+        self.gives_all = is_geminga and not answer.success.withholds_entries
+        if is_geminga:
             consumer.flow.overshoot = 1  # Geminga's broker stops at the entry that uses the last permit
         consumer.subscribed(self._context.now())
         self.flush()
@@ -156,14 +146,14 @@ class ConsumerHandle:
         asking = consumer.identity._replace(consumer_id=consumer_id)
         try:
             await connection.request(partial(commands.ask_for_durable, asking), timeout)
-        except NotAllowedError:
+        except errors.NotAllowedError:
             return
         except BaseException as error:
-            if not isinstance(error, PulsarException) or isinstance(error, Timeout):
+            if not isinstance(error, errors.PulsarException) or isinstance(error, errors.Timeout):
                 self._write_close(connection, consumer_id)
             raise
         await connection.request(partial(commands.close_consumer, consumer_id), timeout)
-        raise SubscriptionNotFound(f"{self.topic} has no durable subscription {consumer.subscription}")
+        raise errors.SubscriptionNotFound(f"{self.topic} has no durable subscription {consumer.subscription}")
 
     def _note_cluster(self) -> None:
         """Notify the core if this connection leads to another cluster than the last one."""
@@ -190,9 +180,9 @@ class ConsumerHandle:
     def is_terminal(self, error: Exception) -> bool:
         """Return whether the broker refuses for good. ConsumerBusy is temporary: after a lost connection the
         broker may take a while to notice that this client's old consumer is gone."""
-        if isinstance(error, ConsumerBusy):
+        if isinstance(error, errors.ConsumerBusy):
             return False
-        if isinstance(error, (ServerReportedError, UsageError)):
+        if isinstance(error, (errors.ServerReportedError, errors.UsageError)):
             return not error.retriable
         return False
 
@@ -312,9 +302,9 @@ class ConsumerHandle:
         if self.consumer.error is not None:
             raise self.consumer.error
         if self.consumer.state in (ConsumerState.CLOSING, ConsumerState.CLOSED):
-            raise AlreadyClosed("the consumer is closed")
+            raise errors.AlreadyClosed("the consumer is closed")
         if self._connection is None:
-            raise NotConnected(f"{what} needs a connection, and {self.topic} is reconnecting")
+            raise errors.NotConnected(f"{what} needs a connection, and {self.topic} is reconnecting")
         return self._connection
 
     async def connected_within(self, timeout: float) -> None:
@@ -325,7 +315,7 @@ class ConsumerHandle:
         if self.consumer.error is not None:
             raise self.consumer.error
         if self.consumer.state in (ConsumerState.CLOSING, ConsumerState.CLOSED):
-            raise AlreadyClosed("the consumer is closed")
+            raise errors.AlreadyClosed("the consumer is closed")
         waiter: asyncio.Future[None] = self._context.loop.create_future()
         self._awaiting[waiter] = None
         try:
@@ -336,7 +326,9 @@ class ConsumerHandle:
                 return waiter.result()  # or the error that ended the consumer, which may be a time-out itself
             last = self.driver.last_error
             reason = "" if last is None else f"; the last attempt failed: {last}"
-            raise NotConnected(f"{self.topic} was not reconnected within {timeout:g} s{reason}") from last
+            raise errors.NotConnected(
+                f"{self.topic} was not reconnected within {timeout:g} s{reason}"
+            ) from last
         finally:
             self._awaiting.pop(waiter, None)
 
@@ -375,9 +367,9 @@ class ConsumerHandle:
             make = partial(commands.get_last_message_id, self.consumer.consumer_id)
             try:
                 answer = await connection.request(make, max(0.0, deadline - self._context.now()))
-            except (TransientError, BrokerMetadataError) as error:
+            except (errors.TransientError, errors.BrokerMetadataError) as error:
                 # After a seek or an unload Apache Pulsar may not know the consumer until it has resubscribed.
-                again = isinstance(error, TransientError) or _CONSUMER_NOT_FOUND in str(error)
+                again = isinstance(error, errors.TransientError) or _CONSUMER_NOT_FOUND in str(error)
                 if not again or self._context.now() >= deadline or self._context.closed:
                     raise
                 await asyncio.sleep(0.05)
@@ -420,7 +412,7 @@ class ConsumerHandle:
         try:
             async with asyncio.timeout(self._context.settings.operation_timeout_seconds):
                 return await self._context.service.ack_holes(self.topic, self.consumer.subscription)
-        except (PulsarException, TimeoutError) as error:
+        except (errors.PulsarException, TimeoutError) as error:
             logger.debug("the ack holes of %s are unknown: %s", self.topic, error)
             return None
 
@@ -433,7 +425,7 @@ class ConsumerHandle:
         make = partial(commands.unsubscribe, self.consumer.consumer_id, force=force)
         try:
             await connection.request(make, self._context.settings.operation_timeout_seconds)
-        except ServerReportedError:
+        except errors.ServerReportedError:
             self.consumer.close_failed()
             raise
         except BaseException:
@@ -453,7 +445,7 @@ class ConsumerHandle:
             if attached and connection is not None and not connection.closed:
                 make = partial(commands.close_consumer, self.consumer.consumer_id)
                 await connection.request(make, CLOSE_TIMEOUT_SECONDS)
-        except PulsarException as error:
+        except errors.PulsarException as error:
             logger.debug("closing the consumer of %s: %s", self.topic, error)
         finally:
             await self._finish()
@@ -477,8 +469,8 @@ class ConsumerHandle:
             self._timer.cancel()
             self._timer = None
         self.consumer.closed()
-        self._tell_awaiting(AlreadyClosed("the consumer is closed"))
-        self._settle_all(AlreadyClosed("the consumer was closed before the broker's receipt"))
+        self._tell_awaiting(errors.AlreadyClosed("the consumer is closed"))
+        self._settle_all(errors.AlreadyClosed("the consumer was closed before the broker's receipt"))
 
     def _write_close(self, connection: BrokerConnection, consumer_id: int) -> None:
         if not connection.closed:

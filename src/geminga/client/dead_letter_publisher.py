@@ -1,7 +1,5 @@
 """Publishing messages to dead letter and retry topics, with producers that are opened when first needed."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii

@@ -6,8 +6,6 @@
 asyncio method.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar

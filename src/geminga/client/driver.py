@@ -4,8 +4,6 @@ A `HandleDriver` runs, for one handle and until it is closed or fails for good: 
 ``attach``, wait until the attachment ends, backoff, and repeat.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from enum import Enum

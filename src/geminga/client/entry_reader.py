@@ -126,9 +126,9 @@ class EntryReader(Closing):
 
     @property
     def gives_all(self) -> bool:
-        """Whether the broker returns every stored entry. Apache Pulsar's withholds entries that hold no
-        messages, for example the ends of transactions; Geminga's stores no such entries, so a missing entry
-        is lost."""
+        """Whether the broker returned every stored entry when this reader was opened: one that is missing is
+        lost. Brokers withhold entries of aborted transactions; Apache Pulsar's also withholds entries that
+        hold no messages, for example the ends of transactions."""
         handles = list(self._inner.group.handles.values())
         return bool(handles) and all(handle.gives_all for handle in handles)
 

@@ -1,7 +1,5 @@
 """Enumerations of the public API, under ``pulsar-client``'s names."""
 
-from __future__ import annotations
-
 from geminga.choices import Choice
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,

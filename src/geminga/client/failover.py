@@ -4,8 +4,6 @@ Both call `ClientContext.move_to`: connections are closed, and producers and con
 the new cluster as after a lost connection.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

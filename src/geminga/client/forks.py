@@ -9,8 +9,6 @@ multiprocessing does, and not return into a thread of the library. A child that 
 event loop ends there, because the parent would hang otherwise.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -4,8 +4,6 @@ The library logs to the standard logger ``geminga`` and prints nothing itself. T
 client sends those lines to another logger, to standard output or to a file as well.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

@@ -4,8 +4,6 @@ A failure is raised once: by `LongRunning.run` or `LongRunning.start`, or by the
 `LongRunning.close`. So closing twice is harmless, and the frames of a finished run are released.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

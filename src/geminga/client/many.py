@@ -181,12 +181,3 @@ class ManyWaiter(Waiter):
     def done(self, sent: ManySent) -> None:
         self.sent = sent
         self.wake()
-
-
-__all__ = [
-    "Many",
-    "ManySent",
-    "ManyWaiter",
-    "many_of",
-    "stored_together",
-]

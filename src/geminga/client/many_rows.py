@@ -3,8 +3,6 @@
 Simple messages are submitted in large pieces, each by one atomic step (`SubmitQueue.offer_many`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -13,14 +11,8 @@ from geminga.client.many import Many, ManySent
 from geminga.client.message_building import MessageBuilder
 from geminga.client.publisher import Publisher
 from geminga.client.submit_queue import Rows
-from geminga.errors import (
-    AlreadyClosed,
-    InvalidConfiguration,
-    InvalidMessage,
-    MessageTooBig,
-    PulsarException,
-)
-from geminga.producer.message import OutgoingMessage, note_refusal
+from geminga.errors import AlreadyClosed, InvalidConfiguration, InvalidMessage, MessageTooBig, PulsarException
+from geminga.producer.message import OutgoingMessage, SimpleMessage, note_refusal
 
 
 class ManyRows(Rows):
@@ -65,12 +57,17 @@ class ManyRows(Rows):
                 kind = InvalidMessage if isinstance(error, InvalidMessage) else TypeError
                 raise kind(f"{where}: {error}") from error
         self._in_bulk = plain or publisher.takes_rich_in_bulk
+        self._bound = builder.bound
+        transaction = builder.transaction
+        if transaction is not None and not set(map(type, items)) <= {bytes, SimpleMessage}:
+            messages = (None if type(item) is bytes else item for item in items)
+            items, transaction = list(map(builder.bound, payloads, messages)), None
         if done is not None:
             self._many = Many(count, done)
             tokens = self._many.tokens
         else:
             tokens = [None] * count if callbacks is None else callbacks
-        super().__init__(items, payloads, tokens)
+        super().__init__(items, payloads, tokens, transaction)
         if builder.interceptors:
             self.tokens = [builder.intercepted(*pair) for pair in zip(items, tokens, strict=True)]
         self._begun = False
@@ -94,8 +91,8 @@ class ManyRows(Rows):
     def next(self) -> tuple[bytes, Any, OutgoingMessage | None]:
         """Return the first message that was not submitted."""
         index = self.done
-        item = self.items[index]
-        return self.payloads[index], self.tokens[index], None if type(item) is bytes else item
+        item, payload = self.items[index], self.payloads[index]
+        return payload, self.tokens[index], self._bound(payload, None if type(item) is bytes else item)
 
     def refuse(self, error: Exception) -> None:
         """Refuse the first message that was not submitted; and all after it, unless only this one is at

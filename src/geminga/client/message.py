@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
-from geminga.consumer.unbatching import split_batch
 from geminga.ids import MessageId
+from geminga.wire.batch import split_batch
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 __all__ = ["Message", "MessageBatch"]

@@ -16,6 +16,8 @@ from geminga.producer.interceptors import InterceptorChain
 from geminga.producer.message import (
     KeyedContent,
     OutgoingMessage,
+    SimpleMessage,
+    bound_to,
     build_message,
     build_simple_message,
     payload_of,
@@ -38,7 +40,7 @@ class MessageBuilder:
         settings = publisher.settings
         self.belongs_to(owner)
         self._publisher = publisher
-        self._transaction: TransactionCore | None = None
+        self.transaction: TransactionCore | None = None
         """Transaction of all messages."""
         self._within: MessageBuilder | None = None
         """The last builder for a transaction."""
@@ -49,7 +51,8 @@ class MessageBuilder:
         self._whole = bool(self._interceptors) or (
             settings.message_routing_mode is PartitionsRoutingMode.CustomPartition
         )
-        """Whether every message is built as an `OutgoingMessage`, for interceptors or the router."""
+        """Whether every message is built as an `OutgoingMessage`, for interceptors or the router, rather than
+        most as bytes or a `SimpleMessage`."""
 
     def belongs_to(self, owner: Any) -> None:
         """Set the producer that interceptors receive."""
@@ -84,10 +87,10 @@ class MessageBuilder:
             return self
         transaction, publisher = transaction_of(txn, self._publisher.context), self._publisher
         other = self._within
-        if other is None or other._transaction is not transaction.core:
+        if other is None or other.transaction is not transaction.core:
             transaction.senders[publisher.flush, publisher.schedule] = None
             other = copy.copy(self)
-            other._transaction, other._within, other._whole = transaction.core, None, True
+            other.transaction, other._within = transaction.core, None
             self._within = other
         return other
 
@@ -98,6 +101,7 @@ class MessageBuilder:
         ``txn``, in order. Raises `InvalidMessage` naming field, value and range, `TypeError`, or the schema's
         error."""
         payload, message = self._prepare(content, extras)
+        message = self.bound(payload, message)
         if self._interceptors:
             assert message is not None
             token = self.intercepted(message, token)
@@ -121,14 +125,20 @@ class MessageBuilder:
             keyed.give_key(message)
         if self._interceptors:
             message = self._interceptors.before_send(self._owner(), message)
-        message.transaction = self._transaction  # an interceptor may have returned a new message
+        message.transaction = self.transaction  # an interceptor may have returned a new message
         return message.payload, message
+
+    def bound(self, payload: bytes, message: OutgoingMessage | None) -> OutgoingMessage | None:
+        """Bind a message of `prepare_many` to the builder's transaction, if it has one."""
+        if message is None or isinstance(message, SimpleMessage):
+            return bound_to(self.transaction, payload, message)
+        return message
 
     def prepare_many(
         self, values: Iterable[Any], keys: Iterable[Any] | None, properties: Any
     ) -> Iterator[tuple[bytes, OutgoingMessage | None]]:
         """Do `prepare` for each of many values, including the interceptors' ``before_send``; the caller does
-        `intercepted`.
+        `intercepted`, and `bound` for simple messages.
 
         ``properties`` are a dict for all, or a list of one for each.
         """
@@ -137,7 +147,7 @@ class MessageBuilder:
             yield self._prepare(value, (own, key, *NO_EXTRAS[2:]))
 
     def intercepted(self, message: OutgoingMessage, token: Any) -> CompletionCallback:
-        """Return the token of a message whose outcome interceptors receive."""
+        """Return a token that passes the message's outcome to the interceptors, then to ``token``."""
         owner = self._owner()
 
         def done(message_id: MessageId | None, error: Exception | None) -> None:

@@ -12,8 +12,6 @@ message. So the counts of these histograms are numbers of samples; the number of
 ``geminga.client.producer.message.send.count``.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
@@ -55,7 +53,7 @@ PARTS_BEFORE_SWEEP = 1000
 
 
 class Kind(NamedTuple):
-    """Instrument that is read when it is collected. ``sum``: it only increases."""
+    """Observable instrument, read when metrics are collected. ``sum``: its value only increases."""
 
     unit: str
     description: str
@@ -290,8 +288,7 @@ def _add(into: dict[Attributes, int], attributes: Attributes, value: int) -> Non
 
 
 class _Durations:
-    """Histogram that never raises: sends are recorded while they are being settled, and the histogram is
-    foreign code."""
+    """Histogram that never raises: an error in OpenTelemetry must not disturb the send being recorded."""
 
     def __init__(self, context: _Instruments, name: str) -> None:
         self._histogram = context.histograms[name]

@@ -1,7 +1,5 @@
 """Prometheus endpoint, for functions, mirrors and Spark's queries."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ New partitions and newly matching topics are looked for periodically and subscri
 since all of their messages are newer than the consumer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses
@@ -18,7 +16,7 @@ from geminga.client.context import MAYBE_PARTITIONED, ClientContext
 from geminga.client.topic_set import SubscribedPart, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
 from geminga.consumer.core import ConsumerCore
-from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, place_of
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, origin_of, origins_of, place_of
 from geminga.consumer.seek import is_end
 from geminga.consumer.settings import ConsumerSettings, InitialPosition, RegexSubscriptionMode
 from geminga.errors import NotConnected, OperationNotSupported, PulsarException, TopicNotFound
@@ -26,16 +24,16 @@ from geminga.ids import MessageId, TopicName
 
 logger = logging.getLogger("geminga")
 
+SEEKS_IN_FLIGHT = 256
+"""Handles of a group that seek at the same time: with thousands, processor caches hold no longer what each
+needs, and a seek costs half as much again."""
+
 
 class HandleGroup:
     """Group that opens, finds and closes the handles. ``handles`` maps the full topic name to its handle."""
 
     def __init__(
-        self,
-        context: ClientContext,
-        topics: TopicSet,
-        settings: ConsumerSettings,
-        owner: HandleOwner,
+        self, context: ClientContext, topics: TopicSet, settings: ConsumerSettings, owner: HandleOwner
     ) -> None:
         self.handles: dict[str, ConsumerHandle] = {}
         self.whole_entries = False
@@ -260,17 +258,12 @@ class HandleGroup:
         messages whose handle is closed, or of topics that this consumer does not read."""
         only = self._only
         if only is not None:
-            if {message._entry.origin for message in messages} == {only.consumer.origin}:
+            if origins_of(messages) == {only.consumer.origin}:
                 return ((only, messages),)
             messages = _of_topic(only.topic, messages)
         runs: dict[ConsumerOrigin, list[Message[Any]]] = {}
         for message in messages:
-            origin = message._entry.origin
-            run = runs.get(origin)
-            if run is None:
-                runs[origin] = [message]
-            else:
-                run.append(message)
+            runs.setdefault(origin_of(message), []).append(message)
         handles = self.handles
         return [(handles[origin.topic], run) for origin, run in runs.items() if origin.topic in handles]
 
@@ -328,13 +321,25 @@ class HandleGroup:
             )
         return handle
 
-    def targets_of(self, target: MessageId | int) -> list[ConsumerHandle]:
-        """Return the handles that a seek moves."""
+    async def seek(self, target: MessageId | int) -> None:
+        """Move the subscription: all handles, or the one that a message id belongs to. Raises the first
+        error; then handles whose turn has not come stay where they are."""
         if not self.handles:
             raise NotConnected(f"{self._topics.text} has no topic at the moment")
         if isinstance(target, MessageId) and not is_end(target):
-            return [self.handle_of(target)]
-        return list(self.handles.values())
+            return await self.handle_of(target).seek(target)
+        waiting = list(self.handles)
+
+        async def seek_in_turn() -> None:
+            try:
+                while waiting:
+                    if handle := self.handles.get(waiting.pop()):
+                        await handle.seek(target)
+            except BaseException:
+                waiting.clear()
+                raise
+
+        await asyncio.gather(*(seek_in_turn() for _ in waiting[:SEEKS_IN_FLIGHT]))
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -1,7 +1,5 @@
 """Log of lost connections: one line when they cannot be opened again, one when all handles are back."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,8 +11,10 @@ MANY_FAILURES: Final = 10
 """Failed attempts of a single handle for the same reason, each time after which it is logged again."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Outage:
+    """An outage of one broker: when it began, and its handles."""
+
     began: float
     waiting: set[object] = field(default_factory=set)
     """Handles that have not been connected again."""

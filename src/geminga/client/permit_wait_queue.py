@@ -6,8 +6,6 @@ all partitions share, delays all. The first of each queue is tried whenever perm
 released, in order of arrival.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush

@@ -42,14 +42,13 @@ from geminga.errors import (
     ServerReportedError,
     Timeout,
 )
+from geminga.wire.checksum import Buffer
 from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.frames import Frame, MessageFrame, ReceiptFrame
 from geminga.wire.message_runs import MessageRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 logger = logging.getLogger("geminga")
-
-Buffer = bytes | bytearray | memoryview
 
 _FRAME_OWNERS: dict[int, tuple[str, bool]] = {
     # type: (sub-message that holds the handle's id, is a producer's)
@@ -70,11 +69,10 @@ class FrameReceiver(Protocol):
 
 
 DetachCallback = Callable[[Exception | None, Address | None], None]
-"""Called once with the reason (None: the broker closed the handle) and the new broker, if the broker named
-one."""
+"""Called once with the reason (None: the broker closed the handle) and the new broker, if it named one."""
 
 
-class BrokerConnection(asyncio.Protocol):
+class BrokerConnection(asyncio.BufferedProtocol):
     """Connection to a broker. Every method runs on the loop's thread.
 
     ``max_message_size``: bytes, as the broker announced. ``peer``: the address as text. ``writable`` is false
@@ -263,7 +261,7 @@ class BrokerConnection(asyncio.Protocol):
     def remove_topic_watcher(self, watcher_id: int) -> None:
         self._topic_watchers.pop(watcher_id, None)
 
-    # --- asyncio.Protocol ------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
@@ -273,11 +271,14 @@ class BrokerConnection(asyncio.Protocol):
         self._core.start(self._loop.time())
         self._write_core_output()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._core.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self.closed:
             return
         try:
-            events = self._core.receive(data, self._loop.time())
+            events = self._core.received(nbytes, self._loop.time())
             producers, consumers = self._producers, self._consumers
             for event in events:
                 if isinstance(event, (MessageFrame, MessageRun)):

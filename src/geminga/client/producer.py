@@ -130,7 +130,7 @@ class AsyncProducer(Generic[T_contra]):
 
     def __init__(self, context: ClientContext, publisher: Publisher) -> None:
         self._context = context
-        self._publisher = publisher
+        self.publisher = publisher
         self._settings = publisher.settings
         state = publisher.state
         self._state = state
@@ -173,11 +173,11 @@ class AsyncProducer(Generic[T_contra]):
 
     def is_connected(self) -> bool:
         """Return whether every started partition has a connection now."""
-        return self._publisher.connected
+        return self.publisher.connected
 
     def statistics(self) -> ProducerStatistics:
         """Return a snapshot of all counts; ``partitions`` holds those of each partition."""
-        return self._publisher.statistics()
+        return self.publisher.statistics()
 
     async def send(
         self,
@@ -214,9 +214,9 @@ class AsyncProducer(Generic[T_contra]):
         payload, token, message = self._messages.within(txn).prepare(content, future, extras)
         try:
             if self._blocking:
-                await self._publisher.publish_waiting(payload, token, message, urgent=self._at_once)
+                await self.publisher.publish_waiting(payload, token, message, urgent=self._at_once)
             else:
-                self._publisher.publish(payload, token, message, urgent=self._at_once, waits=False)
+                self.publisher.publish(payload, token, message, urgent=self._at_once, waits=False)
         except PulsarException as error:
             note_refusal(message, error)
             if token is future:
@@ -259,7 +259,7 @@ class AsyncProducer(Generic[T_contra]):
                 return
         payload, token, message = self._messages.within(txn).prepare(content, callback, extras)
         try:
-            self._publisher.publish(payload, token, message, urgent=False, waits=False)
+            self.publisher.publish(payload, token, message, urgent=False, waits=False)
         except PulsarException as error:
             note_refusal(message, error)
             fail_completion(token, error)
@@ -294,15 +294,15 @@ class AsyncProducer(Generic[T_contra]):
         if callback is None:
             future = self._context.loop.create_future()
             done = partial(resolve, future, None)
-        rows = ManyRows(self._publisher, self._messages.within(txn), values, keys, properties, each, done)
+        rows = ManyRows(self.publisher, self._messages.within(txn), values, keys, properties, each, done)
         try:
             rows.begin()
             while not rows.offer():
                 try:
                     if self._blocking:
-                        await self._publisher.publish_waiting(*rows.next(), urgent=False)
+                        await self.publisher.publish_waiting(*rows.next(), urgent=False)
                     else:
-                        self._publisher.publish(*rows.next(), urgent=False, waits=False)
+                        self.publisher.publish(*rows.next(), urgent=False, waits=False)
                 except PulsarException as error:
                     rows.refuse(error)
                 else:
@@ -313,7 +313,7 @@ class AsyncProducer(Generic[T_contra]):
         if future is None:
             return None
         if self._at_once:
-            self._publisher.close_batches_soon()
+            self.publisher.close_batches_soon()
         sent = await future
         sent.check()
         return sent
@@ -321,25 +321,25 @@ class AsyncProducer(Generic[T_contra]):
     async def flush(self) -> None:
         """Send open batches and wait until every message submitted before has its receipt. Raises
         `AlreadyClosed`."""
-        if self._publisher.closed:
+        if self.publisher.closed:
             raise AlreadyClosed("the producer is closed")
-        await self._publisher.flush()
+        await self.publisher.flush()
 
     async def close(self) -> None:
         """Send open batches, wait for the receipts while there is a connection, and close. A cancelled call
         completes in the background. Raises `AlreadyClosed` if the producer is closed, as in pulsar-client."""
-        if self._publisher.closed and not self._ending.under_way:
+        if self.publisher.closed and not self._ending.under_way:
             raise AlreadyClosed("the producer is closed")
         await self.end()
 
     async def end(self) -> None:
         """Close like `close`, but without an error when called again."""
-        if not self._publisher.closed or self._ending.under_way:
+        if not self.publisher.closed or self._ending.under_way:
             await self._ending.wait(self._end)
 
     async def _end(self) -> None:
         self._stop_tasks()
-        if await self._publisher.close():
+        if await self.publisher.close():
             self._messages.interceptors.close()
         self._context.unregister(self._origin or self)
 
@@ -347,7 +347,7 @@ class AsyncProducer(Generic[T_contra]):
         """Close at once: pending messages fail."""
         self._stop_tasks()
         self._context.unregister(self)
-        self._publisher.abort()
+        self.publisher.abort()
 
     def loop_ended(self, reason: AlreadyClosed) -> None:
         """Raise ``reason`` in later calls: the producer was closed with its event loop."""
@@ -382,7 +382,7 @@ class AsyncProducer(Generic[T_contra]):
         return view
 
     async def _register(self, schema: Schema) -> tuple[Schema, bytes]:
-        if self._publisher.closed:
+        if self.publisher.closed:
             raise AlreadyClosed("the producer is closed")
         check_type("schema", schema, Schema)
         partitions = self._state.partitions
@@ -406,7 +406,7 @@ class AsyncProducer(Generic[T_contra]):
         if self._columnar is None:
             from geminga.client.columnar_producer import ColumnarProducer
 
-            self._columnar = ColumnarProducer(self._publisher)
+            self._columnar = ColumnarProducer(self.publisher)
         return self._columnar
 
     async def send_table(
@@ -429,7 +429,7 @@ class AsyncProducer(Generic[T_contra]):
     ) -> TableResult:
         await self._in_turn.acquire()
         try:
-            if self._publisher.closed:
+            if self.publisher.closed:
                 raise AlreadyClosed("the producer is closed")
             submitted = self._context.loop.run_in_executor(None, submit)
         except BaseException:
@@ -476,9 +476,9 @@ class AsyncProducer(Generic[T_contra]):
         """Fetch the partition count, start producers for added partitions, and return the count."""
         count = await self._context.partitions(self._state.topic)
         if self._state.partitioned and count > len(self._state.partitions):
-            fresh = self._publisher.grow(count)
+            fresh = self.publisher.grow(count)
             if not self._settings.lazy_start_partitioned_producers:
-                await self._publisher.start(fresh)
+                await self.publisher.start(fresh)
             self._messages.interceptors.on_partitions_change(self._state.topic, count)
         return count
 
@@ -489,8 +489,8 @@ class Producer(Closing, Generic[T_contra]):
     def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
         self._runtime = runtime
         self._producer = producer
-        publisher = producer._publisher
-        self._publisher = publisher
+        publisher = producer.publisher
+        self.publisher = publisher
         self._offer = producer._offer
         self._offer_waited = publisher.submit_queue.offer_urgent if producer._messages.takes_plain else never
         self._offer_simple = producer._offer_simple
@@ -509,7 +509,7 @@ class Producer(Closing, Generic[T_contra]):
 
     def statistics(self) -> ProducerStatistics:
         """Return a snapshot of all counts; ``partitions`` holds those of each partition."""
-        if self._publisher.closed or self._runtime.closed or self._publisher.on_loop_thread():
+        if self.publisher.closed or self._runtime.closed or self.publisher.on_loop_thread():
             return self._producer.statistics()
 
         async def take() -> ProducerStatistics:
@@ -537,7 +537,7 @@ class Producer(Closing, Generic[T_contra]):
         Arguments and errors are those of `AsyncProducer.send`. Raises `OperationNotSupported` when called
         from a callback: the call would wait for its own thread.
         """
-        publisher = self._publisher
+        publisher = self.publisher
         if publisher.on_loop_thread():
             raise OperationNotSupported(
                 "send() inside a callback would wait for the thread that it runs on; use send_async()"
@@ -611,7 +611,7 @@ class Producer(Closing, Generic[T_contra]):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
         payload, token, message = self._messages.within(txn).prepare(content, callback, extras)
         try:
-            self._publisher.publish(payload, token, message, urgent=False, waits=self._blocking)
+            self.publisher.publish(payload, token, message, urgent=False, waits=self._blocking)
         except PulsarException as error:
             note_refusal(message, error)
             fail_completion(token, error)
@@ -632,7 +632,7 @@ class Producer(Closing, Generic[T_contra]):
 
         Callbacks run on the client's I/O thread; a call inside a callback never waits for permits.
         """
-        publisher = self._publisher
+        publisher = self.publisher
         done, each = callbacks_of(callback)
         waiter: ManyWaiter | None = None
         if callback is None:
@@ -666,7 +666,7 @@ class Producer(Closing, Generic[T_contra]):
 
     def close(self) -> None:
         """Send open batches, wait for the receipts while there is a connection, and close."""
-        if self._publisher.closed:
+        if self.publisher.closed:
             return
         self._runtime.call(self._producer.end())
 
@@ -695,6 +695,3 @@ class Producer(Closing, Generic[T_contra]):
         """Do `publish_encoded` without waiting for the receipts: the future gets the result."""
         self._runtime.check()
         return self._producer.columnar.submit_encoded(batches)
-
-
-__all__ = ["AsyncProducer", "Producer", "SendCallback", "create_producer"]

@@ -1,7 +1,5 @@
 """Handle of one partition's producer, driven by a `HandleDriver`."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Coroutine

@@ -6,14 +6,13 @@ resumes there after a reconnect without losing or repeating a message, and leave
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from geminga.client.async_consumer import AsyncConsumer
-from geminga.client.consumer import Consumer
+from geminga.client.consumer import Consumer, give_back
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
 from geminga.client.delegation import AsyncClosing, Closing, called, waited
@@ -254,7 +253,7 @@ class Reader(Closing, Generic[T_co]):
                 if self._reader.note_read(message):
                     return message
             except BaseException:  # a signal handler raised: return the message for the next call
-                self._consumer._give_back([message])
+                give_back(self._consumer, message)
                 raise
 
     def tables(
@@ -366,7 +365,7 @@ async def create_reader(
     reader.listener = settings.reader_listener
     try:
         if isinstance(start, int):
-            await asyncio.gather(*(handle.seek(start) for handle in consumer.group.handles.values()))
+            await consumer.group.seek(start)
         elif len(consumer.group.handles) > 1 and not is_end(start_message_id):
             logger.warning(
                 "the reader of %s starts at %s in every partition, by ledger and entry, as in pulsar-client; "

@@ -9,8 +9,6 @@ next one instead, so that no wake-up is lost.
 The wait queue is a deque that all threads append to; only the loop's thread wakes. Nothing takes a lock.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -13,8 +13,6 @@ which messages were delivered twice, after a reconnect. If the subscription was 
 stops, and the next one looks for all copies that the topics have.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime as dt
@@ -74,7 +72,7 @@ class RedriveFilter:
     """Publish time in the dead-letter topic, with a zone: earlier than this."""
 
     count_max: int = 0
-    """Most messages to send; 0: no limit."""
+    """Maximum messages to send; 0: no limit."""
 
     def takes(self, message: Message[Any]) -> bool:
         """Return whether a dead letter meets the conditions."""

@@ -9,8 +9,6 @@ without `close`, the thread emits a ``ResourceWarning``, sends pending messages 
 that: errors of a signal handler in a finalizer are swallowed, so finalizers must not block.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -5,8 +5,6 @@ they decode; a coroutine may not, so an asyncio consumer fetches an unknown vers
 message (`SchemaVersions.prepare`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import weakref

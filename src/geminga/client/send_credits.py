@@ -4,8 +4,6 @@ The numbers are conservative: there is a permit for every message within them. T
 each iteration.
 """
 
-from __future__ import annotations
-
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.pending_limits import UNLIMITED
 from geminga.producer.settings import CompressionType, ProducerSettings

@@ -4,8 +4,6 @@ The scheme of the service URL selects one of them. Both try the URL's hosts in t
 answers; connections to brokers always use the binary protocol.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from abc import ABC, abstractmethod

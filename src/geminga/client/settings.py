@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class TlsSettings:
     """TLS for ``pulsar+ssl``. Verification and the hostname check are on unless switched off here."""
 
@@ -58,7 +58,7 @@ def security_of(
     return {"credentials": provider, "tls": tls}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class ClientSettings:
     """Settings of a client; defaults are those of the official clients (algorithms.md section 8), times are
     in seconds."""

@@ -20,8 +20,6 @@ TOML with two tables. ``[client]`` holds arguments of `geminga.Client`, ``[produ
 Spark's sink takes the same file: ``.option("settingsFile", "events.toml")``.
 """
 
-from __future__ import annotations
-
 import enum
 import inspect
 import os

@@ -3,20 +3,16 @@
 The lines have level INFO and go to the logger ``geminga.statistics``; idle handles log nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 logger = logging.getLogger("geminga.statistics")
 
 
-@dataclass(frozen=True, slots=True)
-class HandleCounts:
+class HandleCounts(NamedTuple):
     """Counts of a handle since it was opened (``totals``), and current values (``present``)."""
 
     who: str

@@ -9,8 +9,6 @@ then keeps their messages until others have their receipts. A thread that finds 
 `WaitingSend` instead and sleeps until the loop has decided.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,14 +16,15 @@ from typing import Any, ClassVar
 
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.partition import PartitionProducer
+from geminga.transactions import TransactionCore
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class QueuedSend:
     """A message whose send call has returned.
 
-    ``partition`` is set if it was chosen already. ``urgent``: a sender waits for the receipt. ``gone``: the
-    sender has left, and the message is not sent.
+    ``token``: see `geminga.client.completions`. ``partition`` is set if it was chosen already. ``urgent``: a
+    sender waits for the receipt. ``gone``: the sender has left, and the message is not sent.
     """
 
     payload: bytes
@@ -94,12 +93,21 @@ class QueuedOperation:
 @dataclass(eq=False, repr=False)
 class Rows:
     """Messages to be submitted together: ``items`` with their payloads and tokens; ``done`` of them are
-    submitted."""
+    submitted. ``transaction`` is that of simple messages, which do not have it themselves."""
 
     items: list[Any]
     payloads: list[bytes]
     tokens: list[Any]
+    transaction: TransactionCore | None = None
     done: int = field(default=0, init=False)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class TransactionRows:
+    """The next ``count`` items of the queue are simple messages of a transaction."""
+
+    transaction: TransactionCore
+    count: int
 
 
 PIECE_MESSAGES_MAX = 4096
@@ -163,6 +171,8 @@ class SubmitQueue:
             both: list[Any] = [None] * (2 * (end - start))
             both[0::2] = items[start:end]
             both[1::2] = tokens[start:end]
+            if rows.transaction is not None:
+                both[:0] = (TransactionRows(rows.transaction, end - start), None)
             pairs += both
             rows.done = end
             wake_at = self.wake_at

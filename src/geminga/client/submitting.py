@@ -5,8 +5,6 @@ they take their permits and bytes together. A message without a permit or bytes 
 no later one for the same resource overtakes it.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator
@@ -16,11 +14,19 @@ from typing import Any
 
 from geminga.client.completions import fail_completion
 from geminga.client.permit_wait_queue import TABLES, PermitWaitQueue, Queued, Target
-from geminga.client.submit_queue import QueuedOperation, QueuedSend, QueuedWork, SubmitQueue, WaitingSend
+from geminga.client.submit_queue import (
+    QueuedOperation,
+    QueuedSend,
+    QueuedWork,
+    SubmitQueue,
+    TransactionRows,
+    WaitingSend,
+)
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
-from geminga.producer.message import SimpleMessage, note_refusal
+from geminga.producer.message import BoundMessage, SimpleMessage, bound_to, note_refusal
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.transactions import TransactionCore
 
 logger = logging.getLogger("geminga.producer")
 
@@ -50,16 +56,29 @@ class SubmitWorker:
         if set(map(type, items)) <= _SIMPLE:
             self._take_simple(items, tokens)
             return
-        start = 0
+        start = index = 0
         works: list[QueuedWork] = []
-        for index, item in enumerate(items):
-            if type(item) not in _SIMPLE:
-                self._take_simple(items[start:index], tokens[start:index])
-                if isinstance(item, QueuedWork):
-                    works.append(item)
-                else:
-                    self._take_item(item, tokens[index])
-                start = index + 1
+        while index < len(items):
+            item = items[index]
+            kind = type(item)
+            index += 1
+            if kind in _SIMPLE:
+                continue
+            self._take_simple(items[start : index - 1], tokens[start : index - 1])
+            start = index
+            if kind is TransactionRows:
+                index += item.count
+                self._take_simple(items[start:index], tokens[start:index], item.transaction)
+            elif kind is BoundMessage:
+                start -= 1
+                while index < len(items) and _is_of(items[index], item.transaction):
+                    index += 1
+                self._take_simple(items[start:index], tokens[start:index], item.transaction)
+            elif isinstance(item, QueuedWork):
+                works.append(item)
+            else:
+                self._take_item(item, tokens[start - 1])
+            start = index
         self._take_simple(items[start:], tokens[start:])
         for work in works:  # last: the application's code in it may send messages, which come after these
             try:
@@ -86,26 +105,34 @@ class SubmitWorker:
 
     # --- many at a time ---------------------------------------------------------------------------
 
-    def _take_simple(self, items: list[Any], tokens: list[Any]) -> None:
-        """Add bytes, and messages with keys or properties only."""
+    def _take_simple(
+        self, items: list[Any], tokens: list[Any], transaction: TransactionCore | None = None
+    ) -> None:
+        """Add bytes, and messages with keys or properties only, all of ``transaction``."""
         if not items:
             return
-        if SimpleMessage not in set(map(type, items)):
-            self._take_many(items, tokens, None, None)
+        if set(map(type, items)) == {bytes}:
+            self._take_many(items, tokens, None, None, transaction)
         elif len(self._state.partitions) == 1 or self._state.sends_runs:
-            self._take_mixed(items, tokens, None)
+            self._take_mixed(items, tokens, None, transaction)
         else:
             for partition, theirs, of_them in self._by_partition(items, tokens):
-                self._take_mixed(theirs, of_them, partition)
+                self._take_mixed(theirs, of_them, partition, transaction)
 
-    def _take_mixed(self, items: list[Any], tokens: list[Any], partition: PartitionProducer | None) -> None:
+    def _take_mixed(
+        self,
+        items: list[Any],
+        tokens: list[Any],
+        partition: PartitionProducer | None,
+        transaction: TransactionCore | None,
+    ) -> None:
         messages = items
         if bytes in set(map(type, items)):
             messages = [None if type(item) is bytes else item for item in items]
             payloads = [item if type(item) is bytes else item.payload for item in items]
         else:
             payloads = list(map(_payload_of, items))
-        self._take_many(payloads, tokens, messages, partition)
+        self._take_many(payloads, tokens, messages, partition, transaction)
 
     def _by_partition(
         self, items: list[Any], tokens: list[Any]
@@ -134,6 +161,7 @@ class SubmitWorker:
         tokens: list[Any],
         messages: list[Any] | None,
         partition: PartitionProducer | None,
+        transaction: TransactionCore | None = None,
     ) -> None:
         """Add simple messages of ``partition``; None: of any, or of the only one."""
         state, wait_queue = self._state, self.wait_queue
@@ -141,10 +169,10 @@ class SubmitWorker:
         index, count = 0, len(payloads)
         while index < count:
             if not wait_queue.queues:  # none may overtake a waiting one
-                index += state.add_many(payloads, tokens, messages, index, now, partition)
+                index += state.add_many(payloads, tokens, messages, index, now, partition, transaction)
             if index < count:
-                message = None if messages is None else messages[index]
-                self._take(QueuedSend(payloads[index], tokens[index], message))
+                payload, message = payloads[index], None if messages is None else messages[index]
+                self._take(QueuedSend(payload, tokens[index], bound_to(transaction, payload, message)))
                 index += 1
         if state.memory.limited:
             self.largest = max(self.largest, max(map(len, payloads)))
@@ -209,6 +237,10 @@ class SubmitWorker:
 
 
 _payload_of = attrgetter("payload")
+
+
+def _is_of(item: Any, transaction: TransactionCore | None) -> bool:
+    return type(item) is BoundMessage and item.transaction is transaction
 
 
 def _has_key(item: Any) -> bool:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from geminga.client import arguments
 from geminga.client.arguments import SubscribeArguments, Topics
+from geminga.client.base import ClientBase
 from geminga.client.context import ClientContext, Closable, all_or_none
 from geminga.client.enums import ProducerAccessMode
-from geminga.client.failover import service_source
 from geminga.client.listener import STOP_SECONDS_MAX, ConsumerEventNotifier, ListenerThreads
-from geminga.client.logs import attach, detach
+from geminga.client.logs import detach
 from geminga.client.runtime import LoopThread
 from geminga.client.schema_versions import ThreadSchemaVersions
 from geminga.client.settings import ClientSettings
@@ -39,15 +39,10 @@ _GRACE_SECONDS = 5.0
 """Time that a call waits beyond the operation time-out, which the I/O thread enforces itself."""
 
 
-class SyncBase:
+class SyncBase(ClientBase):
     """Base of `geminga.Client`."""
 
-    def _begin(self, given: dict[str, Any]) -> None:
-        self._source = service_source(
-            given["service_url"], given["authentication"], given["tls_trust_certs_file_path"]
-        )
-        self._settings: ClientSettings = arguments.client_settings(given, self._source.current)
-        self._log_handler = attach(given["logger"])
+    def _begin(self) -> None:
         self._listener_threads = ListenerThreads(self._settings.listener_threads)
         self._runtime = LoopThread()
         self._context = self._runtime.call(_make_context(self._settings))

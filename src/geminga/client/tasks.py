@@ -3,8 +3,6 @@
 `OnceTask` is a task that several callers wait for and none cancels.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar

@@ -14,8 +14,6 @@ Spans follow the semantic conventions for messaging. The propagator's fields car
 ``traceparent`` and ``tracestate`` by default, which the Java client's instrumentation reads too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

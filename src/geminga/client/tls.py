@@ -1,7 +1,5 @@
 """The TLS context of a client. Verification is on by default."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 from typing import Final

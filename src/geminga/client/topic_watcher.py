@@ -5,8 +5,6 @@ nothing is lost if the broker has no watchers, refuses the pattern (it accepts 5
 connection ends; `ensure` then tries again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ are sent here to the coordinator. Coordinators are the partitions of one topic o
 broker like any topic; a transaction's id contains the number of its coordinator.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -14,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Self
 
+from geminga import errors
 from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.context import ClientContext
 from geminga.client.delegation import waited
@@ -22,30 +21,15 @@ from geminga.client.tasks import resolve
 from geminga.config import check_seconds, check_type
 from geminga.connection import commands
 from geminga.consumer.settlement import AckedEntries
-from geminga.errors import (
-    InvalidTxnStatusError,
-    NotAllowedError,
-    OperationNotSupported,
-    PulsarException,
-    Timeout,
-    TopicNotFound,
-    TransactionCoordinatorNotFoundError,
-    TransactionHasOperationFailed,
-    TransactionNotFound,
-    UsageError,
-)
-from geminga.transactions import Part, TransactionCore, TransactionId, TransactionState
+from geminga.transactions import COORDINATORS_TOPIC, Part, TransactionCore, TransactionId, TransactionState
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 logger = logging.getLogger("geminga")
 
-ASSIGN_TOPIC = "persistent://pulsar/system/transaction_coordinator_assign"
-"""Topic with a partition for each coordinator; the broker of a partition is that coordinator's."""
-
 _ADVICE = (
-    "the broker has no transactions: set transactionCoordinatorEnabled=true in its broker.conf or "
-    "standalone.conf, create the coordinators of a cluster with `bin/pulsar "
-    "initialize-transaction-coordinator-metadata`, and restart it. Geminga's embedded broker has none yet"
+    "set transactionCoordinatorEnabled=true in its broker.conf or standalone.conf, create the coordinators "
+    "of a cluster with `bin/pulsar initialize-transaction-coordinator-metadata`, and restart it. Of "
+    "Geminga's broker: its setting transactions is off"
 )
 _S = TransactionState
 
@@ -66,11 +50,11 @@ async def ask_coordinator(
             context.coordinators[number] = connection
         try:
             return await connection.request(make_command, max(0.0, deadline - context.now()))
-        except TransactionCoordinatorNotFoundError:
+        except errors.TransactionCoordinatorNotFoundError:
             context.coordinators.pop(number, None)  # another broker has it now
             raise
 
-    return await context.retrying(what, attempt, f"{ASSIGN_TOPIC}-partition-{number}")
+    return await context.retrying(what, attempt, f"{COORDINATORS_TOPIC}-partition-{number}")
 
 
 async def begin_transaction(context: ClientContext, timeout: float) -> tuple[TransactionId, float]:
@@ -79,16 +63,17 @@ async def begin_transaction(context: ClientContext, timeout: float) -> tuple[Tra
     check_seconds("timeout", timeout, 0.001)
     try:
         if not context.coordinator_count:
-            with contextlib.suppress(TopicNotFound):
-                context.coordinator_count = await context.partitions(ASSIGN_TOPIC, auto_creation=False)
+            with contextlib.suppress(errors.TopicNotFound):
+                context.coordinator_count = await context.partitions(COORDINATORS_TOPIC, auto_creation=False)
         if not context.coordinator_count:
-            raise OperationNotSupported(_ADVICE)
+            raise errors.OperationNotSupported(f"the broker has no transactions: {_ADVICE}")
         number = context.random.randrange(context.coordinator_count)
         deadline = context.now() + timeout
         make = partial(commands.new_transaction, number, max(1, round(timeout * 1000)))
         answer = await ask_coordinator(context, number, make, "beginning a transaction")
-    except NotAllowedError as error:
-        raise OperationNotSupported(f"{_ADVICE} ({error})") from error
+    except errors.NotAllowedError as error:
+        text = f"the broker refused the transaction: {error}. If it has no transactions: {_ADVICE}"
+        raise errors.OperationNotSupported(text) from error
     made = answer.newTxnResponse
     return TransactionId(made.txnid_most_bits, made.txnid_least_bits), deadline
 
@@ -108,6 +93,8 @@ class AsyncTransaction:
         """Functions of its consumers that process queued acknowledgements. Any thread may add one."""
         self.acked: dict[ConsumerHandle, AckedEntries] = {}
         """Entries acknowledged in it, by their consumers."""
+        left = max(0.0, deadline - self.context.now())
+        self._alarm = self.context.loop.call_later(left, self._time_is_over)
         self._ending = asyncio.Lock()
         """Held by the call that ends it: another one waits, and is refused."""
         self._end_requests = 0
@@ -133,7 +120,7 @@ class AsyncTransaction:
             return
         try:
             await self.abort()
-        except PulsarException as error:
+        except errors.PulsarException as error:
             logger.warning("no abort after an exception, but at the time limit: %s", error)
 
     async def commit(self) -> None:
@@ -151,9 +138,9 @@ class AsyncTransaction:
             if core.failure is None:
                 await self._end()
                 return
-            with contextlib.suppress(PulsarException):  # it is aborted at its time limit at the latest
+            with contextlib.suppress(errors.PulsarException):  # it is aborted at its time limit at the latest
                 await self._end()
-        raise TransactionHasOperationFailed(
+        raise errors.TransactionHasOperationFailed(
             f"{core.name} was aborted, since an operation in it failed: {core.failure}"
         ) from core.failure
 
@@ -171,7 +158,7 @@ class AsyncTransaction:
         core, loop = self.core, self.context.loop
         try:
             core.begin_end(wanted)
-        except InvalidTxnStatusError:
+        except errors.InvalidTxnStatusError:
             self._tell_consumers()
             raise
         if core.sealed:
@@ -187,7 +174,7 @@ class AsyncTransaction:
                     core.on_idle = partial(resolve, idle)
                     await idle
         except TimeoutError:
-            core.failed(Timeout(f"{core.pending} receipts did not arrive within the time limit"))
+            core.failed(errors.Timeout(f"{core.pending} receipts did not arrive within the time limit"))
         core.seal()
 
     async def _end(self) -> None:
@@ -203,17 +190,24 @@ class AsyncTransaction:
         try:
             await ask_coordinator(self.context, core.id.most_bits, make, what)
             core.end()
-        except TransactionNotFound as error:
+        except errors.TransactionNotFound as error:
             # A coordinator forgets what has ended: perhaps by the request before, whose answer was lost.
             again = self._end_requests > 1
             core.end(known=again and not commit)
             if core.state is _S.ERROR:
                 maybe = "; an earlier request, whose answer is lost, may have committed it" if again else ""
-                raise TransactionNotFound(f"{what}: its coordinator does not know it{maybe}") from error
-        except InvalidTxnStatusError:
+                raise errors.TransactionNotFound(
+                    f"{what}: its coordinator does not know it{maybe}"
+                ) from error
+        except errors.InvalidTxnStatusError:
             core.end(known=False)
             raise
         finally:
+            self._tell_consumers()
+
+    def _time_is_over(self) -> None:
+        """Have acknowledged messages delivered again although the program has not ended the transaction."""
+        if self.state in (_S.OPEN, _S.TIME_OUT):
             self._tell_consumers()
 
     def _tell_consumers(self) -> None:
@@ -224,6 +218,7 @@ class AsyncTransaction:
             handle.transaction_aborted(acked)
         if state is not _S.ABORTING:
             self.acked.clear()
+            self._alarm.cancel()
 
     def _join(self, part: Part) -> None:
         """Have the coordinator add a part."""
@@ -245,7 +240,7 @@ class AsyncTransaction:
         task.add_done_callback(self.context.background.discard)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {tuple(self.id)} {self.state.name}>"
+        return f"<{type(self).__name__} {self.id} {self.state.name}>"
 
 
 class Transaction:
@@ -277,7 +272,7 @@ class Transaction:
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
         try:
             self._runtime.call(self.transaction.__aexit__(kind, *exc_info))
-        except PulsarException:
+        except errors.PulsarException:
             if kind is None:
                 raise  # else the block's own exception continues
 
@@ -291,6 +286,8 @@ def transaction_of(txn: Any, context: ClientContext) -> AsyncTransaction:
     found: AsyncTransaction = txn.transaction if isinstance(txn, Transaction) else txn
     check_type("txn", found, AsyncTransaction)
     if found.context is not context:
-        raise UsageError(f"txn={txn!r} belongs to another client or event loop than the producer or consumer")
+        raise errors.UsageError(
+            f"txn={txn!r} belongs to another client or event loop than the producer or consumer"
+        )
     found.core.check_open()
     return found

@@ -1,7 +1,5 @@
 """`Waiter`: wait of one thread for one event."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -5,8 +5,6 @@ the same id is used. Of other brokers, port 8080 (8443 with TLS) belongs to port
 there names the same broker as a lookup in the binary protocol.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import NoReturn
 

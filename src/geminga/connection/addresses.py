@@ -7,7 +7,6 @@ API, and uses the binary protocol with the brokers in its answers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,8 +36,7 @@ class Address(NamedTuple):
         return f"{TLS_SCHEME if self.tls else PLAIN_SCHEME}://{self.host_port}"
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceUrl:
+class ServiceUrl(NamedTuple):
     """A parsed service URL; ``addresses`` has at least one element, in the order written.
 
     ``http``: whether the addresses are those of the REST API.
@@ -99,8 +97,8 @@ def _parse_host(url: str, part: str, scheme: str) -> Address:
 
 
 def is_host(text: str) -> bool:
-    """Return whether a resolver accepts a host name: for a name that it cannot encode, it raises another
-    error than for an unknown one."""
+    """Return whether a resolver can look up a host name: otherwise it raises `UnicodeError`, not the error
+    for an unknown host."""
     if not text or not text.isprintable() or " " in text:
         return False
     if not text.isascii():

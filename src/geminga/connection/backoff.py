@@ -1,7 +1,5 @@
 """Delays between attempts: 100 ms doubling to 60 s, less up to 10 % at random (algorithms.md section 14)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from geminga.config import check_seconds, refuse

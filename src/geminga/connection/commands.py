@@ -3,8 +3,6 @@
 Producer and consumer commands are built by those packages.
 """
 
-from __future__ import annotations
-
 from geminga._version import __version__
 from geminga.connection.authentication import Credentials
 from geminga.transactions import Part, TransactionId

@@ -1,8 +1,9 @@
 """The client's side of one broker connection, without I/O.
 
-The owner calls `start` once, `receive` for every piece of data, and `tick` when `next_deadline` has passed;
-after each of these, it writes the result of `take_output`. ``receive`` and ``tick`` return events. All take
-``now``, seconds of a monotonic clock; this module reads neither a clock nor a socket.
+The owner calls `start` once, `received` for every piece of data that it has written to `space`, and `tick`
+when `next_deadline` has passed; after each of these, it writes the result of `take_output`. ``received`` and
+``tick`` return events. All take ``now``, seconds of a monotonic clock; this module reads neither a clock nor
+a socket.
 
 The states of a connection (framing.md section 3)::
 
@@ -16,8 +17,6 @@ came from the peer (`ProtocolError`), and the owner's otherwise (`RuntimeError`)
 consumers, the bulk of the traffic, are events themselves.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple
 
@@ -27,13 +26,7 @@ from geminga.connection.authentication import Credentials
 from geminga.connection.requests import ANSWERS, PRODUCER_SUCCESS
 from geminga.errors import ConnectError, InvalidUrl, ProtocolError, PulsarException, Timeout, from_server
 from geminga.wire.client_frames import ClientFrameDecoder
-from geminga.wire.frames import (
-    FRAME_PADDING,
-    MAX_MESSAGE_SIZE,
-    PROTOCOL_VERSION,
-    Frame,
-    encode_command,
-)
+from geminga.wire.frames import FRAME_PADDING, MAX_MESSAGE_SIZE, PROTOCOL_VERSION, Frame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
@@ -328,16 +321,20 @@ class ClientConnection:
 
     # --- the peer's side -------------------------------------------------------------------------
 
-    def receive(self, data: bytes | bytearray | memoryview, now: float) -> list[Event]:
-        """Handle received bytes. Raises `ProtocolError` (abort the connection), or the broker's refusal of
-        the handshake (`AuthenticationError`, `AuthorizationError`, ...).
+    def space(self) -> memoryview:
+        """Return the memory for the next bytes, after the events of the last ones were handled."""
+        return self._decoder.space()
+
+    def received(self, size: int, now: float) -> list[Event]:
+        """Handle ``size`` bytes that were written to `space`. Raises `ProtocolError` (abort the connection),
+        or the broker's refusal of the handshake (`AuthenticationError`, `AuthorizationError`, ...).
 
         If intact frames precede bad bytes, their events are returned, and `error` is set from then on.
         """
         self._keepalive.last_received = now
         events: list[Event] = []
         try:
-            frames = self._decoder.feed(data)
+            frames = self._decoder.read(size)
         except ProtocolError as error:
             raise self._named(error) from None
         for frame in frames:

@@ -5,12 +5,9 @@ the topics of a namespace, the statistics of a topic. Answers are converted to t
 so that other modules need not distinguish the two.
 """
 
-from __future__ import annotations
-
 import io
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from geminga.connection.addresses import Address
@@ -65,8 +62,7 @@ class HttpTooManyRequests(TooManyLookupRequestException, HttpAnswered):
     """429: too many requests; another try may succeed."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(NamedTuple):
     """Status, redirect target and body of an answer."""
 
     status: int

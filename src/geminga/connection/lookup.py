@@ -1,8 +1,6 @@
 """Lookup of a topic: its broker (LOOKUP, redirects, proxies; framing.md section 4), and its partitions."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from geminga.connection.addresses import Address, parse_broker_url
 from geminga.errors import InvalidUrl, LookupError, ProtocolError
@@ -12,8 +10,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 REDIRECTS_MAX = 20
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerLocation:
+class BrokerLocation(NamedTuple):
     """Location of the broker that serves a topic.
 
     ``broker`` is the address that the cluster returned. If ``through_service_url`` is true, it is not
@@ -24,8 +21,7 @@ class BrokerLocation:
     through_service_url: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AskBroker:
+class AskBroker(NamedTuple):
     """The next request: to ``address`` (None: the service URL), with the given ``authoritative`` flag."""
 
     address: Address | None

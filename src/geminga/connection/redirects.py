@@ -6,8 +6,6 @@ Another redirect (the login page of a gateway, a moved address) is not followed 
 receive a secret for nothing.
 """
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit
 
 from geminga.connection.addresses import Address, is_host

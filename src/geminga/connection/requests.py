@@ -4,8 +4,6 @@ An answer is any command with a ``request_id`` that is not addressed to a produc
 names the fields of their ids and errors (framing.md sections 4 to 12).
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from geminga.errors import ServerReportedError, TopicNotFound, from_server
@@ -78,7 +76,7 @@ _TOPIC_REQUESTS: dict[int, str] = {
 
 _ADVICE: dict[type[ServerReportedError], str] = {
     TopicNotFound: "the topic does not exist and the broker does not create it automatically; create it "
-    "first, for example with `geminga topics create`",
+    "first, for example with `geminga topics create`"
 }
 """Text for errors that arrive without one."""
 

@@ -49,7 +49,9 @@ class Places:
         return self.end
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Return the id of an offset."""
+        """Return the id of an offset; -1:-1 on a topic without ledgers."""
+        if not self.ledgers:
+            return (-1, -1)
         index = max(0, bisect_right(self._bases, offset) - 1)
         ledger_id, base, _ = self.ledgers[index]
         return ledger_id, offset - base

@@ -13,21 +13,26 @@ import asyncio
 import dataclasses
 import functools
 import json
+import re
 import ssl
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from yarl import URL
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.hole_map import CELLS_MAX
 from geminga.broker.admin.http import answer, whole_number
+from geminga.broker.admin.masking import Masks
 from geminga.broker.admin.origins import WebHosts
+from geminga.broker.admin.partitioned import MergedStats
+from geminga.broker.admin.subscription_overview import base_of
 from geminga.broker.admin.tailing import MESSAGES_MAX, MessageFilter, payload_messages
 from geminga.broker.settings import BrokerSettings
 from geminga.client.admin.exchange import REDIRECTS_MAX
@@ -38,12 +43,12 @@ from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
 from geminga.connection.redirects import REDIRECTS, followed
 from geminga.console import derived
-from geminga.console.redriving import redrive
 from geminga.console.site import attach
 from geminga.diagnosis.commands import iso_time, shell_command
 from geminga.diagnosis.conclude import explanation
 from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.errors import InvalidConfiguration, LookupError
+from geminga.schema_info import SchemaInfo, SchemaType
 
 Json = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -64,6 +69,14 @@ _PATH: Final = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace
 _SUBSCRIPTION: Final = _PATH + "/subscription/{subscription}"
 _ENDS: Final = {"-1": "earliest", str((1 << 63) - 1): "latest"}
 """Ends of a topic by the ledger id that stands for them."""
+_TOPIC_PARTS: Final = 7
+"""Number of path segments up to a topic's name, of REST paths below ``/admin/v2/persistent``."""
+_RAW: Final = ("position", "entry", "examinemessage")
+"""Beginnings of the path segments of Pulsar's REST that return entries."""
+_SHOWN: Final = ("messages", "message", "tail", "open")
+"""Path segments of Geminga's that return messages, which have routes here."""
+_IN_PATH: Final = re.compile(r"(?!\.+\Z)[-.\w]+\Z", re.ASCII)
+NO_MASKS: Final = Masks(())
 _NO_SUCH_THING: Final = "Apache Pulsar has no such command; unloading the topic redelivers what is held"
 
 
@@ -80,9 +93,12 @@ class _Seen(NamedTuple):
 class Remote:
     """Client of a remote broker's admin REST; the cluster's credentials serve requests without a token."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        """Find the broker's address. Raises `InvalidConfiguration` for a malformed address or unusable files,
-        and errors of `Cluster.find_admin_url`."""
+    def __init__(self, cluster: Cluster, masks: Masks = NO_MASKS) -> None:
+        """Find the broker's address. ``masks``: fields of messages that are not shown.
+
+        Raises `InvalidConfiguration` for a malformed address or unusable files, and errors of
+        `Cluster.find_admin_url`.
+        """
         admin_url = cluster.find_admin_url()
         address = urlsplit(admin_url)
         form = address.scheme in ("http", "https") and address.hostname and "," not in address.netloc
@@ -93,6 +109,7 @@ class Remote:
         if not form or address.query or address.fragment:
             raise InvalidConfiguration(f"admin_url={admin_url!r} is not allowed: give http(s)://host:port")
         self.url = admin_url.rstrip("/")
+        self.masks = masks
         self.cluster = dataclasses.replace(cluster, admin_url=admin_url)
         authentication = cluster.authentication()
         self._credentials = None if authentication is None else authentication.provider
@@ -185,10 +202,17 @@ class Remote:
         except ValueError:
             return data.decode(errors="replace")
 
-    async def pass_on(self, request: web.Request) -> web.StreamResponse:
-        """Forward the request unchanged."""
+    async def pass_on(self, request: web.Request, base: str) -> web.StreamResponse:
+        """Forward the request unchanged, without the beginning ``base`` of its path.
+
+        Raises `AdminRefusal` 400 for a path with ``.`` or ``..``: Apache Pulsar, or a proxy before it, would
+        resolve it to another one than was checked here.
+        """
+        if any(each.partition(";")[0] in (".", "..") for each in request.path.split("/")):
+            raise AdminRefusal(400, f"path={request.path} is not allowed: it has a segment . or ..")
+        target = request.rel_url.raw_path_qs.removeprefix(base)
         body = await request.read() if request.can_read_body else None
-        status, headers, data = await self.ask(request, request.method, request.rel_url.raw_path_qs, body)
+        status, headers, data = await self.ask(request, request.method, target, body)
         kept = {
             name: headers[name]
             for name in headers
@@ -365,6 +389,7 @@ class Remote:
     async def open_messages(self, request: web.Request) -> web.Response:
         count = min(whole_number(request.query.get("count", "10"), "count", 1), PEEK_MAX)
         name = quote(request.match_info["subscription"], safe="")
+        wanted = await _filter(self, request, {})
         messages: list[Json] = []
         for nth in range(1, count + 1):
             path = f"{_topic_path(request)}/subscription/{name}/position/{nth}"
@@ -373,7 +398,7 @@ class Remote:
                 if nth == 1 and status not in (404, 412):
                     raise AdminRefusal(status, _reason(data) or f"{self.url} answers {status}")
                 break
-            messages += payload_messages(headers, data, MessageFilter())
+            messages += payload_messages(headers, data, wanted)
             if len(messages) >= count:
                 break
         return answer(messages[:count])
@@ -382,7 +407,7 @@ class Remote:
         path, query = _topic_path(request), request.query
         inside = await self.get(request, f"{path}/internalStats")
         places = derived.Places(inside)
-        wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
+        wanted = await _filter(self, request, query)
         most = min(TAIL_ENTRIES_MAX, whole_number(query.get("count", "20"), "count", 1))
         offset, skipped = max(0, places.end - most), 0
         if query.get("from"):
@@ -405,7 +430,7 @@ class Remote:
         places = derived.Places(await self.get(request, f"{path}/internalStats"))
         older = query.get("older") == "true"
         start, stop = await self._bounds(request, places, older)
-        wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
+        wanted = await _filter(self, request, query)
         found: list[Json] = []
         examined = 0
         while start < stop and examined < TAIL_ENTRIES_MAX:
@@ -462,7 +487,8 @@ class Remote:
         if status >= 400:
             raise AdminRefusal(status, _reason(data) or f"{self.url} answers {status}")
         batch = int(request.query.get("batch") or -1)
-        for each in payload_messages(headers, data, MessageFilter(), shown_bytes=len(data)):
+        wanted = await _filter(self, request, {})
+        for each in payload_messages(headers, data, wanted, shown_bytes=ANSWER_BYTES_MAX):
             if each.get("batchIndex", -1) == batch:
                 return answer(each)
         raise AdminRefusal(404, f"there is no message {id_} on topic {_topic(request)}")
@@ -475,6 +501,35 @@ def _now_ms() -> int:
 def _topic(request: web.Request) -> str:
     names = request.match_info
     return f"{names['domain']}://{names['tenant']}/{names['namespace']}/{names['topic']}"
+
+
+async def _filter(of: Remote, request: web.Request, query: Mapping[str, str]) -> MessageFilter:
+    """Return the filter of a request, with the topic's schema if fields are masked.
+
+    The broker does not name the version of a message's schema: only the first one, if there never was
+    another, is certain.
+    """
+    masked, schema = of.masks.of(_topic(request)), None
+    if masked:
+        names = request.match_info
+        parts = (names["tenant"], names["namespace"], base_of(names["topic"]))
+        path = "/admin/v2/schemas/" + "/".join(quote(each, safe="") for each in parts)
+        status, _, data = await of.ask(request, "GET", f"{path}/schemas")
+        found = json.loads(data)["getSchemaResponses"] if status == 200 and data.strip() else []
+        if [each["version"] for each in found] == [0]:
+            kind = SchemaType.__members__.get(found[0]["type"], SchemaType.NONE)
+            schema = SchemaInfo(type=kind, data=found[0]["data"].encode())
+    return MessageFilter.of(query, masked, lambda _: schema)
+
+
+async def _partitioned_stats(request: web.Request, *, of: Remote) -> web.Response:
+    """Stats of a partitioned topic, with each producer and consumer once."""
+    found = await of.get(request, f"{_topic_path(request)}/partitioned-stats?perPartition=true")
+    merged = MergedStats()
+    for part in found["partitions"].values():
+        merged.add(part)
+    whole = merged.finish()
+    return answer(found | {name: whole[name] for name in ("publishers", "subscriptions")})
 
 
 def _topic_path(request: web.Request) -> str:
@@ -490,15 +545,44 @@ def _reason(data: bytes) -> str:
         return ""
 
 
-def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
-    """Return the application: pages, forwarding to the broker, and reports computed for Apache Pulsar."""
-    allowed = WebHosts(hosts)
+def make_application(remotes: Mapping[str, Remote], hosts: BrokerSettings) -> web.Application:
+    """Return the application: pages, forwarding to the brokers, and reports computed for Apache Pulsar.
+
+    ``remotes``: clusters by name. The first is served at ``/``, each other one below `cluster_path`. A page
+    sends requests to the cluster of its address only, and so the token that it was given.
+    """
+    paths = {name: cluster_path(name) if at else "/" for at, name in enumerate(remotes)}
+    clusters = [{"name": name, "path": path} for name, path in paths.items()] if len(paths) > 1 else []
+    first, *others = paths.items()
+    application = _application(remotes[first[0]], "", clusters, hosts)
+    for name, path in others:
+        application.add_subapp(path, _application(remotes[name], path.removesuffix("/"), clusters, hosts))
+    application.middlewares.append(_checking(WebHosts(hosts)))
+
+    async def protect(_request: web.Request, response: web.StreamResponse) -> None:
+        # An answer of one broker, opened as a page, must not act on the others.
+        response.headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")
+        response.headers["X-Content-Type-Options"] = "nosniff"
+
+    application.on_response_prepare.append(protect)
+    return application
+
+
+def cluster_path(name: str) -> str:
+    """Return the path below which the console of a further cluster is served. Raises `InvalidConfiguration`
+    for a name that browsers would encode or resolve."""
+    if not _IN_PATH.match(name):
+        raise InvalidConfiguration(f"cluster={name!r} is not allowed; allowed: ASCII letters, digits and -_.")
+    return f"/cluster/{name}/"
+
+
+def _checking(allowed: WebHosts) -> Middleware:
+    """Return the middleware that refuses foreign hosts and pages, and answers errors as JSON."""
 
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            headers = request.headers
-            allowed.check(headers.get("Host", ""), headers.get("Origin"), headers.get("Sec-Fetch-Site"))
+            allowed.check(request.headers, request.path)
             return await handler(request)
         except AdminRefusal as error:
             refusal = answer({"reason": error.reason}, error.status)
@@ -510,25 +594,38 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
             refusal = answer({"reason": f"no such path: {request.method} {request.path}"}, error.status)
         return refusal
 
-    async def never_guess(_request: web.Request, response: web.StreamResponse) -> None:
-        response.headers["X-Content-Type-Options"] = "nosniff"
+    return checked
 
-    def own(handler: Handler) -> Handler:
+
+def _application(
+    remote: Remote, base: str, clusters: Sequence[Json], settings: BrokerSettings
+) -> web.Application:
+    """Return the application of one cluster; its paths begin with ``base``."""
+    pass_on = functools.partial(remote.pass_on, base=base)
+
+    def own(handler: Handler, *, shows_messages: bool = False) -> Handler:
         async def either(request: web.Request) -> web.StreamResponse:
-            return await (remote.pass_on if await remote.is_geminga(request) else handler)(request)
+            masked = shows_messages and remote.masks.of(_topic(request))
+            return await (pass_on if not masked and await remote.is_geminga(request) else handler)(request)
 
         return either
+
+    async def other(request: web.Request) -> web.StreamResponse:
+        parts = request.path.removeprefix(base).split("/")[_TOPIC_PARTS:]
+        if remote.masks and any(each in _SHOWN or each.startswith(_RAW) for each in parts):
+            raise AdminRefusal(403, "this console masks fields: it does not pass whole messages on")
+        return await pass_on(request)
 
     async def nothing(_request: web.Request) -> web.Response:
         return answer([])
 
-    application = web.Application(middlewares=[checked], client_max_size=BODY_BYTES_MAX)
-    application.on_response_prepare.append(never_guess)
+    application = web.Application(client_max_size=BODY_BYTES_MAX)
     of = remote.cluster
-    attach(
-        application,
-        functools.partial(redrive, arguments=lambda: (of.client_arguments(), of.admin_arguments())),
-    )
+
+    def arguments() -> tuple[Json, Json]:
+        return of.client_arguments(), of.admin_arguments()
+
+    attach(application, arguments, clusters, remote.masks, settings)
     router = application.router
     router.add_get("/admin/v2/geminga/subscriptions", own(remote.board))
     router.add_get("/admin/v2/geminga/topics", own(remote.topics))
@@ -537,13 +634,14 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
     router.add_get(f"{_SUBSCRIPTION}/explain", own(remote.explain))
     router.add_get(f"{_SUBSCRIPTION}/holes", own(remote.holes))
     router.add_get(f"{_SUBSCRIPTION}/preview/{{action}}", own(remote.preview))
-    router.add_get(f"{_SUBSCRIPTION}/open", own(remote.open_messages))
+    router.add_get(f"{_SUBSCRIPTION}/open", own(remote.open_messages, shows_messages=True))
     router.add_post(f"{_SUBSCRIPTION}/redeliver", own(remote.redeliver))
-    router.add_get(f"{_PATH}/tail", own(remote.tail))
-    router.add_get(f"{_PATH}/messages", own(remote.messages))
-    router.add_get(f"{_PATH}/message/{{id}}", own(remote.message))
-    router.add_route("*", "/admin/v2/{rest:.*}", remote.pass_on)
-    router.add_get("/lookup/v2/{rest:.*}", remote.pass_on)  # for commands that name the console's address
+    router.add_get(f"{_PATH}/partitioned-stats", own(functools.partial(_partitioned_stats, of=remote)))
+    router.add_get(f"{_PATH}/tail", own(remote.tail, shows_messages=True))
+    router.add_get(f"{_PATH}/messages", own(remote.messages, shows_messages=True))
+    router.add_get(f"{_PATH}/message/{{id}}", own(remote.message, shows_messages=True))
+    router.add_route("*", "/admin/v2/{rest:.*}", other)
+    router.add_get("/lookup/v2/{rest:.*}", pass_on)  # for commands that name the console's address
 
     async def close(_application: web.Application) -> None:
         await remote.close()

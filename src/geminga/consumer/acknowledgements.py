@@ -13,19 +13,22 @@ will not be sent do not survive: an administrator may have moved the subscriptio
 other reconnect, and then the whole batch must be delivered. Java's and the C++ client do so too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice, repeat
-from operator import attrgetter
 from typing import Any
 
 from geminga.consumer.commands import ACK_CUMULATIVE, ACK_INDIVIDUAL, encode_ack
-from geminga.consumer.message import EntryAcks, EntryKey, Message, ReceivedEntry, UnbatchedRun
+from geminga.consumer.message import (
+    EntryAcks,
+    EntryKey,
+    Message,
+    ReceivedEntry,
+    UnbatchedRun,
+    entry_of,
+    places_of,
+)
 from geminga.ids import MessageId
-
-_ENTRY_OF = attrgetter("_entry")
 
 IDS_PER_COMMAND_MAX = 10_000
 """Maximum ids in one ACK command: a frame of about 200 KB."""
@@ -220,18 +223,17 @@ class AckTracker:
         """
         done: list[EntryKey] = []
         is_partial = False
-        for entry, same in groupby(messages, _ENTRY_OF):
+        for entry, same in groupby(messages, entry_of):
             acks = entry.acks
             if type(entry) is UnbatchedRun:
-                done += [message._index[1] for message in same]
+                done += [row[1] for row in places_of(same)]
             elif acks is None:
                 if entry.chunk_ids is not None:
                     self._chunks_done(entry)
                 done.append((entry.ledger_id, entry.entry_id))
             else:
                 flags, before = acks.flags, acks.remaining
-                for message in same:
-                    index = message._index
+                for index in places_of(same):
                     acks.remaining -= flags[index]
                     flags[index] = 0
                 if before and not acks.remaining:

@@ -1,7 +1,5 @@
 """The commands that a consumer sends, built from settings and ids (framing.md sections 6 to 9)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter

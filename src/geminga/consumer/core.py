@@ -7,10 +7,8 @@ queue is read from others.
 States: `consumer.state`. Permits: `consumer.flow`. Acknowledgements: `consumer.acknowledgements`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -647,7 +645,13 @@ class ConsumerCore(Settlement):
     def _settle_chunks(
         self, acknowledge: Sequence[EntryKey], dropped: Sequence[EntryKey], now: float
     ) -> None:
-        """Acknowledge entries without delivery; request dropped ones again after the time-out."""
+        """Acknowledge entries without delivery; request dropped ones again after the time-out.
+
+        Not those of a message that was delivered whole: it is acknowledged when it has been processed.
+        """
+        if acknowledge and self.acks.parts.chunks:
+            delivered = set(chain.from_iterable(self.acks.parts.chunks.values()))
+            acknowledge = [key for key in acknowledge if key not in delivered]
         if acknowledge:
             self.acks.acknowledge_keys(acknowledge, now)
             self.unsettled.settled(acknowledge)

@@ -5,8 +5,6 @@ acknowledged. `reconsume_later` publishes it to the retry topic with a delay ins
 subscribed as well. Published messages carry the Java client's properties.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

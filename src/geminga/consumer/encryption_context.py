@@ -1,7 +1,5 @@
 """Encryption details of a message that is delivered encrypted, for decryption by the application."""
 
-from __future__ import annotations
-
 from geminga.choices import CompressionType
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

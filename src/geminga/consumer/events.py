@@ -1,7 +1,5 @@
 """Events of a consumer core for its caller, besides the frames to send."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

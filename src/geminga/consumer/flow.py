@@ -13,8 +13,6 @@ entries would be discarded.
 Invariant: ``queue_size == earned + granted but not yet released``.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from geminga.ids import MessageId
@@ -131,7 +129,7 @@ class FlowControl:
         self.arrived_last = (-1, -1)
 
     def arrived(self, messages: int, size_bytes: int, entries: int = 1) -> list[tuple[int, Release]]:
-        """Account for ``entries`` of together ``messages`` deliverable messages that go to the queue.
+        """Account for entries put into the queue: their number, and that of their deliverable messages.
 
         Return ``(index, release)`` for the messages (0-based within these) that close a block.
         """
@@ -193,8 +191,8 @@ class FlowControl:
             self._earned += release.permits
 
     def taken_back(self, releases: list[Release], *, removed: bool) -> None:
-        """Earn all unreleased permits after the queued messages, if any (``removed``), were removed.
-        With queue size 0 the receiver of one still waits: request another."""
+        """Return all unreleased permits, after the queue was emptied; ``removed``: it had messages.
+        With queue size 0 a receiver waits for one of them, so another message is requested."""
         for release in releases:
             self.released(release)
         self._earned += self._block

@@ -8,8 +8,6 @@ Items are distinguished by type. The most frequent one, the acknowledgement of a
 itself, which needs no further object.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Generic, cast
 
@@ -149,7 +150,7 @@ class ReceivedEntry:
         return bool(self.releases) and index in (self.releases or ())
 
     def take_releases(self, indexes: Iterable[int]) -> list[Release]:
-        """Return the permits that these messages carry, once."""
+        """Remove and return the permits of these messages."""
         releases = self.releases
         if not releases:
             return []
@@ -213,7 +214,7 @@ class UnbatchedRun:
         return bool(self.releases) and row[0] in (self.releases or ())
 
     def take_releases(self, rows: Iterable[Row]) -> list[Release]:
-        """Return the permits that these messages carry, once."""
+        """Remove and return the permits of these messages."""
         releases = self.releases
         if not releases:
             return []
@@ -244,6 +245,20 @@ def key_of(message: Message[Any]) -> tuple[int, int]:
 def place_of(message: Message[Any]) -> tuple[Any, Any]:
     """Return the entry or run that a message is in, and its index or row there."""
     return message._entry, message._index
+
+
+entry_of = attrgetter("_entry")
+"""Function that returns the entry or run that a message is in."""
+
+
+def places_of(messages: Iterable[Message[Any]]) -> list[Any]:
+    """Return the index or row of each message in its entry or run."""
+    return [message._index for message in messages]
+
+
+def origins_of(messages: Iterable[Message[Any]]) -> set[ConsumerOrigin]:
+    """Return what `origin_of` returns for these messages."""
+    return {message._entry.origin for message in messages}
 
 
 def origin_of(message: Message[Any]) -> ConsumerOrigin:

@@ -4,8 +4,6 @@
 cannot be read. The `OpenedFrame` result lists entries to acknowledge or report.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +19,11 @@ from geminga.consumer.unbatching import (
     DECRYPTION_ERROR,
     InvalidEntry,
     open_payload,
-    split_batch,
 )
 from geminga.errors import CorruptPayload, CryptoError
+from geminga.wire.batch import split_batch
 from geminga.wire.frames import MessageFrame
-from geminga.wire.message_runs import MessageRun, are_plain, parse_together
+from geminga.wire.message_runs import MessageRun, are_plain, encrypted_alike, parse_together
 from geminga.wire.metadata import build_entry, checksum_matches, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -95,20 +93,23 @@ class EntryOpener:
             return None
         metadata: Sequence[Any] = columns[0]
         payloads = columns[1]
-        if not are_plain(metadata):
-            together = parse_together(metadata)
-            if together is None:
+        try:
+            if are_plain(metadata):
+                pass
+            elif self._decryptor is not None and (alike := encrypted_alike(metadata)):
+                payloads = self._decryptor.decrypt_run(*alike, payloads)
+            elif (together := parse_together(metadata)) is None:
                 return None
-            metadata, merged = together
-            try:
+            else:
+                metadata, merged = together
                 if merged.encryption_keys:
                     if self._decryptor is None:
                         return None
                     payloads = list(map(self._decryptor, metadata, payloads))
                 if merged.compression:
                     payloads = list(map(open_payload, metadata, payloads, repeat(self._bytes_max)))
-            except (CryptoError, InvalidEntry):
-                return None
+        except (CryptoError, InvalidEntry):
+            return None
         return list(zip(range(len(payloads)), keys, metadata, payloads, strict=True))
 
     def _pass_whole(self, frame: MessageFrame, opened: OpenedFrame) -> bool:
@@ -217,7 +218,10 @@ def open_entry(entry: ReceivedEntry, payload: Buffer, bytes_max: int) -> Sequenc
     entry.body = body = open_payload(entry.metadata, payload, bytes_max)
     if not entry.batched:
         return ()
-    entry.starts, removed = split_batch(body, entry.count)
+    try:
+        entry.starts, removed = split_batch(body, entry.count)
+    except CorruptPayload as error:
+        raise InvalidEntry(BATCH_DESERIALIZE_ERROR, str(error)) from error
     return removed
 
 

@@ -149,7 +149,7 @@ class ReceiveQueue:
             self.wake()
 
     def put_in_front(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
-        """`add`, before all others."""
+        """Like `add`, but in front of all other lots."""
         self._by_origin = None
         self.lots.appendleft((entry, _for_each(indexes)))
         if self.waiting:
@@ -170,9 +170,9 @@ class ReceiveQueue:
     def take_back(self, origin: ConsumerOrigin) -> tuple[list[Taken], list[ReceivedEntry]]:
         """Remove the queued messages of one consumer; return them in order.
 
-        Its lots are emptied where they are, also for receivers that hold one, and removed when others were
-        added or none is left. Items are removed at the right end, one by one: receivers that take from the
-        left meanwhile get the oldest ones, so that exactly the unread rest is taken back.
+        The consumer's lots are emptied in the queue, also for a thread that holds one, and dropped when lots
+        were added or no other consumer has any. Unopened entries are removed from the right, one by one:
+        receivers may take the oldest ones from the left meanwhile.
         """
         if not self.lots and not self.entries:
             return [], []
@@ -188,7 +188,7 @@ class ReceiveQueue:
         return [each for each in taken if each[1]], entries
 
     def _index(self) -> dict[ConsumerOrigin, list[Lot]]:
-        """Return the lots of each consumer. One that another thread adds meanwhile may be missing."""
+        """Return the lots of each consumer. Lots that another thread adds meanwhile may be missing."""
         found = self._by_origin
         if found is None:
             found = self._by_origin = {}
@@ -222,7 +222,7 @@ class ReceiveQueue:
         return [each for each in taken if each[1]], entries
 
     def _replace(self, lot: Lot, kept: list[Any]) -> None:
-        """Put ``kept`` where ``lot`` is, which is used up: a receiver may have removed it from the front."""
+        """Replace the used-up ``lot`` by ``kept``; put it in front if a receiver has removed the lot."""
         place = 0
         with suppress(ValueError):
             place = self.lots.index(lot)
@@ -293,7 +293,7 @@ class ReceiveQueue:
         return True
 
     def give_back(self, messages: Iterable[Message[Any]]) -> None:
-        """`put_back` without waking a receiver."""
+        """Like `put_back`, without waking a receiver."""
         lots: list[Lot] = [
             (entry, _for_each([index for _, index in group]))
             for entry, group in groupby(map(place_of, messages), itemgetter(0))
@@ -322,7 +322,7 @@ def _copy(items: deque[T]) -> deque[T]:
 
 
 def _split(items: deque[T], belongs: Callable[[T], bool]) -> tuple[list[T], list[T]]:
-    """Empty ``items`` from the right: those that belong, and the others, each in order."""
+    """Empty ``items`` from the right; return those for which ``belongs`` is true, and the rest, in order."""
     taken: list[T] = []
     kept: list[T] = []
     try:

@@ -16,8 +16,6 @@ application requests. A count reset by each delivered entry would never end, sin
 delivered each time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from geminga.consumer.message import EntryKey

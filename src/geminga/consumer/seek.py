@@ -7,8 +7,6 @@ inside a batch, and "after this message": `StartFilter` drops the messages befor
 subscription that is not durable starts on each connection at the application's position.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from geminga.consumer.message import EntryAcks, EntryKey, ReceivedEntry, UnbatchedRun

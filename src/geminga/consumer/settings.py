@@ -4,8 +4,6 @@ Argument names and defaults are ``pulsar-client``'s where it has them (algorithm
 counts in milliseconds keep their ``_ms`` ending, all others are seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +26,7 @@ from geminga.consumer.policies import ConsumerKeySharedPolicy as ConsumerKeyShar
 from geminga.consumer.policies import KeySharedMode as KeySharedMode
 from geminga.consumer.policies import RedeliveryBackoff as RedeliveryBackoff
 from geminga.ids import MessageId
+from geminga.wire.encryption import PayloadDecryptor
 
 
 class ConsumerType(Choice):
@@ -68,9 +67,6 @@ class ConsumerCryptoFailureAction(Choice):
 
 INT32_MAX = (1 << 31) - 1
 
-Decryptor = Callable[[Any, Any], bytes]
-"""``(MessageMetadata, payload) -> plain payload``; raises `geminga.errors.CryptoError`."""
-
 
 @runtime_checkable
 class ConsumerEventListener(Protocol):
@@ -87,7 +83,7 @@ class ConsumerEventListener(Protocol):
         """Handle that messages are sent to another consumer from now on."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ConsumerSettings:
     """Settings of a consumer.
 
@@ -167,7 +163,7 @@ class ConsumerSettings:
     message_bytes_max: int = 512 * 1024 * 1024
     """The largest payload that is accepted after decompression or chunk assembly, in bytes."""
 
-    decryptor: Decryptor | None = None
+    decryptor: PayloadDecryptor | None = None
     """Decrypts payloads; made of ``crypto_key_reader``."""
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     """Handling of a message that cannot be decrypted: ``FAIL`` it is not delivered and stays unacknowledged,
@@ -256,7 +252,7 @@ _CHECKS: dict[str, Check] = {
 """Checks of the fields other than flags and choices."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ReaderSettings:
     """Settings of a reader; ``start_message_id`` is a separate argument."""
 
@@ -276,7 +272,7 @@ class ReaderSettings:
     """Whether the message at the start is itself delivered."""
     reader_listener: Callable[[Any, Any], Any] | None = None
     """Called with reader and message for each message, instead of `read_next`."""
-    decryptor: Decryptor | None = None
+    decryptor: PayloadDecryptor | None = None
     """Decrypts payloads; made of ``crypto_key_reader``."""
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     """Handling of a message that cannot be decrypted: ``FAIL`` it is not delivered, ``DISCARD`` it is left

@@ -1,7 +1,5 @@
 """Settlement: the application's acknowledgements and negative acknowledgements of delivered messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any

@@ -11,8 +11,6 @@
 state × input.
 """
 
-from __future__ import annotations
-
 from enum import Enum, auto
 
 from geminga.errors import AlreadyClosed, ConsumerNotInitialized

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from geminga.consumer.flow import Release
 from geminga.consumer.message import ReceivedEntry
@@ -41,8 +41,7 @@ class ConsumerCounters:
         return releases
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerStatistics:
+class ConsumerStatistics(NamedTuple):
     """Statistics of a consumer, or of one of its topics and partitions, which are in ``partitions``.
 
     Numbers of the broker are at most ``broker_consumer_stats_cache_time_ms`` old; rates are averages over its

@@ -5,8 +5,6 @@ Some entries in hand have a time-out (`AckTimeout`); negatively acknowledged one
 (`NegativeAcks`). Settling an entry removes it from all of these.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -107,9 +105,8 @@ class UnackedEntries:
         return due
 
     def asked_again(self, due: Iterable[EntryKey], *, in_order: bool, is_wish: bool = True) -> None:
-        """Handle a redelivery of everything on the same connection; ``due`` was `take_due`. ``in_order``: one
-        consumer gets all of it. ``is_wish``: requested by the application, not because of `Rewind.skipped`.
-        """
+        """Forget all entries: the broker redelivers them on this connection. ``due``: result of `take_due`.
+        ``in_order``: one consumer gets all of them. ``is_wish``: asked by the application, not `Rewind`."""
         if in_order:
             unsettled = (*self.in_hand, *self.negative_acks.keys(), *due)
             self.rewind.begin(unsettled, self._newest, is_wish=is_wish)

@@ -1,6 +1,4 @@
-"""Texts that are shown to people: numbers with their noun, times, and commands for a shell."""
-
-from __future__ import annotations
+"""Texts that are shown to people: numbers with their noun, sizes, times, and commands for a shell."""
 
 import shlex
 from datetime import UTC, datetime
@@ -10,6 +8,36 @@ def how_many(number: int, noun: str = "message") -> str:
     """``1 message``, ``2,000 messages``, ``2 entries``."""
     nouns = noun if number == 1 else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {nouns}"
+
+
+def size(value: float) -> str:
+    """Return a size as ``1.5 GiB`` or, if whole, ``20 GiB``; ``-`` if unknown (below 0)."""
+    if value < 0:
+        return "-"
+    unit = "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    digits = 0 if unit == "B" or value >= 100 or value == round(value) else 1
+    return f"{value:,.{digits}f} {unit}"
+
+
+def span(seconds: float) -> str:
+    """Return a duration as ``1h 30m`` or ``7d``, the two largest units; ``-`` if unknown (below 0)."""
+    if seconds < 0:
+        return "-"
+    left, parts = round(seconds), []
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def rate(value: float) -> str:
+    """Return a rate as ``1,234/s``; below 10 with a decimal."""
+    return f"{value:,.0f}/s" if value >= 10 or value == 0 else f"{value:.1f}/s"
 
 
 def iso_time(milliseconds: int) -> str:

@@ -5,15 +5,13 @@ metrics use its result. Each finding has a level of its own, and the worst of th
 state that usually passes quickly, such as a consumer without permits, counts once it has lasted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from geminga.diagnosis.commands import how_many, iso_time, shell_command
-from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, Relief, SubscriptionFacts
+from geminga.diagnosis.commands import how_many, iso_time, rate, shell_command, size, span
+from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, Relief, SubscriptionFacts, TransactionFacts
 
 Json = dict[str, Any]
 
@@ -101,7 +99,7 @@ def diagnose(facts: SubscriptionFacts) -> Diagnosis:
     findings = sorted(inquiry.findings(), key=_urgency)
     level = max((each.level for each in findings), default=Trouble.NOTHING_WAITS)
     if level < Trouble.STOPPED:
-        if not facts.backlog:
+        if not (facts.backlog or (facts.transaction is not None and facts.consumer_count)):
             level = Trouble.NOTHING_WAITS
         else:
             level = max(level, Trouble.MOVING) if facts.consumer_count else Trouble.IDLE
@@ -146,18 +144,6 @@ def explanation(facts: SubscriptionFacts) -> Json:
     }
 
 
-def ago_text(seconds: float) -> str:
-    """``100 s ago``, ``12 min ago``, ``3 h ago`` or ``5 d ago``: at least two of the unit."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{int(seconds // length)} {unit} ago"
-    return f"{int(seconds)} s ago"
-
-
-def _rate(number: float) -> str:
-    return f"{number:.0f}/s" if number >= 10 else f"{number:.1f}/s"
-
-
 def _advise(text: str, command: str = "", **effects: Any) -> Advice:
     return Advice(text=text, command=command, effects=effects)
 
@@ -172,6 +158,11 @@ def _stop(
 ) -> Finding:
     """A finding that stops messages, usually."""
     return Finding(kind=kind, text=text, level=level, stops=stops, advice=advice, details=details)
+
+
+def _abort(transaction: str) -> Advice:
+    text = "abort it: its messages are not delivered, and those that it acknowledged are delivered again"
+    return _advise(text, shell_command("transactions abort", transaction))
 
 
 class _Inquiry:
@@ -217,6 +208,7 @@ class _Inquiry:
                 each.level > Trouble.MOVING
                 or each.level == Trouble.IDLE
                 or each.kind in ("slow", "throttled")
+                or (each.kind in ("transaction", "transaction-acks") and each.stops)
             ):
                 return each.text
         if not facts.backlog:
@@ -234,14 +226,17 @@ class _Inquiry:
         if not (facts.expired and facts.expired_ms) or facts.expired_ms < facts.acked_ms:
             return ""
         number = how_many(facts.expired, "entry")
-        return f" or expired: {number} expired, the last {ago_text(self.age(facts.expired_ms))}"
+        return f" or expired: {number} expired, the last {span(self.age(facts.expired_ms))} ago"
 
     # --- findings ---
     def findings(self) -> Iterator[Finding]:
         facts = self.facts
         yield from self._subscription()
         yield from self._producers()
+        yield from self._transaction()
         if not facts.backlog:
+            if facts.transaction is not None:
+                return
             text = "all messages are acknowledged" + self._expired()
             if facts.terminated:
                 text += ", and the topic is terminated: no more will be published"
@@ -259,6 +254,7 @@ class _Inquiry:
         yield from self._keys()
         yield from self._delays()
         yield from self._undelivered()
+        yield from self._pending_acks()
         yield from self._rejected()
         yield from self._hole()
         yield from self._held()
@@ -293,19 +289,23 @@ class _Inquiry:
 
     def _relief(self, oldest: str, first: Relief | None, enough: Relief | None) -> Iterator[Advice]:
         """Advise what frees enough for producers to continue."""
-        if first is not None and not first.still_over:
-            text = f"acknowledge {oldest}, or skip it: frees {first.frees:,} bytes, and producers continue"
-            yield _advise(text, self._skip(oldest), frees=first.frees, producersContinue=True)
+
+        def outcome(relief: Relief) -> str:
+            rest = "and producers continue"
+            if relief.still_over:
+                rest = f"but subscription {relief.still_over!r} exceeds the quota, too"
+            return f"frees {size(relief.frees)}, {rest}"
+
+        if first is not None and (not first.still_over or (enough and first.frees >= enough.frees)):
+            text = f"acknowledge {oldest}, or skip it: {outcome(first)}"
+            continues = not first.still_over
+            yield _advise(text, self._skip(oldest), frees=first.frees, producersContinue=continues)
         elif enough is not None:
             what = f"all up to {enough.up_to}" if enough.up_to else "all of the backlog"
             number = f" ({how_many(enough.messages, 'message')})" if enough.messages >= 0 else ""
-            text = f"acknowledge {what}{number}, or skip them: frees {enough.frees:,} bytes, "
-            text += "and producers continue"
-            if enough.still_over:
-                text = text.removesuffix("and producers continue")
-                text += f"but subscription {enough.still_over!r} exceeds the quota, too"
+            text = f"acknowledge {what}{number}, or skip them: {outcome(enough)}"
             if first is not None:
-                text += f"; {oldest} alone frees {first.frees:,} bytes, too little"
+                text += f"; {oldest} alone frees {size(first.frees)}, too little"
             to = self._command("subscriptions clear")
             if enough.up_to:
                 to = self._command("subscriptions expire", options=f"--to {enough.up_to}")
@@ -378,13 +378,13 @@ class _Inquiry:
             if len(slow) == 1
             else f"{len(slow):,} consumers, such as {slow[0].text}, are"
         )
-        last = ago_text(min(self.age(each.acked_ms) for each in slow))
+        last = f"{span(min(self.age(each.acked_ms) for each in slow))} ago"
         rest = f"{held:,} unacknowledged, the last acknowledgement {last}"
         details = {"consumer": slow[0].name, "unackedMessages": held,
                    "acknowledgedPerSecond": acks, "publishedPerSecond": rate_in}  # fmt: skip
         if not 0 < acks * SLOWER < rate_in:
             return Finding(kind="slow", level=Trouble.MOVING, text=f"{who} busy: {rest}", details=details)
-        text = f"{who} slower than the producers: {_rate(acks)} against {_rate(rate_in)}; {rest}"
+        text = f"{who} slower than the producers: {rate(acks)} against {rate(rate_in)}; {rest}"
         more = _advise("add consumers, or let the application acknowledge faster")
         return Finding(kind="slow", level=Trouble.WATCH, text=text, advice=(more,), details=details)
 
@@ -425,7 +425,7 @@ class _Inquiry:
             return "no-permits", f"{who} {never}", (receive,)
         has = f"holds {held:,} unacknowledged messages and " if held else ""
         when = "it last asked for messages" if consumer.asked_ms > 0 else "the last message went to it"
-        text = f"{who} {has}takes no more: {when} {ago_text(asked)}"
+        text = f"{who} {has}takes no more: {when} {span(asked)} ago"
         advice = _advise("receive, or resume the listener, in its application"), *self._reconnect(held)
         if asked < QUIET_SECONDS:
             return "no-permits", text, advice
@@ -514,7 +514,58 @@ class _Inquiry:
             yield _stop("throttled", text, raise_rate)
         elif not (facts.keys or facts.unowned or any(e.queued and not e.ready for e in self.receiving)):
             text = f"messages wait and {ready} could take them, but none was delivered for {int(seconds)} s"
+            if facts.open_transactions:
+                text += (
+                    ": they may be behind the first message of an open transaction, of which the topic has "
+                )
+                see = _advise("see since when each is open", shell_command("transactions list"))
+                yield _stop("transaction", f"{text}{facts.open_transactions:,}", see)
+                return
             yield _stop("undelivered", text, _advise("see the broker's log; then", self.unload))
+
+    # --- transactions ---
+    def _transaction(self) -> Iterator[Finding]:
+        """The open transaction that holds back messages of others."""
+        facts, found = self.facts, self.facts.transaction
+        if found is None:
+            return
+        verb = "waits" if found.messages == 1 else "wait"
+        text = f"{how_many(found.messages)} {verb} behind the first message of {self._name(found)}"
+        stops = facts.consumer_count > 0 and not facts.waiting
+        yield self._of_transaction("transaction", text, found, stops=stops)
+
+    def _pending_acks(self) -> Iterator[Finding]:
+        """Acknowledgements that wait for a commit."""
+        facts, found = self.facts, self.facts.pending_acks
+        if found is None:
+            return
+        text = f"{how_many(found.messages)} {'is' if found.messages == 1 else 'are'} acknowledged in "
+        more = f" and {found.others:,} more" if found.others else ""
+        text += f"{self._name(found)}{more}: they count as unacknowledged until the commit, and are not "
+        text += "delivered again before the end"
+        idle = not (facts.waiting or facts.held or facts.delayed or facts.transaction)
+        yield self._of_transaction("transaction-acks", text, found, stops=facts.consumer_count > 0 and idle)
+
+    @staticmethod
+    def _name(found: TransactionFacts) -> str:
+        if not found.is_open:
+            return f"transaction {found.id}, which is being ended"
+        return (
+            f"transaction {found.id} (open since {iso_time(found.began_ms)}, time limit "
+            f"{iso_time(found.ends_ms)})"
+        )
+
+    def _of_transaction(self, kind: str, text: str, found: TransactionFacts, *, stops: bool) -> Finding:
+        advice = [_advise("wait a moment; see the broker's log")]
+        if found.is_open:
+            advice = [_advise("commit or abort it in its application"), _abort(found.id)]
+        level = Trouble.MOVING
+        if self.facts.consumer_count and self.age(found.began_ms) >= QUIET_SECONDS:
+            level = self._stopped() if stops else Trouble.WATCH
+        return _stop(
+            kind, text, *advice, level=level, stops=stops, transaction=found.id,
+            messages=found.messages, sinceTimestamp=found.began_ms, endsTimestamp=found.ends_ms,
+        )  # fmt: skip
 
     # --- acknowledgements that are missing ---
     def _rejected(self) -> Iterator[Finding]:
@@ -549,7 +600,9 @@ class _Inquiry:
             text += f"; of its batch, {what} {hole.open_in_batch} {are} not"
         if hole.delivered:
             text += f"; {hole.holder_text} holds it" if hole.holder else "; it was delivered"
-        text += f"; published {ago_text(hole.age_seconds)}" if hole.age_seconds >= 0 else ""
+        text += f"; published {span(hole.age_seconds)} ago" if hole.age_seconds >= 0 else ""
+        if hole.transaction:
+            text += f"; acknowledged in transaction {hole.transaction}, which is not committed"
         yield Finding(
             kind="hole", level=level, text=text + self._again_after(), advice=tuple(self._close_hole(hole)),
             details={"message": hole.message, "acknowledgedBehind": number, "holes": facts.holes,
@@ -562,9 +615,12 @@ class _Inquiry:
             expire = self._command("subscriptions expire", options=f"--to {hole.message}")
             yield _advise("skip it with all before it", expire)
             return
+        if hole.transaction:
+            yield _abort(hole.transaction)
+            return
         if hole.delivered:
             yield from self._redeliver(1)
-        freed = f": frees {hole.frees:,} bytes" if hole.frees > 0 else ""
+        freed = f": frees {size(hole.frees)}" if hole.frees > 0 else ""
         yield _advise(f"skip it{freed}", self._skip(hole.message), frees=hole.frees)
 
     def _held(self) -> Iterator[Finding]:
@@ -574,6 +630,13 @@ class _Inquiry:
         worst = min(held, key=lambda each: each.held_since_ms, default=None)
         if worst is None or self.age(worst.held_since_ms) < HELD_SECONDS:
             return
+        pending = facts.pending_acks
+        if (
+            pending is not None
+            and self.age(pending.began_ms) >= HELD_SECONDS
+            and worst.held <= pending.messages
+        ):
+            return  # they may be acknowledged in a transaction
         again = self._redeliver(worst.held) if facts.is_geminga else self._reconnect(facts.held)
         since = f"{iso_time(worst.held_since_ms)}{self._again_after()}"
         held_text = how_many(worst.held, "message")

@@ -5,8 +5,6 @@ from the JSON of an Apache Pulsar. Times are milliseconds since 1970, 0: never, 
 texts, ``ledger:entry``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
@@ -73,9 +71,29 @@ class HoleFacts:
     holder: str = ""
     holder_text: str = ""
     delivered: bool = False
+    transaction: str = ""
+    """The open transaction in which it is acknowledged, as ``0:17``."""
     age_seconds: int = -1
     frees: int = -1
     """Bytes that the subscription no longer retains once this message is acknowledged; -1: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionFacts:
+    """A transaction, the end of which messages or acknowledgements of the subscription wait for."""
+
+    id: str
+    """``0:17``: the number of the coordinator, and a number there."""
+    began_ms: int
+    ends_ms: int
+    """When its time limit has passed."""
+    messages: int
+    """Messages that wait for it: to be delivered, or for their acknowledgement to take effect; -1: not
+    counted."""
+    is_open: bool = True
+    """False: it is being committed or aborted."""
+    others: int = 0
+    """Further transactions with acknowledgements, to which some of the messages belong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +193,12 @@ class SubscriptionFacts:
     """Key_Shared: entries that were read and wait, if no more are read because of their number."""
     newcomers: tuple[str, ...] = ()
     """Key_Shared consumers of an Apache Pulsar that wait for messages delivered before they connected."""
+    transaction: TransactionFacts | None = None
+    """The transaction up to whose first message the topic is delivered, if messages of others are behind."""
+    open_transactions: int = 0
+    """Open transactions of the topic, of an Apache Pulsar: which of them holds messages back is not known."""
+    pending_acks: TransactionFacts | None = None
+    """The oldest transaction with acknowledgements; its messages are those of all transactions."""
     holes: int = 0
     mark_ms: int = 0
     """When the position up to which all is acknowledged last moved."""

@@ -4,11 +4,10 @@ Apache Pulsar counts backlogs in entries, and does not report which messages a c
 keys are blocked; such figures stay unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 
+from geminga.diagnosis.commands import size
 from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX
 from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, QuotaFacts, Relief, SubscriptionFacts
 
@@ -59,6 +58,7 @@ def facts_from_stats(
         any_ready=any(each.ready and not each.standby for each in consumers),
         quota=_quota(subscription, stats, own),
         delayed=delayed,
+        open_transactions=stats.get("ongoingTxnCount", 0),
         newcomers=tuple(own.get("consumersAfterMarkDeletePosition", ())),
         holes=holes,
         mark_ms=own.get("lastMarkDeleteAdvancedTimestamp", 0),
@@ -109,18 +109,18 @@ def _waiting(due: int, held: int, cursor: Json, inside: Json, own: Json) -> int:
 
 def _quota(subscription: str, stats: Json, own: Json) -> QuotaFacts | None:
     limit = stats.get("backlogQuotaLimitSize", -1)
-    size = own.get("backlogSize", 0)
-    if not 0 < limit < size:
+    kept = own.get("backlogSize", 0)
+    if not 0 < limit < kept:
         return None
     others = {n: s.get("backlogSize", 0) for n, s in stats["subscriptions"].items() if n != subscription}
     still = next((name for name, value in others.items() if value > limit), "")
     return QuotaFacts(
-        text=f"the backlog is beyond its quota: {size:,} bytes, {limit:,} are allowed; producers may be "
+        text=f"the backlog is beyond its quota: {size(kept)}, {size(limit)} are allowed; producers may be "
         "stopped",
         subscription=subscription,
         certain=False,
-        details=(("found", size), ("limit", limit)),
-        enough=Relief(up_to="", messages=own.get("messagesInBacklog", -1), frees=size, still_over=still),
+        details=(("found", kept), ("limit", limit)),
+        enough=Relief(up_to="", messages=own.get("messagesInBacklog", -1), frees=kept, still_over=still),
     )
 
 

@@ -64,11 +64,7 @@ class Caller:
     """Calls the function. ``decode`` returns a message's value, ``encode`` a result's payload."""
 
     def __init__(
-        self,
-        call: Call,
-        shared: InstanceContext,
-        decode: Callable[[Any], Any],
-        encode: Callable[[Any], Any],
+        self, call: Call, shared: InstanceContext, decode: Callable[[Any], Any], encode: Callable[[Any], Any]
     ) -> None:
         self.call = call
         self._shared = shared

@@ -15,8 +15,6 @@ A broker without deduplication forgets the ids: at the start a producer is opene
 first id is remembered; if not, the function ends with an error.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import zlib
@@ -47,7 +45,7 @@ _BUSY_SECONDS = 0.2
 _RESULT_BITS = 15
 _INDEX_BITS = 20
 RESULTS_MAX = 1 << _RESULT_BITS
-"""Most results of one message."""
+"""Maximum results of one message."""
 _INDEX_MAX = 1 << _INDEX_BITS
 _ENTRY_MAX = 1 << (63 - _RESULT_BITS - _INDEX_BITS)
 
@@ -257,7 +255,7 @@ class EffectivelyOnce:
         if topic not in self._verified:
             error = InvalidConfiguration(
                 f"guarantee='EFFECTIVELY_ONCE' is not allowed: the broker does not deduplicate {topic}; "
-                "allowed: an output topic with deduplication (pulsar-admin topics set-deduplication -e, or "
+                "allowed: an output topic with deduplication (geminga topics set-deduplication TOPIC on, or "
                 "geminga standalone --deduplication)"
             )
             self._settling.end(error)

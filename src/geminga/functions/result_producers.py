@@ -48,10 +48,16 @@ def payload_bytes_max(producer: Any) -> int:
     return int(min(partition.max_message_size for partition in _partitions(producer))) - METADATA_BYTES
 
 
+def resent_operations(producer: Any) -> int:
+    """Return how many batches and messages were sent again after a lost connection: the topic may have them
+    twice."""
+    return sum(partition.counters.resent_operations for partition in _partitions(producer))
+
+
 def close_batches_soon(producer: Any) -> None:
     """Send the open batches without waiting for their delay."""
-    producer._publisher.close_batches_soon()
+    producer.publisher.close_batches_soon()
 
 
 def _partitions(producer: Any) -> Any:
-    return producer._state.partitions
+    return producer.publisher.state.partitions

@@ -27,7 +27,7 @@ from geminga.loggers import shield
 logger = logging.getLogger("geminga.functions")
 
 CHUNK_MESSAGES = 500
-"""Most messages that a plain callable processes before their results are sent."""
+"""Maximum messages that a plain callable processes before their results are sent."""
 _WAIT_SECONDS = 1.0
 _ACK_GROUPING_MS = 10
 """Acknowledgement grouping time. Brokers allow 50,000 unacknowledged messages per consumer; with the usual
@@ -206,6 +206,10 @@ class FunctionRunner(LongRunning[None]):
             from geminga.functions.effectively_once import EffectivelyOnce
 
             sender = EffectivelyOnce(settling, client, output_schema)
+        elif settings.guarantee == "TRANSACTIONAL":
+            from geminga.functions.transactional import Transactional
+
+            sender = Transactional(settling, client, output_schema)
         else:
             sender = AtLeastOnce(settling, client, output_schema)
         caller = Caller(call, shared, self._decoder(call), self._encoder(output_schema, sender))
@@ -215,6 +219,7 @@ class FunctionRunner(LongRunning[None]):
                 await self._relay_async(caller, sender, settling)
             else:
                 await self._relay(caller, sender, settling, thread)
+            settling.on_last()
             await settling.below(1)
         finally:
             await sender.close()
@@ -279,8 +284,16 @@ class FunctionRunner(LongRunning[None]):
                 payload = serialize(value)
                 return payload if type(payload) is bytes else bytes(payload)
 
-            return encode
-        if not sender.in_place:
+            if self.settings.guarantee != "TRANSACTIONAL":
+                return encode
+
+            def sized(value: Any) -> bytes:
+                payload = encode(value)
+                sender.check_size(len(payload))
+                return payload
+
+            return sized
+        if self.settings.guarantee not in ("EFFECTIVELY_ONCE", "TRANSACTIONAL"):
             return lambda value: value
 
         def checked(value: Any) -> Any:

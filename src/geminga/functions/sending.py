@@ -43,7 +43,7 @@ PENDING_BYTES_MAX = 128 * 1024 * 1024
 RETRY_SECONDS_MAX = 60.0
 """Longest delay before a failed call or a request for a topic is retried."""
 PRODUCERS_MAX = 1000
-"""Most open producers for topics that results choose."""
+"""Maximum open producers for topics that results choose."""
 _WEIGHT = 0.25
 """Weight of the newest sizes in the moving average."""
 
@@ -87,6 +87,8 @@ class PendingResults:
         self._less = asyncio.Event()
         self._arrived = (0, 0)
         self._message_bytes = self._result_bytes = 0.0
+        self.on_last: Callable[[], None] = lambda: None
+        """Called when no further message is taken."""
         self.fatal: Exception | None = None
         self._ended = asyncio.Event()
         shared.failed, shared.patiently = self.end, self.patiently
@@ -96,6 +98,11 @@ class PendingResults:
         self.shared.metrics.processed += 1
         if self._acknowledges and not self.consumer.closed:
             self.consumer.inbox.add(message)
+        self._less.set()
+
+    def redelivered(self, count: int) -> None:
+        """Note messages that an aborted transaction acknowledged, which are redelivered."""
+        self.in_flight -= count
         self._less.set()
 
     def again(self, message: Any) -> None:
@@ -117,7 +124,7 @@ class PendingResults:
 
     @property
     def most(self) -> int:
-        """Most messages in flight: ``max_pending``, fewer if they are large."""
+        """Maximum messages in flight: ``max_pending``, fewer if they are large."""
         flows = [handle.consumer.flow for handle in self.consumer.group.handles.values()]
         arrived = sum(flow.received_messages for flow in flows), sum(flow.received_bytes for flow in flows)
         messages, size = arrived[0] - self._arrived[0], arrived[1] - self._arrived[1]
@@ -161,7 +168,7 @@ class PendingResults:
                 if not is_passing(error):
                     raise
                 self.shared.metrics.system_exceptions += 1
-                logger.warning("waiting for %s: %s: %s", what, type(error).__name__, error)
+                logger.warning("waiting for %s after %s: %s", what, type(error).__name__, error)
             await self.pause(delays.next())
 
 
@@ -172,12 +179,12 @@ def _average(known: float, newest: float) -> float:
 class _PendingMessage:
     """A message with several results in flight."""
 
-    __slots__ = ("error", "failed", "left", "outcome", "settling")
+    __slots__ = ("error", "failed", "left", "outcome", "stored")
 
-    def __init__(self, settling: PendingResults, outcome: CallOutcome, left: int, failed: Failed) -> None:
-        self.settling = settling
+    def __init__(self, outcome: CallOutcome, left: int, stored: Stored, failed: Failed) -> None:
         self.outcome = outcome
         self.left = left
+        self.stored = stored
         self.failed = failed
         self.error: tuple[Exception, str] | None = None
 
@@ -188,11 +195,13 @@ class _PendingMessage:
         if self.left:
             return
         if self.error is None:
-            self.settling.done(self.outcome.message)
+            self.stored(self.outcome)
         else:
             self.failed(self.outcome, *self.error)
 
 
+Stored = Callable[[CallOutcome], object]
+"""Called with an outcome whose results have their receipts."""
 Failed = Callable[[CallOutcome, Exception, str], None]
 """Called with an outcome, the error of a result that was not stored, and its topic."""
 
@@ -218,6 +227,10 @@ class AtLeastOnce:
         self._held: list[CallOutcome] = []
         self._delays = Backoff(random, maximum_seconds=RETRY_SECONDS_MAX)
         self._is_closed = False
+        self._txn: Any = None
+        """Transaction of the results."""
+        self._stored: Stored = lambda outcome: settling.done(outcome.message)
+        self._not_stored: Failed = self._failed
 
     async def emit(self, outcomes: Sequence[CallOutcome]) -> None:
         async with self._turn:
@@ -281,28 +294,28 @@ class AtLeastOnce:
         if self._began:
             self._began = False
             await asyncio.sleep(0)
-        messages = [outcome.message for outcome in run]
         keys = [outcome.key for outcome in run]
         settling, metrics = self._settling, self._settling.shared.metrics
+        stored, failed = self._stored, self._not_stored
 
         def settled(sent: ManySent) -> None:
             metrics.published += len(sent) - len(sent.failures)
             if sent.failures:
-                for index, message in enumerate(messages):
+                for index, outcome in enumerate(run):
                     error = sent.failures.get(index)
                     if error is None:
-                        settling.done(message)
+                        stored(outcome)
                     else:
-                        self._failed(run[index], error, output)
+                        failed(outcome, error, output)
             else:
                 self._delays.reset()
-                for message in messages:
-                    settling.done(message)
+                for outcome in run:
+                    stored(outcome)
 
         any_key = any(key is not None for key in keys)
         try:
             await producer.send_many(
-                [outcome.payload for outcome in run], settled, keys=keys if any_key else None
+                [outcome.payload for outcome in run], settled, keys=keys if any_key else None, txn=self._txn
             )
         except Exception:  # a schema may raise anything
             # One of them is invalid, and none was sent: send each separately.
@@ -321,13 +334,13 @@ class AtLeastOnce:
         publishes = outcome.as_publishes(output or "")
         count = len(publishes) + len(outcome.changes)
         if not count:
-            settling.done(outcome.message)
+            self._stored(outcome)
             return
-        work = _PendingMessage(settling, outcome, count, self._failed)
+        work = _PendingMessage(outcome, count, self._stored, self._not_stored)
         state = settling.shared.state
         for key, payload in outcome.changes:
             assert state is not None
-            sending = state.producer.send(payload, partition_key=key)
+            sending = state.producer.send(payload, partition_key=key, txn=self._txn)
             self._start(work, sending, state.producer.topic(), None)
         for publish in publishes:
             try:
@@ -337,7 +350,8 @@ class AtLeastOnce:
                     raise
                 work.one(error, publish.topic)
                 continue
-            self._start(work, producer.send(publish.payload, **publish.options), publish.topic, publish)
+            sending = producer.send(publish.payload, **publish.options, txn=self._txn)
+            self._start(work, sending, publish.topic, publish)
 
     def _start(self, work: _PendingMessage, sending: Any, topic: str, publish: Publish | None) -> None:
         task = asyncio.ensure_future(sending)

@@ -21,7 +21,7 @@ from geminga.config import (
 from geminga.errors import InvalidConfiguration
 from geminga.ids import TopicName
 
-GUARANTEES = ("ATLEAST_ONCE", "EFFECTIVELY_ONCE", "ATMOST_ONCE", "MANUAL")
+GUARANTEES = ("ATLEAST_ONCE", "EFFECTIVELY_ONCE", "TRANSACTIONAL", "ATMOST_ONCE", "MANUAL")
 POSITIONS = ("earliest", "latest")
 PARALLELISM_MAX = 256
 
@@ -56,7 +56,14 @@ class FunctionSettings:
     subscription_position: str = "earliest"
     """Start position of a new subscription: ``earliest`` or ``latest``."""
     guarantee: str = "ATLEAST_ONCE"
-    """Processing guarantee: ``ATLEAST_ONCE``, ``EFFECTIVELY_ONCE``, ``ATMOST_ONCE`` or ``MANUAL``."""
+    """Processing guarantee: ``ATLEAST_ONCE``, ``EFFECTIVELY_ONCE``, ``TRANSACTIONAL``, ``ATMOST_ONCE`` or
+    ``MANUAL``."""
+    transaction_messages: int = 1000
+    """Maximum inputs of a transaction, with ``TRANSACTIONAL``."""
+    transaction_delay_ms: int = 100
+    """Longest time that results wait for those of further queued inputs before their transaction begins."""
+    transaction_timeout_ms: int = 30_000
+    """Time limit of a transaction. Readers of the output may wait this long after the function was killed."""
     max_message_retries: int | None = None
     """Retries of a failing message before it goes to ``dead_letter_topic``; None: without limit. With
     ``ATLEAST_ONCE`` every redelivery of a batch counts for all of its messages."""
@@ -67,11 +74,11 @@ class FunctionSettings:
     timeout_ms: int | None = None
     """Messages not acknowledged within this time are redelivered; None: never."""
     max_concurrency: int = 100
-    """Most concurrent calls of an async callable."""
+    """Maximum concurrent calls of an async callable."""
     keep_order: bool = True
     """Publish results of an async callable in the order of the input."""
     max_pending: int = 20_000
-    """Most messages whose results have no receipt yet; fewer if they are large (128 MiB in all)."""
+    """Maximum messages whose results have no receipt yet; fewer if they are large (128 MiB in all)."""
     receiver_queue_size: int | None = None
     """Receiver queue size in messages; None: 5,000, with ``arrow`` twice ``max_rows``."""
     arrow: bool = False
@@ -139,6 +146,9 @@ class FunctionSettings:
         check_int("retry_delay_ms", self.retry_delay_ms, 1, MILLISECONDS_MAX)
         if self.timeout_ms is not None:
             check_int("timeout_ms", self.timeout_ms, 10_000, MILLISECONDS_MAX)
+        check_int("transaction_messages", self.transaction_messages, 1)
+        check_int("transaction_delay_ms", self.transaction_delay_ms, 1, MILLISECONDS_MAX)
+        check_int("transaction_timeout_ms", self.transaction_timeout_ms, 1000, MILLISECONDS_MAX)
         check_int("max_concurrency", self.max_concurrency, 1)
         check_int("max_pending", self.max_pending, 1)
         if self.receiver_queue_size is not None:

@@ -19,12 +19,7 @@ from geminga.errors import InvalidMessage, MessageTooBig, PulsarException, Timeo
 from geminga.functions.calling import uncancelled
 from geminga.functions.context import Context, InstanceContext
 from geminga.functions.loading import Call, schema
-from geminga.functions.result_producers import (
-    is_lost,
-    open_producer,
-    payload_bytes_max,
-    producer_arguments,
-)
+from geminga.functions.result_producers import is_lost, open_producer, payload_bytes_max, producer_arguments
 from geminga.functions.sending import RETRY_SECONDS_MAX, PendingResults, has_ended, is_passing
 from geminga.functions.thread import CallingThread
 
@@ -34,10 +29,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga.functions")
 
 IN_FLIGHT_MAX = 4
-"""Most tables whose results have no receipt yet."""
+"""Maximum tables whose results have no receipt yet."""
 FAILURES_MAX = 64
-"""Most failed calls for the parts of a table; the remaining rows are then redelivered. Finding one row among
-100,000 takes 17 calls; if every call fails, halving does not help."""
+"""Maximum failed calls for parts of a table (17 find one row of 100,000); other rows are redelivered."""
 _WAIT_MS = 500
 
 

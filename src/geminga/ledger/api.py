@@ -9,8 +9,6 @@ callbacks in the order of the calls. A ``done`` receives None when the write is 
 ``sync`` setting promises, or the error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -12,8 +12,6 @@ the end of the newest file.
 The superblock is written last, so that an unfinished copy is not taken for a store.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import errno
@@ -38,13 +36,20 @@ from geminga.ledger.format import (
     file_name,
     file_number,
 )
-from geminga.ledger.log import MARK_FILE, SequentialReader, read_directory, read_payload, scan_headers
+from geminga.ledger.log import (
+    MARK_FILE,
+    SequentialReader,
+    bad_records,
+    read_directory,
+    read_payload,
+    scan_headers,
+)
 from geminga.wire.checksum import crc32c
 
 PIECE_BYTES = 1024 * 1024
 _NAME = "%Y-%m-%dT%H-%M-%SZ"
 LOOKS_MAX = 1000
-"""Most listings of the folder, repeated until two agree."""
+"""Maximum listings of the folder, repeated until two agree."""
 
 Say = Callable[[int, int], None]
 """Progress callback: (bytes copied, total bytes)."""
@@ -326,9 +331,4 @@ def _is_whole(reader: SequentialReader, header: GroupHeader) -> bool:
     directory = read_directory(reader, header)
     if directory is None or header.was_mended or directory.was_mended:
         return False
-    payload, position = read_payload(reader, header), 0
-    for size, crc in zip(directory.sizes, directory.crcs, strict=True):
-        if crc32c(payload[position : position + size]) != crc:
-            return False
-        position += size
-    return True
+    return not bad_records(directory, read_payload(reader, header))

@@ -6,8 +6,6 @@ links in a folder, by reference in an object store (`geminga.ledger.backup_objec
 backups only, never with the store: damage of its files does not reach them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import logging

@@ -7,8 +7,6 @@ mistaken for one (the code's distance is 4); bytes that are entirely wrong are, 
 are small, have further checks, and a flip there would lose a whole group of unrelated records.
 """
 
-from __future__ import annotations
-
 from geminga.wire.checksum import crc32c
 
 _POLYNOMIAL = 0x82F63B78  # reflected

@@ -1,7 +1,5 @@
 """Functions that run the owner's callbacks, at once or in steps, and log their exceptions."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVarTuple

@@ -4,8 +4,6 @@ Rows carry a CRC32C that is checked when they are read, as SQLite keeps no check
 the catalog must be rebuilt.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from typing import Any

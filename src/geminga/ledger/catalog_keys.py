@@ -1,7 +1,5 @@
 """Keys in the catalog: their values and deltas as of the checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -12,8 +12,6 @@ Collecting a large checkpoint's changes and freeing them afterwards takes long, 
 begins until all changes are freed.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator

@@ -9,8 +9,6 @@ openings of a store, also of two that continue from the same state (a disk that 
 ``beats`` grows while the store is open.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 
@@ -64,8 +62,8 @@ def load(storage: OffloadStorage) -> Claim | None:
 
 
 def save(storage: OffloadStorage, claim: Claim) -> None:
-    """Write the claim on the storage location, within the existing file if the storage is full: its holder
-    must not seem dead, as its deletions are what frees space. Raises `OSError`."""
+    """Write the claim; overwrite the existing bytes if the storage is full: its holder must not seem
+    dead, because its deletions free space. Raises `OSError`."""
     data = _encoded(claim)
     try:
         storage.replace(CLAIM, data)

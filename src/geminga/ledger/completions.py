@@ -1,7 +1,5 @@
 """Completion of a store's writes: results of the writer and the worker, applied on the owner's thread."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator

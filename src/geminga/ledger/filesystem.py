@@ -3,10 +3,8 @@
 The simulated implementation (`tests/support/faulty_filesystem.py`) tears, drops, reorders and fails these
 calls, so the store uses the disk only through this interface. Paths are strings.
 
-A write may be short and may raise `InterruptedError`: callers finish it with `write_fully`.
+A write may be short: callers finish it with `write_fully`.
 """
-
-from __future__ import annotations
 
 import contextlib
 import errno
@@ -101,18 +99,16 @@ class FileSystem(Protocol):
 
 
 def write_fully(file: File, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write all bytes of ``buffers``, through short writes and interruptions; returns how many."""
+    """Write all bytes of ``buffers``, through short writes; returns how many."""
     total = 0
     for start in range(0, len(buffers), BUFFERS_PER_WRITE_MAX):
         part = buffers[start : start + BUFFERS_PER_WRITE_MAX]
-        expected = sum(map(len, part))
-        written = _write_once(file, part, offset + total)
-        total += written
-        while written < expected:
-            part = _after(part, written)
-            expected -= written
-            written = _write_once(file, part, offset + total)
+        while any(map(len, part)):
+            written = file.write(part, offset + total)
+            if written <= 0:
+                raise OSError(errno.EIO, "a write of the store's log took no bytes")
             total += written
+            part = _after(part, written)
     return total
 
 
@@ -120,17 +116,6 @@ def read_start(filesystem: FileSystem, path: str, size: int) -> bytes:
     """Return the first ``size`` bytes of a file, or all of a shorter one."""
     with contextlib.closing(filesystem.open_to_read(path)) as file:
         return file.read(size, 0)
-
-
-def _write_once(file: File, buffers: Sequence[Buffer], offset: int) -> int:
-    while True:
-        try:
-            written = file.write(buffers, offset)
-        except InterruptedError:
-            continue
-        if written <= 0 and any(map(len, buffers)):
-            raise OSError(errno.EIO, "a write of the store's log took no bytes")
-        return written
 
 
 def _after(buffers: Sequence[Buffer], skip: int) -> list[Buffer]:
@@ -178,17 +163,10 @@ class RealFile:
         return os.pwritev(self._fd, buffers, offset)
 
     def read(self, size: int, offset: int) -> bytes:
-        data = os.pread(self._fd, size, offset)
-        if len(data) == size or not data:
-            return data
-        parts = [data]
-        have = len(data)
-        while have < size:
-            data = os.pread(self._fd, size - have, offset + have)
-            if not data:
-                break
+        parts: list[bytes] = []
+        while size > 0 and (data := os.pread(self._fd, size, offset)):
             parts.append(data)
-            have += len(data)
+            size, offset = size - len(data), offset + len(data)
         return b"".join(parts)
 
     def sync(self) -> None:

@@ -12,8 +12,6 @@
     catalog.damaged      present when the catalog was found damaged: the next opening rebuilds it
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

@@ -25,6 +25,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from geminga.ledger.bit_correction import corrected
 from geminga.wire.checksum import crc32c
@@ -119,49 +120,48 @@ def file_number(name: str) -> int | None:
     return int(digits)
 
 
+def _sealed(layout: struct.Struct, *fields: object, seed: int = 0) -> bytes:
+    """Encode fields, followed by their checksum."""
+    body = layout.pack(*fields, 0)[:-4]
+    return body + _CHECKSUM.pack(crc32c(body, seed))
+
+
+def _unsealed(layout: struct.Struct, magic: bytes, data: bytes, seed: int = 0) -> list[Any] | None:
+    """Return the fields between magic and checksum; None unless the bytes are intact."""
+    if len(data) != layout.size:
+        return None
+    found, *fields, checksum = layout.unpack(data)
+    return fields if found == magic and checksum == crc32c(data[:-4], seed) else None
+
+
 def encode_superblock(store_id: bytes) -> bytes:
-    body = _SUPERBLOCK.pack(_SUPERBLOCK_MAGIC, FORMAT_VERSION, store_id, 0)[:-4]
-    return body + _CHECKSUM.pack(crc32c(body))
+    return _sealed(_SUPERBLOCK, _SUPERBLOCK_MAGIC, FORMAT_VERSION, store_id)
 
 
 def decode_superblock(data: bytes) -> tuple[int, bytes] | None:
     """Return (format version, store id); None unless the bytes are an intact superblock."""
-    if len(data) != SUPERBLOCK_BYTES:
-        return None
-    magic, version, store_id, checksum = _SUPERBLOCK.unpack(data)
-    if magic != _SUPERBLOCK_MAGIC or checksum != crc32c(data[:-4]):
-        return None
-    return version, store_id
+    found = _unsealed(_SUPERBLOCK, _SUPERBLOCK_MAGIC, data)
+    return None if found is None else (found[0], found[1])
 
 
 def encode_file_header(number: int, store_id: bytes) -> bytes:
-    body = _FILE_HEADER.pack(_FILE_MAGIC, FORMAT_VERSION, number, store_id, 0)[:-4]
-    return body + _CHECKSUM.pack(crc32c(body))
+    return _sealed(_FILE_HEADER, _FILE_MAGIC, FORMAT_VERSION, number, store_id)
 
 
 def decode_file_header(data: bytes) -> tuple[int, bytes] | None:
     """Return (file number, store id); None unless the bytes are an intact header."""
-    if len(data) != FILE_HEADER_BYTES:
-        return None
-    magic, _version, number, store_id, checksum = _FILE_HEADER.unpack(data)
-    if magic != _FILE_MAGIC or checksum != crc32c(data[:-4]):
-        return None
-    return number, store_id
+    found = _unsealed(_FILE_HEADER, _FILE_MAGIC, data)
+    return None if found is None else (found[1], found[2])
 
 
 def encode_mark(position: int, sequence: int, seed: int) -> bytes:
     """Encode the synced-through mark: the log is synced up to ``position``, the end of group ``sequence``."""
-    body = _MARK.pack(_MARK_MAGIC, position, sequence, 0)[:-4]
-    return body + _CHECKSUM.pack(crc32c(body, seed))
+    return _sealed(_MARK, _MARK_MAGIC, position, sequence, seed=seed)
 
 
 def decode_mark(data: bytes, seed: int) -> tuple[int, int] | None:
-    if len(data) != MARK_BYTES:
-        return None
-    magic, position, sequence, checksum = _MARK.unpack(data)
-    if magic != _MARK_MAGIC or checksum != crc32c(data[:-4], seed):
-        return None
-    return position, sequence
+    found = _unsealed(_MARK, _MARK_MAGIC, data, seed)
+    return None if found is None else (found[0], found[1])
 
 
 @dataclass(slots=True)
@@ -307,10 +307,7 @@ def key_name(data: bytes | memoryview, fingerprint: int) -> bytes | None:
 
 def encode_value(key: bytes, base: bytes, deltas: Iterable[bytes]) -> bytes:
     """Encode the payload of a RESTATE record."""
-    parts = [key, _CHECKSUM.pack(len(base)), base]
-    for delta in deltas:
-        parts += (_CHECKSUM.pack(len(delta)), delta)
-    return b"".join(parts)
+    return key + encode_list((base, *deltas))
 
 
 def decode_value(data: bytes | memoryview) -> tuple[bytes, list[bytes]]:

@@ -103,8 +103,8 @@ class LedgerState:
 
 
 class Index:
-    """Finds entries. The owner's thread has one, the reader threads have another, for their own connection to
-    the catalog, so that the owner never waits for their reads.
+    """Entry lookup. The owner's thread has one, the reader threads have another, for their own connection
+    to the catalog, so that the owner never waits for their reads.
 
     The order of lookups finds an entry at each stage of a checkpoint: tail, frozen, catalog; and new moves
     before those that the checkpoint saves. Cached positions may be outdated once an entry was moved: its old
@@ -112,12 +112,12 @@ class Index:
     """
 
     def __init__(self, catalog: Catalog, owners: Index | None = None) -> None:
-        """``owners``: index of the owner's thread, which has the moves; None: this one."""
+        """``owners``: index of the owner's thread, which has the new positions; None: this is that index."""
         self._catalog = catalog
         self.moved: dict[int, dict[int, int]] = {}
         """New positions of rewritten entries, by ledger and entry, since the last checkpoint was begun."""
         self.moved_frozen: dict[int, dict[int, int]] = {}
-        """Those that the checkpoint writes."""
+        """Positions that the checkpoint writes."""
         self._moves = self if owners is None else owners
         self._reading = threading.Lock()
         """Held while the catalog is read, as long as the disk takes."""

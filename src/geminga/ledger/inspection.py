@@ -5,8 +5,6 @@
 freed. A ledger without owner stays listed, as the broker finds its owner by itself when the topic is used.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

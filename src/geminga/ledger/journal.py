@@ -9,8 +9,6 @@ nothing is pending, and only then does the owner have to wake it.
 through `geminga.ledger.store.FileStore.poll`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading
@@ -276,11 +274,6 @@ class StoreWrites:
         self.refusal: StoreError | None = None
         """Error that refuses entries: ``failure``, or the one that the owner gave."""
         self.is_closed = False
-
-    @property
-    def are_well(self) -> bool:
-        """Whether the store works and is open."""
-        return self.failure is None and not self.is_closed
 
     def check(self) -> None:
         """Raise the error that stopped the store."""

@@ -4,8 +4,6 @@ A checkpoint freezes the changes; until the catalog has them, a key's value is m
 catalog, frozen changes, new changes.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from heapq import merge
@@ -147,7 +145,7 @@ class KeyMap:
         before = self._checkpoint if self._frozen else self._checkpoint + 1
         return StoredValue(base, (*self._catalog.deltas(key, before), *deltas))
 
-    def scan(self, prefix: str, after: str = "") -> Iterator[tuple[str, StoredValue]]:
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
         """Iterate over the keys that start with ``prefix`` and sort behind ``after``, in order, by pages."""
         while True:
             before = self._checkpoint if self._frozen else self._checkpoint + 1
@@ -169,17 +167,17 @@ class KeyMap:
                 return
             after = last
 
-    def names(self, prefix: str, after: str = "") -> Iterator[str]:
+    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
         """Iterate over the keys of `scan` without their values."""
         last: str | None = after
         while last is not None:
-            names, last = self.names_page(prefix, last)
+            names, last = self.names_page(prefix, after=last)
             for name in names:
                 # Skip keys deleted since the page was read.
                 if name not in self._changes or self.get(name) is not None:
                     yield name
 
-    def names_page(self, prefix: str, after: str = "") -> tuple[list[str], str | None]:
+    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
         """Return a page of `names`, perhaps empty, and the key to continue after: None on the last page."""
         page = self._catalog.names(prefix, after if after >= prefix else None, PAGE_KEYS)
         last = page[-1] if len(page) == PAGE_KEYS else None
@@ -260,6 +258,9 @@ class FileStoreKeys:
         self._writes = writes
         self._keys = keys
         self.get = keys.get
+        self.scan = keys.scan
+        self.names = keys.names
+        self.names_page = keys.names_page
 
     def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
         self._writes.check()
@@ -287,12 +288,3 @@ class FileStoreKeys:
         self._writes.submit(
             RecordKind.DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes, done
         )
-
-    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
-        return self._keys.scan(prefix, after)
-
-    def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        return self._keys.names(prefix, after)
-
-    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
-        return self._keys.names_page(prefix, after)

@@ -1,7 +1,5 @@
 """Ledgers of an open store: those in memory with their changes, layered over the catalog."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -212,8 +210,11 @@ class LedgerTable:
             if len(ledger.tail):
                 self.dropped.append(ledger.tail)
 
-    def mark_changed(self, ledger_id: int) -> None:
-        ledger = self.loaded.get(ledger_id) or self.dying.get(ledger_id)
+    def held(self, ledger_id: int) -> LedgerState | None:
+        """Return a ledger that is in memory, also while its deletion is not on the disk yet."""
+        return self.loaded.get(ledger_id) or self.dying.get(ledger_id)
+
+    def mark_changed(self, ledger: LedgerState | None) -> None:
         if ledger is not None and not ledger.changed:
             ledger.changed = True
             self.changed.append(ledger)
@@ -237,13 +238,9 @@ class LedgerTable:
                     self._let_go(ledger)
             yield None
 
-    def has_in_memory(self, ledger_id: int) -> bool:
-        """Whether the ledger is in memory, or its deletion is not on the disk yet."""
-        return ledger_id in self.loaded or ledger_id in self.dying
-
     def mark_saved(self, owner: str, ledger_id: int) -> None:
         """Free the frozen changes of a ledger, which the catalog has now."""
-        ledger = self.loaded.get(ledger_id) or self.dying.get(ledger_id)
+        ledger = self.held(ledger_id)
         if ledger is not None:
             ledger.frozen = None
         self._uncatalog(owner, ledger_id)

@@ -13,7 +13,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import NamedTuple, Protocol
 
 from geminga.errors import StoreDamaged
@@ -307,7 +307,7 @@ class LogWriter:
         )
 
     def _note(self, kinds: Sequence[int], firsts: Sequence[int]) -> None:
-        """Note created ledgers and dropped files, for the list of files in the next file's first group."""
+        """Update the next ledger id and the list of live files, which each new file begins with."""
         for kind, number in zip(kinds, firsts, strict=True):
             if kind == RecordKind.CREATE:
                 self.next_ledger_id = max(self.next_ledger_id, number + 1)  # an older one is written again
@@ -517,3 +517,10 @@ def read_directory(file: ReadableFile, header: GroupHeader) -> Directory | None:
 
 def read_payload(file: ReadableFile, header: GroupHeader) -> memoryview:
     return memoryview(file.read(header.payload_bytes, header.payload_position & OFFSET_MASK))
+
+
+def bad_records(directory: Directory, payload: memoryview) -> set[int]:
+    """Return the indexes of records that fail their checksum."""
+    ends = accumulate(directory.sizes)
+    found = [crc32c(payload[end - size : end]) for end, size in zip(ends, directory.sizes, strict=True)]
+    return {index for index, crc in enumerate(directory.crcs) if crc != found[index]}

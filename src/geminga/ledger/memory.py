@@ -4,8 +4,6 @@ Nothing is durable, so every write is complete at once; its ``done`` still runs 
 in the order of the calls, so that code written for it works on a `FileStore` too.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

@@ -11,8 +11,6 @@ A process that ends, or that does not answer in time, is killed, and `WorkerLost
 deleted only when no process can continue to write it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

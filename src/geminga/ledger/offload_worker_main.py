@@ -4,8 +4,6 @@ The process handles one request after the other (`geminga.ledger.offload_writing
 socket is closed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

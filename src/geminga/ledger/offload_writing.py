@@ -5,8 +5,6 @@ request is a pickled tuple, (name, arguments...); the answer is the pickled pair
 is None.
 """
 
-from __future__ import annotations
-
 import importlib
 import pickle
 import socket

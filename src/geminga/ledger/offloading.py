@@ -14,8 +14,6 @@ The entries are read by the store, in pieces, at a limited rate; all other steps
 or in a worker process (`geminga.ledger.offload_worker`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterator

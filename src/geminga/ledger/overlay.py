@@ -5,8 +5,6 @@ reading a store changes nothing on the disk: writes stay in memory and are lost 
 reading; write only small amounts.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

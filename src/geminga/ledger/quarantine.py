@@ -9,8 +9,6 @@ The list follows from the log, as all state does: damage is found again when the
 settling is recorded in the log.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator
 

@@ -9,8 +9,6 @@ Limits: ``waiting_max`` pending jobs; more are refused. While ``undelivered_byte
 delivered to the owner, no job starts except queries. Late answers are kept for `LATE_ANSWERS_MAX` queries.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import OrderedDict, deque

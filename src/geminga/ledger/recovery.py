@@ -14,14 +14,11 @@ Recovery changes nothing on disk but the tail (cut, or written again to be sure 
 interrupted anywhere and repeated.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from geminga.errors import StoreDamaged
 from geminga.ledger.damage import Damage, DamageLoss
@@ -50,6 +47,7 @@ from geminga.ledger.log import (
     LogFiles,
     ReadableFile,
     SequentialReader,
+    bad_records,
     check_file_header,
     read_directory,
     read_payload,
@@ -182,7 +180,7 @@ class Recovery:
         self.damage.report_corrected_bits(header, directory)
         positions = directory.positions(header.payload_position)
         payload = read_payload(file, header)
-        for index in sorted(_bad_records(directory, payload)):
+        for index in sorted(bad_records(directory, payload)):
             self.damage.report_record(directory, index, positions[index], payload, is_cataloged=True)
 
     # --- files ---
@@ -308,7 +306,7 @@ class Recovery:
             self.damage.report(self.damage.at(header.position, f"the directory of {header.records} records"))
         else:
             payload = read_payload(file, header)
-            bad = _bad_records(directory, payload)
+            bad = bad_records(directory, payload)
             if bad and header.end > synced:
                 return False
             self.damage.report_corrected_bits(header, directory)
@@ -413,12 +411,3 @@ class Recovery:
                 write_fully(file, [data], start)
                 start += len(data)
             file.sync()
-
-
-def _bad_records(directory: Directory, payload: memoryview) -> set[int]:
-    """Return the indexes of records that fail their checksum."""
-    ends = list(accumulate(directory.sizes))
-    found = [crc32c(payload[end - size : end]) for end, size in zip(ends, directory.sizes, strict=True)]
-    if found == directory.crcs.tolist():
-        return set()
-    return {index for index, crc in enumerate(directory.crcs) if crc != found[index]}

@@ -1,7 +1,5 @@
 """Damage that a recovery finds: reported, listed in the quarantine, and counted."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 
@@ -40,7 +38,7 @@ class RecoveryDamage:
         self._state = state
         self._replay = replay
         self.lost_records = 0
-        """Most records that may be lost without a trace of what they were."""
+        """Maximum records that may be lost without a trace of what they were."""
         self.from_beginning = False
         """Whether the whole log is replayed, because the catalog is lost."""
         self.unwritten_keys: set[str] = set()

@@ -1,7 +1,5 @@
 """Replay of the log into the state of a store, after a restart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Set
 
 from geminga.errors import LedgerNotFound
@@ -122,9 +120,7 @@ class LogReplay:
             ledger.written_bytes += size
         else:
             self._state.live_bytes[before[0] >> OFFSET_BITS] -= size + RECORD_BYTES
-        if not ledger.changed:
-            ledger.changed = True
-            self._ledgers.changed.append(ledger)
+        self._ledgers.mark_changed(ledger)
 
     def _replay_remains(self, key: str, payload: memoryview, position: int) -> None:
         values, deltas, base, rest = decode_remains(payload)
@@ -147,7 +143,7 @@ class LogReplay:
             self._ledgers.index.moved.setdefault(ledger_id, {})[entry_id] = GIVEN_UP
         else:
             ledger.give_up(entry_id)
-            self._ledgers.mark_changed(ledger_id)
+            self._ledgers.mark_changed(ledger)
 
     def create(self, ledger_id: int, owner: str) -> None:
         """Replay a ledger's creation or adoption. `NOBODY` if the owner is lost."""
@@ -156,12 +152,12 @@ class LogReplay:
             return
         if self._ledgers.exists(ledger_id):
             if owner != NOBODY and self._ledgers.adopt(ledger_id, owner):
-                self._ledgers.mark_changed(ledger_id)
+                self._ledgers.mark_changed(self._ledgers.held(ledger_id))
             return
         ledger = self._orphans.pop(ledger_id, None) or LedgerState(ledger_id, owner, 0, 0)
         ledger.owner = owner
         self._ledgers.add(ledger)
-        self._ledgers.mark_changed(ledger_id)
+        self._ledgers.mark_changed(ledger)
 
     def end(self) -> list[LedgerState]:
         """End the replay; returns the ledgers with entries whose creation is lost, owned by `NOBODY`."""

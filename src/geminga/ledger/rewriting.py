@@ -16,8 +16,6 @@ these are written again from the store's state. Two kinds of damage keep a file,
 damaged live entry, until its loss is accepted, and bytes that are not a group of records at all.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field

@@ -1,18 +1,13 @@
 """Settings of a store."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from geminga.config import check_choice, check_int, check_seconds, check_type
-
 MEBIBYTE = 1024 * 1024
-SYNC_MODES = ("always", "interval", "never")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreSettings:
-    """Settings of a `geminga.ledger.store.FileStore`; every field has a default and a checked range."""
+    """Settings of a `geminga.ledger.store.FileStore`, which a broker derives from its own."""
 
     sync: str = "always"
     """When a write is confirmed. ``always``: once fdatasync has returned (group commit). ``interval``: once
@@ -67,27 +62,3 @@ class StoreSettings:
     freed."""
     verify_on_open: bool = False
     """Read and check the whole log when opening, not only what is behind the checkpoint."""
-
-    def __post_init__(self) -> None:
-        check_choice("sync", self.sync, SYNC_MODES)
-        check_seconds("sync_interval_seconds", self.sync_interval_seconds, 0.001, 3600.0)
-        check_int("group_bytes_max", self.group_bytes_max, 4096, 64 * MEBIBYTE)
-        check_int("folder_bytes_max", self.folder_bytes_max, 0)
-        check_int("log_file_bytes", self.log_file_bytes, 4096, 2048 * MEBIBYTE)
-        check_int("preallocate_bytes", self.preallocate_bytes, 0, 2048 * MEBIBYTE)
-        check_int("cache_bytes", self.cache_bytes, 0)
-        check_int("read_threads", self.read_threads, 1, 64)
-        check_int("reads_waiting_max", self.reads_waiting_max, 1)
-        check_int("read_ahead_bytes_max", self.read_ahead_bytes_max, 1)
-        check_seconds("read_wait_seconds", self.read_wait_seconds, 0.0, 3600.0)
-        check_seconds("unreadable_seconds", self.unreadable_seconds, 0.0, 3600.0)
-        check_int("checkpoint_log_bytes", self.checkpoint_log_bytes, 4096)
-        check_int("checkpoint_records", self.checkpoint_records, 1)
-        check_int("checkpoint_groups", self.checkpoint_groups, 1)
-        check_int("checkpoint_state_bytes", self.checkpoint_state_bytes, 1)
-        check_seconds("checkpoint_idle_seconds", self.checkpoint_idle_seconds, 0.0, 86400.0)
-        check_int("checkpoint_idle_bytes", self.checkpoint_idle_bytes, 1)
-        check_seconds("rewrite_live_fraction", self.rewrite_live_fraction, 0.0, 0.9)
-        check_int("garbage_bytes_min", self.garbage_bytes_min, 0)
-        check_seconds("deletion_delay_seconds", self.deletion_delay_seconds, 0.0, 3600.0)
-        check_type("verify_on_open", self.verify_on_open, bool)

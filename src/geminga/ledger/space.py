@@ -8,8 +8,6 @@ A disk that is full nevertheless stops nothing for good: pending writes wait, in
 (`journal`, `store`). Until they succeed the free space is reported as 0.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import sqlite3

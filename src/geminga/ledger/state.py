@@ -5,8 +5,6 @@ its order among the writes is fixed then. When the group with the call's record 
 positions of the bytes. After a restart `geminga.ledger.replay` does both from the log alone.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -45,64 +43,22 @@ class StoreState:
         """Add the positions of a group's entries; returns the entries per ledger, and their total size."""
         self.unsaved_records += len(group.kinds)
         self.ledgers.settled_groups += 1
-        if group.kinds.count(RecordKind.ENTRY) == len(group.kinds):
-            first = group.firsts[0]
-            if group.firsts.count(first) == len(group.kinds):
-                self._settle_run(first, group)
-                return {first: len(group.kinds)}, group.payload_bytes
-        return self._settle_mixed(group)
-
-    def _settle_run(self, ledger_id: int, group: Group) -> None:
-        """Settle a group that contains only entries of one ledger."""
-        ledger = self.ledgers.loaded.get(ledger_id) or self.ledgers.dying.get(ledger_id)
-        if ledger is None:
-            return
-        tail = ledger.tail
-        if group.seconds[0] == tail.first + len(tail.positions):
-            tail.positions.extend(group.positions)
-            tail.sizes.extend(group.sizes)
-            tail.crcs.extend(group.crcs)
-        else:
-            for entry_id, position, size, crc in zip(
-                group.seconds, group.positions, group.sizes, group.crcs, strict=True
-            ):
-                ledger.set_position(entry_id, position, size, crc)
-        ledger.written_bytes += group.payload_bytes
-        self.live_bytes[group.position >> OFFSET_BITS] += (
-            group.payload_bytes + len(group.kinds) * RECORD_BYTES
-        )
-        if not ledger.changed:
-            ledger.changed = True
-            self.ledgers.changed.append(ledger)
-
-    def _settle_mixed(self, group: Group) -> tuple[dict[int, int], int]:
         counts: dict[int, int] = {}
         table = self.ledgers
-        ledgers = table.loaded
-        live_bytes = moved_bytes = records = 0
+        size_bytes = moved_bytes = 0
         for kind, first, second, position, size, crc in zip(
             group.kinds, group.firsts, group.seconds, group.positions, group.sizes, group.crcs, strict=True
         ):
             if kind == RecordKind.ENTRY:
-                ledger = ledgers.get(first) or table.dying.get(first)
-                if ledger is None:
-                    continue
-                tail = ledger.tail
-                if second == tail.first + len(tail.positions):
-                    tail.positions.append(position)
-                    tail.sizes.append(size)
-                    tail.crcs.append(crc)
-                else:
+                ledger = table.held(first)
+                if ledger is not None:
                     ledger.set_position(second, position, size, crc)
-                ledger.written_bytes += size
-                live_bytes += size
-                records += 1
-                counts[first] = counts.get(first, 0) + 1
-                if not ledger.changed:
-                    ledger.changed = True
-                    table.changed.append(ledger)
+                    ledger.written_bytes += size
+                    size_bytes += size
+                    counts[first] = counts.get(first, 0) + 1
+                    table.mark_changed(ledger)
             elif kind == RecordKind.CREATE:
-                table.mark_changed(first)
+                table.mark_changed(table.held(first))
             elif kind == RecordKind.DELETE_LEDGER:
                 table.settle_deletion(first)
             elif kind == RecordKind.MOVED and table.exists(first):
@@ -110,8 +66,9 @@ class StoreState:
                 moved_bytes += size + RECORD_BYTES
             elif kind == RecordKind.GIVE_UP:
                 table.give_up(first, second)
-        self.live_bytes[group.position >> OFFSET_BITS] += live_bytes + records * RECORD_BYTES + moved_bytes
-        return counts, live_bytes
+        records_bytes = sum(counts.values()) * RECORD_BYTES
+        self.live_bytes[group.position >> OFFSET_BITS] += size_bytes + records_bytes + moved_bytes
+        return counts, size_bytes
 
     # --- checkpoints ---
     @property
@@ -162,11 +119,11 @@ class StoreState:
     def freeze_ledgers(self, ledgers: Iterable[LedgerState], snapshot: CheckpointSnapshot) -> None:
         """Add the changes of some ledgers to the snapshot."""
         for ledger in ledgers:
-            if ledger.changed and self.ledgers.has_in_memory(ledger.ledger_id):
+            if ledger.changed and self.ledgers.held(ledger.ledger_id) is not None:
                 snapshot.ledgers.append(ledger.freeze())
 
     def thaw(self, snapshot: CheckpointSnapshot) -> Iterator[object]:
-        """Free the changes that the catalog has, in steps."""
+        """Free the frozen changes that the catalog now contains, in steps."""
         yield from self.keys.thaw()
         self.ledgers.deleted_frozen = set()
         yield from emptied(snapshot.deleted)

@@ -179,7 +179,9 @@ class FileStore:
             self.reading.use_threads(self._catalog_file, self._finished, self._wake_up.signal)
         self._checkpoints = Checkpoints(parts, self.rewriter, self.reading.index, has_threads=self._threads)
         self.keys = FileStoreKeys(self._writes, self.state.keys)
-        self.disk = FileStoreDisk(parts, self.rewriter, self._checkpoints, self._check_files)
+        self.disk = FileStoreDisk(
+            parts, self.rewriter, self._checkpoints, self._check_files, self.damage.note
+        )
         self._completions = Completions(parts, self.rewriter, self._checkpoints, self._finished)
         self.read = self.reading.read
         self.fetch = self.reading.fetch
@@ -300,7 +302,7 @@ class FileStore:
                     pass
                 self._worker.run_queued()
             ran = self._completions.run(enough)
-            if self._writes.are_well:
+            if self._writes.failure is None and not self._writes.is_closed:
                 self._checkpoints.keep(enough)
             return ran
         finally:

@@ -1,7 +1,5 @@
 """Damage of a durable store: its list, accepted losses, and lost records that are written again."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Sequence
 

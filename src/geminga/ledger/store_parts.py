@@ -1,7 +1,5 @@
 """Parts of an open store that its other parts share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from geminga.ledger.catalog import Catalog

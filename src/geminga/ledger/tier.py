@@ -7,8 +7,6 @@ All requests to the storage run on one worker thread, in order. Only the store t
 storage changes it (`geminga.ledger.tier_claim`); a copy of a store only reads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

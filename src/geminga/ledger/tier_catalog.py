@@ -12,8 +12,6 @@
 Writes reach the log in order, and a crash keeps a prefix of them, so their order makes this safe.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections import OrderedDict

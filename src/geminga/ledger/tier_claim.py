@@ -25,8 +25,6 @@ other store is gone: `claim`. If two stores claim at the same moment, both read 
 that wrote last holds it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -6,8 +6,6 @@ first; a reader of the manifest then asks the broker about missing files. Failed
 suspicion stays in the store's keys (`geminga.ledger.tier_catalog`).
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Set
@@ -70,7 +68,7 @@ class TierFiles:
             self.call_in(AGAIN_SECONDS, self.open)
 
     def _log(self, error: Exception | None) -> None:
-        """Log an error once, until there is another one or none."""
+        """Log an error, unless it equals the last one; None: the next error is logged in any case."""
         text = "" if error is None else str(error)
         if text and text != self._problem:
             logger.error("%s: cannot write or delete files now: %s", self.storage.location, text)
@@ -123,7 +121,7 @@ class TierFiles:
 
     @property
     def _may_delete(self) -> bool:
-        """Whether files may be deleted now; else the next start or the holder of the claim does it."""
+        """Whether files may be deleted; if not, the next start or the holder of the claim deletes them."""
         return self.local.failure is None and not self.is_closing and not self.claim.refusal
 
     def remove_files(self, owner: str, suspects: list[OrphanCandidate]) -> None:

@@ -5,8 +5,6 @@ of a file are reported; a file that is missing or does not answer is never skipp
 are reported as damaged.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """Opening of the offload storage at a location."""
 
-from __future__ import annotations
-
 from geminga.filesystems import resolve
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.offload_folder import FolderStorage

@@ -5,8 +5,6 @@ To readers a ledger is in the store, whether its entries are in the log or in an
 Readers of the files have their own threads. `geminga.ledger.tier` moves ledgers, and deletes their files.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import OrderedDict, deque

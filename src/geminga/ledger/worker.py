@@ -1,7 +1,5 @@
 """Second thread of the store: checkpoints and the reading part of rewriting."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

@@ -17,7 +17,7 @@ logger = logging.getLogger("geminga.mirror")
 _RANGE = re.compile(r"[(\[](-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)[\])]")
 _BROKERS_OWN = ("__compaction", "pulsar.dedup", "pulsar.repl.", PREFIX)
 HOLES_MAX = 1_000_000
-"""Most ack holes of a subscription that are mirrored, from its front."""
+"""Maximum ack holes of a subscription that are mirrored, from its front."""
 _PAGE = 10_000
 
 

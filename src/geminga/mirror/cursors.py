@@ -17,12 +17,7 @@ from geminga.entries import EntryConsumer
 from geminga.errors import AdminConflict, ConsumerBusy, NotConnected
 from geminga.ids import MessageId
 from geminga.mirror.cluster_pair import ClusterPair, PartitionState
-from geminga.mirror.cursor_state import (
-    CursorState,
-    PartialBatch,
-    mark_of,
-    source_cursors,
-)
+from geminga.mirror.cursor_state import CursorState, PartialBatch, mark_of, source_cursors
 from geminga.mirror.history import LedgerLayout, StampHistory
 from geminga.mirror.pairing import readers_of
 from geminga.mirror.partition import PartitionMirror

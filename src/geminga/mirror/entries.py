@@ -88,7 +88,7 @@ class EntryRewriter:
             return []
         added, stamps = self._replicated_from, list[ReplicationStamp]()
         if metadata.HasField("replicated_from"):
-            stamps = stamps_in(_metadata_of(entry, payload))
+            stamps = stamps_in(metadata)
             if self._target_name in (None, text(metadata.replicated_from)):
                 return stamps[-1:]
             added = b""  # the first cluster's name stays
@@ -99,7 +99,11 @@ class EntryRewriter:
             changed = True
         if metadata.HasField("schema_version"):
             changed |= self._map_version(metadata)
-        kept = metadata.SerializePartialToString() if changed else _metadata_of(entry, payload)
+        if changed:
+            kept = metadata.SerializePartialToString()
+        else:
+            end = len(entry) - len(payload)
+            kept = bytes(memoryview(entry)[end - metadata_size(entry) : end])
         kept += added + ReplicationStamp(self._pair, position).field()
         sized = len(kept).to_bytes(4, "big") + kept
         checksum = crc32c(payload, crc32c(sized))
@@ -124,7 +128,7 @@ class EntryRewriter:
 def stamp_of(entry: Buffer) -> ReplicationStamp | None:
     """Return the last stamp of an entry; None without one, and for an entry that ends before its metadata."""
     try:
-        return next(reversed(stamps_in(_metadata_of(entry, parse_entry(entry, verify=False).payload))), None)
+        return next(reversed(stamps_in(parse_entry(entry, verify=False).metadata)), None)
     except CorruptPayload:
         return None
 
@@ -137,8 +141,3 @@ def is_same(one: Entry, other: Entry) -> bool:
     return (first.producer_name, first.sequence_id, first.publish_time) == (
         second.producer_name, second.sequence_id, second.publish_time,
     )  # fmt: skip
-
-
-def _metadata_of(entry: Buffer, payload: Buffer) -> bytes:
-    end = len(entry) - len(payload)
-    return bytes(memoryview(entry)[end - metadata_size(entry) : end])

@@ -7,6 +7,7 @@ pair's stamps increase with the positions of its entries.
 
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Collection
+from itertools import accumulate
 from typing import NamedTuple
 
 from geminga.admin import InternalStats
@@ -33,21 +34,33 @@ class StampedEntry(NamedTuple):
 
 
 class LedgerLayout:
-    """A topic's ledgers as one sequence of offsets, as of one moment."""
+    """A topic's ledgers as one sequence of offsets, as of the last `learn`. ``last``: the newest entry."""
 
-    def __init__(self, stats: InternalStats) -> None:
-        self.last = last = parse_position(stats.last_confirmed_entry)
-        self.is_new = last == NOWHERE and not stats.entries_added_counter
+    def __init__(self, stats: InternalStats | None = None) -> None:
+        """None: no ledgers."""
+        self.last = NOWHERE
+        self.is_new = True
         """True if the topic never had an entry."""
+        self.entries = 0
+        self._counts: dict[int, int] = {}
         self._ledgers: list[int] = []
         self._begins: list[int] = []
-        self.entries = 0
+        if stats is not None:
+            self.learn(stats, since=-1)
+
+    def learn(self, stats: InternalStats, since: int) -> None:
+        """Add the ledgers that a topic has now. Known ledgers are kept from ``since`` on, also deleted ones:
+        those without backlog are deleted soon."""
+        last = parse_position(stats.last_confirmed_entry)
+        counts = {ledger: count for ledger, count in self._counts.items() if ledger >= since}
         for ledger in stats.ledgers:
+            # Apache Pulsar does not report the number of entries of the open ledger.
             count = last.entry + 1 if ledger.ledger_id == last.ledger else ledger.entries
             if count > 0:
-                self._ledgers.append(ledger.ledger_id)
-                self._begins.append(self.entries)
-                self.entries += count
+                counts[ledger.ledger_id] = max(count, counts.get(ledger.ledger_id, 0))
+        self.last, self.is_new = max(self.last, last), last == NOWHERE and not stats.entries_added_counter
+        self._counts, self._ledgers = counts, sorted(counts)
+        *self._begins, self.entries = accumulate((counts[each] for each in self._ledgers), initial=0)
 
     def has(self, position: Position) -> bool | None:
         """Return whether an entry exists; None if it is older than the oldest."""
@@ -72,6 +85,13 @@ class LedgerLayout:
     def offset(self, position: Position) -> int:
         """Return the offset of an entry, or of its successor if the entry does not exist."""
         return self.offset_behind(Position(position.ledger, position.entry - 1))
+
+    def between(self, read: Position, place: Position) -> int:
+        """Return the number of known entries after ``read`` and before ``place``."""
+        if read.ledger == place.ledger:
+            return max(0, place.entry - read.entry - 1)
+        end = self.offset(Position(read.ledger + 1, 0))  # more entries may have been read than are known
+        return max(0, self.offset(place) - min(self.offset_behind(read), end))
 
 
 class StampHistory:

@@ -26,7 +26,7 @@ from geminga.errors import (
 )
 from geminga.mirror.cluster_pair import ClusterPair, Counters, PartitionState
 from geminga.mirror.entries import EntryRewriter, SchemaUnknownError, TargetEntry
-from geminga.mirror.ledger_sizes import LedgerSizes
+from geminga.mirror.history import LedgerLayout
 from geminga.mirror.pairing import MirrorRefused, Pair, find_pair, readers_of, subscription_of
 from geminga.mirror.position_map import PositionMap
 from geminga.mirror.positions import NOWHERE, Position, parse_position, sequence_id_of
@@ -48,7 +48,7 @@ _STEADY_SECONDS = 5.0
 """A connection that ends after this time of copying is logged only if the next attempt fails: brokers unload
 topics, and move them to other brokers."""
 _PAIRS_MAX = 1_000
-"""Most pairs for which is remembered whether their mirrors read the target."""
+"""Maximum pairs for which is remembered whether their mirrors read the target."""
 
 
 class _PendingEntry(NamedTuple):
@@ -92,8 +92,9 @@ class PartitionMirror:
         self._began_at = 0.0
         self._logged = ""
         """Text of the error that was logged last in this outage."""
-        self._sizes = LedgerSizes()
-        self._search = ResumeSearch(ends, topic, self._sizes)
+        self._layout = LedgerLayout()
+        """The source's ledgers, from the one that is being read on."""
+        self._search = ResumeSearch(ends, topic, self._layout)
         self._stood: tuple[Position, Position, int] | None = None
         self._rests = False
         self._looked_at = NOWHERE
@@ -110,7 +111,7 @@ class PartitionMirror:
         """Return whether ledgers may be created, deleted and skipped before their entries are read."""
         if self.state is not PartitionState.COPYING:
             return self.state is PartitionState.WAITING
-        return self.done != self._looked_at or (self.done < self._sizes.newest and not self.rests)
+        return self.done != self._looked_at or (self.done < self._layout.last and not self.rests)
 
     async def run(self) -> None:
         """Run until cancelled, or until the user has to decide (`PartitionState.FAILED`)."""
@@ -277,8 +278,8 @@ class PartitionMirror:
                     entry = consumer.take()
                     place = Position(entry.ledger_id, entry.entry_id)
                     if place > self._read:  # else it was redelivered: it is in flight or done
-                        if place.ledger != self._read.ledger and not self._sizes.reaches(place):
-                            await self._learn_sizes()
+                        if self._layout.last.ledger < place.ledger != self._read.ledger:
+                            await self._learn_layout()
                         await self._pass_on(entry, place, publisher, rewriter)
                         self._read = place
                 await self._wait_for_room(publisher)
@@ -289,16 +290,16 @@ class PartitionMirror:
             acknowledging.cancel()
             await asyncio.wait([acknowledging])
 
-    async def _learn_sizes(self) -> InternalStats:
+    async def _learn_layout(self) -> InternalStats:
         stats = await self._ends.source_admin.topics.internal_stats(self.topic)
-        self._sizes.learn(stats, self.done.ledger)
+        self._layout.learn(stats, self.done.ledger)
         return stats
 
     async def look(self) -> None:
         """Record the source's position; detect whether it moved the mirror's subscription over undelivered
         entries to its end, where no later entry would reveal it."""
         self._looked_at = self.done
-        stats = await self._learn_sizes()
+        stats = await self._learn_layout()
         cursor = stats.cursors.get(subscription_of(self._ends.mirror))
         if cursor is None or self.state is not PartitionState.COPYING or self._pending:
             return
@@ -314,7 +315,7 @@ class PartitionMirror:
         """Return the number of entries between the last read one and ``place`` that the source did not
         deliver: it moved the mirror's subscription, or they hold no messages."""
         # Entries before the first session were never due.
-        return 0 if read == NOWHERE else max(0, self._sizes.between(read, place))
+        return 0 if read == NOWHERE else max(0, self._layout.between(read, place))
 
     def _count_missed(self, missed: int, place: Position) -> None:
         if missed and not self.counters.missed:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from geminga.mirror.positions import Position
 
 RUNS_MAX = 20_000
-"""Most runs of a map; beyond, the oldest are dropped."""
+"""Maximum runs of a map; beyond, the oldest are dropped."""
 
 Range = tuple[int, int, int]
 """A ledger with its first and last entry."""

@@ -7,14 +7,13 @@ Earlier versions appended a signature, which is ignored.
 
 from typing import Final, NamedTuple
 
-from geminga.entries import ORIGIN_FIELD, read_varint, varint
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from geminga.entries import ORIGIN_FIELD, MessageMetadata, read_varint, varint
 from geminga.mirror.positions import Position
 
 PAIR_BYTES: Final = 8
 _TAG = varint(ORIGIN_FIELD << 3 | 2)
-_VARINT, _BYTES = 0, 2
-_FIXED = {1: 8, 5: 4}
-"""Sizes of the wire types with a fixed size."""
 
 
 class ReplicationStamp(NamedTuple):
@@ -29,29 +28,17 @@ class ReplicationStamp(NamedTuple):
         return _TAG + varint(len(body)) + body
 
 
-def stamps_in(metadata: bytes) -> list[ReplicationStamp]:
-    """Return the stamps in an encoded MessageMetadata, one of each mirror on the entry's way: the last is of
-    the mirror that sent the entry here."""
+def stamps_in(metadata: MessageMetadata) -> list[ReplicationStamp]:
+    """Return the stamps of an entry, one of each mirror on its way: the last is of the mirror that sent the
+    entry here."""
     found: list[ReplicationStamp] = []
-    position, end = 0, len(metadata)
-    try:
-        while position < end:
-            tag, position = read_varint(metadata, position)
-            kind = tag & 7
-            if kind == _VARINT:
-                _, position = read_varint(metadata, position)
-            elif kind == _BYTES:
-                size, start = read_varint(metadata, position)
-                position = start + size
-                if tag >> 3 == ORIGIN_FIELD and size > PAIR_BYTES and position <= end:
-                    field = metadata[start:position]
-                    ledger, start = read_varint(field, PAIR_BYTES)
-                    entry, _ = read_varint(field, start)
-                    found.append(ReplicationStamp(field[:PAIR_BYTES], Position(ledger, entry)))
-            elif kind in _FIXED:
-                position += _FIXED[kind]
-            else:
-                break
-    except (IndexError, ValueError):
-        return []  # an unrelated field of that number
+    unknown = UnknownFieldSet(metadata)
+    for field in map(unknown.__getitem__, range(len(unknown))):
+        if field.field_number == ORIGIN_FIELD and isinstance(field.data, bytes):
+            try:
+                ledger, start = read_varint(field.data, PAIR_BYTES)
+                entry, _ = read_varint(field.data, start)
+            except (IndexError, ValueError):
+                continue  # an unrelated field of that number
+            found.append(ReplicationStamp(field.data[:PAIR_BYTES], Position(ledger, entry)))
     return found

@@ -9,8 +9,7 @@ from geminga.errors import AdminError
 from geminga.ids import TopicName
 from geminga.mirror.cluster_pair import ClusterPair
 from geminga.mirror.entries import is_same
-from geminga.mirror.history import StampedEntry, StampHistory
-from geminga.mirror.ledger_sizes import LedgerSizes
+from geminga.mirror.history import LedgerLayout, StampedEntry, StampHistory
 from geminga.mirror.pairing import MirrorRefused, Pair, subscription_of
 from geminga.mirror.positions import NOWHERE, Position, parse_position, position_of
 
@@ -22,10 +21,10 @@ _CLAIM_SECONDS = 10.0
 class ResumeSearch:
     """Compares source and target of a partition before entries are copied."""
 
-    def __init__(self, ends: ClusterPair, topic: str, sizes: LedgerSizes) -> None:
+    def __init__(self, ends: ClusterPair, topic: str, layout: LedgerLayout) -> None:
         self._ends = ends
         self.topic = topic
-        self._sizes = sizes
+        self._layout = layout
 
     async def want_deduplication(self) -> None:
         """Enable deduplication in the target: without it, the fate of entries in flight after an error is
@@ -44,18 +43,18 @@ class ResumeSearch:
                         raise
                     raise MirrorRefused(
                         f"{self.topic}: the target does not deduplicate, and the mirror may not enable it "
-                        f"({error}). Set it on the namespace: namespaces set-deduplication --enable"
+                        f"({error}). Run geminga namespaces set-deduplication NAMESPACE on"
                     ) from error
             if time.monotonic() >= deadline:
                 raise MirrorRefused(
                     f"{self.topic}: deduplication was enabled in the target and is not active after "
-                    f"{_DEDUPLICATION_SECONDS:g} s ({stats.deduplication_status or 'unknown'}); set it on "
-                    "the namespace: namespaces set-deduplication --enable"
+                    f"{_DEDUPLICATION_SECONDS:g} s ({stats.deduplication_status or 'unknown'}); run "
+                    "geminga namespaces set-deduplication NAMESPACE on"
                 )
             await asyncio.sleep(0.02)
 
     async def _target_history(self, pair: bytes) -> StampHistory:
-        """Return a search for the pair's entries among the present ones of the target."""
+        """Return an object that searches the target's stored entries for those of the pair."""
         stats = await self._ends.target_admin.topics.internal_stats(self.topic)
         return StampHistory(self._ends.target, self.topic, (pair,), stats)
 
@@ -72,7 +71,7 @@ class ResumeSearch:
         cursor = stats.cursors.get(subscription_of(self._ends.mirror))
         marked = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
         last = parse_position(stats.last_confirmed_entry)
-        self._sizes.learn(stats, (marked if done is None else min(marked, done)).ledger)
+        self._layout.learn(stats, (marked if done is None else min(marked, done)).ledger)
         claimed = position_of(publisher.last_sequence_id)
         newest = None
         if not pair.fresh and max(last, claimed) > marked:

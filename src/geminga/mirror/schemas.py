@@ -49,7 +49,7 @@ class SchemaMirror:
         schema = await self._source.schema(self._topic, version)
         if schema is None:
             logger.warning(
-                "%s has no schema of version %s any more: its messages go without one",
+                "%s has no schema of version %s any more: its messages are copied without one",
                 TopicName.parse(self._topic).base, version.hex(),
             )  # fmt: skip
             self.versions[version] = None

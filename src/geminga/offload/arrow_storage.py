@@ -1,7 +1,5 @@
 """Storage for offloaded ledgers on any file system that Arrow or fsspec support."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import re
@@ -30,11 +28,9 @@ class ArrowStorage:
         return f"{self._root.rstrip('/')}/{path}"
 
     def create(self, path: str) -> StorageWriter:
-        return _ArrowWriter(self._made(path), self._path(path))
-
-    def _made(self, path: str) -> fs.FileSystem:
-        self._files.create_dir(self._path(path).rpartition("/")[0], recursive=True)
-        return self._files
+        full = self._path(path)
+        self._files.create_dir(full.rpartition("/")[0], recursive=True)
+        return _ArrowWriter(self._files, full)
 
     def open(self, path: str) -> Any:
         return self._files.open_input_file(self._path(path))

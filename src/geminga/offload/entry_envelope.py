@@ -13,27 +13,25 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import cramjam
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from geminga.errors import CorruptPayload, CryptoError
+from geminga.offload.entry_joining import MessageColumns, joined_parts
 from geminga.wire import columnar_fields
 from geminga.wire.checksum import crc32c
 from geminga.wire.columnar import ChunkCarry, LaidOpen, entry_heads, lay_open
 from geminga.wire.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD, compress
 from geminga.wire.metadata import MAGIC_CHECKSUM, RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 log = logging.getLogger("geminga.offload")
 
@@ -43,10 +41,6 @@ COLUMNS = (
     "schema_version",
 )  # fmt: skip
 """Columns of a message that are stored."""
-JOINED_COLUMNS = (
-    "value", "key", "ordering_key", "properties", "event_time", "publish_time", "sequence_id",
-)  # fmt: skip
-"""Columns that entries are joined from."""
 CHUNK_BYTES_MAX = 64 * 1024 * 1024
 """Limit on incomplete chunked messages in memory; a larger message has no row."""
 
@@ -77,13 +71,6 @@ _HEAD = Struct("<4sIIQ")
 _SECTION = Struct("<QQ")
 _MAGIC = b"GRS1"
 _LEVEL = 3
-
-
-@lru_cache(maxsize=1)
-def _kernels() -> Any:
-    from geminga.offload import envelope_kernels
-
-    return envelope_kernels
 
 
 @dataclass(slots=True)
@@ -229,7 +216,11 @@ class EntrySplitter:
         yield piece
 
     def _envelope(self, raw: list[RawEntry], laid: LaidOpen) -> EntryEnvelope:
-        kernels, fields = _kernels(), columnar_fields
+        from geminga.offload import envelope_kernels  # here, as reading needs no compiled loops
+
+        kernels: Any = envelope_kernels
+        fields = columnar_fields
+        metadata_and_payload = [fields.METADATA_START, fields.PAYLOAD_START]
         heads, payloads, count = laid.heads, laid.payloads, len(raw)
         has_checksum = heads[:, fields.CHECKSUM] >= 0
         begins = heads[:, fields.CHECKSUM_START] - laid.starts
@@ -244,24 +235,23 @@ class EntrySplitter:
             is_whole[index] = way < 0
             flags[index] = max(way, 0) << _WAY_SHIFT
         room = int(sum(len(each.entry) for each in raw)) + int((payloads[:, 1] - payloads[:, 0]).sum())
-        joined_bytes = int(
-            np.where(
-                payloads[:, 0] >= 0,
-                heads[:, fields.PAYLOAD_START]
-                - heads[:, fields.METADATA_START]
-                + payloads[:, 1]
-                - payloads[:, 0],
-                0,
-            ).sum()
-        )
-        columns = _columns([laid.messages])
+        columns = MessageColumns([laid.messages])
         is_batch = heads[:, fields.BATCH_COUNT] >= 0
-        while True:
+        data, bounds = laid.buffer.data, (*heads[:, metadata_and_payload].T.tolist(), *payloads.T.tolist())
+        is_wrong = True
+        while is_wrong:
             tags, ends = np.empty(room + 2 * count + 64, np.uint8), np.empty(count, np.int64)
             kernels.cut(laid.buffer, heads, payloads, laid.counts, is_whole, tags, ends)
-            out, metadata_ends, payload_ends = _join(columns, tags, ends, is_batch, laid.counts, joined_bytes)
-            if not kernels.compare(out, metadata_ends, payload_ends, laid.buffer, heads, payloads, is_whole):
-                break
+            cut = tags[: ends[-1]].tobytes()
+            sizes = np.diff(ends, prepend=0).astype(np.int32)
+            is_wrong, joined_bytes = False, 0
+            entries = list(zip(sizes.tolist(), is_batch.tolist(), laid.counts.tolist(), strict=True))
+            parts = joined_parts(columns, cut, entries)
+            for index, (part, start, middle, begin, end) in enumerate(zip(parts, *bounds, strict=True)):
+                if part == (bytes(data[start:middle]), bytes(data[begin:end])):
+                    joined_bytes += middle - start + end - begin
+                elif not is_whole[index]:
+                    is_whole[index] = is_wrong = True
         flags[is_whole] = _WHOLE
         flags |= np.where(has_checksum & ~is_whole, _CHECKED, 0).astype(np.uint8)
         flags |= np.where(is_batch & ~is_whole, _BATCH, 0).astype(np.uint8)
@@ -274,12 +264,9 @@ class EntrySplitter:
             if is_whole[index]:
                 whole.append(bytes(entry))
                 whole_sizes[index] = len(entry)
-        size = int(ends[-1]) if count else 0
         return EntryEnvelope(
-            flags, laid.counts.astype(np.int32), crcs, tags[:size].tobytes(),
-            np.diff(ends, prepend=0).astype(np.int32), b"".join(whole), whole_sizes,
-            int(max(payload_ends[-1], 0)),
-        )  # fmt: skip
+            flags, laid.counts.astype(np.int32), crcs, cut, sizes, b"".join(whole), whole_sizes, joined_bytes
+        )
 
     def _way(self, laid: LaidOpen, index: int) -> int:
         """Return the index in `_WAYS` of the payload's compression; -1 if none gives the same bytes."""
@@ -349,93 +336,6 @@ def concatenated(envelopes: Sequence[EntryEnvelope]) -> EntryEnvelope:
 # --- joining ----------------------------------------------------------------------------------------
 
 
-class _Columns(NamedTuple):
-    """Columns of messages as arrays for the kernels."""
-
-    numbers: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    values: NDArray[np.uint8]
-    keys: NDArray[np.uint8]
-    ordering_keys: NDArray[np.uint8]
-    property_rows: NDArray[np.int64]
-    property_keys: tuple[NDArray[np.uint8], NDArray[np.int64]]
-    property_values: tuple[NDArray[np.uint8], NDArray[np.int64]]
-
-
-_EMPTY = np.zeros(1, np.uint8)
-
-
-def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return (bytes, bounds) of an array of bytes or text; a null is empty."""
-    if array.null_count == len(array):
-        return _EMPTY, np.zeros(len(array) + 1, np.int64)
-    buffers = array.buffers()
-    offsets = np.frombuffer(buffers[1], np.int32)[array.offset : array.offset + len(array) + 1]
-    if array.null_count:
-        # The range of a null may contain bytes.
-        sizes = np.diff(offsets)
-        if int(sizes[_nulls(array)].sum()):
-            return _bytes_of(array.fill_null(b"" if pa.types.is_binary(array.type) else ""))
-    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] is not None and buffers[2].size else _EMPTY
-    return data, offsets.astype(np.int64)
-
-
-def _nulls(array: pa.Array) -> NDArray[np.bool_]:
-    """Return which elements are null, of an array with nulls. `pa.Array.to_numpy` would import pandas, which
-    takes 40 MB."""
-    is_valid = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
-    return np.asarray(is_valid[array.offset : array.offset + len(array)] == 0)
-
-
-def _numbers_of(array: pa.Array) -> NDArray[np.int64]:
-    buffers = array.buffers()
-    values = np.frombuffer(buffers[1], np.int64)[array.offset : array.offset + len(array)]
-    if array.null_count:
-        values = np.where(_nulls(array), 0, values)
-    return values
-
-
-def _columns(batches: Sequence[pa.RecordBatch]) -> _Columns:
-    table = pa.Table.from_batches([batch.select(JOINED_COLUMNS) for batch in batches])
-    whole = {name: _one_array(table.column(name)) for name in JOINED_COLUMNS}
-    value, key, ordering = (_bytes_of(whole[name]) for name in ("value", "key", "ordering_key"))
-    properties = whole["properties"]
-    if len(properties) and properties.buffers()[1] is None:
-        raise CorruptPayload("column 'properties' has no offsets")
-    bounds = np.frombuffer(properties.buffers()[1], np.int32) if len(properties) else np.zeros(1, np.int32)
-    rows = bounds[properties.offset : properties.offset + len(properties) + 1].astype(np.int64)
-    if properties.null_count:
-        raise CorruptPayload("column 'properties' holds a null")
-    return _Columns(
-        np.stack([_numbers_of(whole[name]) for name in ("sequence_id", "publish_time", "event_time")]),
-        np.ascontiguousarray(np.stack([key[1], ordering[1], value[1]], axis=1)),
-        value[0], key[0], ordering[0], rows, _bytes_of(properties.keys), _bytes_of(properties.items),
-    )  # fmt: skip
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
-
-
-def _join(
-    columns: _Columns,
-    tags: NDArray[np.uint8],
-    ends: NDArray[np.int64],
-    is_batch: NDArray[np.bool_],
-    counts: NDArray[Any],
-    joined_bytes: int,
-) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    # A field is written only if its largest size fits; the original entry fits in the array.
-    out = np.empty(joined_bytes + 64, np.uint8)
-    metadata_ends, payload_ends = np.empty(len(ends), np.int64), np.empty(len(ends), np.int64)
-    _kernels().join(
-        tags, ends, is_batch, counts.astype(np.int64), tuple(columns), out, metadata_ends, payload_ends
-    )
-    return out, metadata_ends, payload_ends
-
-
 class JoinedEntries(NamedTuple):
     """Restored entries. ``bad`` are the indexes of lost entries (which are empty), ``other`` of entries whose
     messages are right but whose bytes differ from the original."""
@@ -450,43 +350,35 @@ def joined(messages: Sequence[pa.RecordBatch], envelope: EntryEnvelope) -> Joine
 
     ``messages`` may have any of `COLUMNS`, but has `JOINED_COLUMNS`.
     """
-    count = len(envelope.flags)
     if int(envelope.counts.sum()) != sum(batch.num_rows for batch in messages):
         raise CorruptPayload("an offloaded ledger's rows are not those that its entries had")
-    ends = np.cumsum(envelope.tag_sizes, dtype=np.int64)
-    flags = envelope.flags
-    if (ends[-1] if count else 0) != len(envelope.tags) or int(envelope.whole_sizes.sum()) != len(
+    if int(envelope.tag_sizes.sum()) != len(envelope.tags) or int(envelope.whole_sizes.sum()) != len(
         envelope.whole
     ):
         raise CorruptPayload("the parts of an envelope do not fit together")
-    tags = np.frombuffer(envelope.tags, np.uint8) if envelope.tags else _EMPTY
-    if len(envelope.tags):
-        out, metadata_ends, payload_ends = _join(
-            _columns(messages), tags, ends, (flags & _BATCH) != 0, envelope.counts, envelope.joined_bytes
-        )
-        data = out.data
-        metadata, payload = metadata_ends.tolist(), payload_ends.tolist()
-    else:
-        data, metadata, payload = memoryview(b""), [0] * count, [0] * count
+    flags = envelope.flags
+    parts: Iterable[tuple[bytes, bytes] | None] = repeat(None, len(flags))
+    if envelope.tags:
+        is_batch = ((flags & _BATCH) != 0).tolist()
+        entries = list(zip(envelope.tag_sizes.tolist(), is_batch, envelope.counts.tolist(), strict=True))
+        parts = joined_parts(MessageColumns(messages), envelope.tags, entries)
     found = JoinedEntries([], [], [])
-    begin = whole_at = 0
-    for index, (kind, crc, end, size) in enumerate(
-        zip(flags.tolist(), envelope.crcs.tolist(), payload, envelope.whole_sizes.tolist(), strict=True)
+    whole_at = 0
+    for index, (kind, crc, size, part) in enumerate(
+        zip(flags.tolist(), envelope.crcs.tolist(), envelope.whole_sizes.tolist(), parts, strict=True)
     ):
         if kind & _WHOLE:
             entry = envelope.whole[whole_at : whole_at + size]
             whole_at += size
             is_right = crc32c(entry) == crc
-        elif end < 0:
+        elif part is None:
             entry, is_right = b"", False
         else:
-            middle = metadata[index]
-            entry, is_right = _entry(kind, crc, data[begin:middle], data[middle:end])
+            entry, is_right = _entry(kind, crc, *part)
             if not is_right and kind >> _WAY_SHIFT:
                 # The columns' checksums were verified, so the codec compresses differently now.
-                entry, is_right = _uncompressed(data[begin:middle], data[middle:end]), True
+                entry, is_right = _uncompressed(*part), True
                 found.other.append(index)
-            begin = end
         if not is_right:
             found.bad.append(index)
             entry = b""
@@ -494,7 +386,7 @@ def joined(messages: Sequence[pa.RecordBatch], envelope: EntryEnvelope) -> Joine
     return found
 
 
-def _entry(kind: int, crc: int, metadata: memoryview, payload: memoryview) -> tuple[bytes, bool]:
+def _entry(kind: int, crc: int, metadata: bytes, payload: bytes) -> tuple[bytes, bool]:
     """Return an entry, and whether it is the one that was split."""
     head = _SIZE.pack(len(metadata)) + metadata
     way = kind >> _WAY_SHIFT
@@ -505,8 +397,8 @@ def _entry(kind: int, crc: int, metadata: memoryview, payload: memoryview) -> tu
     return b"".join((head, body)), is_right
 
 
-def _uncompressed(metadata: memoryview, payload: memoryview) -> bytes:
+def _uncompressed(metadata: bytes, payload: bytes) -> bytes:
     """Return the entry as its producer would have sent it without compression."""
-    fields = pb.MessageMetadata.FromString(bytes(metadata))
+    fields = pb.MessageMetadata.FromString(metadata)
     fields.ClearField("compression")
     return build_entry(fields.SerializeToString(), payload)

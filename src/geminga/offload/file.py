@@ -34,7 +34,6 @@ import pyarrow.parquet as pq
 from geminga.errors import CorruptPayload
 from geminga.offload.entry_envelope import (
     COLUMNS,
-    JOINED_COLUMNS,
     EntryEnvelope,
     EntrySplitter,
     JoinedEntries,
@@ -42,6 +41,7 @@ from geminga.offload.entry_envelope import (
     concatenated,
     joined,
 )
+from geminga.offload.entry_joining import JOINED_COLUMNS
 from geminga.wire.checksum import crc32c
 from geminga.wire.columnar import message_schema
 
@@ -105,11 +105,9 @@ class FileSummary:
     groups: list[list[int]] = field(default_factory=list)
 
     def encode(self) -> bytes:
-        return json.dumps({"version": VERSION, **self.as_json(), "groups": self.groups}).encode()
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all fields but the groups."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "groups"}
+        return json.dumps(
+            {"version": VERSION, **{name: getattr(self, name) for name in self.__slots__}}
+        ).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> FileSummary:

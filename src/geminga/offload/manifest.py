@@ -238,22 +238,15 @@ class ManifestWriter:
                     f"{folder}/{page.file}", _encode({"ledgers": [each.as_json() for each in held]})
                 )
         if ordered:
-            storage.replace(
-                path_of(topic),
-                _encode(
-                    {
-                        "store": self._store,
-                        "topic": topic,
-                        "pages": [asdict(page) for page, _ in pages],
-                        "ledgers": [each.as_json() for each in tail],
-                    }
-                ),
-            )
+            kept = {
+                "store": self._store, "topic": topic, "pages": [asdict(page) for page, _ in pages],
+                "ledgers": [each.as_json() for each in tail],
+            }  # fmt: skip
+            storage.replace(path_of(topic), _encode(kept))
         else:
             storage.delete(path_of(topic))
         there = {page.file for page in before} if is_tidy else set(storage.names(folder))
-        kept = {page.file for page, _ in pages}
-        for name in sorted(there - kept):
+        for name in sorted(there - {page.file for page, _ in pages}):
             if name.startswith(PAGE_PREFIX):
                 storage.delete(f"{folder}/{name}")
         if len(self._tidy) >= _TIDY_MAX:

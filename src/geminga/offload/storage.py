@@ -4,8 +4,6 @@ A storage location keeps files under relative paths with ``/``. A file exists on
 and then completely; a manifest is replaced atomically, too.
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 from urllib.parse import quote
 

@@ -1,11 +1,9 @@
-"""Step 6 for one partition: from a message with its permits to send operations.
+"""Step 6 of publishing for one partition: from a message with its permits to send operations.
 
 Decides whether a message joins the open batch, opens another, is sent alone or is split into chunks, and
 assigns the automatic sequence ids. `BatchBuilder` returns operations; the partition appends them to its
 pending queue.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,15 +19,11 @@ from geminga.producer.chunking import (
     chunk_count,
 )
 from geminga.producer.message import OutgoingMessage, SimpleMessage
-from geminga.producer.operation import (
-    RUN_BYTES_MAX,
-    RUN_MESSAGES_MAX,
-    RUN_PAYLOAD_BYTES_MAX,
-    SendOperation,
-)
+from geminga.producer.operation import RUN_BYTES_MAX, RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX, SendOperation
 from geminga.producer.pending_limits import PendingLimits
 from geminga.producer.self_tuning import PartitionTuning
 from geminga.producer.settings import BatchingType, CompressionType, ProducerSettings
+from geminga.transactions import TransactionCore
 from geminga.wire.compression import compress
 from geminga.wire.encryption import TAG_SIZE
 from geminga.wire.frames import MAX_MESSAGE_SIZE
@@ -208,6 +202,7 @@ class BatchBuilder:
             messages=None if message is None else {0: message},
             automatic=automatic,
             seal=self._seal,
+            transaction=None if message is None else message.transaction,
         )
 
     # --- many messages ----------------------------------------------------------------------------
@@ -219,18 +214,19 @@ class BatchBuilder:
         messages: list[SimpleMessage | None] | None,
         start: int,
         now: float,
+        transaction: TransactionCore | None = None,
     ) -> tuple[int, SendOperation | None]:
         """Add simple messages from ``start`` on, as far as nothing is needed but their permits and bytes: to
         the open batch, or as a run. Return their number, and the run to send now. ``messages`` None: none
-        has a key or properties.
+        has a key or properties. Those of a ``transaction`` form no runs.
         """
         batch = self.batch
         count = len(payloads) - start
         if count > 1:
             count = min(count, self._limits.free, RUN_MESSAGES_MAX)
-        if self._runs:
+        if self._runs and transaction is None:
             room, largest = RUN_BYTES_MAX, min(RUN_PAYLOAD_BYTES_MAX, self.max_message_size)
-        elif type(batch) is Batch and batch.accepts(None):
+        elif type(batch) is Batch and batch.accepts_simple(transaction):
             # `add` takes the message that closes the batch, or whose time is noted.
             limit = self._messages_max if batch.tuned is None else batch.tuned.next_mark
             count = min(count, self._limits.free - 1, min(limit, self._messages_max) - 1 - len(batch))
@@ -303,7 +299,7 @@ class BatchBuilder:
         if message is not None:
             probe = SendOperation(
                 None, [None], 1, sequence_id=0, highest_sequence_id=0, size=0, permits=0, opened_at=0.0,
-                deadline=0.0, is_batch=False, messages={0: message},
+                deadline=0.0, is_batch=False, messages={0: message}, transaction=message.transaction,
             )  # fmt: skip
             room -= probe.metadata_size()
         if room < 1:
@@ -362,6 +358,8 @@ class BatchBuilder:
                 )
                 for part in batch.in_order()
             ]  # fmt: skip
+            for operation, part in zip(operations, batch.in_order(), strict=True):
+                operation.transaction = _transaction_of(part)
         else:
             first = self.next_sequence_id
             if batch.sequence_ids is None:
@@ -372,6 +370,7 @@ class BatchBuilder:
                     automatic=batch.sequence_ids is None, first=first,
                 )
             ]  # fmt: skip
+            operations[0].transaction = _transaction_of(batch)
         for operation in operations:
             operation.tuned = batch.tuned
         return operations
@@ -446,5 +445,11 @@ class BatchBuilder:
             half.deadline = operation.deadline
             half.resent = operation.resent
             half.watchers = operation.watchers
+            half.transaction = operation.transaction
         halves[0].watchers = None
         return halves
+
+
+def _transaction_of(batch: Batch) -> TransactionCore | None:
+    """Return the transaction of all messages of a batch."""
+    return None if batch.first is None else batch.first.transaction

@@ -1,17 +1,16 @@
-"""Step 6: open batches.
+"""Step 6 of publishing: open batches.
 
 `Batch` collects the messages of one entry, `KeyedBatches` those of one entry for each key.
 
 The batch size is the sum of payload bytes, as in the official clients (algorithms.md section 5).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from geminga.producer.message import OutgoingMessage, SimpleMessage
+from geminga.transactions import TransactionCore
 
 MARK_FACTOR = 4
 """The time is noted at a batch's message 4, 16, 64, ...: the distribution of arrivals within a batch."""
@@ -82,8 +81,8 @@ class Batch:
     def append_many(
         self, payloads: list[bytes], tokens: list[Any], messages: list[SimpleMessage | None] | None, size: int
     ) -> None:
-        """Add simple messages of ``size`` payload bytes together; the caller has checked `accepts` for
-        None, and the limits. ``messages`` None: none has a key or properties."""
+        """Add simple messages of ``size`` payload bytes together; the caller has checked `accepts_simple`,
+        and the limits. ``messages`` None: none has a key or properties."""
         if messages is not None:
             found = by_index(messages, len(self.payloads))
             if not self.payloads:
@@ -99,13 +98,20 @@ class Batch:
     def accepts(self, message: OutgoingMessage | None) -> bool:
         """Return whether a message may join this batch; sequence ids must increase inside one (section 6)."""
         if message is None:
-            return not self.explicit and (self.first is None or not self.first.is_bound)
+            return self.accepts_simple(None)
         explicit = message.sequence_id >= 0
         if self.payloads and explicit is not self.explicit:
             return False
         if explicit and self.sequence_ids and message.sequence_id <= self.sequence_ids[-1]:
             return False
         return not self.payloads or message.shares_metadata_with(self.first)
+
+    def accepts_simple(self, transaction: TransactionCore | None) -> bool:
+        """Return whether simple messages of this transaction, or of none, may join this batch."""
+        first = self.first
+        if self.explicit or first is None:
+            return not self.explicit and transaction is None
+        return first.transaction is transaction and first.schema_version is None
 
     def holds(self, token: Any) -> bool:
         return any(each is token for each in self.tokens)

@@ -1,11 +1,9 @@
-"""Step 6, for messages larger than the broker's limit: splitting them into chunks.
+"""Step 6 of publishing, for messages larger than the broker's limit: splitting them into chunks.
 
 Framing.md section 1.5: the whole payload is compressed first and the compressed bytes are split. All chunks
 carry the message's metadata and sequence id, one uuid, their number and the total size; each is an entry with
 its own receipt. The message's id is that of its last chunk, and includes that of the first one.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -63,19 +61,9 @@ class ChunkPart(NamedTuple):
     def metadata(self) -> bytes:
         """Return the chunk fields of ``MessageMetadata`` (26 to 29)."""
         shared = self.message
-        return b"".join(
-            (
-                b"\xd2\x01",
-                varint(len(shared.uuid)),
-                shared.uuid,
-                b"\xd8\x01",
-                varint(shared.chunks),
-                b"\xe0\x01",
-                varint(shared.total_size),
-                b"\xe8\x01",
-                varint(self.number),
-            )
-        )
+        uuid = b"\xd2\x01" + varint(len(shared.uuid)) + shared.uuid
+        chunks, total_size = b"\xd8\x01" + varint(shared.chunks), b"\xe0\x01" + varint(shared.total_size)
+        return uuid + chunks + total_size + b"\xe8\x01" + varint(self.number)
 
 
 CHUNK_FIELDS_SIZE_MAX = 4 * 2 + 3 * 5 + 2

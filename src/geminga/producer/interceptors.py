@@ -1,6 +1,4 @@
-"""Step 4: the application's hooks around sending. A failing hook does not affect the message."""
-
-from __future__ import annotations
+"""Step 4 of publishing: the application's hooks. A failing hook does not affect the message."""
 
 import logging
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Step 2: an outgoing message, and the checks of a caller's arguments.
+"""Step 2 of publishing: an outgoing message, and the checks of a caller's arguments.
 
 The row path's plain messages (bytes and nothing else) never become an `OutgoingMessage`: only their payload
 is kept. All others do.
@@ -89,7 +89,13 @@ class SimpleMessage(OutgoingMessage):
     sequence_id = -1
     replicate_to = ()
     schema_version = None
-    transaction = None
+    transaction: TransactionCore | None = None
+
+
+class BoundMessage(SimpleMessage):
+    """A `SimpleMessage` of a transaction."""
+
+    __slots__ = ("transaction",)
 
 
 _new_simple = SimpleMessage.__new__
@@ -105,6 +111,21 @@ def simple_message(
     message.properties = properties
     message._kept = None
     return message
+
+
+def bound_to(
+    transaction: TransactionCore | None, payload: bytes, message: SimpleMessage | None
+) -> SimpleMessage | None:
+    """Return a simple message as one of ``transaction``; as it is without one."""
+    if transaction is None or type(message) is BoundMessage:
+        return message
+    bound = BoundMessage.__new__(BoundMessage)
+    bound.payload = payload
+    bound.partition_key = None if message is None else message.partition_key
+    bound.properties = () if message is None else message.properties
+    bound.transaction = transaction
+    bound._kept = None
+    return bound
 
 
 def note_refusal(message: OutgoingMessage | None, error: Exception) -> None:

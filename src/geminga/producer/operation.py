@@ -1,4 +1,4 @@
-"""Steps 7 to 9: the send operation, one SEND frame with its messages, or a run of frames.
+"""Steps 7 to 9 of publishing: the send operation, one SEND frame with its messages, or a run of frames.
 
 An operation is created when a batch closes or a message is sent alone. It is encoded in two parts, so that
 they can happen at different times and on different threads:
@@ -26,7 +26,7 @@ from typing import Any
 from geminga.errors import MessageTooBig
 from geminga.producer.batching import BatchTiming
 from geminga.producer.chunking import ChunkPart
-from geminga.producer.message import OutgoingMessage, SimpleMessage
+from geminga.producer.message import BoundMessage, OutgoingMessage, SimpleMessage
 from geminga.transactions import TransactionCore
 from geminga.wire.batch import (
     append_full_message,
@@ -53,6 +53,8 @@ _NO_BYTES = b"\x48\0"
 Seal = Callable[[Buffer], "Sealed | None"]
 """Encrypts a payload (`geminga.wire.encryption.PayloadEncryptor.seal`); None: no encryption."""
 
+_SIMPLE = frozenset((SimpleMessage, BoundMessage))
+
 NO_RECEIPT = -2
 """``ledger_id`` of an operation that is not settled; that of a duplicate's receipt is -1."""
 
@@ -76,8 +78,8 @@ class SendOperation:
     (payload bytes) return to the `PendingLimits` when it settles. ``deadline`` is the send time-out's.
     The first ``done`` messages of a run have their receipts; ids, ``permits`` and ``size`` are those of the
     others. ``claimed``: it is not to be written yet, since another thread is encoding the body, or the
-    coordinator of its transaction does not know its partition. ``seal`` encrypts it, once; ``sealed`` are the
-    metadata fields that belong to the encrypted body.
+    coordinator of its ``transaction`` does not know its partition. ``seal`` encrypts it, once; ``sealed`` are
+    the metadata fields that belong to the encrypted body.
     """
 
     payloads: list[bytes] | None
@@ -101,6 +103,7 @@ class SendOperation:
     sealed: bytes = b""
     body: Buffer | None = None
     uncompressed_size: int = 0
+    transaction: TransactionCore | None = None
     head: bytes | None = field(default=None, init=False)
     done: int = field(default=0, init=False)
     publish_time: int = field(default=0, init=False)
@@ -135,6 +138,7 @@ class SendOperation:
             None, [None], count, *ids, size=len(body), permits=0, opened_at=0.0, deadline=float("inf"),
             is_batch=True, messages=None if message is None else {0: message}, compression=compression,
             automatic=False, seal=seal, body=body, uncompressed_size=uncompressed_size,
+            transaction=None if message is None else message.transaction,
         )  # fmt: skip
         operation.encode_body()
         return operation
@@ -157,12 +161,6 @@ class SendOperation:
     def duplicate(self) -> bool:
         """Whether the broker had these messages already and kept its own copy (receipt -1:-1)."""
         return self.error is None and self.ledger_id == -1 and self.entry_id == -1
-
-    @property
-    def transaction(self) -> TransactionCore | None:
-        """The transaction of its messages, which is the same for all of them."""
-        first = self._first_message()
-        return None if first is None else first.transaction
 
     def shift(self, offset: int) -> None:
         """Move automatic sequence ids by ``offset``, after the broker has sent the producer's last id."""
@@ -197,7 +195,9 @@ class SendOperation:
         if self.messages is None and self.sequence_ids is None:
             return encode_plain_batch(payloads, self.sequence_id)
         messages = self.messages or {}
-        if self.sequence_ids is None and set(map(type, messages.values())) == {SimpleMessage}:
+        if self.sequence_ids is None and set(map(type, messages.values())) <= _SIMPLE:
+            if not any(each.properties or each.partition_key for each in messages.values()):
+                return encode_plain_batch(payloads, self.sequence_id)
             return encode_rich_batch(payloads, self._fields(b"\x0a", b"\x12"), self.sequence_id)
         buffer: list[bytes] = []
         ids = self.sequence_ids or range(self.sequence_id, self.sequence_id + len(payloads))
@@ -355,7 +355,6 @@ class SendOperation:
         assert body is not None
         size = len(metadata)
         checksum = crc32c(body, crc32c(metadata, crc32c(_SIZE.pack(size))))
-        transaction = None if self.messages is None else self.transaction
         command = encode_send(
             producer_id,
             self.sequence_id,
@@ -363,7 +362,7 @@ class SendOperation:
             self.highest_sequence_id if self.is_batch else None,
             _CHECKSUM_HEAD_SIZE + size + len(body),
             is_chunk=self.chunk is not None,
-            transaction=None if transaction is None else transaction.id,
+            transaction=None if self.transaction is None else self.transaction.id,
         )
         return command + _CHECKSUM_HEAD.pack(_MAGIC, checksum, size) + metadata
 
@@ -380,10 +379,17 @@ class SendOperation:
             fields = self._rich_metadata(first, compressed, schema_version)
         elif self.is_batch:
             highest = b"\xc0\x01" + varint(self.highest_sequence_id)
-            fields = compressed + b"\x58" + varint(self.count) + self.sealed + schema_version + highest
+            fields = compressed + b"\x58" + varint(self.count) + self.sealed + schema_version
+            fields += self._transaction_fields() + highest
         else:
-            fields = compressed + self.sealed + schema_version
+            fields = compressed + self.sealed + schema_version + self._transaction_fields()
         return fields if self.chunk is None else fields + self.chunk.metadata()
+
+    def _transaction_fields(self) -> bytes:
+        if self.transaction is None:
+            return b""
+        most, least = self.transaction.id
+        return b"\xb0\x01" + varint(least) + b"\xb8\x01" + varint(most)
 
     def _rich_metadata(self, first: OutgoingMessage, compressed: bytes, schema_version: bytes) -> bytes:
         """Return all fields after ``publish_time``; for a batch, only the shared ones."""
@@ -412,9 +418,7 @@ class SendOperation:
             parts.append(_bytes(b"\x92\x01", first.ordering_key))
         if first.deliver_at_time:
             parts += (b"\x98\x01", varint(first.deliver_at_time))
-        if first.transaction is not None:
-            most, least = first.transaction.id
-            parts += (b"\xb0\x01", varint(least), b"\xb8\x01", varint(most))
+        parts.append(self._transaction_fields())
         if not alone:
             parts += (b"\xc0\x01", varint(self.highest_sequence_id))
         elif first.null_value:

@@ -16,22 +16,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, cast
 
-from geminga.errors import (
-    AlreadyClosed,
-    AuthenticationError,
-    AuthorizationError,
-    ChecksumError,
-    MessageTooBig,
-    NotAllowedError,
-    ProducerBlockedQuotaExceededException,
-    ProducerFenced,
-    PulsarException,
-    Timeout,
-    TopicNotFound,
-    TopicTerminated,
-    UnsupportedVersionError,
-    from_server,
-)
+from geminga import errors
 from geminga.producer.assembling import IDS_AND_TIME_SIZE_MAX, PRODUCER_NAME_SIZE_GUESS, BatchBuilder
 from geminga.producer.batching import Batch, KeyedBatches
 from geminga.producer.chunking import UNKNOWN_DUPLICATE, ChunkPart, incomplete
@@ -45,7 +30,7 @@ from geminga.producer.self_tuning import PartitionTuning
 from geminga.producer.settings import ProducerAccessMode, ProducerSettings
 from geminga.producer.states import ACCEPTING, ENDED, ProducerInput, ProducerState, next_state
 from geminga.producer.statistics import COUNTED, PartitionCounters, ProducerStatistics
-from geminga.transactions import Part
+from geminga.transactions import Part, TransactionCore
 from geminga.wire.checksum import Buffer
 from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -55,7 +40,7 @@ WRITE_BYTES_MAX = 1 << 20
 _APACHE_VERSION = re.compile(r"Pulsar Server[^0-9]*([0-9]+)\.([0-9]+)")
 _FENCING_SINCE = (2, 11)
 """First version of Apache Pulsar with ``ExclusiveWithFencing``."""
-FINAL = (TopicTerminated, ProducerFenced, TopicNotFound)
+FINAL = (errors.TopicTerminated, errors.ProducerFenced, errors.TopicNotFound)
 """Errors of a creation that end every producer."""
 
 
@@ -90,7 +75,7 @@ class PartitionProducer:
         self.accepting = True
         """Whether the state is in `ACCEPTING`."""
         self.takes_many = False
-        """Whether it is started, too; if not, `PartitionedProducer.add` starts it."""
+        """`accepting`, after the start. Before it `PartitionedProducer.add` starts this producer."""
         self.limits = limits
         self.pending = PendingQueue()
         self.counters = PartitionCounters()
@@ -190,7 +175,7 @@ class PartitionProducer:
         version = (int(found[1]), int(found[2])) if found else _FENCING_SINCE
         is_known = mode is not ProducerAccessMode.ExclusiveWithFencing or version >= _FENCING_SINCE
         if not (is_known and success.HasField("topic_epoch")):
-            raise UnsupportedVersionError(
+            raise errors.UnsupportedVersionError(
                 f"{self.topic}: the broker does not know access_mode={mode.name} and granted a producer that "
                 "shares the topic; it was closed again. Update the broker (ExclusiveWithFencing needs Apache "
                 "Pulsar 2.11, the other modes 2.8), or choose another access mode"
@@ -246,27 +231,27 @@ class PartitionProducer:
         self._last_error = error
         if isinstance(error, FINAL):
             return True
-        if self.created_once or not isinstance(error, PulsarException):
+        if self.created_once or not isinstance(error, errors.PulsarException):
             return isinstance(error, self.gives_up)
         return not error.retriable
 
     def refused(self, error: Exception, now: float) -> None:
         """Handle a failed creation; the owner retries or calls `fail`."""
         self._last_error = error
-        if isinstance(error, (ProducerFenced, TopicTerminated)):
+        if isinstance(error, (errors.ProducerFenced, errors.TopicTerminated)):
             self.fail(error, now)
         else:
             self._move(ProducerInput.REFUSED)
-            if isinstance(error, ProducerBlockedQuotaExceededException):
+            if isinstance(error, errors.ProducerBlockedQuotaExceededException):
                 # The policy: fail pending messages; creation is still retried (framing.md section 13).
                 self._fail_everything(error, now)
 
     def fail(self, error: Exception, now: float) -> None:
         """End permanently: everything pending fails with ``error``."""
         kind = ProducerInput.FAILED
-        if isinstance(error, ProducerFenced):
+        if isinstance(error, errors.ProducerFenced):
             kind = ProducerInput.FENCED
-        elif isinstance(error, TopicTerminated):
+        elif isinstance(error, errors.TopicTerminated):
             kind = ProducerInput.TERMINATED
         self._end(kind, error, now)
 
@@ -287,7 +272,7 @@ class PartitionProducer:
         failure = self.failure
         if failure is not None:
             raise failure
-        raise AlreadyClosed(f"the producer of {self.topic} is {self.state.value}")
+        raise errors.AlreadyClosed(f"the producer of {self.topic} is {self.state.value}")
 
     def add(self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float) -> bool:
         """Add one message; return whether it filled its batch.
@@ -312,12 +297,13 @@ class PartitionProducer:
         messages: list[SimpleMessage | None] | None,
         start: int,
         now: float,
+        transaction: TransactionCore | None = None,
     ) -> int:
         """Add simple messages from ``start`` on, as far as nothing is needed but their permits and bytes.
         Return their number; the next message is for `add`. See `BatchBuilder.add_many`."""
         if not self.takes_many:
             return 0
-        count, run = self._builder.add_many(payloads, tokens, messages, start, now)
+        count, run = self._builder.add_many(payloads, tokens, messages, start, now, transaction)
         if run is not None:
             self.enqueue(run)
         return count
@@ -366,7 +352,7 @@ class PartitionProducer:
         counters.sent_batches += operation.entries
         counters.sent_payload_bytes += operation.size
         self._ready_set.enqueued(self, operation)
-        if operation.messages is not None and (transaction := operation.transaction) is not None:
+        if (transaction := operation.transaction) is not None:
             operation.claimed = True
             transaction.begin(Part(self.topic), operation.count, partial(self._joined, operation))
 
@@ -407,7 +393,7 @@ class PartitionProducer:
                 frames = operation.frame(
                     self.producer_id, self._name_field, now_ms, max_message_size, self._schema_field
                 )
-            except MessageTooBig as error:
+            except errors.MessageTooBig as error:
                 self._too_big(operation, error, now)
                 continue
             except Exception as error:
@@ -425,7 +411,7 @@ class PartitionProducer:
         self.counters.sent_bytes += size
         return output
 
-    def _too_big(self, operation: SendOperation, error: MessageTooBig, now: float) -> None:
+    def _too_big(self, operation: SendOperation, error: errors.MessageTooBig, now: float) -> None:
         parts = self._builder.split(operation)
         if parts is None:
             self._drop(operation, error, now)
@@ -461,8 +447,8 @@ class PartitionProducer:
         if head is not None and head.deadline <= now:
             self.counters.timeouts += 1
             cause = f"; last error: {self._last_error}" if self._last_error else ""
-            refusals = AuthenticationError, AuthorizationError
-            kind = next((each for each in refusals if isinstance(self._last_error, each)), Timeout)
+            refusals = errors.AuthenticationError, errors.AuthorizationError
+            kind = next((each for each in refusals if isinstance(self._last_error, each)), errors.Timeout)
             error = kind(
                 f"no receipt from {self.topic} within send_timeout={self._settings.send_timeout_seconds:g} s "
                 f"(the producer is {self.state.value}{cause})"
@@ -526,12 +512,12 @@ class PartitionProducer:
         """Handle SEND_ERROR, by the table of framing.md section 5."""
         if not self.connected:
             return SendErrorVerdict.NOTHING
-        error = from_server(code, f"{self.topic}: {message}")
+        error = errors.from_server(code, f"{self.topic}: {message}")
         self._last_error = error
-        if isinstance(error, (TopicTerminated, ProducerFenced)):
+        if isinstance(error, (errors.TopicTerminated, errors.ProducerFenced)):
             self.fail(error, now)
             return SendErrorVerdict.ENDED
-        if isinstance(error, NotAllowedError):
+        if isinstance(error, errors.NotAllowedError):
             operation = self.pending.find_failed(sequence_id)
             if operation is not None:
                 self._fail_one(operation, error, now)
@@ -540,7 +526,7 @@ class PartitionProducer:
             operation = self.pending.find_failed(sequence_id)
             if operation is not None and operation.chunk and not operation.resent and self._is_new(operation):
                 self._fail_one(operation, incomplete(self.topic), now)
-        if isinstance(error, ChecksumError):
+        if isinstance(error, errors.ChecksumError):
             self.counters.checksum_errors += 1
             operation = self.pending.find_failed(sequence_id)
             if operation is not None and not operation.checksum_is_intact():
@@ -569,7 +555,7 @@ class PartitionProducer:
         """Remove an operation from the pending queue: return permits and bytes, list the outcome."""
         operation.error = error
         count, size, counters = operation.count, operation.size, self.counters
-        if operation.messages is not None and (transaction := operation.transaction) is not None:
+        if (transaction := operation.transaction) is not None:
             transaction.ended(count, error)
         self.limits.give(operation.permits, size)
         counters.settled_bytes += size
@@ -616,7 +602,9 @@ class PartitionProducer:
         self._fail_everything(self._closed_error(), now)
 
     def _closed_error(self) -> Exception:
-        return self.failure or AlreadyClosed(f"the producer of {self.topic} was closed before the receipt")
+        return self.failure or errors.AlreadyClosed(
+            f"the producer of {self.topic} was closed before the receipt"
+        )
 
     # --- what others ask --------------------------------------------------------------------------
 

@@ -1,10 +1,8 @@
-"""Step 1: producer of a topic, with one partition producer for each partition, routing, and shared limits.
+"""Step 1 of publishing: producer of a topic: a partition producer for each partition, routing, limits.
 
 A topic without partitions has one partition producer with index -1. Calls must not overlap; the caller holds
 a lock.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
@@ -23,6 +21,7 @@ from geminga.producer.self_tuning import PartitionTuning, SelfTuning
 from geminga.producer.settings import MAX_MESSAGES_LIMIT, ProducerSettings
 from geminga.producer.states import ProducerState
 from geminga.producer.statistics import ProducerStatistics, summed
+from geminga.transactions import TransactionCore
 
 
 class PartitionedProducer:
@@ -180,19 +179,22 @@ class PartitionedProducer:
         start: int,
         now: float,
         partition: PartitionProducer | None = None,
+        transaction: TransactionCore | None = None,
     ) -> int:
         """Add simple messages from ``start`` on, as far as nothing is needed but their permits and bytes:
         those of ``partition``, or else without keys, unless they form runs. Return their number; the next
-        one is for `add`. ``messages`` None: none has a key or properties.
+        one is for `add`. ``messages`` None: none has a key or properties. All are of ``transaction``.
         """
         if partition is None:
             if len(self.partitions) == 1:
                 partition = self.partitions[0]
-            elif self.sends_runs:
+            elif self.sends_runs and transaction is None:
                 return self._spread(payloads, tokens, messages, start, now)
             else:
                 partition = self.joined
-        return 0 if partition is None else partition.add_many(payloads, tokens, messages, start, now)
+        if partition is None:
+            return 0
+        return partition.add_many(payloads, tokens, messages, start, now, transaction)
 
     def _spread(
         self,

@@ -1,11 +1,9 @@
-"""Steps 10 and 12: operations without a receipt, in order.
+"""Steps 10 and 12 of publishing: operations without a receipt, in order.
 
 Operations stay here from the moment their batch closes until they settle. The first ones are *in flight* on
 the current connection; after a reconnect none is, and all are written again from the start. Receipts arrive
 in the order of the sends and must name the head (framing.md section 5).
 """
-
-from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +21,7 @@ class PendingQueue:
     def __init__(self) -> None:
         self._queue: deque[SendOperation] = deque()
         self.unsent: deque[SendOperation] = deque()
-        """Those to be written, in order; the caller removes one that it has written."""
+        """Operations to be written, in order; the caller removes each after writing it."""
         self.messages = 0
         """Number of messages in all pending operations."""
 

@@ -1,14 +1,13 @@
-"""Step 5: limits of pending messages, in number and in bytes.
+"""Step 5 of publishing: limits of pending messages, in number and in bytes.
 
 There are three limits: a partition's permits, the producer's permits over all its partitions, and the
 client's bytes. Messages take from all three or from none, many at a time where many are accepted together.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 from geminga.config import check_int
 from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
@@ -82,15 +81,13 @@ class ByteBudget:
             self._listeners.append(wake)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingLimits:
     """The three limits of one partition."""
 
-    __slots__ = ("memory", "own", "shared")
-
-    def __init__(self, own: Permits, shared: Permits, memory: ByteBudget) -> None:
-        self.own = own
-        self.shared = shared
-        self.memory = memory
+    own: Permits
+    shared: Permits
+    memory: ByteBudget
 
     @property
     def free(self) -> int:

@@ -3,8 +3,6 @@
 Deadlines are kept in order, so that a producer of thousands of partitions checks only the few that are due.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from typing import Generic, Protocol, TypeVar

@@ -1,12 +1,10 @@
-"""Step 3: the partition of a message.
+"""Step 3 of publishing: the partition of a message.
 
 A key determines it by its hash. Without a key, `RoundRobin` or `SinglePartition` names a preferred partition,
 and blocked ones are skipped: permits used up, connection not ready, or its oldest message waiting too long.
 When every partition is blocked, or with ``step_over_blocked_partitions=False`` (the official clients'
 behaviour), the preferred one is returned and the limits of pending messages decide.
 """
-
-from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence

@@ -22,8 +22,6 @@ close enough together again.
 No clock and no random numbers: times are arguments, and the same calls give the same results.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 from geminga.producer.batching import BatchTiming

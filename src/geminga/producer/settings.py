@@ -5,8 +5,6 @@ sender that waits closes its batch at once and a batch of one is sent as a plain
 synchronous sender nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -105,7 +103,7 @@ def check_compression_level(name: str, level: int, compression: CompressionType)
         refuse(name, level, f"{which} with compression {compression.name}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class ProducerSettings:
     """Settings of a producer; values out of range are rejected.
 

@@ -4,8 +4,6 @@
 (`RuntimeError`), not of the broker.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Final
 
@@ -67,19 +65,11 @@ _TABLE: Final[dict[ProducerState, dict[ProducerInput, ProducerState]]] = {
 }
 TRANSITIONS: Final = {(state, kind): end for state, row in _TABLE.items() for kind, end in row.items()}
 
-ACCEPTING: Final = frozenset(
-    {
-        ProducerState.NOT_STARTED,
-        ProducerState.CONNECTING,
-        ProducerState.WAITING_FOR_EXCLUSIVE,
-        ProducerState.READY,
-        ProducerState.RECONNECTING,
-    }
-)
-"""States that accept messages: without a connection they wait in the pending queue."""
-
 ENDED: Final = frozenset({ProducerState.FENCED, ProducerState.TERMINATED, ProducerState.CLOSED})
 """States without pending messages."""
+
+ACCEPTING: Final = frozenset(ProducerState) - ENDED - {ProducerState.CLOSING}
+"""States that accept messages: without a connection they wait in the pending queue."""
 
 
 def next_state(state: ProducerState, kind: ProducerInput) -> ProducerState:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from geminga.producer.routing import BlockedReason
 
@@ -97,8 +96,7 @@ class PartitionCounters:
             self._blocked_since = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProducerStatistics:
+class ProducerStatistics(NamedTuple):
     """A snapshot; of one partition, or summed over all with ``partitions`` holding each one's own."""
 
     topic: str
@@ -128,7 +126,7 @@ class ProducerStatistics:
     latency_p50_seconds: float
     latency_p99_seconds: float
     latency_p999_seconds: float
-    partitions: tuple[ProducerStatistics, ...] = field(default=())
+    partitions: tuple[ProducerStatistics, ...] = ()
 
     @property
     def batch_fill(self) -> float:

@@ -22,7 +22,7 @@ class NotCompiled(Exception):
 def encoder_of(definition: Any) -> Encoder | None:
     """Return the encoder of a definition that fastavro has parsed; None if it has parts that none covers."""
     try:
-        return _encoder(definition, dict(_PRIMITIVE))
+        return _encoder(definition, dict(PRIMITIVES))
     except NotCompiled:
         return None
 
@@ -81,7 +81,7 @@ def _whole(limit: int) -> Encoder:
 
 
 _FLOAT, _DOUBLE = Struct("<f").pack, Struct("<d").pack
-_PRIMITIVE: dict[str, Encoder] = {
+PRIMITIVES: dict[str, Encoder] = {
     "null": _of_type(lambda value, out: None, type(None)),
     "boolean": _of_type(lambda value, out: out.append(value), bool),
     "int": _whole(1 << 31),
@@ -116,7 +116,7 @@ def _enum(symbols: list[str]) -> Encoder:
 
 def _pair(encode_value: Encoder) -> Encoder:
     def encode(pair: tuple[Any, Any], out: bytearray) -> None:
-        _PRIMITIVE["string"](pair[0], out)
+        PRIMITIVES["string"](pair[0], out)
         encode_value(pair[1], out)
 
     return encode

@@ -38,8 +38,9 @@ class GenericJsonSchema(Schema):
         )
 
     def encode(self, obj: Any) -> bytes:
-        """Return the value as JSON. Raises `TypeError` for a type that JSON lacks."""
-        return json.dumps(obj).encode()
+        """Return the value as JSON. Raises `TypeError` for a type that JSON lacks, `ValueError` for NaN and
+        infinite numbers."""
+        return json.dumps(obj, allow_nan=False).encode()
 
     def decode(self, data: bytes) -> Any:
         """Return the value of a payload. Raises `CorruptPayload`."""

@@ -4,7 +4,7 @@ The rows and bytes of an entry are known only after reading it. So the first ent
 (`EntrySample`) and counted exactly. The rest of a larger share is estimated by the average cost of those
 entries. An entry is never split, and a micro-batch takes at least one.
 
-No I/O here: `admit` takes two functions, one that reads entries and one that steps ahead.
+No I/O here: `admit` takes two functions: one reads entries, one advances offsets by a number of entries.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class PartitionBudget:
         return self.at >= self.end
 
     def take_seen(self, share: BatchLimits, *, force: bool = False, most: int | None = None) -> EntryCost:
-        """Take the entries of `seen` within the share, ``most`` of them; with ``force`` at least one. Return
+        """Take the entries of `seen` within the share, at most ``most``; with ``force`` at least one. Return
         their cost."""
         before, spent = self.taken, EntryCost()
         while self.taken < len(self.seen) and (most is None or self.taken < before + most):
@@ -184,7 +184,7 @@ Step = Callable[[Mapping[Partition, tuple[Offset, Offset, int]]], "dict[Partitio
 def admit(
     intakes: Sequence[PartitionBudget], limits: BatchLimits, gauge: EntryCostEstimate, look: Look, step: Step
 ) -> None:
-    """Move every budget as far as the limits allow; if they are tight, the first budgets are served first."""
+    """Extend every budget as far as the limits allow; under tight limits the first budgets come first."""
     chosen: list[PartitionBudget] = []
     for _ in range(WAVES_MAX):
         left = limits.less(total(intakes))
@@ -208,8 +208,8 @@ def admit(
 def _fill(
     intakes: Sequence[PartitionBudget], left: BatchLimits, gauge: EntryCostEstimate, step: Step
 ) -> bool:
-    """Take one entry from each budget, as long as it fits: it may exceed an even share of the limits. Return
-    whether any was taken."""
+    """Add an entry to each budget if it fits the remaining limits, also beyond an even share; return whether
+    any was added."""
     before = left
     costs: dict[Partition, EntryCost] = {}
     waiting = [intake for intake in intakes if not intake.done]
@@ -272,7 +272,7 @@ def _step_ahead(
     gauge: EntryCostEstimate,
     step: Step,
 ) -> bool:
-    """Move past the sampled entries, by the average cost of one; return whether any budget moved."""
+    """Add entries after the sampled ones, at their average cost; return whether any budget was extended."""
     counts: dict[Partition, int] = {}
     costs: dict[Partition, EntryCost] = {}
     for intake in chosen:

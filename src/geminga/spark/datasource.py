@@ -152,6 +152,11 @@ def _checked(options: ReadOptions, schema: StructType) -> dict[str, SchemaInfo]:
     schemas if payloads are read by schema."""
     if options.dead_letter_path is not None:
         resolve(options.dead_letter_path)
+    if options.json_column is not None:
+        from geminga.spark.payloads.held_json import without_json_column
+
+        without_json_column(schema, options.json_column)
+        return {}
     if options.value_schema == "BYTES":
         message_columns(schema)
         return {}
@@ -171,7 +176,11 @@ def _read(
         kept = contextlib.nullcontext() if place is None else DeadLetters(place, each, query)
         with kept as letters:
             converter: BatchConverter
-            if options.value_schema == "BYTES":
+            if options.json_column is not None:
+                from geminga.spark.payloads.held_json import JsonColumnConverter
+
+                converter = JsonColumnConverter(schema, options.json_column)
+            elif options.value_schema == "BYTES":
                 converter = ArrowBatchConverter(schema)
             else:
                 from geminga.spark.payloads.rows import PayloadBatchConverter
@@ -328,6 +337,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if PLANS_BY_START:
             assert start is not None
             return self._end_after(start, limit)
+        if self._planned is None:
+            self.planner.reach()  # Spark asks for the start of a new query later
         begin = self._planned or (self._start_of_log() if self._needs_start else None)
         self._planned = self._newest() if begin is None else self._end_after(begin, limit)
         return self._planned

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from geminga.client.columnar_producer import ReadyBatch, TableResult
     from geminga.client.producer import Producer
     from geminga.client.sync import Client
-    from geminga.wire.columnar import EncodedBatch
+    from geminga.wire.columnar_encoding import EncodedBatch
 
 logger = logging.getLogger("geminga.spark")
 
@@ -278,7 +278,7 @@ class _Encoder:
         self.seal = None if found is None else found.seal
 
     def encoded(self, found: Iterator[pa.Table], commit: StagedCommit) -> Iterator[pa.RecordBatch]:
-        from geminga.wire.columnar import by_delivery
+        from geminga.wire.columnar_encoding import by_delivery
 
         for table in found:
             commit.rows += table.num_rows
@@ -289,7 +289,7 @@ class _Encoder:
     def _encode(self, topic: str, table: pa.Table, deliver_at_ms: int) -> pa.RecordBatch:
         from geminga.client.columnar_producer import ReadyBatch, fitting
         from geminga.wire.checksum import crc32c
-        from geminga.wire.columnar import encode_table
+        from geminga.wire.columnar_encoding import encode_table
 
         partitions = self._partitions(topic)
         version = self._version(topic)

@@ -90,7 +90,7 @@ class MicroBatches:
     def look(
         self, ranges: Mapping[Partition, tuple[Offset, Offset]], gauge: EntryCostEstimate
     ) -> EntryCostEstimate:
-        """Add the first entry of some ranges to an estimate, and return it."""
+        """Add the first entry of each range, at most `LOOKS_MAX`, to an estimate, and return the estimate."""
         few = list(ranges.items())[:LOOKS_MAX]
         peeks = [EntrySample(partition, begin, end, rows=1, bytes=1) for partition, (begin, end) in few]
         for peek, (seen, _) in zip(peeks, self.queries.sampled(peeks) if peeks else (), strict=True):

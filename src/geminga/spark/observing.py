@@ -16,18 +16,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from geminga.client.metrics_port import serve
 from geminga.client.runtime import LoopThread
 from geminga.spark.lag import LAG
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from pyspark.sql import DataFrame, SparkSession
 
 _TOPIC_GAUGES = {
     "messages": ("geminga_spark_lag_messages", "Messages behind the end of the last micro-batch."),

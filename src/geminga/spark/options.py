@@ -105,6 +105,9 @@ _TABLE = (
             "version it was written with. ``JSON``: as ``TOPIC``, and messages without a schema are read as "
             "JSON. Writing, ``JSON`` and ``AVRO``: the frame's columns are the payload, and their schema is "
             "registered on the topic. ``TOPIC``: they are encoded with the newest schema."),
+    _option(READ, values.text, "jsonColumn", text="Name of a ``STRUCT`` column of ``.schema()``, with the "
+            "payloads that are JSON objects which it holds completely: each field, of that type, with all "
+            "digits. ``value`` is then null; for other payloads the column is. Default: none."),
     _option(READ, values.choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"), "mode", field="payload_mode",
             text="Handling of messages whose payload can't be decoded: ``FAILFAST`` (default) fails the "
             "query, ``PERMISSIVE`` delivers nulls with the payload in ``columnNameOfCorruptRecord``, "
@@ -270,6 +273,7 @@ class ReadOptions:
     topics: tuple[str, ...] = ()
     topics_pattern: str | None = None
     columns: tuple[str, ...] | None = None
+    json_column: str | None = None
     starting_offsets: str | offsets.Offsets | None = None
     ending_offsets: str | offsets.Offsets = "latest"
     first_offsets: offsets.Offsets = field(default_factory=dict)
@@ -306,6 +310,9 @@ class ReadOptions:
     checkpoint_location: str | None = None
 
     def __post_init__(self) -> None:
+        schema = None if self.value_schema == "BYTES" else self.value_schema
+        _one_of("jsonColumn", self.json_column is not None, "columns", self.columns)
+        _one_of("jsonColumn", self.json_column is not None, "valueSchema", schema)
         if self.value_schema == "BYTES":
             for name, field_name in _OF_SCHEMAS.items():
                 if getattr(self, field_name) != ReadOptions.__dataclass_fields__[field_name].default:

@@ -28,15 +28,10 @@ class RangeEntries:
     """Entries of one range, in order; iterate once."""
 
     idle_seconds = (1.0, 1.0)
-    """Seconds without an entry after which the end is checked: the first time, and later."""
+    """Seconds without an entry until the range's end is checked: the first time, and each later time."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        options: ReadOptions,
-        part: Range,
-        *,
-        retry_policy: RetryPolicy,
+        self, cluster: Cluster, options: ReadOptions, part: Range, *, retry_policy: RetryPolicy
     ) -> None:
         self.cluster = cluster
         self.options = options
@@ -179,8 +174,8 @@ class RangeEntries:
 
     def _check_missing(self, place: Offset, entry: RawEntry) -> None:
         """Handle missing entries after ``place`` whose ledger exists. Retention removes whole ledgers only,
-        so either a damaged store lost single entries, or Apache Pulsar's broker withholds them (markers of
-        transactions and replication); a reader can't distinguish the two."""
+        so either a damaged store lost single entries, or the broker withholds them (of aborted transactions,
+        and Apache Pulsar's markers of transactions and replication); a reader can't distinguish the two."""
         what = (
             f"the entry {place.ledger}:{place.entry + 1} of {self.topic} is gone, the first one left is "
             f"{entry.ledger_id}:{entry.entry_id}"
@@ -190,7 +185,7 @@ class RangeEntries:
         elif not self._told_missing:
             self._told_missing = True
             logger.warning(
-                "%s: the broker withholds markers of transactions and replication, or the "
+                "%s: the broker withholds entries of aborted transactions or markers, or the "
                 "entries between are lost; this task logs no further gaps", what,
             )  # fmt: skip
 

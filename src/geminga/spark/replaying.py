@@ -17,13 +17,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
+from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -37,9 +38,6 @@ from geminga.spark.releases import (
     arrow_schema,
     need_planning_by_start,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 BUCKETS_MAX = 1 << 22
 """Maximum number of time buckets that are counted; a micro-batch ends at the end of a bucket."""
@@ -74,10 +72,6 @@ class ReplayOptions:
     ending: int | None = None
     skip_null_times: bool = False
     skip_late_rows: bool = False
-
-    @property
-    def is_paced(self) -> bool:
-        return min(self.speed, self.rows_per_second) < math.inf
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReplayOptions:
@@ -292,7 +286,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._began is None:
             # Replay the first row of this run immediately, also when it resumes.
             self._began = (self.clock(), wanted)
-        elif self.options.is_paced:
+        elif min(self.options.speed, self.options.rows_per_second) < math.inf:
             self.sleep(max(0.0, self._went_on + EVERY_SECONDS - self.clock()))
         while (due := self._due(self.clock())) < wanted:
             self.sleep(EVERY_SECONDS)

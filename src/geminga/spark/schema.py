@@ -1,62 +1,46 @@
 """Columns of the source and the sink: names, Spark types, and conversion from and to Arrow."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    DayTimeIntervalType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration
 from geminga.spark.releases import arrow_schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
     """A column of the source: its Spark type, its message column, and other types it can be read as."""
 
-    kind: DataType
+    kind: T.DataType
     message_column: str
-    also: tuple[DataType, ...] = ()
+    also: tuple[T.DataType, ...] = ()
 
 
-_TEXT_MAP = MapType(StringType(), StringType(), True)
+_TEXT_MAP = T.MapType(T.StringType(), T.StringType(), True)
 
 COLUMNS: dict[str, SourceColumn] = {
-    "value": SourceColumn(BinaryType(), "value", (StringType(),)),
-    "__key": SourceColumn(BinaryType(), "key_bytes", (StringType(),)),
-    "__topic": SourceColumn(StringType(), "topic"),
-    "__messageId": SourceColumn(BinaryType(), "message_id"),
-    "__publishTime": SourceColumn(TimestampType(), "publish_time"),
-    "__eventTime": SourceColumn(TimestampType(), "event_time"),
+    "value": SourceColumn(T.BinaryType(), "value", (T.StringType(),)),
+    "__key": SourceColumn(T.BinaryType(), "key_bytes", (T.StringType(),)),
+    "__topic": SourceColumn(T.StringType(), "topic"),
+    "__messageId": SourceColumn(T.BinaryType(), "message_id"),
+    "__publishTime": SourceColumn(T.TimestampType(), "publish_time"),
+    "__eventTime": SourceColumn(T.TimestampType(), "event_time"),
     "__messageProperties": SourceColumn(_TEXT_MAP, "properties"),
-    "__orderingKey": SourceColumn(BinaryType(), "ordering_key"),
-    "__sequenceId": SourceColumn(LongType(), "sequence_id"),
-    "__producerName": SourceColumn(StringType(), "producer_name"),
-    "__partition": SourceColumn(IntegerType(), "partition"),
-    "__ledgerId": SourceColumn(LongType(), "ledger_id"),
-    "__entryId": SourceColumn(LongType(), "entry_id"),
-    "__batchIndex": SourceColumn(IntegerType(), "batch_index"),
-    "__redeliveryCount": SourceColumn(IntegerType(), "redelivery_count"),
+    "__orderingKey": SourceColumn(T.BinaryType(), "ordering_key"),
+    "__sequenceId": SourceColumn(T.LongType(), "sequence_id"),
+    "__producerName": SourceColumn(T.StringType(), "producer_name"),
+    "__partition": SourceColumn(T.IntegerType(), "partition"),
+    "__ledgerId": SourceColumn(T.LongType(), "ledger_id"),
+    "__entryId": SourceColumn(T.LongType(), "entry_id"),
+    "__batchIndex": SourceColumn(T.IntegerType(), "batch_index"),
+    "__redeliveryCount": SourceColumn(T.IntegerType(), "redelivery_count"),
 }
 """All columns of the source. The first seven, those of the Scala connector, are the default."""
 
@@ -72,15 +56,15 @@ def column_name(name: str) -> str:
     raise InvalidConfiguration(f"no column {name!r}{suggestion(name, COLUMNS)}; the source has {allowed}")
 
 
-def source_schema(columns: Sequence[str] | None) -> StructType:
+def source_schema(columns: Sequence[str] | None) -> T.StructType:
     """Return the schema for the option ``columns``, or the default one."""
     known = {name: column.kind for name, column in COLUMNS.items()}
     return chosen(DEFAULT_COLUMNS if columns is None else columns, known)
 
 
-def chosen(names: Sequence[str], known: Mapping[str, DataType]) -> StructType:
+def chosen(names: Sequence[str], known: Mapping[str, T.DataType]) -> T.StructType:
     """Return the columns that the option ``columns`` names. Raises `InvalidConfiguration`."""
-    found: dict[str, DataType] = {}
+    found: dict[str, T.DataType] = {}
     for name in names:
         spelled = same_name(list(known), name)
         if spelled is None:
@@ -92,24 +76,24 @@ def chosen(names: Sequence[str], known: Mapping[str, DataType]) -> StructType:
         found[spelled] = known[spelled]
     if not found:
         raise InvalidConfiguration("option columns names no column")
-    return StructType([StructField(name, kind, True) for name, kind in found.items()])
+    return T.StructType([T.StructField(name, kind, True) for name, kind in found.items()])
 
 
 def without_collations(kind: Any) -> Any:
     """Return a Spark type with plain strings: their bytes are those of strings with a collation."""
-    if isinstance(kind, StringType):
-        return StringType()
-    if isinstance(kind, ArrayType):
-        return ArrayType(without_collations(kind.elementType), kind.containsNull)
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.StringType):
+        return T.StringType()
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(without_collations(kind.elementType), kind.containsNull)
+    if isinstance(kind, T.MapType):
         key, value = without_collations(kind.keyType), without_collations(kind.valueType)
-        return MapType(key, value, kind.valueContainsNull)
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, without_collations(f.dataType), f.nullable) for f in kind])
+        return T.MapType(key, value, kind.valueContainsNull)
+    if isinstance(kind, T.StructType):
+        return T.StructType([T.StructField(f.name, without_collations(f.dataType), f.nullable) for f in kind])
     return kind
 
 
-def message_columns(schema: StructType) -> list[str]:
+def message_columns(schema: T.StructType) -> list[str]:
     """Return the message columns for ``schema``; check a schema that the user gave."""
     found = []
     for field in schema.fields:
@@ -127,7 +111,7 @@ def message_columns(schema: StructType) -> list[str]:
 class ArrowBatchConverter:
     """Converts decoded messages to record batches of exactly the Arrow schema that Spark expects."""
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: T.StructType) -> None:
         self.columns = message_columns(schema)
         self.schema: pa.Schema = arrow_schema(schema)
 
@@ -193,14 +177,17 @@ _IGNORED = frozenset(
 )  # columns of the source that the broker sets when a message is written
 
 _WRITTEN_KINDS = {
-    "value": (BinaryType(), StringType()),
-    "key": (BinaryType(), StringType()),
-    "ordering_key": (BinaryType(), StringType()),
-    "event_time": (TimestampType(), LongType()),
-    "properties": (MapType(StringType(), StringType(), True), MapType(StringType(), StringType(), False)),
-    "topic": (StringType(),),
-    "deliver_at": (TimestampType(), LongType()),
-    "deliver_after": (DayTimeIntervalType(), LongType()),
+    "value": (T.BinaryType(), T.StringType()),
+    "key": (T.BinaryType(), T.StringType()),
+    "ordering_key": (T.BinaryType(), T.StringType()),
+    "event_time": (T.TimestampType(), T.LongType()),
+    "properties": (
+        T.MapType(T.StringType(), T.StringType(), True),
+        T.MapType(T.StringType(), T.StringType(), False),
+    ),
+    "topic": (T.StringType(),),
+    "deliver_at": (T.TimestampType(), T.LongType()),
+    "deliver_after": (T.DayTimeIntervalType(), T.LongType()),
 }
 
 
@@ -209,25 +196,25 @@ class FrameLayout:
     """Columns of a written frame: indices by message column, and of the payload in order."""
 
     columns: dict[str, int]
-    payload: StructType
+    payload: T.StructType
     payload_columns: tuple[int, ...] = ()
 
 
-def _is_one_of(kind: DataType, allowed: Iterable[DataType]) -> bool:
+def _is_one_of(kind: T.DataType, allowed: Iterable[T.DataType]) -> bool:
     # INTERVAL '15' MINUTES has its own type beside DAY TO SECOND; Arrow has one duration for all of them.
     return any(
-        isinstance(kind, DayTimeIntervalType) if isinstance(each, DayTimeIntervalType) else kind == each
+        isinstance(kind, T.DayTimeIntervalType) if isinstance(each, T.DayTimeIntervalType) else kind == each
         for each in allowed
     )
 
 
-def written_columns(schema: StructType, topic: str | None, *, by_schema: bool = False) -> FrameLayout:
+def written_columns(schema: T.StructType, topic: str | None, *, by_schema: bool = False) -> FrameLayout:
     """Return the layout of a frame. Raises `InvalidConfiguration` if the frame can't be written.
 
     ``by_schema``: all columns but those of the message (such as ``__key``) make up the payload.
     """
     found: dict[str, int] = {}
-    payload, places = StructType(), []
+    payload, places = T.StructType(), []
     for number, field in enumerate(schema.fields):
         lower = field.name.lower()
         if lower in _IGNORED:

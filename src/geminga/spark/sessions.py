@@ -133,8 +133,7 @@ CONFIGURED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "MASTER")
 
 
 def _is_local(master: str | None) -> bool:
-    """Return whether Spark runs in this process's JVM: so it does if neither the caller nor Spark's own
-    configuration names a master."""
+    """Return whether Spark runs in this process's JVM: the configured master is local or not set."""
     import pyspark
 
     if master is None:

@@ -113,9 +113,9 @@ class Capacity:
     rate: float
     """Messages per second: the median of `edge_runs`."""
     edge: RunOutcome
-    """The kept run at that rate."""
+    """The run at this rate, which kept the budget."""
     missed: RunOutcome | None
-    """The last missed run: what it used up is the limit. None if every run kept the budget."""
+    """Last run that missed the budget; the resource that it used up is the limit. None: all kept it."""
 
 
 def capacities(proof: Proof) -> list[Capacity]:

@@ -33,7 +33,7 @@ class Expectation:
     stored_bytes_per_second: float
     end_to_end_p99_seconds: float | None = None
     memory_bytes_max: float | None = None
-    """Most payload bytes without a receipt in one client if a broker stops; infinite without a limit."""
+    """Maximum payload bytes without a receipt in one client if a broker stops; infinite without a limit."""
 
 
 def expected(

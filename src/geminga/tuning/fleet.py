@@ -40,7 +40,7 @@ OBSERVED = ("entries_per_second", "stored_bytes_per_second", "compression")
 CODECS = {codec.name.upper(): codec for codec in CompressionType}
 """Codecs by upper-case name: statistics of other tools write ZLIB."""
 TOPICS_SHOWN = 20
-"""Most topics in a table of the report."""
+"""Maximum number of topics in a table of the report."""
 _WHOLE = {"partitions", "producers", "subscriptions", "keys", "write_quorum"}
 
 
@@ -187,49 +187,31 @@ def check_columns(topics: pa.Table) -> None:
         raise InvalidConfiguration("the statistics hold no topic")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sums:
-    """Totals of all topics, before or after."""
+def savings(result: pa.Table) -> dict[str, Any]:
+    """Return the totals over all advised topics ``before`` and ``after``, as JSON values.
 
-    entries_per_second: float
-    stored_bytes_per_second: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Savings:
-    """Savings of all topics."""
-
-    topics: int
-    problems: int
-    """Topics that could not be advised; totals exclude them."""
-    before: Sums
-    after: Sums
-
-
-def savings(result: pa.Table) -> Savings:
-    """Return the totals over all advised topics."""
+    ``problems`` counts the topics that could not be advised.
+    """
     rows = [row for row in result.to_pylist() if not row["problem"]]
-    before, after = (
-        Sums(
-            entries_per_second=sum(row[f"entries_per_second_{when}"] for row in rows),
-            stored_bytes_per_second=sum(row[f"stored_bytes_per_second_{when}"] for row in rows),
-        )
+    names = ("entries_per_second", "stored_bytes_per_second")
+    sums = {
+        when: {name: sum(row[f"{name}_{when}"] for row in rows) for name in names}
         for when in ("before", "after")
-    )
-    return Savings(topics=len(rows), problems=result.num_rows - len(rows), before=before, after=after)
+    }
+    return {"topics": len(rows), "problems": result.num_rows - len(rows), **sums}
 
 
-def report(result: pa.Table, found: Savings) -> str:
+def report(result: pa.Table, found: dict[str, Any]) -> str:
     """Return Markdown with the totals, and the topics that save most entries."""
+    before, after = found["before"], found["after"]
     lines = [
-        f"{found.topics} topics" + (f", {found.problems} more without advice" if found.problems else ""),
+        f"{found['topics']} topics"
+        + (f", {found['problems']} more without advice" if found["problems"] else ""),
         "",
         "| | before | after | change |",
         "|---|---:|---:|---:|",
-        _change("entries/s", found.before.entries_per_second, found.after.entries_per_second, 1.0, 0),
-        _change(
-            "stored MB/s", found.before.stored_bytes_per_second, found.after.stored_bytes_per_second, 1e6, 1
-        ),
+        _change("entries/s", before["entries_per_second"], after["entries_per_second"], 1.0, 0),
+        _change("stored MB/s", before["stored_bytes_per_second"], after["stored_bytes_per_second"], 1e6, 1),
         "",
         f"The {TOPICS_SHOWN} that save most entries:",
         "",

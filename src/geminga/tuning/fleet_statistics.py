@@ -27,7 +27,7 @@ CALLS_AT_ONCE = 8
 """Concurrent admin requests; a limit for the load on the brokers."""
 TOPICS_MAX = 100_000
 PARTITIONS_EXAMINED_MAX = 8
-"""Most partitions that are examined if the first ones are empty."""
+"""Maximum partitions that are examined if the first ones are empty."""
 FAILURES_MAX = 50
 """Consecutive topics without a response after which the query ends: the broker is unavailable."""
 

@@ -124,85 +124,68 @@ def _fill_seconds(profile: TrafficProfile, batch_messages: int, batch_bytes: int
 def _reasons(
     profile: TrafficProfile, settings: PublishSettings, wanted_memory: int
 ) -> tuple[ChosenField, ...]:
-    return (
-        *_reasons_of_limits(profile, settings, wanted_memory),
-        *_reasons_of_batches(profile, settings),
-        ChosenField(
-            field="block_if_queue_full", value=True, unit="",
-            rule="always on",
-            why="a sender waits for room; otherwise the application has to handle every refusal or lose data",
-        ),
-        ChosenField(
-            field="compression_type", value=settings.producer.compression_type.name, unit="",
-            rule="chosen by the caller, or measured on a sample",
-            why="a codec sees a whole batch at once: the larger the batch, the smaller the bytes",
-        ),
-        ChosenField(
-            field="compression_level", value=settings.producer.compression_level, unit="",
-            rule="chosen with the codec; 0 is its usual level",
-            why="a full batch holds more repetitions than the usual level looks for",
-        ),
-    )  # fmt: skip
+    values = settings.to_dict()
+    rows = (
+        *_rules_of_limits(profile, settings, wanted_memory),
+        *_rules_of_batches(profile, settings),
+        *_FIXED,
+    )
+    return tuple(
+        ChosenField(field=field, value=values[field], unit=unit, rule=rule, why=why)
+        for field, unit, rule, why in rows
+    )
 
 
-def _reasons_of_limits(
+_Rule = tuple[str, str, str, str]
+"""Field, unit, rule and reason."""
+
+_FIXED: tuple[_Rule, ...] = (
+    ("block_if_queue_full", "", "always on",
+     "a sender waits for room; otherwise the application has to handle every refusal or lose data"),
+    ("compression_type", "", "chosen by the caller, or measured on a sample",
+     "a codec sees a whole batch at once: the larger the batch, the smaller the bytes"),
+    ("compression_level", "", "chosen with the codec; 0 is its usual level",
+     "a full batch holds more repetitions than the usual level looks for"),
+)  # fmt: skip
+
+
+def _rules_of_limits(
     profile: TrafficProfile, settings: PublishSettings, wanted_memory: int
-) -> tuple[ChosenField, ...]:
-    """Return the limits on pending messages and memory, with their reasons."""
-    producer, partitions = settings.producer, profile.partitions
-    permits = producer.max_pending_messages
+) -> tuple[_Rule, ...]:
+    """Return the rules of the limits on pending messages and memory."""
+    partitions, permits = profile.partitions, settings.producer.max_pending_messages
     return (
-        ChosenField(
-            field="max_pending_messages", value=permits, unit="messages",
-            rule=f"2 x messages that reach a partition within the delay, {PERMITS_MIN} to {PERMITS_MAX}",
-            why="one batch may wait for its receipt while the next one fills",
-        ),
-        ChosenField(
-            field="max_pending_messages_across_partitions",
-            value=producer.max_pending_messages_across_partitions, unit="messages",
-            rule=f"max_pending_messages x partitions = {permits} x {partitions}",
-            why="high enough that each partition keeps its own limit: a lower one would cut it to its share",
-        ),
-        ChosenField(
-            field="memory_limit_bytes", value=settings.memory_limit_bytes, unit="bytes",
-            rule=f"max_pending_messages x partitions x message bytes = {wanted_memory}, "
-                 f"kept within {MEMORY_MIN_BYTES} and {MEMORY_MAX_BYTES}",
-            why="bounds what the client holds when messages are larger than expected or brokers slower",
-        ),
+        ("max_pending_messages", "messages",
+         f"2 x messages that reach a partition within the delay, {PERMITS_MIN} to {PERMITS_MAX}",
+         "one batch may wait for its receipt while the next one fills"),
+        ("max_pending_messages_across_partitions", "messages",
+         f"max_pending_messages x partitions = {permits} x {partitions}",
+         "high enough that each partition keeps its own limit: a lower one would cut it to its share"),
+        ("memory_limit_bytes", "bytes",
+         f"max_pending_messages x partitions x message bytes = {wanted_memory}, "
+         f"kept within {MEMORY_MIN_BYTES} and {MEMORY_MAX_BYTES}",
+         "bounds what the client holds when messages are larger than expected or brokers slower"),
     )  # fmt: skip
 
 
-def _reasons_of_batches(profile: TrafficProfile, settings: PublishSettings) -> tuple[ChosenField, ...]:
-    """Return the settings of batches, with their reasons."""
+def _rules_of_batches(profile: TrafficProfile, settings: PublishSettings) -> tuple[_Rule, ...]:
+    """Return the rules of the settings of batches."""
     producer, partitions = settings.producer, profile.partitions
-    permits = producer.max_pending_messages
-    delay_ms = producer.batching_max_publish_delay_seconds * 1000
+    delay = producer.batching_max_publish_delay_seconds
     return (
-        ChosenField(
-            field="batching_max_messages", value=producer.batching_max_messages, unit="messages",
-            rule=f"max_pending_messages / 2 = {permits} / 2",
-            why="never above the permits, so that a batch can fill; the other half of them builds the next",
-        ),
-        ChosenField(
-            field="batching_max_allowed_size_in_bytes", value=producer.batching_max_allowed_size_in_bytes,
-            unit="bytes",
-            rule=f"min(memory limit / partitions / 2, {BATCH_BYTES_MAX}) = "
-                 f"min({settings.memory_limit_bytes} / {partitions} / 2, {BATCH_BYTES_MAX})",
-            why="as with the count: half of a partition's share of the memory",
-        ),
-        ChosenField(
-            field="batching_max_publish_delay_seconds", value=producer.batching_max_publish_delay_seconds,
-            unit="seconds",
-            rule=f"the part of the latency budget ({profile.latency_budget_seconds * 1000:g} ms) that may be "
-                 "spent on waiting, not longer than a batch takes to fill, 1 to 100 ms",
-            why=f"{delay_ms:g} ms give a batch about "
-                f"{max(1.0, messages_in_delay(profile, delay_ms / 1000)):.0f} messages; longer is larger "
-                "batches, for latency",
-        ),
-        ChosenField(
-            field="batching_partition_switch_frequency", value=SWITCH_FREQUENCY, unit="delays",
-            rule="always 1",
-            why="a partition gets one batch and the next one its turn: loads stay even, and no partition's "
-                "permits are used up before the turn ends",
-        ),
+        ("batching_max_messages", "messages",
+         f"max_pending_messages / 2 = {producer.max_pending_messages} / 2",
+         "never above the permits, so that a batch can fill; the other half of them builds the next"),
+        ("batching_max_allowed_size_in_bytes", "bytes",
+         f"min(memory limit / partitions / 2, {BATCH_BYTES_MAX}) = "
+         f"min({settings.memory_limit_bytes} / {partitions} / 2, {BATCH_BYTES_MAX})",
+         "as with the count: half of a partition's share of the memory"),
+        ("batching_max_publish_delay_seconds", "seconds",
+         f"the part of the latency budget ({profile.latency_budget_seconds * 1000:g} ms) that may be "
+         "spent on waiting, not longer than a batch takes to fill, 1 to 100 ms",
+         f"{delay * 1000:g} ms give a batch about {max(1.0, messages_in_delay(profile, delay)):.0f} "
+         "messages; longer is larger batches, for latency"),
+        ("batching_partition_switch_frequency", "delays", "always 1",
+         "a partition gets one batch and the next one its turn: loads stay even, and no partition's "
+         "permits are used up before the turn ends"),
     )  # fmt: skip

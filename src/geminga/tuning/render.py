@@ -106,10 +106,7 @@ def toml(advice: Advice) -> str:
     return dump_settings(settings, comments, heading)
 
 
-FORMATS: dict[str, Callable[[PublishSettings, PublishTarget], str]] = {
-    "python": python,
-    "java": java,
-}
+FORMATS: dict[str, Callable[[PublishSettings, PublishTarget], str]] = {"python": python, "java": java}
 
 
 def settings_as(kind: str, settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:

@@ -23,7 +23,7 @@ RECEIPT_SECONDS = 0.01
 ROUND_SECONDS_MAX = 10.0
 """Longest acceptable time between two batches of a partition; beyond, messages arrive in jerks."""
 KEYS_COUNTED_MAX = 20_000
-"""Most keys that are counted individually; more are assumed to be equally frequent."""
+"""Maximum keys that are counted individually; more are assumed to be equally frequent."""
 
 
 class Trap(Enum):

@@ -6,24 +6,33 @@ A batch is, for each message: a 4-byte size, that many bytes of ``SingleMessageM
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from operator import add
 from struct import Struct
+from struct import error as StructError
 from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from geminga.errors import CorruptPayload
 from geminga.wire.cache import Cache
 from geminga.wire.checksum import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse, text
-from geminga.wire.varint import SHORT, low_bits, read_varint, varint, varints
+from geminga.wire.varint import SHORT, low_bits, varint, varints
 
 _SIZE = Struct(">I")
 _SIZE_FROM = _SIZE.unpack_from
 
+_HEAD = Struct(">IBBBB").unpack_from
+_SIZE_BEHIND = Struct(">BBBB").unpack_from
+_SMALLEST_MESSAGE_BYTES = 6
+"""The size prefix and ``payload_size`` 0, which is required."""
+_PLAIN_BYTES_MAX = 17
+"""Bytes of metadata that hold only a payload's size and a sequence id."""
+
 # Tags of SingleMessageMetadata: field number << 3 | wire type.
-_PAYLOAD_SIZE = 0x18
-_SEQUENCE_ID = 0x40
+_KEY, _PAYLOAD_SIZE, _COMPACTED_OUT = 0x12, 0x18, 0x20
 
 
 @dataclass(slots=True)
@@ -127,89 +136,136 @@ def encode_rich_batch(payloads: Sequence[bytes], fields: Sequence[bytes], first_
 # --- reading ----------------------------------------------------------------------------------------
 
 
+def split_batch(body: bytes, count: int) -> tuple[list[int], list[int]]:
+    """Return the offsets of a batch's messages, and the indexes of those compacted out.
+
+    There are ``count + 1`` offsets (the last is the end of the body). Raises `CorruptPayload` unless exactly
+    ``count`` messages fill the body to its end.
+    """
+    size = len(body)
+    if count < 0 or count * _SMALLEST_MESSAGE_BYTES > size:
+        raise CorruptPayload(f"{count} messages announced in a batch of {size} bytes")
+    if count > 1 and size % count == 0 and _is_even(body, count, size // count):
+        return list(range(0, size + 1, size // count)), []
+    starts: list[int] = []
+    compacted_out: list[int] = []
+    append = starts.append
+    position = 0
+    for index in range(count):
+        append(position)
+        try:
+            metadata_size, tag, first, second, third = _HEAD(body, position)
+        except StructError:
+            tag = 0
+        # Most messages begin with payload_size, in one or two bytes; 0x20 after it is compacted_out.
+        if tag == _PAYLOAD_SIZE and first < 128 and (second != _COMPACTED_OUT or metadata_size == 2):
+            position += 4 + metadata_size + first
+        elif (
+            tag == _PAYLOAD_SIZE
+            and first > 127
+            and second < 128
+            and (third != _COMPACTED_OUT or metadata_size == 3)
+        ):
+            position += 4 + metadata_size + first - 128 + (second << 7)
+        elif tag == _KEY and first < 128:
+            # A short key, and then its payload size.
+            try:
+                tag, low, high, behind = _SIZE_BEHIND(body, position + 6 + first)
+            except StructError:
+                tag = 0
+            if tag != _PAYLOAD_SIZE or first + 6 > metadata_size:
+                position = _read_carefully(body, position, index, compacted_out)
+            elif low < 128 and high != _COMPACTED_OUT:
+                position += 4 + metadata_size + low
+            elif low > 127 and high < 128 and behind != _COMPACTED_OUT:
+                position += 4 + metadata_size + low - 128 + (high << 7)
+            else:
+                position = _read_carefully(body, position, index, compacted_out)
+        else:
+            position = _read_carefully(body, position, index, compacted_out)
+    if position != size:
+        raise CorruptPayload(f"{count} messages end at byte {position} of a batch of {size} bytes")
+    append(size)
+    return starts, compacted_out
+
+
+def _is_even(body: bytes, count: int, step: int) -> bool:
+    """Return whether all messages are ``step`` bytes long and have equal sizes of metadata and payload, so
+    that none must be parsed individually. ``count`` is more than 1."""
+    if step < 8:
+        return False
+    metadata_size, tag, first, second, third = _HEAD(body, 0)
+    if tag != _PAYLOAD_SIZE:
+        return False
+    if first < 128:
+        size, head, behind = first, 6, second
+    elif second < 128:
+        size, head, behind = first - 128 + (second << 7), 7, third
+    else:
+        return False
+    if 4 + metadata_size + size != step:
+        return False
+    if metadata_size != head - 4:
+        # Another field follows, the same in all messages.
+        if behind == _COMPACTED_OUT:
+            return False
+        head += 1
+    return all(body[place::step] == body[place : place + 1] * count for place in range(head))
+
+
+def _read_carefully(body: bytes, position: int, index: int, compacted_out: list[int]) -> int:
+    """Return the end of any message, parsed by protobuf; every field is checked."""
+    start = position + 4
+    if start > len(body):
+        raise CorruptPayload(f"message {index} begins at byte {position} of {len(body)}")
+    end = start + int(_SIZE_FROM(body, position)[0])
+    if end > len(body):
+        raise CorruptPayload(f"metadata of message {index} ends at byte {end} of {len(body)}")
+    single = pb.SingleMessageMetadata()
+    try:
+        single.ParseFromString(body[start:end])
+    except DecodeError as error:
+        raise CorruptPayload(f"metadata of message {index} is no protobuf: {error}") from error
+    if not single.HasField("payload_size") or single.payload_size < 0:
+        raise CorruptPayload(f"message {index} has no valid payload_size")
+    if single.compacted_out:
+        compacted_out.append(index)
+    return end + single.payload_size
+
+
 def decode_batch(
     payload: Buffer, count: int, *, metadata_bytes_max: int | None = None
 ) -> list[SingleMessage]:
     """Return the messages of a batch, whose payload is decrypted and decompressed.
 
-    ``count`` is ``MessageMetadata.num_messages_in_batch``. Raises `CorruptPayload` unless exactly that many
-    messages fill the payload to its last byte, and for more than ``metadata_bytes_max`` bytes of keys,
-    properties and the like.
+    ``count`` is ``MessageMetadata.num_messages_in_batch``. Raises `CorruptPayload` like `split_batch`, and
+    for more than ``metadata_bytes_max`` bytes of keys, properties and the like.
     """
     data = payload if type(payload) is bytes else bytes(payload)
+    starts, _ = split_batch(data, count)
     room = 1 << 63 if metadata_bytes_max is None else metadata_bytes_max
-    # A message takes at least 6 bytes: its size, and payload_size 0.
-    if not 0 <= count <= len(data) // 6:
-        raise CorruptPayload(f"a batch of {len(data)} bytes cannot hold {count} messages")
     messages: list[SingleMessage] = []
-    total = len(data)
-    position = 0
-    for index in range(count):
-        if position + 4 <= total:
-            size = _SIZE_FROM(data, position)[0]
-            found = _read_plain(data, position + 4, position + 4 + size)
-            if found is not None:
-                message, position = found
-                messages.append(message)
-                continue
-            room -= size
-            if room < 0:
-                raise CorruptPayload(f"its messages have more than {metadata_bytes_max} bytes of metadata")
-        message, position = _read_message(data, position, index)
+    for index, (start, after) in enumerate(pairwise(starts)):
+        size = _SIZE_FROM(data, start)[0]
+        room -= size if size > _PLAIN_BYTES_MAX else 0
+        if room < 0:
+            raise CorruptPayload(f"its messages have more than {metadata_bytes_max} bytes of metadata")
+        end, what = start + 4 + size, f"the metadata of message {index}"
+        single = parse(pb.SingleMessageMetadata, data[start + 4 : end], what, CorruptPayload)
+        if single.payload_size != after - end:
+            raise CorruptPayload(f"message {index} announces several sizes")
+        has = single.HasField
+        message = SingleMessage(
+            data[end:after],
+            single.sequence_id if has("sequence_id") else -1,
+            text(single.partition_key) if has("partition_key") else None,
+            single.partition_key_b64_encoded,
+            single.ordering_key if has("ordering_key") else None,
+            {text(pair.key): text(pair.value) for pair in single.properties},
+            single.event_time,
+            single.null_value,
+            single.compacted_out,
+            single.null_partition_key,
+        )
         messages.append(message)
-    if position != total:
-        raise CorruptPayload(
-            f"the {count} messages of a batch end at byte {position}; its payload has {total} bytes"
-        )
     return messages
-
-
-def _read_plain(data: bytes, position: int, end: int) -> tuple[SingleMessage, int] | None:
-    """Read a message that has only a payload and a sequence id; return it and the position after it. None for
-    any other. Most messages are such, and protobuf takes several times as long."""
-    try:
-        if data[position] != _PAYLOAD_SIZE:
-            return None
-        payload_size, position = read_varint(data, position + 1)
-        sequence_id = -1
-        if position < end and data[position] == _SEQUENCE_ID:
-            sequence_id, position = read_varint(data, position + 1)
-    except (IndexError, ValueError):
-        return None
-    after = end + payload_size
-    if position != end or after > len(data):
-        return None
-    return SingleMessage(data[end:after], sequence_id), after
-
-
-def _read_message(data: bytes, position: int, index: int) -> tuple[SingleMessage, int]:
-    """Read any message by protobuf; return it and the position after it."""
-    if position + 4 > len(data):
-        raise CorruptPayload(f"a batch of {len(data)} bytes ends before its message {index}")
-    start = position + 4
-    end = start + _SIZE.unpack_from(data, position)[0]
-    if end > len(data):
-        raise CorruptPayload(
-            f"the metadata of message {index} ends at byte {end} of a batch of {len(data)} bytes"
-        )
-    what = f"the metadata of message {index}"
-    single = parse(pb.SingleMessageMetadata, data[start:end], what, CorruptPayload)
-    size = single.payload_size
-    if size < 0 or end + size > len(data):
-        raise CorruptPayload(
-            f"message {index} announces {size} bytes; {len(data) - end} are left in the batch"
-        )
-    has = single.HasField
-    message = SingleMessage(
-        data[end : end + size],
-        single.sequence_id if has("sequence_id") else -1,
-        text(single.partition_key) if has("partition_key") else None,
-        single.partition_key_b64_encoded,
-        single.ordering_key if has("ordering_key") else None,
-        {text(pair.key): text(pair.value) for pair in single.properties},
-        single.event_time,
-        single.null_value,
-        single.compacted_out,
-        single.null_partition_key,
-    )
-    return message, end + size

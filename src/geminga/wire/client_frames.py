@@ -7,13 +7,29 @@ receipt are compared with the expected ones; any difference ends the run, and th
 
 from collections.abc import Iterator
 from itertools import repeat
+from typing import cast
 
-from geminga.wire.frames import Frame, FrameDecoder, MessageFrame, ReceiptFrame
+from geminga.wire.frames import (
+    ENTRY_COPY_BYTES_MAX,
+    FRAME_PADDING,
+    FRAMES_UNLIMITED,
+    MAX_MESSAGE_SIZE,
+    Frame,
+    FrameDecoder,
+    MessageFrame,
+    ReceiptFrame,
+)
 from geminga.wire.message_runs import read_message_run
 from geminga.wire.varint import varint, varints
 
 _BODY_START = 12
 """Start of the body: after two sizes, the command's type, and the body's tag and size."""
+READ_BYTES = 1 << 18
+"""Bytes that are read at once; more for a frame that is larger."""
+GROWTH = 8
+"""Maximum size of the buffer as a multiple of what arrived of such a frame."""
+RECEIPTS_BYTES_MAX = 1 << 14
+"""Bytes after a large message that are searched for a run of receipts."""
 _FIRST_PIECE = 8
 """Number of frames in the first comparison with a run; each next piece is twice as large."""
 
@@ -22,9 +38,50 @@ class ClientFrameDecoder(FrameDecoder):
     """A `FrameDecoder` that returns consecutive SEND_RECEIPTs as `ReceiptRun`, and MESSAGEs as `MessageRun`.
 
     A single one stays a `ReceiptFrame` or `MessageFrame`. ``frames_max`` counts the frames of a run.
+
+    A transport writes to `space`, from which `read` takes the frames; `feed` is for bytes that are kept.
     """
 
-    __slots__ = ()
+    __slots__ = ("_buffer", "_end", "_expected", "_start")
+
+    def __init__(self, max_frame_size: int = MAX_MESSAGE_SIZE + FRAME_PADDING) -> None:
+        super().__init__(max_frame_size)
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._start = self._end = 0
+        """Begin and end of the incomplete frame in the buffer."""
+        self._expected = 0
+        """Its size in bytes, as far as it is known."""
+
+    def space(self) -> memoryview:
+        """Return the memory for the next bytes. The `MessageRun`s of the last `read` must have been opened:
+        they are overwritten."""
+        if self._start or self._expected > len(self._buffer) == self._end:
+            left = self._buffer[self._start : self._end]
+            # Four bytes of a peer announce a frame: memory grows with what arrives of it.
+            size = max(min(self._expected, GROWTH * len(left)), READ_BYTES)
+            if size != len(self._buffer):
+                self._buffer = memoryview(bytearray(size))
+            self._start, self._end = 0, len(left)
+            self._buffer[: self._end] = left
+        return self._buffer[self._end :]
+
+    def read(self, size: int) -> list[Frame]:
+        """Return the frames that the ``size`` bytes in `space` complete. Raises as `feed` does."""
+        if self.error is not None:
+            raise self.error
+        self._end += size
+        if self._end < self._expected:
+            return []
+        data = self._buffer[: self._end]
+        # Many small frames are copied together: slices of bytes cost less than those of a view.
+        is_large = int.from_bytes(data[:4], "big") > ENTRY_COPY_BYTES_MAX
+        frames = self._frames_of(cast("bytes", data) if is_large else bytes(data), 0, FRAMES_UNLIMITED)
+        self._start = self._end - self.pending_size
+        self._expected, self._pending = self._needed if self._pending else 0, None
+        for frame in frames:
+            if isinstance(frame.entry, memoryview):
+                frame.entry = bytes(frame.entry)
+        return frames
 
     def _follow(
         self, first: Frame, data: bytes, start: int, frame_end: int, frames: list[Frame], room: int
@@ -36,7 +93,10 @@ class ClientFrameDecoder(FrameDecoder):
             if messages is not None:
                 run, count = messages, len(messages.entry_ids)
         elif type(first) is ReceiptFrame:
-            receipts, end = read_receipt_run(first, data, start, frame_end, room)
+            if at := start if isinstance(data, memoryview) else 0:  # behind a large message
+                data = bytes(data[at : at + RECEIPTS_BYTES_MAX])
+            receipts, end = read_receipt_run(first, data, start - at, frame_end - at, room)
+            end += at
             if receipts is not None:
                 run, count = receipts, receipts.count
         if run is not None:

@@ -1,11 +1,11 @@
-"""Arrow columns from entries, and batch payloads from Arrow columns.
+"""Arrow columns from entries.
 
-`decode_entries` converts entries, as the broker delivers them, to one record batch; `encode_table` converts a
-table to the bodies of batches, ready for compression and framing. There is no Python object per message: the
-loops are in `geminga.wire.columnar_kernels`.
+`decode_entries` converts entries, as the broker delivers them, to one record batch. There is no Python object
+per message: the loops are in `geminga.wire.columnar_kernels`. `geminga.wire.columnar_encoding` makes batches
+from Arrow columns.
 
 The message columns and their Arrow types are in `message_schema`. Layout of the bytes: framing.md sections
-1.2 to 1.5; key hashes: algorithms.md section 1.
+1.2 to 1.5.
 """
 
 from __future__ import annotations
@@ -18,14 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from geminga.config import suggestion
-from geminga.errors import (
-    CorruptPayload,
-    CryptoError,
-    InvalidConfiguration,
-    OperationNotSupported,
-)
+from geminga.errors import CorruptPayload, CryptoError, InvalidConfiguration, OperationNotSupported
 from geminga.wire import columnar_fields as field
-from geminga.wire.columnar_encoding import EncodedBatch, by_delivery, encode_table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,23 +28,6 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
-
-__all__ = (
-    "EXTRA_COLUMNS",
-    "MAX_UNCOMPRESSED_SIZE",
-    "MESSAGE_COLUMNS",
-    "ChunkCarry",
-    "EncodedBatch",
-    "LaidOpen",
-    "by_delivery",
-    "decode_entries",
-    "encode_table",
-    "encrypted_entries",
-    "entry_heads",
-    "lay_open",
-    "message_counts",
-    "message_schema",
-)
 
 MILLISECONDS_UTC = pa.timestamp("ms", tz="UTC")
 
@@ -228,6 +205,7 @@ class _Decoder:
         self.entries = entries
         self.limit = limit
         self.chunks = chunks
+        self._carry = chunks or ChunkCarry(limit=1 << 30)
         parts = [entry.entry for entry in entries]
         self.raw = b"".join(parts)
         self.buffer: Bytes = np.frombuffer(self.raw, np.uint8)
@@ -295,18 +273,15 @@ class _Decoder:
             raise type(error)(f"{place}: {error}") from error
 
     def _add_chunk(self, head: Int64s, payload: bytes, place: str) -> bytes | None:
-        if self.chunks is None:
-            self._own_chunks = getattr(self, "_own_chunks", None) or ChunkCarry(limit=1 << 30)
-        carry = self.chunks or self._own_chunks
         uuid = self.raw[head[field.UUID_START] : head[field.UUID_START] + head[field.UUID_SIZE]]
         count = int(head[field.CHUNK_COUNT])
         chunk_id = int(head[field.CHUNK_ID])
         if not 0 <= chunk_id < count or not uuid:
             raise CorruptPayload(f"{place}: chunk {chunk_id} of {count} with the uuid {uuid!r}")
-        return carry.add(uuid, chunk_id, count, payload, place)
+        return self._carry.add(uuid, chunk_id, count, payload, place)
 
     def _refuse_cut_chunks(self, is_chunk: NDArray[np.bool_]) -> None:
-        carry = self._own_chunks
+        carry = self._carry
         if carry.open or carry.headless:
             what = carry.headless[0] if carry.headless else _place(self.entries[np.flatnonzero(is_chunk)[-1]])
             raise OperationNotSupported(
@@ -375,14 +350,17 @@ _NEEDED_FIELDS: dict[str, tuple[int, ...]] = {
 # `pa.array` is avoided here: its first call in a process imports pandas, which takes half a second.
 
 
-def _bitmap(valid: NDArray[np.bool_]) -> pa.Buffer:
+def bitmap(valid: NDArray[np.bool_]) -> pa.Buffer:
+    """Return a validity buffer."""
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _numbers(values: NDArray[Any], kind: pa.DataType, absent: NDArray[np.bool_] | None = None) -> pa.Array:
+def number_array(
+    values: NDArray[Any], kind: pa.DataType, absent: NDArray[np.bool_] | None = None
+) -> pa.Array:
     """Return an Arrow array over ``values``, which has the width of ``kind``; null where ``absent``."""
     nulls = 0 if absent is None else int(absent.sum())
-    validity = _bitmap(~absent) if absent is not None and nulls else None
+    validity = bitmap(~absent) if absent is not None and nulls else None
     return pa.Array.from_buffers(
         kind, len(values), [validity, pa.py_buffer(np.ascontiguousarray(values))], nulls
     )
@@ -433,11 +411,11 @@ class _Messages:
             return self._properties()
         if name == "event_time":
             times = self.found[field.EVENT_TIME]
-            return _numbers(times, MILLISECONDS_UTC, times == 0)
+            return number_array(times, MILLISECONDS_UTC, times == 0)
         if name == "sequence_id":
-            return _numbers(self.found[field.MESSAGE_SEQUENCE_ID], pa.int64())
+            return number_array(self.found[field.MESSAGE_SEQUENCE_ID], pa.int64())
         if name == "batch_index":
-            return _numbers(self.found[field.BATCH_INDEX].astype(np.int32), pa.int32())
+            return number_array(self.found[field.BATCH_INDEX].astype(np.int32), pa.int32())
         if name == "message_id":
             return self._message_ids()
         return self._of_entry(name)
@@ -450,7 +428,7 @@ class _Messages:
         heads = self.decoder.heads
         if name == "publish_time":
             times = np.repeat(heads[:, field.PUBLISH_TIME], self.counts)
-            return _numbers(times, MILLISECONDS_UTC)
+            return number_array(times, MILLISECONDS_UTC)
         if name == "producer_name":
             return self._dictionary(self._slices(field.PRODUCER_START, field.PRODUCER_SIZE))
         if name == "topic":
@@ -460,12 +438,12 @@ class _Messages:
             return self._dictionary(versions, is_text=False)
         if name == "batch_size":
             sizes = self._per_entry(np.maximum(heads[:, field.BATCH_COUNT], 0), np.int32)
-            return _numbers(sizes, pa.int32())
+            return number_array(sizes, pa.int32())
         # Redelivery counts have 32 bits without a sign on the wire: a broker may say anything.
         kind = _COLUMN_TYPES[name]
         number_max = (1 << kind.bit_width - 1) - 1
         numbers = [min(getattr(entry, name), number_max) for entry in entries]
-        return _numbers(self._per_entry(numbers, kind.to_pandas_dtype()), kind)
+        return number_array(self._per_entry(numbers, kind.to_pandas_dtype()), kind)
 
     def _slices(self, start_field: int, size_field: int) -> list[bytes]:
         """Return the bytes of each entry to which two fields of its head point."""
@@ -477,7 +455,7 @@ class _Messages:
         indices = self._per_entry([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
         words = _binary_values(list(numbers))
         words = self._text(words) if is_text else words
-        return pa.DictionaryArray.from_arrays(_numbers(indices, pa.int32()), words)
+        return pa.DictionaryArray.from_arrays(number_array(indices, pa.int32()), words)
 
     def _checked_size(self, sizes: Int64s, column: str) -> int:
         total = int(np.maximum(sizes, 0).sum())
@@ -497,7 +475,7 @@ class _Messages:
         out = np.empty(self._checked_size(sizes, column), np.uint8)
         offsets = np.empty(self.count + 1, np.int32)
         self.kernels.gather(self.decoder.buffer, starts, sizes, offsets, out)
-        validity = _bitmap(~absent) if nulls else None
+        validity = bitmap(~absent) if nulls else None
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
         return pa.Array.from_buffers(pa.binary(), self.count, buffers, nulls)
 

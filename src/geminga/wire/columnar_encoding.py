@@ -1,27 +1,25 @@
-"""Batch payloads from Arrow tables; the public names are in `geminga.wire.columnar`.
+"""Batch payloads from Arrow tables.
 
-Layout of the bytes: framing.md section 1.4; key hashes: algorithms.md section 1.
+`encode_table` converts a table to the bodies of batches, ready for compression and framing. The loops are in
+`geminga.wire.columnar_encoding_kernels`. Layout of the bytes: framing.md section 1.4; key hashes:
+algorithms.md section 1.
 """
-
-from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from geminga.config import suggestion
 from geminga.errors import InvalidConfiguration, InvalidMessage
 from geminga.wire import columnar_fields as field
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Int64s = NDArray[np.int64]
-    Bytes = NDArray[np.uint8]
+Int64s = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
 
 _INT32_MAX = (1 << 31) - 1
 _SCHEMES = {"JavaStringHash": 0, "Murmur3_32Hash": 1, "BoostHash": 2}
@@ -345,12 +343,7 @@ def encode_table(
         encoder = _Encoder(table.slice(first_row, piece_rows), first_row)
         order, bounds, places = encoder.route(kernels, partitions, _SCHEMES[hashing], by_key)
         made = encoder.encode(
-            kernels,
-            order,
-            bounds,
-            turn,
-            max_messages,
-            max_bytes if max_bytes > 0 else _INT32_MAX,
+            kernels, order, bounds, turn, max_messages, max_bytes if max_bytes > 0 else _INT32_MAX
         )
         if by_key:
             made = _placed(made, places, first_row, partitions, turn)

@@ -7,7 +7,8 @@ and version, which takes some seconds. Run this module when a container's image 
 import numpy as np
 import pyarrow as pa
 
-from geminga.wire.columnar import EXTRA_COLUMNS, MESSAGE_COLUMNS, decode_entries, encode_table
+from geminga.wire.columnar import EXTRA_COLUMNS, MESSAGE_COLUMNS, decode_entries
+from geminga.wire.columnar_encoding import encode_table
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

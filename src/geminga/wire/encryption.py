@@ -336,7 +336,7 @@ def _field(tag: bytes, value: bytes) -> bytes:
 
 
 class PayloadDecryptor:
-    """Decrypts payloads; called as ``decryptor(metadata, payload)`` by one thread at a time.
+    """Decrypts payloads; called by one thread at a time.
 
     ``read_private_key`` is called once for each wrapped data key, with its name and metadata. Raises
     `CryptoError` if ``cryptography`` is missing.
@@ -353,28 +353,33 @@ class PayloadDecryptor:
         return "<PayloadDecryptor>"
 
     def __call__(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
-        """Return the decrypted payload.
+        """Return the decrypted payload; see `decrypt_run`."""
+        return self.decrypt_run(metadata, (metadata.encryption_param,), (payload,))[0]
+
+    def decrypt_run(
+        self, metadata: pb.MessageMetadata, vectors: Sequence[bytes], payloads: Sequence[Buffer]
+    ) -> list[bytes]:
+        """Return the decrypted payloads of messages with the keys of ``metadata``.
 
         Any one of its keys is enough. Raises `CryptoError` when none of them is available or when anything
         was changed in transit.
         """
-        vector = metadata.encryption_param
-        if len(vector) != IV_SIZE:
-            raise CryptoError(f"encryption_param has {len(vector)} bytes, not {IV_SIZE}")
-        if len(payload) < TAG_SIZE:
-            raise CryptoError(f"{len(payload)} bytes are too few for an encrypted payload")
+        if sizes := {*map(len, vectors)} - {IV_SIZE}:
+            raise CryptoError(f"encryption_param has {sizes.pop()} bytes, not {IV_SIZE}")
+        if (size := min(map(len, payloads))) < TAG_SIZE:
+            raise CryptoError(f"{size} bytes are too few for an encrypted payload")
         keys = metadata.encryption_keys
         if len(keys) > WRAPPED_KEYS_MAX:
             raise CryptoError(f"the message names {len(keys)} keys; at most {WRAPPED_KEYS_MAX} are tried")
-        if type(payload) is not bytes:
-            payload = memoryview(payload).cast("B")
+        payloads = [each if type(each) is bytes else memoryview(each).cast("B") for each in payloads]
         reasons = []
         # Known data keys first: unwrapping costs a thousand times more than decrypting.
         known = self._data_keys
         wanted = [keys[0]] if len(keys) == 1 else sorted(keys, key=lambda key: key.value not in known)
         for key in wanted:
             try:
-                return (known.get(key.value) or self._new_cipher(key)).decrypt(vector, payload, None)
+                cipher = known.get(key.value) or self._new_cipher(key)
+                return list(map(cipher.decrypt, vectors, payloads, itertools.repeat(None)))
             except CryptoError as error:
                 reasons.append(str(error))
             except self._invalid_tag:

@@ -40,7 +40,7 @@ _RECEIPT_PLACE = tuple(b"\x1a" + bytes((size,)) for size in range(64))
 """Tag and size of SEND_RECEIPT's message id, by its size."""
 _HOT_PACK = Struct(">IIHBB").pack
 _SHORT_BODY_MAX = 127
-"""The size of a longer body takes two bytes or more; a SEND_RECEIPT's has at most 60."""
+"""Longest body whose size is encoded in one byte; the body of a SEND_RECEIPT has at most 60 bytes."""
 _RECEIPT_HEAD = tuple(_HOT_PACK(size + 8, size + 4, 0x0807, 0x3A, size) for size in range(64))
 """The bytes before SEND_RECEIPT's body, by its size."""
 

@@ -242,11 +242,6 @@ class FrameDecoder:
         """Bytes left unread because of ``frames_max``: `feed` without data continues with them."""
         return len(self._rest) - self._rest_start
 
-    @property
-    def held_size(self) -> int:
-        """Sum of `pending_size` and `unread_size`."""
-        return self.pending_size + self.unread_size
-
     def feed(self, data: Buffer, frames_max: int = FRAMES_UNLIMITED) -> list[Frame]:
         """Return the frames that ``data`` completes, in order. ``bytes`` are not copied, other buffers are.
 
@@ -275,6 +270,10 @@ class FrameDecoder:
                     return []
                 data = pending.getvalue()
             self._pending = None
+        return self._frames_of(data, start, frames_max)
+
+    def _frames_of(self, data: bytes, start: int, frames_max: int) -> list[Frame]:
+        """Return the complete frames from ``start`` on; keep the rest, and an error after some frames."""
         frames: list[Frame] = []
         try:
             self._read(data, start, frames, frames_max)
@@ -382,7 +381,7 @@ def _read_frame(data: bytes, start: int, end: int) -> Frame:
             f"a frame of {end - start} bytes announces a command of {command_size} bytes: "
             f"{excerpt(data[start:end])}"
         )
-    command = parse_command(data[start + 8 : command_end])
+    command = parse_command(bytes(data[start + 8 : command_end]))
     kind = command.type
     if kind == SEND:
         return _full_send(command, entry_of(data, command_end, end))

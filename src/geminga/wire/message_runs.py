@@ -16,7 +16,7 @@ from typing import Final
 from google.protobuf.message import DecodeError, EncodeError
 
 from geminga.wire.checksum import Buffer, crc32c
-from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, MessageFrame, entry_of
+from geminga.wire.frames import ENTRY_COPY_BYTES_MAX, Frame, MessageFrame
 from geminga.wire.metadata import MAGIC_CHECKSUM
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.varint import read_varint, varint, varints
@@ -35,7 +35,8 @@ class MessageRun(Frame):
     """MESSAGEs of one consumer with entries of one ledger and without an ack set. ``type`` is MESSAGE.
 
     The fields are those of ``first``; ``entry_ids`` never fall. The entries are the bytes of ``data`` from
-    a start to an end, and begin with a magic number, the checksum, and the size of the metadata.
+    a start to an end, and begin with a magic number, the checksum, and the size of the metadata. ``data`` may
+    be a ``memoryview`` of a buffer that is used again: it is read before then.
     """
 
     __slots__ = ("_checksums", "_data", "_ends", "_sizes", "_starts", "entry_ids", "first")
@@ -59,7 +60,7 @@ class MessageRun(Frame):
         for entry_id, start, end in zip(self.entry_ids, self._starts, self._ends, strict=True):
             yield MessageFrame(
                 first.consumer_id, first.ledger_id, entry_id, first.partition, first.redelivery_count, (),
-                first.consumer_epoch, entry_of(self._data, start, end),
+                first.consumer_epoch, bytes(self._data[start:end]),
             )  # fmt: skip
 
     def columns(self) -> tuple[list[bytes], list[bytes]] | None:
@@ -73,7 +74,10 @@ class MessageRun(Frame):
             return None
         bounds = zip(starts, middles, strict=True)
         metadata = [data[start + _ENTRY_HEAD_SIZE : middle] for start, middle in bounds]
-        return metadata, [data[middle:end] for middle, end in zip(middles, ends, strict=True)]
+        payloads = [data[middle:end] for middle, end in zip(middles, ends, strict=True)]
+        if isinstance(data, memoryview):
+            return list(map(bytes, metadata)), list(map(bytes, payloads))
+        return metadata, payloads
 
 
 def are_plain(metadata: Sequence[bytes]) -> bool:
@@ -88,9 +92,30 @@ def are_plain(metadata: Sequence[bytes]) -> bool:
     )
 
 
-def parse_together(
-    metadata: Sequence[bytes],
-) -> tuple[list[pb.MessageMetadata], pb.MessageMetadata] | None:
+def encrypted_alike(metadata: Sequence[bytes]) -> tuple[pb.MessageMetadata, list[bytes]] | None:
+    """Return the first metadata and each ``encryption_param``, if all have the same data keys and differ only
+    in it, in numbers and in the producer's name. None if they may differ otherwise."""
+    if (together := parse_together(metadata[:1])) is None:
+        return None
+    first, param = together[1], together[1].encryption_param
+    fields = pb.MessageMetadata(encryption_keys=first.encryption_keys, encryption_param=param)
+    keys = fields.SerializePartialToString()[: -len(param)]
+    at = metadata[0].find(keys)
+    start, end = at + len(keys), at + len(keys) + len(param)
+    rest = metadata[0][end:]
+    if (
+        at < 0
+        or not param
+        or first.ByteSize() != len(metadata[0])  # a field is repeated; its last value counts
+        or first.compression
+        or not all(each[at:start] == keys and each[end:] == rest for each in metadata)
+        or not are_plain([each[:at] for each in metadata])
+    ):
+        return None
+    return first, [each[start:end] for each in metadata]
+
+
+def parse_together(metadata: Sequence[bytes]) -> tuple[list[pb.MessageMetadata], pb.MessageMetadata] | None:
     """Return the parsed metadata, and one with every field that any of them has. None if protobuf rejects
     one, or one belongs to no message of its own: to a batch, a chunk or a marker."""
     try:
@@ -169,7 +194,7 @@ def read_message_run(
     if data[body : body + len(known)] != known or first.entry[:2] != _MAGIC:
         return None, frame_end
     number_start = body + len(known) - len(number)
-    head, tail = data[start + 4 : number_start], data[body + len(known) : entry_start + 2]
+    head, tail = bytes(data[start + 4 : number_start]), bytes(data[body + len(known) : entry_start + 2])
     layout = _layout(len(head), len(number), len(tail))
     unpack, size = layout.unpack_from, layout.size
     before, least, most = size - _ENTRY_HEAD_SIZE, size - 4, frame_size_max - 4

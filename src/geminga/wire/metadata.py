@@ -6,9 +6,8 @@ An entry is what follows the command in a SEND or MESSAGE frame::
     [0x0e01  crc32c]                         optional; covers all that follows
     metadata_size  MessageMetadata  payload
 
-`parse_entry` gives a consumer everything. `peek_entry` gives a broker what it decides by, out of the
-metadata alone: a hand-written reader for the fields in the order in which clients write them, which
-hands anything unusual to protobuf and gives the same result.
+`parse_entry` gives a consumer everything, `peek_entry` gives a broker what it decides by, out of the metadata
+alone. Both read the metadata by protobuf.
 
 Text that is not UTF-8 is read with replacement characters, as the Java client does; `strict.text` does
 that for the strings of a parsed protobuf message.
@@ -20,11 +19,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from geminga.errors import CorruptPayload
-from geminga.wire.cache import Cache
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse, text
-from geminga.wire.varint import read_varint, varint
 
 MAGIC_CHECKSUM = 0x0E01
 MAGIC_BROKER_ENTRY_METADATA = 0x0E02
@@ -191,150 +188,53 @@ def build_entry(metadata: bytes, payload: Buffer) -> bytes:
     return b"".join((_MAGIC_AND_SIZE.pack(MAGIC_CHECKSUM, crc32c(payload, crc32c(head))), head, payload))
 
 
-# --- the broker's reader ----------------------------------------------------------------------------
+# --- what a broker reads ----------------------------------------------------------------------------
 
-
-_NAMES = Cache[bytes, str](lambda data: data.decode("utf-8", "replace"))
-"""Producer names."""
-_INT32_MAX = (1 << 31) - 1
-
-# Tags of MessageMetadata: field number << 3 | wire type.
-_PROPERTIES = 0x22
-_REPLICATED_FROM = 0x2A
-_PARTITION_KEY = 0x32
-_COMPRESSION = 0x40
-_UNCOMPRESSED_SIZE = 0x48
-_NUM_MESSAGES = 0x58
-_EVENT_TIME = 0x60
-# The first byte of those of two bytes, the second of which is 01.
-_SCHEMA_VERSION = 0x82
-_PARTITION_KEY_B64 = 0x88
-_ORDERING_KEY = 0x92
-_HIGHEST_SEQUENCE_ID = 0xC0
 
 ORIGIN_FIELD: Final = 7413
 """Geminga's own field of MessageMetadata: the origin of a mirrored entry (`geminga.mirror.entries`)."""
-_ORIGIN = varint(ORIGIN_FIELD << 3 | 2)
-_ORIGIN_FIRST = _ORIGIN[0]
-
-_SKIPPED_NUMBERS = frozenset((_COMPRESSION, _UNCOMPRESSED_SIZE))
-_TEXTS = frozenset((_PROPERTIES, _REPLICATED_FROM, _PARTITION_KEY))
-_BYTES = frozenset((_ORDERING_KEY, _SCHEMA_VERSION))
 
 
 def peek_entry(entry: Buffer) -> EntryHead:
     """Return the fields that a broker needs, from the metadata alone; the payload is not read.
 
-    The checksum is not verified (see `checksum_matches`), and skipped fields, such as properties, are not
-    parsed. Raises `CorruptPayload` like `parse_entry`.
+    The checksum is not verified (see `checksum_matches`). Raises `CorruptPayload` like `parse_entry`.
     """
-    if len(entry) > 10:
-        magic, _, size = _CHECKED_HEAD(entry)
-        if magic == MAGIC_CHECKSUM:
-            data = entry[10 : 10 + size]
-            if type(data) is not bytes:
-                data = bytes(data)
-            if len(data) == size:
-                try:
-                    head = _read_head(data)
-                except (IndexError, ValueError):
-                    head = None
-                if head is not None:
-                    return head
     _, first, end, _ = _layout(entry)
-    data = bytes(memoryview(entry)[first:end])
-    return _full_head(parse(pb.MessageMetadata, data, "the metadata", CorruptPayload))
+    data = entry[first:end]
+    if type(data) is not bytes:
+        data = bytes(data)
+    return _head_of(parse(pb.MessageMetadata, data, "the metadata", CorruptPayload))
 
 
-def _read_head(data: bytes) -> EntryHead | None:
-    """Read the metadata by hand; None, `IndexError` or `ValueError` for anything unusual."""
-    if data[0] != 0x0A or data[1] > 127:
-        return None
-    position = data[1] + 2
-    name = _NAMES[data[2:position]]
-    if data[position] != 0x10:
-        return None
-    sequence_id, position = read_varint(data, position + 1)
-    if data[position] != 0x18:
-        return None
-    publish_time, position = read_varint(data, position + 1)
-    if position == len(data):
-        return EntryHead(1, False, publish_time, name, sequence_id, 0, None, False, None, 0)
-    return _read_options(data, position, publish_time, name, sequence_id)
-
-
-def _read_options(
-    data: bytes, position: int, publish_time: int, name: str, sequence_id: int
-) -> EntryHead | None:
-    """The optional fields that usual entries have; one-byte sizes and flags only."""
-    end = len(data)
-    num_messages = 1
-    is_batch = partition_key_b64 = False
-    highest_sequence_id = event_time = 0
-    partition_key = ordering_key = None
-    while position < end:
-        tag = data[position]
-        if tag in _SKIPPED_NUMBERS:
-            _, position = read_varint(data, position + 1)
-        elif tag == _NUM_MESSAGES:
-            num_messages, position = read_varint(data, position + 1)
-            if num_messages > _INT32_MAX:
-                return None
-            is_batch = True
-        elif tag in _TEXTS:
-            size, start = read_varint(data, position + 1)
-            position = start + size
-            if tag == _PARTITION_KEY:
-                partition_key = data[start:position].decode("utf-8", "replace")
-        elif tag == _EVENT_TIME:
-            event_time, position = read_varint(data, position + 1)
-        elif tag == _ORIGIN_FIRST and data.startswith(_ORIGIN, position):
-            size, start = read_varint(data, position + len(_ORIGIN))
-            position = start + size
-        elif tag < 128 or data[position + 1] != 0x01:
-            return None
-        elif tag == _HIGHEST_SEQUENCE_ID:
-            highest_sequence_id, position = read_varint(data, position + 2)
-        elif tag == _PARTITION_KEY_B64:
-            partition_key_b64 = data[position + 2] == 1
-            if data[position + 2] > 1:
-                return None
-            position += 3
-        elif tag in _BYTES:
-            size, start = read_varint(data, position + 2)
-            position = start + size
-            if tag == _ORDERING_KEY:
-                ordering_key = data[start:position]
-        else:
-            return None
-    if position != end:
-        return None
-    return EntryHead(
-        num_messages, is_batch, publish_time, name, sequence_id, highest_sequence_id,
-        partition_key, partition_key_b64, ordering_key, event_time,
-    )  # fmt: skip
-
-
-def _full_head(metadata: pb.MessageMetadata) -> EntryHead:
+def _head_of(metadata: pb.MessageMetadata) -> EntryHead:
+    """Return the fields of a parsed metadata that a broker needs."""
     has = metadata.HasField
-    head = _FullEntryHead(
+    has_marker, has_chunk, has_uuid = has("marker_type"), has("chunk_id"), has("uuid")
+    has_least, has_most = has("txnid_least_bits"), has("txnid_most_bits")
+    deliver_at_time, num_chunks = metadata.deliver_at_time, metadata.num_chunks_from_msg
+    encrypted, null_value = len(metadata.encryption_keys) > 0, metadata.null_value
+    is_rare = (
+        has_marker or has_chunk or has_uuid or has_least or has_most
+        or deliver_at_time or num_chunks or encrypted or null_value
+    )  # fmt: skip
+    head = (_FullEntryHead if is_rare else EntryHead)(
         metadata.num_messages_in_batch, has("num_messages_in_batch"), metadata.publish_time,
         text(metadata.producer_name), metadata.sequence_id, metadata.highest_sequence_id,
         text(metadata.partition_key) if has("partition_key") else None,
         metadata.partition_key_b64_encoded, metadata.ordering_key if has("ordering_key") else None,
         metadata.event_time,
     )  # fmt: skip
-    head.deliver_at_time = metadata.deliver_at_time
-    if has("chunk_id"):
-        head.chunk_id = metadata.chunk_id
-    head.num_chunks = metadata.num_chunks_from_msg
-    head.uuid = text(metadata.uuid)
-    if has("marker_type"):
-        head.marker_type = metadata.marker_type
-    head.encrypted = len(metadata.encryption_keys) > 0
-    head.null_value = metadata.null_value
-    if has("txnid_least_bits"):
-        head.txnid_least_bits = metadata.txnid_least_bits
-    if has("txnid_most_bits"):
-        head.txnid_most_bits = metadata.txnid_most_bits
+    if isinstance(head, _FullEntryHead):
+        head.deliver_at_time, head.num_chunks = deliver_at_time, num_chunks
+        head.encrypted, head.null_value = encrypted, null_value
+        head.uuid = text(metadata.uuid)
+        if has_chunk:
+            head.chunk_id = metadata.chunk_id
+        if has_marker:
+            head.marker_type = metadata.marker_type
+        if has_least:
+            head.txnid_least_bits = metadata.txnid_least_bits
+        if has_most:
+            head.txnid_most_bits = metadata.txnid_most_bits
     return head

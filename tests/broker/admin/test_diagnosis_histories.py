@@ -8,7 +8,6 @@ by repeating the steps: advice is executed there, and a subscription that is cal
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from random import Random
 from typing import Any
@@ -22,22 +21,15 @@ from geminga.diagnosis.conclude import QUIET_SECONDS, STUCK_SECONDS, Trouble, di
 from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.ids import MessageId
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.admin.geminga_commands import run_commands
 from tests.broker.conftest import NAME, TOPIC
+from tests.support.disk_stores import succeeded
 
 TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 STEPS = 45
 HABITS = ("good", "good", "slow", "silent", "paused")
-POLICIES = {
-    "maxUnackedMessagesOnConsumer": "max_unacked_messages_per_consumer",
-    "maxUnackedMessagesOnSubscription": "max_unacked_messages_per_subscription",
-    "delayedDelivery": "delayed_delivery_policies",
-}
 Step = tuple[Any, ...]
 Id = tuple[int, int]
-
-
-def ignore(_error: Exception | None) -> None:
-    pass
 
 
 class Consumer:
@@ -64,11 +56,15 @@ class World:
         self.published: dict[Id, float] = {}
         """Ids of messages, and when each is due."""
         self.acked: set[Id] = set()
+        self.open: dict[tuple[int, int], tuple[list[Id], list[Id]]] = {}
+        """Open transactions: the messages that they publish, and those that they acknowledge."""
         self.times: Counter[Id] = Counter()
         self.delivered_at = self.acked_at = self.waiting_since = -float("inf")
-        self.actions.create(NAME, ignore)
-        self.actions.cursors.create(NAME, "s", MessageId.earliest, ignore)
-        self.actions.cursors.create(NAME, "other", MessageId.earliest, ignore)
+        self.transactions = False
+        """Whether steps of transactions are drawn."""
+        self.actions.create(NAME, succeeded)
+        self.actions.cursors.create(NAME, "s", MessageId.earliest, succeeded)
+        self.actions.cursors.create(NAME, "other", MessageId.earliest, succeeded)
         self.harness.poll()
         self.producer: Any = None
 
@@ -119,8 +115,41 @@ class World:
             self.producer.send(
                 0, self.entry(b"x" * 40, publish_time=self.harness.now_ms, partition_key=key, **fields)
             )
-        for each in self.producer.receipts():
-            self.published[each.ledger_id, each.entry_id] = self.now + delay
+        self.publish_receipts(self.published, self.now + delay)
+
+    def publish_receipts(self, found: dict[Id, float], due: float) -> None:
+        found.update({(each.ledger_id, each.entry_id): due for each in self.producer.receipts()})
+
+    def begin(self) -> None:
+        self.open[self.harness.peer().begin_transaction(24 * 3600 * 1000)] = [], []
+
+    def publish_in(self, txn: tuple[int, int]) -> None:
+        if self.producer is None or self.producer.take(pb.BaseCommand.CLOSE_PRODUCER):
+            self.publish(0, 1, 0)
+        if self.producer is not None:
+            self.producer.send(0, self.entry(b"x", publish_time=self.harness.now_ms), transaction=txn)
+            stored: dict[Id, float] = {}
+            self.publish_receipts(stored, 0)
+            self.open[txn][0].extend(stored)
+
+    def ack_in(self, txn: tuple[int, int], name: str, ids: tuple[Id, ...]) -> None:
+        consumer = self.consumers[name]
+        consumer.peer.ack(*ids, txnid_most_bits=txn[0], txnid_least_bits=txn[1])
+        self.open[txn][1].extend(ids)
+        for each in self.consumers.values():
+            for acked in ids:
+                each.held.pop(acked, None)
+        consumer.acked_at = self.acked_at = self.now
+
+    def end(self, txn: tuple[int, int], commit: bool) -> None:
+        peer = self.harness.peer()
+        fields = {"txnid_most_bits": txn[0], "txnid_least_bits": txn[1], "txn_action": int(not commit)}
+        assert not peer.request("endTxn", **fields).command.endTxnResponse.HasField("error")
+        published, acked = self.open.pop(txn)
+        if commit:
+            self.published.update(dict.fromkeys(published, self.now))
+            self.acked.update(acked)
+        self.acked_at = self.now  # the entries of an aborted one count as acknowledged
 
     def join(self, name: str, permits: int, habit: str) -> None:
         peer = self.harness.peer()
@@ -171,27 +200,8 @@ class World:
 
     def command(self, text: str) -> None:
         """Execute what ``geminga`` would."""
-        for one in text.split(" && "):
-            _, group, verb, *words = shlex.split(one)
-            assert (group, words[0]) in (("topics", TOPIC), ("subscriptions", TOPIC)), text
-            if verb == "unload":
-                self.actions.unload(NAME)
-                self.consumers.clear()
-            elif verb in ("skip", "expire"):
-                ledger, entry = words[-1].split(":")
-                position = MessageId(-1, int(ledger), int(entry))
-                if verb == "skip":
-                    self.actions.cursors.skip_entry(NAME, words[1], position, ignore)
-                else:
-                    self.actions.cursors.expire_to(NAME, words[1], position, ignore, excluded=False)
-            elif verb == "redeliver-unacked":
-                properties = {"redeliver-unacked-after-seconds": words[2]}
-                self.actions.cursors.set_properties(NAME, words[1], properties, ignore)
-            else:
-                assert verb == "policy", text
-                value = json.loads(words[2])
-                self.harness.broker.namespaces.set_topic_policy(NAME, POLICIES[words[1]], value, ignore)
-            self.harness.poll()
+        if "unload" in run_commands(self.harness, text):
+            self.consumers.clear()
 
     # --- questions ---
     def receivers(self) -> list[Consumer]:
@@ -204,7 +214,16 @@ class World:
     def waiting(self) -> set[Id]:
         """Messages that are due, not acknowledged, and with no consumer that receives."""
         held = {id_ for consumer in self.receivers() for id_ in consumer.held}
+        held |= self.acked_in_transactions() | (set() if self.consumers else self.behind_transactions())
         return {each for each, due in self.published.items() if due <= self.now} - self.acked - held
+
+    def acked_in_transactions(self) -> set[Id]:
+        return {id_ for _, acked in self.open.values() for id_ in acked}
+
+    def behind_transactions(self) -> set[Id]:
+        """Messages behind the first one of an open transaction."""
+        first = min((id_ for published, _ in self.open.values() for id_ in published), default=(1 << 60, 0))
+        return {each for each in self.published if each > first}
 
     def explain(self) -> dict[str, Any]:
         found = self.actions.cursors.explain(NAME, "s")
@@ -227,13 +246,17 @@ def make_world(random: Random, make: Any, entry: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", limits[0])
     for module in (delayed, shared):
         monkeypatch.setattr(module, "DELAYED_MAX", limits[1])
-    return World(random.choice(TYPES), settings, make, entry, limits)
+    world = World(random.choice(TYPES), settings, make, entry, limits)
+    world.transactions = random.random() < 0.5
+    return world
 
 
 def draw(random: Random, world: World, number: int) -> Step | None:
     """The next step."""
     choice = random.random()
     names = list(world.consumers)
+    if world.transactions and random.random() < 0.25:
+        return draw_of_transactions(random, world, names)
     if choice < 0.25 and not world.actions.cursors.found(NAME, "s")[0].quota_exceeded:
         delay = random.choice((0, 0, 0, 0, 20, 300))
         return "publish", random.choice((1, 5, 30)), random.choice((1, 3, 50)), delay
@@ -250,6 +273,20 @@ def draw(random: Random, world: World, number: int) -> Step | None:
     if choice < 0.75 and names:
         return act(random, world.consumers[random.choice(names)])
     return "advance", random.choice((0.1, 1, 4, 6, 15, 31, 70))
+
+
+def draw_of_transactions(random: Random, world: World, names: list[str]) -> Step | None:
+    choice, refused = random.random(), world.actions.cursors.found(NAME, "s")[0].quota_exceeded
+    if not world.open or choice < 0.2:
+        return ("begin",)
+    txn = random.choice(list(world.open))
+    if choice < 0.5 and not refused:
+        return "publish_in", txn
+    if choice < 0.8 and names:
+        name = random.choice(names)
+        held = tuple(world.consumers[name].held)
+        return ("ack_in", txn, name, held[: random.choice((1, 5))]) if held else None
+    return "end", txn, random.random() < 0.5
 
 
 def act(random: Random, consumer: Consumer) -> Step | None:
@@ -273,6 +310,7 @@ def check(world: World) -> dict[str, Any]:
     assert level == facts.trouble(topic, subscription), "as in the overview and the metrics"
     quiet_since = max(world.delivered_at, world.acked_at, world.waiting_since)
     stopping = [each for each in findings if each["stops"]]
+    assert not any(each["kind"] == "undelivered" for each in findings), "each cause is known"
     taking_over = any(each["kind"] == "switching" for each in findings)
     if world.waiting() and now - quiet_since >= QUIET_SECONDS and not taking_over:
         assert level >= Trouble.STOPPED or (level == Trouble.IDLE and not names), found
@@ -282,13 +320,18 @@ def check(world: World) -> dict[str, Any]:
         if not names:
             assert stopping[0]["kind"] == "nobody-connected", found
         else:
-            known = {"its consumers hold", "entries are to be delivered later", "a dispatch rate"}
+            known = {
+                "behind the first message of transaction",
+                "its consumers hold",
+                "entries are to be delivered later",
+                "a dispatch rate",
+            }
             assert named or any(each in text for each in known), found
     for consumer in world.consumers.values():
         if now - consumer.acked_at < QUIET_SECONDS:
             for each in findings:
                 assert each["kind"] != "paused" or each["details"]["consumer"] != consumer.name, found
-    if not subscription.backlog:
+    if not subscription.backlog and not any(each["kind"] == "transaction" for each in findings):
         assert level == Trouble.NOTHING_WAITS, found
     check_from_stats(world, quiet_since, taking_over)
     return found
@@ -307,6 +350,8 @@ def check_from_stats(world: World, quiet_since: float, taking_over: bool) -> Non
     delays = world.actions.cursors.found(NAME, "s")[0].policies.delayed_delivery
     if stats["msgRateIn"] or stats["subscriptions"]["s"].get("msgDelayed") or not delays or taking_over:
         return  # without the time of a publication a message may just have come
+    if world.open:
+        return  # Apache Pulsar counts the messages of open transactions
     if world.waiting() and now - quiet_since >= QUIET_SECONDS:
         assert found.level >= Trouble.STOPPED or not world.consumers, found.findings
         named = [each.text for each in found.findings if each.stops]
@@ -349,6 +394,7 @@ def try_advice(world: World, finding: dict[str, Any], advice: dict[str, Any]) ->
         if "topic_dispatch_rate_messages" not in world.settings and not finding_limits(copy):
             again = [each for each in copy.times if copy.times[each] > times.get(each, 0)]
             wanted = held if "redelivers" in effects else set(copy.published) - copy.acked
+            wanted = wanted - copy.behind_transactions() - copy.acked_in_transactions()
             assert wanted <= set(again), wanted - set(again)
     if "redeliversLater" in effects:
         copy.do("advance", 80)

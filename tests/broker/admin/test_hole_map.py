@@ -22,8 +22,7 @@ def make_map(harness):
 
 def publish(harness: Any, entries: int, **fields: Any) -> Any:
     peer = harness.consumer(TOPIC, kind="Shared", permits=1_000_000)
-    producer = harness.producer(TOPIC)
-    producer.publish(entries, **fields)
+    harness.producer(TOPIC).publish(entries, **fields)
     return peer
 
 
@@ -34,8 +33,7 @@ def test_a_topic_without_entries_has_an_empty_map(harness, make_map):
 
 
 def test_a_short_stretch_is_mapped_entry_by_entry(harness, make_map):
-    peer = publish(harness, 5)
-    peer.ack((0, 0), (0, 3))
+    publish(harness, 5).ack((0, 0), (0, 3))
     found = make_map()
     states = [each["state"] for each in found["entries"]]
     assert states == ["acknowledged", "open", "open", "acknowledged", "open"]
@@ -46,8 +44,7 @@ def test_a_short_stretch_is_mapped_entry_by_entry(harness, make_map):
 
 def test_open_messages_of_a_batch_are_shown_as_ranges(harness, make_entry, make_map):
     harness.consumer(TOPIC, kind="Shared")
-    producer = harness.producer(TOPIC)
-    producer.send(0, make_entry(num_messages_in_batch=8), messages=8)
+    harness.producer(TOPIC).send(0, make_entry(num_messages_in_batch=8), messages=8)
     found = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
     found[1].cursor.acknowledge_part(0, [0b11001111], 8)
     entry = make_map()["entries"][0]
@@ -86,11 +83,11 @@ def test_damaged_entries_are_shown(harness, make_map):
     assert found["entries"][2]["state"] == "damaged"
 
 
-def test_ten_million_holes_are_cheap_to_draw(harness, make_map):
+def test_very_many_holes_are_cheap_to_draw(harness, make_map):
     """Counted in steps and not by the clock: no more cells, and no more chunks looked at, than there are."""
     publish(harness, 1)
     topic, subscription = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
-    cursor, entries = subscription.cursor, 2_000_000
+    cursor, entries = subscription.cursor, 200_000
     for key in range(entries >> 10):
         cursor.holes._chunks[key] = int("10" * 512, 2)
     cursor.holes._count = 512 * (entries >> 10)
@@ -99,7 +96,7 @@ def test_ten_million_holes_are_cheap_to_draw(harness, make_map):
     found = make_map(None, None, 1000)
     assert sum(found["acknowledged"]) == len(cursor.holes)
     assert len(found["acknowledged"]) <= 1000
-    assert len(make_map(1_000_000, 1_000_000 + ENTRIES_MAX)["entries"]) == ENTRIES_MAX
+    assert len(make_map(100_000, 100_000 + ENTRIES_MAX)["entries"]) == ENTRIES_MAX
 
 
 def test_very_many_partly_acknowledged_batches_are_sampled(harness, make_map):
@@ -119,8 +116,7 @@ def test_each_entry_is_shown_with_the_consumer_that_holds_it(harness):
     peers = [harness.peer() for _ in range(2)]
     for number, peer in enumerate(peers):
         peer.subscribe(topic, kind="Shared", consumer_name=f"c{number}", permits=10 + 490 * number)
-    producer = harness.producer(topic)
-    producer.publish(500)
+    harness.producer(topic).publish(500)
     found = hole_map(*harness.actions.cursors.found(TopicName.parse(topic), "s"), 0, 400, 512)
     ids = {peer: {message.entry_id for message in peer.messages()} for peer in peers}
     assert all(ids.values())

@@ -189,11 +189,8 @@ def test_only_stats_with_consumers_compute_the_hash_ranges_of_key_shared_consume
         stats = "admin/v2/persistent/public/default/exact/stats"
         overview = "admin/v2/geminga"
         pages = (
-            "metrics",
-            f"{overview}/subscriptions",
-            f"{overview}/overview",
-            f"{stats}?excludeConsumers=true",
-        )
+            "metrics", f"{overview}/subscriptions", f"{overview}/overview", f"{stats}?excludeConsumers=true",
+        )  # fmt: skip
         for page, expected in (*((page, 0) for page in pages), (stats, 1)):
             with urllib.request.urlopen(f"{broker.admin_url}/{page}", timeout=30) as answer:
                 assert answer.status == 200
@@ -202,7 +199,7 @@ def test_only_stats_with_consumers_compute_the_hash_ranges_of_key_shared_consume
 
 def scraped(url: str, **headers: str) -> tuple[str, dict[str, str]]:
     request = urllib.request.Request(url + "/metrics", headers=headers)
-    with urllib.request.urlopen(request, timeout=20) as found:
+    with urllib.request.urlopen(request, timeout=60) as found:
         body = found.read()
         if "Content-Encoding" in found.headers:
             body = zlib.decompress(body, 31)

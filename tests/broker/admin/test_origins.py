@@ -58,7 +58,7 @@ def test_settings_allow_further_host_names():
     hosts = WebHosts(BrokerSettings(memory=True, advertised_address="pulsar.example.com"))
     assert hosts.is_ours("pulsar.example.com:8080")
     assert WebHosts(BrokerSettings(memory=True, web_hosts=("a.example.com",))).is_ours("A.example.com.")
-    WebHosts(BrokerSettings(memory=True, web_hosts=("*",))).check("any.example.com", None, None)
+    WebHosts(BrokerSettings(memory=True, web_hosts=("*",))).check({"Host": "any.example.com"}, "/")
 
 
 def test_a_web_host_that_is_no_name_is_refused():

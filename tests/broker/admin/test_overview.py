@@ -10,6 +10,7 @@ import web_requests
 
 import geminga
 from geminga.broker.admin import overview
+from geminga.broker.admin.tailing import MessageFilter
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.errors import StoreBusy
@@ -68,8 +69,9 @@ def test_the_overview_shows_connections_and_the_store(broker):
     assert (peer["producers"], peer["consumers"], peer["read"]) == (1, 1, True)
     assert found["store"]["appended_entries"] >= 5
     assert found["topicsLoaded"] == 1
-    kinds = {each["kind"] for each in get(broker, "geminga/happenings")}
-    assert kinds == {"changed", "connected"}
+    events = {each["kind"]: each for each in get(broker, "geminga/happenings")}
+    assert events.keys() == {"changed", "connected"}
+    assert (events["connected"]["count"], events["connected"]["unit"]) == (1, "connection")
 
 
 def test_the_holes_and_open_messages_of_a_subscription_are_shown(broker):
@@ -148,13 +150,12 @@ def test_a_list_of_open_messages_ends_early_when_they_are_large(harness, make_en
     producer = harness.producer(TOPIC)
     raw = bytes(8 * 1024 * 1024)
     small = zlib.compress(raw)
-    for number in range(5):
-        producer.send(number, make_entry(small, compression=1 + 1, uncompressed_size=len(raw)))
+    producer.send_all(make_entry(small, compression=1 + 1, uncompressed_size=len(raw)) for number in range(5))
     found = harness.actions.cursors.found(TopicName.parse(TOPIC), "s")
     monkeypatch.setattr(overview, "ANSWER_SECONDS_MAX", 0.0)
-    assert [each["size"] for each in overview._open_messages(*found, 5)] == [len(raw)]
+    assert [each["size"] for each in overview._open_messages(*found, 5, MessageFilter())] == [len(raw)]
     monkeypatch.setattr(overview, "ANSWER_SECONDS_MAX", 60.0)
-    assert len(overview._open_messages(*found, 5)) == 5
+    assert len(overview._open_messages(*found, 5, MessageFilter())) == 5
 
 
 def test_entries_slow_to_read_are_waited_for(broker, monkeypatch):

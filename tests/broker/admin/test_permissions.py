@@ -17,9 +17,8 @@ from geminga.broker.admin.routes import Route, add_routes
 from geminga.broker.admin.web import all_routes
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import embedded
+from tests.broker.conftest import KEY, SECRET
 
-SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-KEY = bytes(range(32))
 ROLES = ("admin", "producer", "consumer", "other-admin", "metrics", "nobody")
 TOPIC = "persistent://mine/ns/t"
 
@@ -47,7 +46,7 @@ def call(
     data = None if body is None else json.dumps(body).encode()
     address, _, root = base.removeprefix("http://").partition("/")
     if address not in _connections:
-        _connections[address] = http.client.HTTPConnection(address, timeout=20)
+        _connections[address] = http.client.HTTPConnection(address, timeout=60)
     connection = _connections[address]
     connection.request(method, f"/{root}{path}" if root else path, data, sent)
     answer = connection.getresponse()
@@ -92,13 +91,9 @@ def test_fixed_parts_of_a_path_come_before_variable_ones():
 
 ROUTES = sorted(PERMISSIONS)
 VALUES = {
-    "domain": "persistent",
-    "namespace": "ns",
-    "topic": "t",
-    "subscription": "sub",
-    "cluster": "standalone",
+    "domain": "persistent", "namespace": "ns", "topic": "t", "subscription": "sub", "cluster": "standalone",
     "bundle": "0x00000000_0x40000000",
-}
+}  # fmt: skip
 
 
 def path_of(canonical: str, tenant: str) -> str:

@@ -48,11 +48,8 @@ class Case:
     def state(self) -> Any:
         cursor = self.subscription.cursor
         return (
-            cursor.mark,
-            list(cursor.holes.ranges()),
-            dict(cursor.batches),
-            len(self.subscription.consumers),
-        )
+            cursor.mark, list(cursor.holes.ranges()), dict(cursor.batches), len(self.subscription.consumers),
+        )  # fmt: skip
 
     @property
     def open(self) -> int:
@@ -132,8 +129,7 @@ def test_a_preview_of_redelivery_counts_the_delivered_messages(case):
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Key_Shared"])
 def test_redelivery_works_for_every_subscription_type(harness, kind):
     peer = harness.consumer(TOPIC, kind=kind)
-    producer = harness.producer(TOPIC)
-    producer.publish(3)
+    harness.producer(TOPIC).publish(3)
     assert len(peer.messages()) == 3
     subscription = harness.actions.cursors.found(NAME, "s")[1]
     assert subscription.redeliver_unacknowledged() == 3
@@ -166,8 +162,7 @@ def test_each_preview_shows_a_command_that_geminga_parses(case):
 
 def test_a_publish_time_that_no_calendar_has_is_shown_as_a_number(harness, make_entry):
     harness.peer().subscribe(TOPIC)
-    producer = harness.producer(TOPIC)
-    producer.send(0, make_entry(publish_time=1 << 63))
+    harness.producer(TOPIC).send(0, make_entry(publish_time=1 << 63))
     topic, subscription = harness.actions.cursors.found(NAME, "s")
     found = preview(Preview(topic, subscription), "skip-all", int, None, "")
     assert f"published {1 << 63}" in found["text"]

@@ -9,17 +9,15 @@ from web_requests import ask
 import geminga
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.publishing import PRODUCER_NAME, publish
-from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-NAME = TopicName.parse("persistent://public/default/t")
+from tests.broker.conftest import NAME
 
 
 def send(harness: Any, payload: bytes = b"x", key: str | None = None, **properties: str) -> tuple[int, int]:
     async def run() -> tuple[int, int]:
         stored = publish(harness.actions.topic(NAME), payload, key, properties)
         harness.poll()
-        return await asyncio.wait_for(stored, 10)
+        return await asyncio.wait_for(stored, 60)
 
     return asyncio.run(run())
 

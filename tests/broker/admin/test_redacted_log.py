@@ -30,7 +30,7 @@ def test_a_request_that_cannot_be_parsed_is_quoted_nowhere(request_bytes, caplog
     caplog.set_level(logging.DEBUG)
     with (
         embedded() as broker,
-        socket.create_connection(("127.0.0.1", int(broker.admin_url.rpartition(":")[2])), 10) as peer,
+        socket.create_connection(("127.0.0.1", int(broker.admin_url.rpartition(":")[2])), 60) as peer,
     ):
         peer.sendall(request_bytes)
         answer = b""
@@ -59,7 +59,7 @@ def test_a_body_that_cannot_be_read_or_does_not_come_is_refused(request_bytes, s
     monkeypatch.setattr(http, "BODY_SECONDS", 0.2)
     with (
         embedded() as broker,
-        socket.create_connection(("127.0.0.1", int(broker.admin_url.rpartition(":")[2])), 10) as peer,
+        socket.create_connection(("127.0.0.1", int(broker.admin_url.rpartition(":")[2])), 60) as peer,
     ):
         peer.sendall(request_bytes)
         answer = peer.recv(4096)

@@ -25,19 +25,26 @@ QUESTION: dict[str, Any] = {
 }  # fmt: skip
 
 
-def page(harness: Any, boards: SubscriptionOverview | None = None, **asked: Any) -> dict[str, Any]:
-    """A page of a new board, surveyed to its end."""
+def complete_page(harness: Any, overview: Any, **asked: Any) -> dict[str, Any]:
+    """A page of an overview whose scan is complete."""
     harness.broker.topics.resting.begin(lambda: None)
     harness.advance(1)
 
     async def ask() -> dict[str, Any]:
-        asking = boards or SubscriptionOverview(harness.broker)
-        while not (found := await asking.page(**QUESTION | asked))["complete"]:
+        while not (found := await overview.page(**QUESTION | asked))["complete"]:
             await loop_turns()
-        asking.close()
+        overview.close()
         return found
 
     return asyncio.run(ask())
+
+
+def page(harness: Any, **asked: Any) -> dict[str, Any]:
+    return complete_page(harness, SubscriptionOverview(harness.broker), **asked)
+
+
+def names(found: dict[str, Any]) -> list[str]:
+    return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
 
 
 @pytest.fixture
@@ -65,12 +72,7 @@ def test_subscriptions_in_most_trouble_come_first(harness, make_topic):
     make_topic("moving", messages=3)
     consumer.subscribe(PREFIX + "moving", kind="Shared")
     found = page(harness)
-    assert [row["topic"].removeprefix(PREFIX) for row in found["rows"]] == [
-        "large",
-        "small",
-        "moving",
-        "quiet",
-    ]
+    assert names(found) == ["large", "small", "moving", "quiet"]
     assert [row["trouble"] for row in found["rows"]] == [5, 5, 2, 0]
     assert found["rows"][0]["sentence"].startswith("no consumer is connected")
     assert found["rows"][0]["messages"] == 9
@@ -85,8 +87,7 @@ def test_partitions_of_a_topic_are_one_row(harness, make_entry):
     harness.actions.create_partitioned(name, 3, succeeded)
     for index in range(3):
         harness.actions.cursors.create(name.partition_name(index), "s", MessageId.earliest, succeeded)
-    peer = harness.producer(f"{PREFIX}parts-partition-1")
-    peer.publish(4)
+    harness.producer(f"{PREFIX}parts-partition-1").publish(4)
     row, *others = page(harness)["rows"]
     assert not others
     assert (row["topic"], row["partitions"], row["messages"]) == (PREFIX + "parts", 3, 4)
@@ -100,11 +101,10 @@ def test_topics_that_are_not_in_memory_are_listed(harness, make_topic):
     make_topic("done")
     harness.restart()
     assert not harness.broker.topics.loaded()
-    rows = page(harness)["rows"]
-    assert [(row["topic"].removeprefix(PREFIX), row["entries"], row["awake"]) for row in rows] == [
-        ("resting", 5, False),
-        ("done", 0, False),
-    ]
+    found = page(harness)
+    rows = found["rows"]
+    assert names(found) == ["resting", "done"]
+    assert [(row["entries"], row["awake"]) for row in rows] == [(5, False), (0, False)]
     assert rows[0]["trouble"] == Trouble.IDLE
     assert "no consumer is connected" in rows[0]["sentence"]
     assert not harness.broker.topics.loaded(), "looking loads nothing"
@@ -159,11 +159,9 @@ def test_rows_are_searched_sorted_and_paged(harness, make_topic):
         make_topic(f"jobs-{number}", ("workers", f"audit-{number}"), messages=number)
     assert page(harness, search="AUDIT jobs-3")["rows"][0]["subscription"] == "audit-3"
     assert page(harness, search="nothing-like-it")["matching"] == 0
-    names = [row["topic"] for row in page(harness, search="workers", sort="name")["rows"]]
-    assert names == sorted(names)
-    assert page(harness, search="workers", sort="backlog", reverse=True)["rows"][0]["topic"].endswith(
-        "jobs-0"
-    )
+    listed = names(page(harness, search="workers", sort="name"))
+    assert listed == sorted(listed)
+    assert names(page(harness, search="workers", sort="backlog", reverse=True))[0] == "jobs-0"
     found = page(harness, sort="backlog", offset=4, limit=3)
     assert (len(found["rows"]), found["matching"], found["offset"]) == (3, 14, 4)
     assert page(harness, level=5)["matching"] == 12
@@ -174,7 +172,7 @@ def test_roles_that_see_only_some_topics_get_no_totals(harness, make_topic):
     make_topic("mine", messages=1)
     make_topic("theirs", messages=1)
     found = page(harness, sight=Visibility("me", lambda topic: topic.endswith("mine")))
-    assert [row["topic"] for row in found["rows"]] == [PREFIX + "mine"]
+    assert names(found) == ["mine"]
     assert found["totals"] is None
     assert found["matching"] == 1
 
@@ -182,11 +180,7 @@ def test_roles_that_see_only_some_topics_get_no_totals(harness, make_topic):
 def test_names_with_markup_are_shown_unchanged(harness, make_topic):
     make_topic("<img src=x onerror=alert(1)>", ("<script>alert(1)</script>",), messages=1)
     make_topic("x-partition-", messages=1)
-    rows = page(harness)["rows"]
-    assert {row["topic"] for row in rows} == {
-        PREFIX + "<img src=x onerror=alert(1)>",
-        PREFIX + "x-partition-",
-    }
+    assert set(names(page(harness))) == {"<img src=x onerror=alert(1)>", "x-partition-"}
 
 
 def test_a_non_persistent_topic_has_a_row(harness):
@@ -209,15 +203,12 @@ async def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(harne
     monkeypatch.setattr(subscription_overview, "OverviewCache", Cache)
 
     boards = SubscriptionOverview(harness.broker)
-    question: dict[str, Any] = {
-        "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None,
-    }  # fmt: skip
-    first = await boards.page(search="", **question)
+    first = await boards.page(**QUESTION)
     for _ in range(5):
-        again = await boards.page(search="", **question)
+        again = await boards.page(**QUESTION)
         assert again["surveyedAt"] == first["surveyedAt"], "not surveyed again so soon"
     for number in range(3 * subscription_overview.BOARDS_MAX):
-        await boards.page(search=str(number), **question)
+        await boards.page(**QUESTION | {"search": str(number)})
     assert len(cached) <= subscription_overview.BOARDS_MAX
     boards.close()
     assert not cached
@@ -266,11 +257,10 @@ def test_no_step_of_a_survey_looks_at_all_names(harness, make_topic, monkeypatch
 
 def test_names_that_only_resemble_partitions_are_rows_of_their_own(harness, make_topic):
     """Names that only resemble partitions (empty base name, other digits) are listed as separate topics."""
-    names = ["-partition-0", "x", "x-partition-\u0663", "x-partition-01", "y-partition-0"]
-    for name in names:
+    for name in ("-partition-0", "x", "x-partition-\u0663", "x-partition-01", "y-partition-0"):
         make_topic(name)
     sight = Visibility("role", lambda topic: TopicName.parse(topic).local != "x-partition-01")
-    shown = [row["topic"].removeprefix(PREFIX) for row in page(harness, sort="name", sight=sight)["rows"]]
+    shown = names(page(harness, sort="name", sight=sight))
     assert shown == ["-partition-0", "x", "x-partition-\u0663", "y"]
 
 
@@ -278,8 +268,7 @@ def test_times_that_no_calendar_has_are_shown(harness, make_entry):
     """A producer says when a message is to come: any number."""
     topic = PREFIX + "late"
     harness.peer().subscribe(topic, kind="Shared")
-    producer = harness.producer(topic)
-    producer.send(0, make_entry(deliver_at_time=1 << 62))
+    harness.producer(topic).send(0, make_entry(deliver_at_time=1 << 62))
     (row,) = page(harness)["rows"]
     assert str(1 << 62) in row["sentence"]
 
@@ -292,12 +281,10 @@ async def test_a_revoked_permission_hides_a_topic_at_once(harness, make_topic):
 
     boards = SubscriptionOverview(harness.broker)
 
+    asked = QUESTION | {"sort": "name", "sight": Visibility("role", allowed.__contains__)}
+
     async def seen() -> list[str]:
-        found = await boards.page(
-            search="", sort="name", reverse=False, level=None, offset=0, limit=50,
-            sight=Visibility("role", allowed.__contains__),
-        )  # fmt: skip
-        return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
+        return names(await boards.page(**asked))
 
     assert await seen() == ["mine", "was-mine"]
     allowed.remove(PREFIX + "was-mine")
@@ -331,14 +318,17 @@ async def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
     )
 
     boards = SubscriptionOverview(harness.broker)
-    asked = {"sort": "name", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None}
-    of_all = await boards.page(search="", **asked)
+
+    def ask(search: str) -> Any:
+        return boards.page(**QUESTION | {"search": search})
+
+    of_all = await ask("")
     assert not steps
-    found = await asyncio.gather(*(boards.page(search=f"T{number}  t", **asked) for number in range(5)))
+    found = await asyncio.gather(*(ask(f"T{number}  t") for number in range(5)))
     for search, before in (("", of_all), ("t4 t", found[4])):
-        assert (await boards.page(search=search, **asked))["surveyedAt"] == before["surveyedAt"]
+        assert (await ask(search))["surveyedAt"] == before["surveyedAt"]
     for number in range(5):
-        await boards.page(search=f"u{number}", **asked)
+        await ask(f"u{number}")
     boards.close()
     assert len(steps) > 10
     # Each took 2 ms of a core, and four times as long nothing was done.

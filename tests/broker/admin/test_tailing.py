@@ -107,7 +107,8 @@ def test_unreadable_entries_are_described(make_entry):
 
 def test_long_payloads_are_cut(make_entry):
     found = opened(make_entry(b"x" * 100_000))[0]
-    assert found["size"] == 100_000
+    assert (found["size"], found["cut"]) == (100_000, True)
+    assert "cut" not in opened(make_entry(b"x"))[0]
     assert len(base64.b64decode(found["payload"])) == tailing.PAYLOAD_SHOWN_BYTES
 
 
@@ -139,16 +140,14 @@ def test_a_tail_sees_each_message_once(harness, topic):
 
 
 def test_a_tail_begins_with_the_newest_messages_and_counts_the_skipped(harness, topic):
-    producer = harness.producer(TOPIC)
-    producer.publish(50)
+    harness.producer(TOPIC).publish(50)
     assert payloads(tail(topic, None, 3, MessageFilter())) == [b"m47", b"m48", b"m49"]
     found = tail(topic, (0, 9), 3, MessageFilter())
     assert (found["skipped"], payloads(found)) == (37, [b"m47", b"m48", b"m49"])
 
 
 def test_filters_examine_every_later_entry(harness, topic):
-    producer = harness.producer(TOPIC)
-    producer.publish(90)
+    harness.producer(TOPIC).publish(90)
     behind, seen, answers = None, [], 0
     while True:
         found = tail(topic, behind, 10, MessageFilter(text="m7"))
@@ -165,8 +164,7 @@ def test_filters_examine_every_later_entry(harness, topic):
 def test_an_answer_ends_at_its_time_limit(harness, topic, monkeypatch):
     """A filter over many entries must not block the broker: the next answer continues."""
     monkeypatch.setattr(browsing, "ANSWER_SECONDS_MAX", 0.0)
-    producer = harness.producer(TOPIC)
-    producer.publish(5)
+    harness.producer(TOPIC).publish(5)
     behind, seen = (-1, -1), []
     for _ in range(5):
         found = tail(topic, behind, 10, MessageFilter(text="m"))
@@ -179,8 +177,7 @@ def test_an_answer_ends_at_its_time_limit(harness, topic, monkeypatch):
 
 def test_an_answer_ends_at_its_size_limit(harness, topic, make_entry):
     producer = harness.producer(TOPIC)
-    for number in range(150):
-        producer.send(number, make_entry(b"x" * 30_000))
+    producer.send_all(make_entry(b"x" * 30_000) for number in range(150))
     found = tail(topic, (-1, -1), 200, MessageFilter(text="x"))
     assert len(json.dumps(found)) < 2 * tailing.ANSWER_BYTES_MAX
     assert found["behind"] > 0

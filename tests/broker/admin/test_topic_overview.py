@@ -1,38 +1,16 @@
 """Overview of all topics, with and without subscriptions, partitions as one."""
 
-import asyncio
 from typing import Any
 
 from geminga.broker.admin.topic_overview import TopicOverview
 from geminga.diagnosis.conclude import Trouble
 from geminga.ids import MessageId, TopicName
+from tests.broker.admin.test_subscription_overview import PREFIX, complete_page, names
 from tests.support.disk_stores import succeeded
-
-PREFIX = "persistent://public/default/"
 
 
 def page(harness: Any, **asked: Any) -> dict[str, Any]:
-    question: dict[str, Any] = {
-        "search": "", "sort": "name", "reverse": False, "level": None, "offset": 0, "limit": 50,
-        "sight": None,
-    }  # fmt: skip
-
-    harness.broker.topics.resting.begin(lambda: None)
-    harness.advance(1)
-
-    async def ask() -> dict[str, Any]:
-        overview = TopicOverview(harness.broker)
-        while True:
-            found = await overview.page(**question | asked)
-            if found["complete"]:
-                overview.close()
-                return found
-
-    return asyncio.run(ask())
-
-
-def names(found: dict[str, Any]) -> list[str]:
-    return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
+    return complete_page(harness, TopicOverview(harness.broker), sort="name", **asked)
 
 
 def test_topics_without_subscriptions_are_listed(harness):
@@ -76,7 +54,7 @@ def test_the_worst_subscription_is_named(harness):
     peer.publish(5)
     harness.actions.cursors.skip_all(TopicName.parse(PREFIX + "t"), "calm", succeeded)
     harness.poll()
-    (row,) = page(harness, sort="trouble")["rows"]
+    (row,) = complete_page(harness, TopicOverview(harness.broker))["rows"]
     assert row["worst"] == "stuck"
     assert row["trouble"] == Trouble.GROWING
     assert "no consumer is connected" in row["sentence"]

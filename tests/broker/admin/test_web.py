@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import select
 import socket
 import urllib.error
 import urllib.request
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -13,7 +15,7 @@ from aiohttp.web import Server
 from geminga import CompressionType
 from geminga.broker.admin import messages, redacted_log, web
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, start_thread
 
 REQUEST = b"GET /admin/v2/tenants HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
@@ -28,29 +30,41 @@ def broker(monkeypatch):
 
 
 def connected(broker: EmbeddedBroker, host: str = "127.0.0.1") -> socket.socket:
-    return socket.create_connection(("127.0.0.1", urlsplit(broker.admin_url).port), 20, (host, 0))
+    return socket.create_connection(("127.0.0.1", urlsplit(broker.admin_url).port), 60, (host, 0))
 
 
-def leave_unread(peer: socket.socket) -> None:
-    """Pipeline requests until the broker reads no more of them."""
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    peer.settimeout(0.5)
-    with contextlib.suppress(TimeoutError):
-        while True:
-            peer.sendall(REQUEST * 500)
-    peer.settimeout(20)
+@pytest.fixture
+def leave_unread(monkeypatch):
+    """A function that pipelines requests of a peer until the broker waits for their answers to be read."""
+    kind, paused = redacted_log.WebConnection, []
+    made, pause = kind.connection_made, kind.pause_writing
+
+    def made_small(connection: redacted_log.WebConnection, transport: Any) -> None:
+        """Let the system hold few answers."""
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        made(connection, transport)
+
+    monkeypatch.setattr(kind, "connection_made", made_small)
+    monkeypatch.setattr(kind, "pause_writing", lambda each: (paused.append(each), pause(each)))
+
+    def leave(peer: socket.socket) -> None:
+        def send() -> None:
+            with contextlib.suppress(OSError):
+                peer.sendall(REQUEST * 100_000)
+
+        before = len(paused)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        start_thread(send)
+        eventually(lambda: len(paused) > before)
+
+    return leave
 
 
 def was_disconnected(peer: socket.socket) -> bool:
-    """Read to the end of the connection."""
-    try:
-        while peer.recv(1 << 20):
-            pass
-    except ConnectionError:
-        pass
-    except TimeoutError:
-        return False
-    return True
+    """Wait for the end of the connection without reading, which would keep it."""
+    ended = select.poll()
+    ended.register(peer, select.POLLRDHUP)
+    return bool(ended.poll(60_000))
 
 
 def test_endless_requests_of_one_host_leave_room_for_others(monkeypatch):
@@ -72,11 +86,11 @@ def test_endless_requests_of_one_host_leave_room_for_others(monkeypatch):
 
 
 def check_answers(broker: EmbeddedBroker) -> None:
-    with urllib.request.urlopen(f"{broker.admin_url}/status.html", timeout=20) as answer:
+    with urllib.request.urlopen(f"{broker.admin_url}/status.html", timeout=60) as answer:
         assert answer.status == 200
 
 
-def test_peers_that_leave_answers_unread_give_way_to_others(broker):
+def test_peers_that_leave_answers_unread_give_way_to_others(broker, leave_unread):
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(connected(broker)) for _ in range(LIMIT)]
         for peer in peers:
@@ -97,16 +111,18 @@ def test_idle_connections_give_way_to_others(broker, request_bytes):
         assert was_disconnected(peers[0])
 
 
-def test_a_peer_that_leaves_answers_unread_is_disconnected(broker, monkeypatch):
+def test_a_peer_that_leaves_answers_unread_is_disconnected(broker, monkeypatch, leave_unread):
     monkeypatch.setattr(redacted_log, "UNREAD_SECONDS", 0.3)
     with connected(broker) as peer:
         leave_unread(peer)
         assert was_disconnected(peer)
 
 
-def test_large_entries_that_peers_leave_unread_are_limited_together(monkeypatch):
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_large_entries_that_peers_leave_unread_are_limited_together(monkeypatch, is_slow):
     """A hundred kilobytes that decompress to 127 MiB took 3 GB when 12 peers looked at them."""
     monkeypatch.setattr(messages, "_UNCOMPRESSED_BYTES_MAX", 20 << 20)
+    monkeypatch.setattr(messages, "SEND_SECONDS_MAX", 5.0 if is_slow else 600.0)
     path = "/admin/v2/persistent/public/default/t/subscription/s/position/1"
     with embedded() as broker, broker.client() as client, connected(broker) as peer:
         client.subscribe("t", "s").close()
@@ -116,13 +132,14 @@ def test_large_entries_that_peers_leave_unread_are_limited_together(monkeypatch)
         assert peer.recv(12) == b"HTTP/1.1 200"
 
         def read() -> bytes:
-            with urllib.request.urlopen(broker.admin_url + path, timeout=20) as answer:
+            with urllib.request.urlopen(broker.admin_url + path, timeout=60) as answer:
                 return bytes(answer.read())
 
         with pytest.raises(urllib.error.HTTPError, match="503"):
             read()
-        peer.close()
-        assert eventually(read, but=urllib.error.HTTPError) == bytes(16 << 20)
+        if not is_slow:
+            peer.close()
+        assert eventually(read, 25, but=urllib.error.HTTPError) == bytes(16 << 20)
 
 
 def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch):
@@ -143,7 +160,7 @@ def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch
         peer = redacted_log.WebConnection(Server(lambda request: None), lambda line, value: None, loop=loop)
         peer.transport = Transport()
         peer.pause_writing()
-        await asyncio.wait_for(aborted.wait(), 20)
+        await asyncio.wait_for(aborted.wait(), 60)
 
     aborted = asyncio.Event()
     loop = asyncio.new_event_loop()

@@ -16,7 +16,7 @@ from geminga.errors import StoreBusy, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import NAME, TOPIC, Command
+from tests.broker.conftest import NAME, TOPIC, Command, Peer
 from tests.support.disk_stores import open_store
 from tests.support.faulty_filesystem import SimulatedDisk
 
@@ -27,8 +27,7 @@ EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 
 @pytest.fixture
 def producer(harness):
-    peer = harness.producer(TOPIC)
-    return peer
+    return harness.producer(TOPIC)
 
 
 def refused(peer: Any, **fields: Any) -> int:
@@ -36,6 +35,14 @@ def refused(peer: Any, **fields: Any) -> int:
     frame = peer.request("subscribe", **fields)
     assert frame.type == Command.ERROR, frame.command
     return frame.command.error.error
+
+
+def received(harness: Any, producer: Peer, count: int, **fields: Any) -> Peer:
+    """Return a consumer that has received ``count`` messages, and acknowledged none."""
+    peer = harness.consumer(TOPIC, **fields)
+    producer.publish(count)
+    assert peer.entry_ids() == [*range(count)]
+    return peer
 
 
 # --- SUBSCRIBE ---
@@ -64,8 +71,7 @@ def test_subscribes_that_are_refused(harness, fields, code):
 
 
 def test_a_live_consumer_id_gets_success(harness):
-    peer = harness.consumer(TOPIC)
-    peer.subscribe(TOPIC, "other")
+    harness.consumer(TOPIC).subscribe(TOPIC, "other")
     assert list(harness.actions.subscriptions(NAME)) == ["s"]
 
 
@@ -155,14 +161,10 @@ def test_a_rollback_over_entries_that_cannot_be_read_is_refused(harness, produce
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
-        ((U64, U64), [0, 1, 2, 3]),
-        ((LATEST, LATEST), [3]),
-        ((0, 1), [1, 2, 3]),
-        ((0, U64), [0, 1, 2, 3]),
-        ((0, 99), [3]),
-        ((55, 0), [3]),
+        ((U64, U64), [0, 1, 2, 3]), ((LATEST, LATEST), [3]), ((0, 1), [1, 2, 3]), ((0, U64), [0, 1, 2, 3]),
+        ((0, 99), [3]), ((55, 0), [3]),
     ],
-)
+)  # fmt: skip
 def test_readers_start_at_an_entry(harness, producer, start, expected):
     producer.publish(3)
     peer = harness.consumer(
@@ -173,8 +175,7 @@ def test_readers_start_at_an_entry(harness, producer, start, expected):
 
 
 def test_a_closed_reader_leaves_no_subscription(harness, producer):
-    peer = harness.consumer(TOPIC, "reader-1", durable=False)
-    peer.disconnect()
+    harness.consumer(TOPIC, "reader-1", durable=False).disconnect()
     assert list(harness.actions.subscriptions(NAME)) == []
 
 
@@ -220,19 +221,12 @@ def test_commands_of_unknown_consumers_are_ignored(harness, body):
 @pytest.mark.parametrize(
     ("acks", "mark", "holes"),
     [
-        ([(0, 0)], 1, []),
-        ([(0, 2)], 0, [(2, 3)]),
-        ([(0, 2), (0, 1), (0, 0)], 3, []),
-        ([(0, 0), (0, 0)], 1, []),
-        ([(0, 99)], 0, []),
-        ([(7, 0)], 0, []),
-        ([(U64, U64)], 0, []),
+        ([(0, 0)], 1, []), ([(0, 2)], 0, [(2, 3)]), ([(0, 2), (0, 1), (0, 0)], 3, []),
+        ([(0, 0), (0, 0)], 1, []), ([(0, 99)], 0, []), ([(7, 0)], 0, []), ([(U64, U64)], 0, []),
     ],
-)
+)  # fmt: skip
 def test_individual_acknowledgements_move_the_mark_and_leave_holes(harness, producer, acks, mark, holes):
-    peer = harness.consumer(TOPIC)
-    producer.publish(4)
-    peer.entry_ids()
+    peer = received(harness, producer, 4)
     peer.ack(*acks, request_id=8)
     answer = peer.pop().command.ackResponse
     assert (answer.consumer_id, answer.request_id, answer.HasField("error")) == (1, 8, False)
@@ -243,15 +237,10 @@ def test_individual_acknowledgements_move_the_mark_and_leave_holes(harness, prod
 @pytest.mark.parametrize(
     ("kind", "ack", "mark"),
     [
-        ("Exclusive", (0, 1), 2),
-        ("Failover", (0, 1), 2),
-        ("Shared", (0, 1), 0),
-        ("Key_Shared", (0, 1), 0),
-        ("Exclusive", (0, U64), 0),
-        ("Exclusive", (0, 77), 0),
-        ("Exclusive", (6, 0), 0),
+        ("Exclusive", (0, 1), 2), ("Failover", (0, 1), 2), ("Shared", (0, 1), 0), ("Key_Shared", (0, 1), 0),
+        ("Exclusive", (0, U64), 0), ("Exclusive", (0, 77), 0), ("Exclusive", (6, 0), 0),
     ],
-)
+)  # fmt: skip
 def test_cumulative_acknowledgements_move_the_mark(harness, producer, kind, ack, mark):
     peer = harness.consumer(TOPIC, kind=kind)
     producer.publish(4)
@@ -261,9 +250,8 @@ def test_cumulative_acknowledgements_move_the_mark(harness, producer, kind, ack,
 
 def test_ack_sets_are_ignored_when_they_are_switched_off(make_harness, make_entry):
     harness = make_harness(batch_index_ack=False)
-    producer, peer = harness.peer(), harness.peer()
-    producer.producer(TOPIC)
-    peer.subscribe(TOPIC)
+    producer = harness.producer(TOPIC)
+    peer = harness.consumer(TOPIC)
     for sequence_id in range(2):
         producer.send(sequence_id, make_entry(num_messages_in_batch=5), messages=5)
     part = pb.MessageIdData(ledgerId=0, entryId=1, ack_set=[0b11100])
@@ -341,19 +329,8 @@ def test_a_cumulative_acknowledgement_of_several_ids_closes_the_connection(harne
     assert peer.is_closed
 
 
-def test_transactional_acknowledgements_are_refused(harness, producer):
-    peer = harness.consumer(TOPIC)
-    producer.publish(1)
-    peer.entry_ids()
-    peer.ack((0, 0), txnid_least_bits=1, request_id=4)
-    assert peer.pop().command.ackResponse.error == pb.NotAllowedError
-    assert peer.session.consumers[1].subscription.backlog == 1
-
-
 def test_an_acknowledgement_is_answered_once_it_is_durable(harness, producer):
-    peer = harness.consumer(TOPIC)
-    producer.publish(1)
-    peer.entry_ids()
+    peer = received(harness, producer, 1)
     harness.auto_poll = False
     peer.ack((0, 0), request_id=4)
     assert not peer.frames
@@ -363,9 +340,8 @@ def test_an_acknowledgement_is_answered_once_it_is_durable(harness, producer):
 
 @pytest.mark.parametrize(("kind", "ack_set"), [(0, []), (0, [0b10]), (1, []), (1, [0b10])])
 def test_acknowledgements_of_entries_that_are_not_durable_are_ignored(harness, make_entry, kind, ack_set):
-    producer, peer = harness.peer(), harness.peer()
-    producer.producer(TOPIC)
-    peer.subscribe(TOPIC)
+    producer = harness.producer(TOPIC)
+    peer = harness.consumer(TOPIC)
     harness.auto_poll = False
     producer.send(0, make_entry(num_messages_in_batch=2), messages=2)
     for entry_id in (0, 7):
@@ -376,9 +352,7 @@ def test_acknowledgements_of_entries_that_are_not_durable_are_ignored(harness, m
 
 
 def test_an_acknowledgement_that_cannot_be_stored_is_answered_with_the_error(harness, producer):
-    peer = harness.consumer(TOPIC)
-    producer.publish(1)
-    peer.entry_ids()
+    peer = received(harness, producer, 1)
     harness.store.close()
     peer.ack((0, 0), request_id=4)
     answer = peer.pop().command.ackResponse
@@ -393,9 +367,7 @@ def test_an_acknowledgement_before_connect_closes_the_connection(harness):
 
 # --- UNSUBSCRIBE, SEEK, GET_LAST_MESSAGE_ID ---
 def test_unsubscribing_removes_the_cursor(harness, producer):
-    peer = harness.consumer(TOPIC)
-    producer.publish(1)
-    peer.entry_ids()
+    peer = received(harness, producer, 1)
     peer.ack((0, 0))
     assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
     harness.restart()
@@ -404,9 +376,8 @@ def test_unsubscribing_removes_the_cursor(harness, producer):
 
 
 def test_unsubscribing_with_others_attached_needs_force(harness):
-    peer, other = harness.peer(), harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
-    other.subscribe(TOPIC, kind="Shared")
+    peer = harness.consumer(TOPIC, kind="Shared")
+    other = harness.consumer(TOPIC, kind="Shared")
     assert peer.request("unsubscribe", consumer_id=1).command.error.error == pb.MetadataError
     assert peer.request("unsubscribe", consumer_id=1, force=True).type == Command.SUCCESS
     assert other.pop().command.close_consumer.request_id == U64
@@ -547,9 +518,7 @@ def test_the_mark_delete_position_is_before_the_first_open_message(harness, prod
 
 # --- the rest ---
 def test_consumer_stats_count_permits_and_unacknowledged_messages(harness, producer):
-    peer = harness.consumer(TOPIC, kind="Shared", permits=5, consumer_name="me")
-    producer.publish(2)
-    peer.entry_ids()
+    peer = received(harness, producer, 2, kind="Shared", permits=5, consumer_name="me")
     body = peer.request("consumerStats", consumer_id=1).command.consumerStatsResponse
     found = (body.consumerName, body.availablePermits, body.unackedMessages, body.msgBacklog, body.type)
     assert found == ("me", 3, 2, 2, "Shared")

@@ -10,10 +10,8 @@ from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.settings import BrokerSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import TOPIC, Command
+from tests.broker.conftest import KEY, SECRET, TOPIC, Command
 
-SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-KEY = bytes(range(32))
 START = 1_800_000_000
 
 

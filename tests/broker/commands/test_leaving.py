@@ -6,10 +6,9 @@ import pytest
 
 from geminga.broker.topics.topic_registry import parse_topic
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.commands.test_session import encoded
+from tests.broker.conftest import TOPIC, encoded
 
 Command = pb.BaseCommand
-TOPIC = "persistent://public/default/t"
 
 
 def busy_peer(harness: Any) -> Any:
@@ -37,8 +36,7 @@ def consumer_that_hung_up(harness: Any, kind: str = "Exclusive") -> tuple[Any, A
 
 
 def all_turns(harness: Any) -> None:
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     harness.poll()
     assert not harness.gone
 
@@ -190,6 +188,5 @@ def test_very_many_waiting_clients_are_answered_in_turns(harness):
     holder.send_bytes(encoded("pong"))
     told = sum(bool(peer.frames) for peer in peers)
     assert told < 100
-    while harness.broker.slices.waiting:
-        harness.broker.turn(harness.now, harness.now_ms)
+    harness.run_slices()
     assert {peer.pop().command.error.error for peer in peers} == {pb.ConsumerBusy}

@@ -36,7 +36,7 @@ def metadata(peer: Any, topic: str, **fields: Any) -> Any:
         ("non-persistent://public/default/x", True, 0),
         ("persistent://public/missing/x", True, pb.TopicNotFound),
         ("persistent://public/x", True, pb.InvalidTopicName),
-        ("persistent://pulsar/system/transaction_coordinator_assign", False, 0),
+        ("persistent://pulsar/system/transaction_coordinator_assign", False, 1),
     ],
 )
 def test_answers_have_the_partitions_or_an_error(harness, topic, flag, expected):
@@ -154,6 +154,28 @@ def test_a_known_list_is_not_sent_again(harness):
     assert list(frame.command.watchTopicListSuccess.topic) == []
 
 
+WATCH = {"namespace": "public/default", "topics_pattern": ".*"}
+LISTED = {P + f"a{number:03}" for number in range(300)}
+
+
+@pytest.fixture
+def watching(harness):
+    """A peer whose watcher has to wait for a long list, which is read in slices."""
+    harness.advance_clock_on_read(0.001)
+    create(harness, *sorted(LISTED))
+    peer = harness.peer()
+    peer.command("watchTopicList", request_id=1, watcher_id=1, **WATCH)
+    return peer
+
+
+@pytest.fixture
+def waiting(harness, monkeypatch):
+    """Requests for the disk that are not answered."""
+    found: list[Any] = []
+    monkeypatch.setattr(harness.store, "bring", lambda wanted, then: found.append(then))
+    return found
+
+
 @pytest.mark.parametrize(
     ("namespace", "pattern", "code"),
     [
@@ -171,10 +193,9 @@ def test_bad_requests_for_watchers_are_refused(harness, namespace, pattern, code
 
 def test_watchers_are_limited_and_end_with_their_connection(harness):
     peer = harness.peer()
-    fields = {"namespace": "public/default", "topics_pattern": ".*"}
     for number in range(WATCHERS_PER_CONNECTION_MAX):
-        assert peer.request("watchTopicList", watcher_id=number, **fields).command.type != Command.ERROR
-    refused = peer.request("watchTopicList", watcher_id=99_999, **fields)
+        assert peer.request("watchTopicList", watcher_id=number, **WATCH).command.type != Command.ERROR
+    refused = peer.request("watchTopicList", watcher_id=99_999, **WATCH)
     assert refused.command.error.error == pb.NotAllowedError
     peer.disconnect()
     assert not len(harness.broker.watched)
@@ -185,12 +206,10 @@ def test_the_topics_held_by_watchers_are_limited(harness, monkeypatch):
     monkeypatch.setattr(watchers, "WATCHED_TOPICS_MAX", 5)
     create(harness, *(P + f"a{number}" for number in range(3)))
     peer = harness.peer()
-    fields = {"namespace": "public/default", "topics_pattern": ".*"}
-    assert peer.request("watchTopicList", watcher_id=1, **fields).type == Command.WATCH_TOPIC_LIST_SUCCESS
-    # The same list costs nothing more, another one does.
-    assert peer.request("watchTopicList", watcher_id=2, **fields).type == Command.WATCH_TOPIC_LIST_SUCCESS
-    fields["topics_pattern"] = P + "a.*"
-    refused = peer.request("watchTopicList", watcher_id=3, **fields)
+    for number in (1, 2):  # the same list costs nothing more, another one does
+        watched = peer.request("watchTopicList", watcher_id=number, **WATCH)
+        assert watched.type == Command.WATCH_TOPIC_LIST_SUCCESS
+    refused = peer.request("watchTopicList", watcher_id=3, **(WATCH | {"topics_pattern": P + "a.*"}))
     assert refused.command.error.error == pb.NotAllowedError
     assert harness.broker.watched.held == 3
     create(harness, P + "a9")
@@ -224,32 +243,25 @@ def test_changes_of_a_long_list_are_sent_together(harness, monkeypatch):
         assert updates[-1].topics_hash == topics_hash(names)
 
 
-def test_a_topic_created_while_a_list_is_read_is_reported(harness):
-    harness.advance_clock_on_read(0.001)
-    create(harness, *(P + f"a{number:03}" for number in range(300)))
-    peer, other = harness.peer(), harness.peer()
-    peer.command(
-        "watchTopicList", request_id=1, watcher_id=1, namespace="public/default", topics_pattern=".*"
-    )
-    assert peer.frames == []
+@pytest.fixture
+def other(harness):
+    return harness.peer()
+
+
+def test_a_topic_created_while_a_list_is_read_is_reported(harness, other, watching):
+    assert watching.frames == []
     create(harness, P + "a000x", P + "z")
     other.disconnect()
     harness.run_slices()
-    seen = set(peer.pop().command.watchTopicListSuccess.topic)
-    for frame in peer.frames:
+    seen = set(watching.pop().command.watchTopicListSuccess.topic)
+    for frame in watching.frames:
         seen |= set(frame.command.watchTopicUpdate.new_topics)
-    assert seen == {P + f"a{number:03}" for number in range(300)} | {P + "a000x", P + "z"}
+    assert seen == LISTED | {P + "a000x", P + "z"}
 
 
-def test_a_client_that_disconnects_while_its_list_is_read_leaves_no_watcher(harness):
-    harness.advance_clock_on_read(0.001)
-    create(harness, *(P + f"a{number:03}" for number in range(300)))
-    peer = harness.peer()
-    peer.command(
-        "watchTopicList", request_id=1, watcher_id=1, namespace="public/default", topics_pattern=".*"
-    )
+def test_a_client_that_disconnects_while_its_list_is_read_leaves_no_watcher(harness, watching):
     assert len(harness.broker.watched) == 1
-    peer.disconnect()
+    watching.disconnect()
     harness.run_slices()
     assert len(harness.broker.watched) == 0
     assert harness.broker.watched.held == 0
@@ -303,16 +315,13 @@ def test_watching_again_under_the_same_id_replaces_the_watcher(harness):
     assert [list(f.command.watchTopicUpdate.new_topics) for f in peer.frames] == [[P + "b1"]]
 
 
-def test_a_client_waiting_for_a_list_gets_pongs(harness, monkeypatch):
-    waiting: list[Any] = []
-    monkeypatch.setattr(harness.store, "bring", lambda wanted, then: waiting.append(then))
+def test_a_client_waiting_for_a_list_gets_pongs(harness, waiting):
     peer = harness.peer()
     peer.command("getTopicsOfNamespace", namespace="public/default", request_id=1)
     peer.command("ping")
     harness.advance(35)
     assert len(peer.take(Command.PONG)) == 3
     assert not peer.is_closed
-    waiting.pop()(None)
     while waiting:
         waiting.pop()(None)
     harness.poll()
@@ -323,9 +332,7 @@ def test_a_client_waiting_for_a_list_gets_pongs(harness, monkeypatch):
     assert len(peer.take(Command.PONG)) == 0
 
 
-def test_a_disconnect_while_a_list_is_read_affects_no_other_client(harness, monkeypatch):
-    waiting: list[Any] = []
-    monkeypatch.setattr(harness.store, "bring", lambda wanted, then: waiting.append(then))
+def test_a_disconnect_while_a_list_is_read_affects_no_other_client(harness, waiting):
     peer = harness.peer()
     peer.command("getTopicsOfNamespace", namespace="public/default", request_id=1)
     peer.disconnect()

@@ -10,11 +10,9 @@ from geminga.broker.commands.probing import PROBE_SECONDS
 from geminga.broker.commands.table import COMMANDS, TABLE
 from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.rules.tokens import make_token
+from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import Command
-
-SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-KEY = bytes(range(32))
+from tests.broker.conftest import KEY, SECRET, Command
 
 ROLES = ("super", "admin", "producer", "consumer", "one-topic", "other-admin", "nobody")
 MINE, OTHERS = "persistent://mine/ns/t", "persistent://others/ns/t"
@@ -66,12 +64,13 @@ FIELDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def ask(peer: Any, name: str, topic: str) -> str:
     """Sends the command; the kind of refusal, or nothing."""
-    body, fields = FIELDS[name]
-    named = {"topic": topic}
+    return refusal(peer.request(FIELDS[name][0], **fields_of(name, topic)).command)
+
+
+def fields_of(name: str, topic: str) -> dict[str, Any]:
     if name in ("GET_TOPICS_OF_NAMESPACE", "WATCH_TOPIC_LIST"):
-        named = {"namespace": topic.split("://")[1].rpartition("/")[0]}
-    frame = peer.request(body, **named, **fields)
-    return str(refusal(frame.command))
+        return {"namespace": topic.split("://")[1].rpartition("/")[0], **FIELDS[name][1]}
+    return {"topic": topic, **FIELDS[name][1]}
 
 
 def refusal(command: Any) -> str:
@@ -115,21 +114,12 @@ def test_a_refusal_does_not_reveal_existing_topics(guarded, name):
     guarded.peer(token=token("super")).producer(MINE)
     for topic in (MINE, MINE + "x", "persistent://mine/no/t", "persistent://no/no/t"):
         peer = guarded.peer(token=token("nobody"))
-        body, fields = FIELDS[name]
-        place = topic.split("://")[1].rpartition("/")[0]
-        named = {"namespace": place} if "LIST" in name or "NAMESPACE" in name else {"topic": topic}
-        peer.command(body, request_id=7, **named, **fields)
+        peer.command(FIELDS[name][0], request_id=7, **fields_of(name, topic))
         [frame] = peer.frames
         told.add(frame.command.SerializeToString())
         assert not peer.is_closed
     assert len(told) == 1
-    assert not guarded.broker.topics.is_stored(guarded_topic(MINE + "x"))
-
-
-def guarded_topic(text: str) -> Any:
-    from geminga.ids import TopicName
-
-    return TopicName.parse(text)
+    assert not guarded.broker.topics.is_stored(TopicName.parse(MINE + "x"))
 
 
 def test_permissions_of_a_topic_hold_for_its_partitions(guarded):
@@ -195,7 +185,7 @@ def check_refused(guarded: Any, peer: Any) -> None:
     [frame] = peer.frames
     assert refusal(frame.command) == "AuthorizationError"
     assert not peer.session.handle_count
-    topic = guarded.broker.topics.in_memory(guarded_topic(MINE))
+    topic = guarded.broker.topics.in_memory(TopicName.parse(MINE))
     assert not topic.access.producers
     assert not topic.consumers_connected
 
@@ -227,21 +217,19 @@ def test_an_attempt_that_waits_for_the_disk_is_refused_after_a_revocation(guarde
 
 @pytest.mark.parametrize("name", ["PARTITIONED_METADATA", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA"])
 def test_a_request_that_waits_for_the_disk_is_refused_after_a_revocation(guarded, name, monkeypatch):
-    first = guarded.peer(token=token("one-topic"))
-    first.producer(MINE)
+    guarded.peer(token=token("one-topic")).producer(MINE)
     guarded.restart()
     reads: list[Callable[[None], None]] = []
     monkeypatch.setattr(guarded.store, "bring", lambda _, then: bool(reads.append(then)))
     peer = guarded.peer(token=token("one-topic"))
-    body, fields = FIELDS[name]
-    peer.command(body, request_id=2, topic=MINE, **fields)
+    peer.command(FIELDS[name][0], request_id=2, **fields_of(name, MINE))
     assert not peer.frames
     revoke(guarded)
     while reads:
         reads.pop(0)(None)
     [frame] = peer.frames
     assert refusal(frame.command) == "AuthorizationError"
-    assert not guarded.broker.schemas.versions(guarded_topic(MINE))
+    assert not guarded.broker.schemas.versions(TopicName.parse(MINE))
 
 
 @pytest.mark.parametrize("name", ["WATCH_TOPIC_LIST", "GET_TOPICS_OF_NAMESPACE"])
@@ -251,8 +239,7 @@ def test_a_list_that_is_being_read_is_refused_after_a_revocation(guarded, name, 
         admin.producer(f"{MINE}{number}", producer_id=number)
     peer = guarded.peer(token=token("consumer"))
     monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
-    body, fields = FIELDS[name]
-    peer.command(body, request_id=2, namespace="mine/ns", **fields)
+    peer.command(FIELDS[name][0], request_id=2, **fields_of(name, MINE))
     assert not peer.frames
     revoke(guarded)
     while guarded.broker.slices.waiting:

@@ -12,7 +12,7 @@ from geminga.errors import StoreBusy, StoreStopped
 from geminga.ids import TopicName
 from geminga.wire.frames import encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import TOPIC, Command
+from tests.broker.conftest import NAME, TOPIC, Command
 
 SCHEMA = {"name": "s", "type": pb.Schema.String, "schema_data": b""}
 
@@ -61,7 +61,7 @@ def test_without_auto_creation_a_producer_needs_an_existing_topic(make_harness):
     harness = make_harness(auto_create_topics=False)
     peer = harness.peer()
     assert refused(peer) == pb.TopicNotFound
-    harness.actions.create(TopicName.parse(TOPIC), lambda error: None)
+    harness.actions.create(NAME, lambda error: None)
     assert peer.producer(TOPIC).producer_ready
 
 
@@ -78,8 +78,7 @@ def test_names_that_are_too_long_to_store_are_refused(harness, fields):
 
 
 def test_the_initial_subscription_sees_the_first_message(harness):
-    peer = harness.producer(TOPIC, initial_subscription_name="init")
-    peer.send(0)
+    harness.producer(TOPIC, initial_subscription_name="init").send(0)
     consumer = harness.consumer(TOPIC, "init", earliest=False)
     assert len(consumer.messages()) == 1
 
@@ -102,9 +101,8 @@ def test_receipts_come_in_order_and_echo_what_was_sent(harness):
 
 
 def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness):
-    peer, consumer = harness.peer(), harness.peer()
-    peer.producer(TOPIC)
-    consumer.subscribe(TOPIC)
+    peer = harness.producer(TOPIC)
+    consumer = harness.consumer(TOPIC)
     harness.auto_poll = False
     peer.send(0)
     consumer.command("flow", consumer_id=1, messagePermits=1)
@@ -115,9 +113,8 @@ def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness):
 
 
 def test_entries_are_stored_and_delivered_unchanged(harness, make_entry):
-    peer, consumer = harness.peer(), harness.peer()
-    peer.producer(TOPIC)
-    consumer.subscribe(TOPIC)
+    peer = harness.producer(TOPIC)
+    consumer = harness.consumer(TOPIC)
     with_magic = make_entry(b"payload", partition_key="k")
     without_magic = with_magic[6:]
     big = make_entry(b"x" * 200_000)
@@ -166,7 +163,7 @@ def test_a_send_of_no_messages_closes_the_connection(harness):
 
 def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harness):
     peer = harness.producer(TOPIC)
-    harness.actions.unload(TopicName.parse(TOPIC))
+    harness.actions.unload(NAME)
     closed = peer.pop().command.close_producer
     assert (closed.producer_id, closed.request_id) == (1, (1 << 64) - 1)
     harness.advance(29)
@@ -187,22 +184,14 @@ def test_each_send_to_a_stopped_store_is_answered_with_an_error(harness):
     assert peer.pop().command.send_error.error == pb.PersistenceError
 
 
-@pytest.mark.parametrize(
-    ("policy", "value", "fields", "code"),
-    [
-        ("encryption_required", True, {}, pb.MetadataError),
-        ("max_message_size", 200, {"payload": b"x" * 300}, pb.NotAllowedError),
-    ],
-)
-def test_entries_that_violate_policies_are_refused(harness, make_entry, policy, value, fields, code):
-    peer = harness.producer(TOPIC, encrypted=True)
-    topic = TopicName.parse(TOPIC)
-    if policy == "max_message_size":
-        harness.broker.namespaces.set_topic_policy(topic, policy, value)
-    else:
-        harness.broker.namespaces.set_policy("public", "default", policy, value)
-    peer.send(0, make_entry(**fields))
-    assert peer.pop().command.send_error.error == code
+def test_entries_that_violate_policies_are_refused(harness, make_entry):
+    peer, namespaces = harness.producer(TOPIC, encrypted=True), harness.broker.namespaces
+    namespaces.set_topic_policy(NAME, "max_message_size", 200)
+    peer.send(0, make_entry(payload=b"x" * 300))
+    assert peer.pop().command.send_error.error == pb.NotAllowedError
+    namespaces.set_policy("public", "default", "encryption_required", True)
+    peer.send(0, make_entry())
+    assert peer.pop().command.send_error.error == pb.MetadataError
 
 
 # --- CLOSE_PRODUCER ---
@@ -222,12 +211,11 @@ def test_closing_an_unknown_producer_succeeds(harness):
 
 
 def test_a_terminated_topic_takes_no_more(harness):
-    peer, consumer = harness.peer(), harness.peer()
-    peer.producer(TOPIC)
-    consumer.subscribe(TOPIC)
+    peer = harness.producer(TOPIC)
+    harness.consumer(TOPIC)
     peer.send(0)
     peer.receipts()
-    harness.actions.topic(TopicName.parse(TOPIC)).terminate(lambda error: None)
+    harness.actions.topic(NAME).terminate(lambda error: None)
     harness.poll()
     assert peer.pop().type == Command.CLOSE_PRODUCER
     assert refused(peer) == pb.TopicTerminatedError
@@ -256,13 +244,13 @@ def test_a_producer_whose_schema_cannot_be_stored_is_refused(harness, monkeypatc
     def fails(key: str, value: bytes, done: Any = None) -> None:
         whole(key, value, done if done is None else lambda _: done(error))
 
-    harness.broker.topics.make(TopicName.parse(TOPIC))
+    harness.broker.topics.make(NAME)
     harness.poll()
     peer = harness.peer()
     with monkeypatch.context() as patched:
         patched.setattr(harness.store.keys, "merge", fails)
         assert refused(peer, schema=SCHEMA) == pb.PersistenceError
-    assert not harness.broker.topics.find(TopicName.parse(TOPIC)).access.producers
+    assert not harness.broker.topics.find(NAME).access.producers
     peer.producer(TOPIC, schema=SCHEMA)
 
 
@@ -288,13 +276,13 @@ def test_a_producer_waits_for_a_busy_disk(harness, monkeypatch, method):
     peer.command("producer", topic=TOPIC, producer_id=2, request_id=2)
     harness.advance(30)
     assert peer.pop().command.error.error == pb.ServiceNotReady
-    assert len(harness.broker.topics.find(TopicName.parse(TOPIC)).access.producers) == 1
+    assert len(harness.broker.topics.find(NAME).access.producers) == 1
     assert not peer.is_closed
 
 
 def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness):
     """Closing the producers first would report stored messages as refused and return too old a last id."""
-    peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
+    peer, name, ended = harness.peer(), NAME, list[Any]()
     peer.producer(TOPIC)
     peer.send(0)
     peer.receipts()
@@ -314,7 +302,7 @@ def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness):
 
 
 def test_a_topic_whose_termination_cannot_be_stored_continues(harness, monkeypatch):
-    peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
+    peer, name, ended = harness.peer(), NAME, list[Any]()
     peer.producer(TOPIC)
     with monkeypatch.context() as patched:
         patched.setattr(

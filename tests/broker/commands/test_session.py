@@ -15,9 +15,9 @@ from geminga.errors import StoreStopped
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.frames import encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import TOPIC, Command
+from tests.broker.conftest import TOPIC, Command, encoded, encoded_ack
 
-# What the broker takes from a client, and nothing else. The rest of the 58 types closes the connection.
+# All commands that the broker accepts from a client. Any other type closes the connection.
 FROM_CLIENTS = {
     "CONNECT", "SUBSCRIBE", "PRODUCER", "SEND", "ACK", "FLOW", "UNSUBSCRIBE", "CLOSE_PRODUCER",
     "CLOSE_CONSUMER", "PING", "PONG", "REDELIVER_UNACKNOWLEDGED_MESSAGES", "PARTITIONED_METADATA", "LOOKUP",
@@ -88,7 +88,8 @@ def test_every_command_gets_its_answer_when_connected(harness, name):
     assert peer.is_closed == expected
     if name in TRANSACTIONS:
         [frame] = peer.frames
-        assert frame.command.error.error == pb.NotAllowedError
+        [(field, answer)] = [each for each in frame.command.ListFields() if each[0].name != "type"]
+        assert answer.HasField("error"), field.name
     bystander.send_bytes(example("PING"))
     assert [frame.type for frame in bystander.frames] == [Command.PONG]
 
@@ -273,8 +274,7 @@ def test_publishing_is_paused_while_the_store_is_behind(harness):
     peer = harness.producer(TOPIC)
     harness.auto_poll = False
     entry = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 100
-    for sequence_id in range(10):
-        peer.send(sequence_id, entry)
+    peer.send_all(entry for sequence_id in range(10))
     assert not peer.reading
     assert harness.broker.backpressure.pending_bytes == 1060
     harness.poll()
@@ -397,24 +397,11 @@ def test_clients_paused_for_moments_get_no_unrequested_pong(harness):
 
 
 # --- a peer that hangs up while there is work of it ---
-def encoded(body: str, **fields: Any) -> bytes:
-    """A command as it is sent."""
-    command = Command(type=Command.DESCRIPTOR.fields_by_name[body].number)
-    getattr(command, body).SetInParent()
-    for name, value in fields.items():
-        setattr(getattr(command, body), name, value)
-    return encode_command(command)
 
 
 def acks(ids: list[tuple[int, int]], consumer_id: int = 1) -> bytes:
     """An ACK of its own for each entry."""
-    found = []
-    for ledger_id, entry_id in ids:
-        command = Command(type=Command.ACK)
-        command.ack.consumer_id, command.ack.ack_type = consumer_id, pb.CommandAck.Individual
-        command.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
-        found.append(encode_command(command))
-    return b"".join(found)
+    return b"".join(encoded_ack(*each, consumer_id=consumer_id) for each in ids)
 
 
 def delivered(harness: Any, count: int, **fields: Any) -> tuple[Any, list[tuple[int, int]]]:

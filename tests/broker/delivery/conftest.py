@@ -5,5 +5,4 @@ import pytest
 
 @pytest.fixture
 def producer(harness):
-    peer = harness.producer("persistent://public/default/t")
-    return peer
+    return harness.producer("persistent://public/default/t")

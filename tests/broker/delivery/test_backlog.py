@@ -279,5 +279,5 @@ def test_backlogs_are_exact_after_any_operations(make_harness, make_entry, monke
     monkeypatch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 2)
     run_state_machine_as_test(
         lambda: Backlog(make_harness, make_entry, redeliver_unacked_after_seconds=4 if compensated else 0),
-        settings=settings(max_examples=25, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=25, stateful_step_count=30),
     )

@@ -20,12 +20,20 @@ def on(make_harness: Callable[..., Any], seconds: float = 10, **settings: Any) -
     return make_harness(redeliver_unacked_after_seconds=seconds, **settings)
 
 
-def producer_of(harness: Any) -> Any:
-    peer = harness.producer(TOPIC)
+def consumer_of(harness: Any, count: int, kind: str = "Shared", **fields: Any) -> Any:
+    """A consumer that was there before ``count`` messages were published."""
+    peer = harness.consumer(TOPIC, kind=kind, **fields)
+    producer_of(harness).publish(count)
     return peer
 
 
-def came(peer: Any) -> list[tuple[int, int]]:
+def producer_of(harness: Any) -> Any:
+    return harness.producer(TOPIC)
+
+
+def came(peer: Any, after: float = 0) -> list[tuple[int, int]]:
+    if after:
+        peer.harness.advance(after)
     return [(message.entry_id, message.redelivery_count) for message in peer.messages()]
 
 
@@ -36,21 +44,15 @@ def stats(harness: Any, subscription: str = "s") -> dict[str, Any]:
 @pytest.mark.parametrize("kind", TYPES)
 def test_messages_not_acknowledged_in_time_are_redelivered(make_harness, kind):
     harness = on(make_harness)
-    producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind=kind)
-    producer.publish(5)
+    peer = consumer_of(harness, 5, kind)
     assert came(peer) == [(entry, 0) for entry in range(5)]
     peer.ack((0, 0), (0, 2), (0, 3))
-    harness.advance(9)
-    assert came(peer) == []
-    harness.advance(4)
-    assert came(peer) == [(1, 1), (4, 1)]
+    assert came(peer, after=9) == []
+    assert came(peer, after=4) == [(1, 1), (4, 1)]
     peer.ack((0, 1))
-    harness.advance(13)
-    assert came(peer) == [(4, 2)]
+    assert came(peer, after=13) == [(4, 2)]
     peer.ack((0, 4))
-    harness.advance(60)
-    assert came(peer) == []
+    assert came(peer, after=60) == []
     found = stats(harness)
     assert (found["messagesPushedAgain"], found["redeliverUnackedAfterSeconds"]) == (3, 10)
     assert found["lastPushedAgainTimestamp"] > 0
@@ -59,12 +61,9 @@ def test_messages_not_acknowledged_in_time_are_redelivered(make_harness, kind):
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_compensation_is_off_by_default(harness, kind):
-    producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind=kind)
-    producer.publish(3)
+    peer = consumer_of(harness, 3, kind)
     came(peer)
-    harness.advance(100_000)
-    assert came(peer) == []
+    assert came(peer, after=100_000) == []
     assert stats(harness)["redeliverUnackedAfterSeconds"] == 0
 
 
@@ -107,12 +106,9 @@ def test_a_consumer_that_forgets_acknowledgements_stops_its_producers_or_not(
 
 def test_messages_that_one_consumer_holds_go_to_another(make_harness):
     harness = on(make_harness)
-    producer, sleepy, other = producer_of(harness), harness.peer(), harness.peer()
-    sleepy.subscribe(TOPIC, kind="Shared", permits=3)
-    producer.publish(3)
-    other.subscribe(TOPIC, kind="Shared", permits=100)
-    harness.advance(13)
-    assert came(other) == [(0, 1), (1, 1), (2, 1)]
+    sleepy = consumer_of(harness, 3, permits=3)
+    other = harness.consumer(TOPIC, kind="Shared", permits=100)
+    assert came(other, after=13) == [(0, 1), (1, 1), (2, 1)]
     assert stats(harness)["unackedMessages"] == 3
     # A late acknowledgement by the first still counts.
     sleepy.ack((0, 0))
@@ -122,55 +118,41 @@ def test_messages_that_one_consumer_holds_go_to_another(make_harness):
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
 def test_nothing_is_pushed_without_permits(make_harness, kind):
     harness = on(make_harness)
-    producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind=kind, permits=2)
-    producer.publish(3)
+    peer = consumer_of(harness, 3, kind, permits=2)
     assert len(came(peer)) == 2
-    harness.advance(60)
-    assert came(peer) == []
+    assert came(peer, after=60) == []
     assert stats(harness)["messagesPushedAgain"] == 0
     peer.command("flow", consumer_id=1, messagePermits=2)
     assert came(peer) == [(2, 0)]
-    harness.advance(4)
-    assert came(peer) == [(0, 1)]
+    assert came(peer, after=4) == [(0, 1)]
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
 def test_the_redelivery_rate_is_bounded(make_harness, kind):
     harness = on(make_harness, 4, redeliver_unacked_per_second_max=3)
-    producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind=kind, permits=1000)
-    producer.publish(20)
+    peer = consumer_of(harness, 20, kind)
     came(peer)
-    harness.advance(4.5)
-    assert len(came(peer)) == 3
-    harness.advance(1)
-    assert [entry for entry, _ in came(peer)] == [3, 4, 5]
+    assert len(came(peer, after=4.5)) == 3
+    assert [entry for entry, _ in came(peer, after=1)] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
 def test_messages_older_than_the_age_limit_are_not_redelivered(make_harness, make_entry, kind):
     harness = on(make_harness, 10, redeliver_unacked_age_seconds_max=60)
-    producer, peer = producer_of(harness), harness.peer()
-    producer.send(0, make_entry(publish_time=harness.now_ms - 100_000))
-    producer.send(1, make_entry(publish_time=harness.now_ms))
-    peer.subscribe(TOPIC, kind=kind, permits=1000)
+    producer_of(harness).send_all(make_entry(publish_time=harness.now_ms - age) for age in (100_000, 0))
+    peer = harness.consumer(TOPIC, kind=kind)
     came(peer)
-    harness.advance(13)
-    assert came(peer) == [(1, 1)]
-    harness.advance(100)
-    assert {entry for entry, _ in came(peer)} == {1}
+    assert came(peer, after=13) == [(1, 1)]
+    assert {entry for entry, _ in came(peer, after=100)} == {1}
     assert stats(harness)["entriesTooOldToPushAgain"] == 2
-    harness.advance(1000)
-    assert came(peer) == []
+    assert came(peer, after=1000) == []
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
 def test_only_open_messages_of_a_batch_are_redelivered(make_harness, make_entry, kind):
     harness = on(make_harness)
-    producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind=kind, permits=100)
-    producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
+    peer = harness.consumer(TOPIC, kind=kind)
+    producer_of(harness).send(0, make_entry(num_messages_in_batch=5), messages=5)
     came(peer)
     part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b01010])
     peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
@@ -181,21 +163,16 @@ def test_only_open_messages_of_a_batch_are_redelivered(make_harness, make_entry,
 
 
 def test_policies_and_subscription_properties_switch_compensation(harness):
-    producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind="Shared")
-    producer.publish(1)
+    peer = consumer_of(harness, 1)
     came(peer)
     namespaces = harness.broker.namespaces
     rule = {"afterSeconds": "20", "messagesPerSecondMax": 5}
     namespaces.set_policy("public", "default", "redeliver_unacked_policies", rule, lambda error: None)
-    harness.advance(30)
-    assert came(peer) == [(0, 1)]
+    assert came(peer, after=30) == [(0, 1)]
     namespaces.set_topic_policy(NAME, "redeliver_unacked_policies", {"afterSeconds": 0}, lambda error: None)
-    harness.advance(100)
-    assert came(peer) == []
+    assert came(peer, after=100) == []
     harness.actions.cursors.set_properties(NAME, "s", {PROPERTY: "4"}, lambda error: None)
-    harness.advance(6)
-    assert came(peer) == [(0, 2)]
+    assert came(peer, after=6) == [(0, 2)]
     harness.actions.cursors.set_properties(NAME, "s", {PROPERTY: "soon"}, lambda error: None)
     assert stats(harness)["redeliverUnackedAfterSeconds"] == 0
     with pytest.raises(RuleViolation, match="afterSeconds"):
@@ -203,26 +180,20 @@ def test_policies_and_subscription_properties_switch_compensation(harness):
 
 
 def test_a_new_subscription_may_request_compensation(harness):
-    producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", subscription_properties=[pb.KeyValue(key=PROPERTY, value="5")])
-    producer.publish(1)
+    peer = consumer_of(harness, 1, subscription_properties=[pb.KeyValue(key=PROPERTY, value="5")])
     came(peer)
-    harness.advance(8)
-    assert came(peer) == [(0, 1)]
+    assert came(peer, after=8) == [(0, 1)]
     peer.disconnect()
     harness.restart()
     peer = harness.consumer(TOPIC, kind="Shared")
     assert came(peer) == [(0, 0)]
-    harness.advance(8)
-    assert came(peer) == [(0, 1)]
+    assert came(peer, after=8) == [(0, 1)]
 
 
 def test_redeliveries_are_logged_at_intervals(make_harness, caplog):
     caplog.set_level(logging.INFO, "geminga.broker")
     harness = on(make_harness, 4)
-    producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=1000)
-    producer.publish(2)
+    consumer_of(harness, 2)
     harness.advance(58)
     lines = [line for line in caplog.messages if "redelivered" in line]
     assert len(lines) == 1
@@ -242,17 +213,13 @@ def test_nothing_runs_for_subscriptions_without_consumers(make_harness):
 
 def test_a_rewound_exclusive_consumer_gets_no_message_twice(make_harness):
     harness = on(make_harness)
-    producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC)
-    producer.publish(3)
+    peer = consumer_of(harness, 3, "Exclusive")
     came(peer)
     harness.advance(9)
     peer.command("redeliverUnacknowledgedMessages", consumer_id=1)
     assert came(peer) == [(0, 0), (1, 0), (2, 0)]
-    harness.advance(9)
-    assert came(peer) == []
-    harness.advance(5)
-    assert came(peer) == [(0, 1), (1, 1), (2, 1)]
+    assert came(peer, after=9) == []
+    assert came(peer, after=5) == [(0, 1), (1, 1), (2, 1)]
 
 
 @given(

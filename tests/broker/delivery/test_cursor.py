@@ -3,6 +3,7 @@
 import errno
 import time
 from collections.abc import Iterable
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -186,8 +187,14 @@ class CursorMachine(RuleBasedStateMachine):
         assert cursor.batches_bytes == sum(map(cursor_module._held_bytes, cursor.batches.values()))
 
 
-CursorMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+CursorMachine.TestCase.settings = settings(stateful_step_count=25)
 TestCursor = CursorMachine.TestCase
+
+
+def written() -> tuple[MemoryStore, Cursor, CursorWriter]:
+    """A new cursor and its writer."""
+    store, cursor = MemoryStore(), new_cursor()
+    return store, cursor, CursorWriter(cursor, store, "k")
 
 
 def loaded(store: MemoryStore) -> Cursor:
@@ -196,7 +203,6 @@ def loaded(store: MemoryStore) -> Cursor:
     return load(value)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
 def test_a_cursor_loads_equally_from_deltas_in_any_order(random, deltas):
     cursor = new_cursor(random.randrange(50))
@@ -314,9 +320,7 @@ def test_a_tally_of_another_state_is_ignored():
 @pytest.mark.parametrize("limit", ["SNAPSHOT_AFTER_DELTAS", "SNAPSHOT_AFTER_RANGES"])
 def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch, limit):
     monkeypatch.setattr(cursor_module, limit, 10)
-    store = MemoryStore()
-    cursor = new_cursor()
-    writer = CursorWriter(cursor, store, "k")
+    store, cursor, writer = written()
     writer.write_snapshot(None)
     for offset in range(0, 100, 2):
         cursor.acknowledge(offset)
@@ -327,9 +331,7 @@ def test_a_snapshot_replaces_deltas_that_outgrew_it(monkeypatch, limit):
 
 
 def test_answers_wait_for_earlier_acknowledgements():
-    store = MemoryStore()
-    cursor = new_cursor()
-    writer = CursorWriter(cursor, store, "k")
+    store, cursor, writer = written()
     said: list[str] = []
 
     def say(text: str) -> object:
@@ -349,9 +351,7 @@ def test_answers_wait_for_earlier_acknowledgements():
 
 
 def test_a_cursor_loaded_while_its_last_write_is_pending_answers_after_that_write():
-    store = MemoryStore()
-    cursor = new_cursor()
-    before = CursorWriter(cursor, store, "k")
+    store, cursor, before = written()
     before.write_snapshot(None)
     store.poll()
     cursor.acknowledge(2)
@@ -367,9 +367,7 @@ def test_a_cursor_loaded_while_its_last_write_is_pending_answers_after_that_writ
 
 
 def test_a_store_that_stopped_fails_the_answer():
-    store = MemoryStore()
-    cursor = new_cursor()
-    writer = CursorWriter(cursor, store, "k")
+    store, cursor, writer = written()
     cursor.acknowledge(1)
     errors: list[StoreError | None] = []
     writer.when_durable(errors.append)
@@ -402,9 +400,7 @@ def test_a_repeated_acknowledgement_fails_as_the_first_one_whose_write_failed(wh
 
 
 def test_a_deleted_cursor_writes_nothing_any_more():
-    store = MemoryStore()
-    cursor = new_cursor()
-    writer = CursorWriter(cursor, store, "k")
+    store, cursor, writer = written()
     writer.write_snapshot(None)
     cursor.acknowledge(1)
     answered: list[object] = []
@@ -521,15 +517,14 @@ def test_acknowledgements_hold_even_if_entries_cannot_be_counted():
 
 
 def test_the_mark_is_stored_even_if_entries_cannot_be_counted():
-    for is_behind in (False, True):
-        for is_away in (False, True):
-            counts, store = FarCounts(), MemoryStore()
-            cursor = Cursor(7, counts=counts, durable=True)
-            cursor.is_behind = is_behind
-            counts.is_away = is_away
-            cursor.acknowledge(12)
-            CursorWriter(cursor, store, "k").write_snapshot(None)
-            counts.is_away = False
-            found = loaded(store)
-            assert found.is_behind == is_behind
-            assert found.open_tally(END) == cursor.open_tally(END)
+    for is_behind, is_away in product((False, True), repeat=2):
+        counts, store = FarCounts(), MemoryStore()
+        cursor = new_cursor(7, counts)
+        cursor.is_behind = is_behind
+        counts.is_away = is_away
+        cursor.acknowledge(12)
+        CursorWriter(cursor, store, "k").write_snapshot(None)
+        counts.is_away = False
+        found = loaded(store)
+        assert found.is_behind == is_behind
+        assert found.open_tally(END) == cursor.open_tally(END)

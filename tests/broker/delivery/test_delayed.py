@@ -67,8 +67,7 @@ def test_entries_due_at_one_moment_are_delivered_in_slices(harness, producer, ma
     monkeypatch.setattr(delayed, "DUE_AT_ONCE_MAX", 10)
     peer = harness.consumer(TOPIC, kind="Shared")
     due_ms = harness.now_ms + 1000
-    for sequence_id in range(35):
-        producer.send(sequence_id, make_entry(b"%d" % sequence_id, deliver_at_time=due_ms))
+    producer.send_all(make_entry(b"%d" % sequence_id, deliver_at_time=due_ms) for sequence_id in range(35))
     for offsets in (range(10), range(10, 20), range(20, 30), range(30, 35)):
         harness.broker.tick(harness.now + 1, due_ms)
         assert peer.entry_ids() == list(offsets)
@@ -113,8 +112,7 @@ def test_expired_or_skipped_delayed_messages_are_not_delivered(make_harness, mak
 def test_skipped_replayed_messages_are_not_delivered(harness, producer, make_entry):
     first, second = harness.peer(), harness.peer()
     first.subscribe(TOPIC, kind="Key_Shared", permits=20)
-    for number in range(20):
-        producer.send(number, make_entry(b"%d" % number, partition_key=str(number % 7)))
+    producer.send_all(make_entry(b"%d" % number, partition_key=str(number % 7)) for number in range(20))
     second.subscribe(TOPIC, kind="Key_Shared", permits=0)
     first.command("redeliverUnacknowledgedMessages", consumer_id=1)
     subscription = first.session.consumers[1].subscription

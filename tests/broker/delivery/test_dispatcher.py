@@ -95,8 +95,7 @@ def test_a_long_backlog_is_sent_in_pieces(harness, producer, monkeypatch, kind):
 def test_large_entries_count_by_their_bytes(harness, producer, make_entry, monkeypatch, kind):
     monkeypatch.setattr(dispatcher, "BYTES_PER_CALL_MAX", 5000)
     monkeypatch.setattr(dispatcher, "BYTES_PER_READ_MAX", 2500)
-    for sequence_id in range(40):
-        producer.send(sequence_id, make_entry(b"x" * 1000))
+    producer.send_all(make_entry(b"x" * 1000) for sequence_id in range(40))
     peer = harness.consumer(TOPIC, kind=kind, permits=0)
     harness.auto_poll = False
     peer.command("flow", consumer_id=1, messagePermits=1000)

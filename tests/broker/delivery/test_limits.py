@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.broker.delivery.limits import BURST_SECONDS, RateLimit, in_force, with_rate
-from geminga.broker.rules.effective_policies import ThrottleRate
+from geminga.policies import DispatchRate
 
 
 def limit(**rate: int) -> RateLimit:
     made = RateLimit()
-    made.set(ThrottleRate(**rate), 0.0)
+    made.set(DispatchRate(**rate), 0.0)
     return made
 
 
@@ -42,19 +42,19 @@ def test_limits_of_messages_and_bytes_both_apply():
 def test_a_changed_rate_clears_the_debt():
     bucket = limit(messages=1)
     bucket.take(1_000_000, 0, 0.0)
-    bucket.set(ThrottleRate(messages=1), 0.0)
+    bucket.set(DispatchRate(messages=1), 0.0)
     assert bucket.wait(0.0) > 900_000
-    bucket.set(ThrottleRate(messages=2), 0.0)
+    bucket.set(DispatchRate(messages=2), 0.0)
     assert bucket.wait(0.0) == 0
-    bucket.set(ThrottleRate(), 0.0)
+    bucket.set(DispatchRate(), 0.0)
     bucket.take(1_000_000, 1_000_000, 0.0)
     assert not bucket.is_set
     assert bucket.wait(0.0) == 0
 
 
 def test_a_limit_is_created_when_needed():
-    assert with_rate(None, ThrottleRate(), 0.0) is None
-    made = with_rate(None, ThrottleRate(bytes=5), 0.0)
+    assert with_rate(None, DispatchRate(), 0.0) is None
+    made = with_rate(None, DispatchRate(bytes=5), 0.0)
     assert in_force(None, made, RateLimit()) == (made,)
-    assert with_rate(made, ThrottleRate(), 0.0) is made
+    assert with_rate(made, DispatchRate(), 0.0) is made
     assert in_force(made) == ()

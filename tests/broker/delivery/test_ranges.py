@@ -88,7 +88,7 @@ class RangeSetMachine(RuleBasedStateMachine):
         assert list(self.ranges.ranges(2)) == found[:2]
 
 
-RangeSetMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+RangeSetMachine.TestCase.settings = settings(stateful_step_count=20)
 TestRangeSet = RangeSetMachine.TestCase
 
 

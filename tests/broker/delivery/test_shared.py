@@ -34,9 +34,8 @@ def test_a_backlog_is_handed_out_in_turns_of_twenty(harness, producer):
 
 
 def test_the_highest_priority_receives_while_it_has_permits(harness, producer):
-    good, spare = harness.peer(), harness.peer()
-    spare.subscribe(TOPIC, kind="Shared", priority_level=1)
-    good.subscribe(TOPIC, kind="Shared", permits=2)
+    spare = harness.consumer(TOPIC, kind="Shared", priority_level=1)
+    good = harness.consumer(TOPIC, kind="Shared", permits=2)
     producer.publish(4)
     assert (good.entry_ids(), spare.entry_ids()) == ([0, 1], [2, 3])
 
@@ -55,9 +54,8 @@ def test_refused_messages_are_redelivered_first_with_their_count(harness, produc
 
 
 def test_messages_of_a_lost_consumer_go_to_others_without_a_count(harness, producer):
-    lost, other = harness.peer(), harness.peer()
-    lost.subscribe(TOPIC, kind="Shared")
-    other.subscribe(TOPIC, kind="Shared")
+    lost = harness.consumer(TOPIC, kind="Shared")
+    other = harness.consumer(TOPIC, kind="Shared")
     producer.publish(4)
     held, seen = lost.entry_ids(), other.entry_ids()
     lost.disconnect()
@@ -67,22 +65,10 @@ def test_messages_of_a_lost_consumer_go_to_others_without_a_count(harness, produ
     assert {m.redelivery_count for m in found} == {0}
 
 
-def test_an_acknowledgement_may_come_from_another_consumer(harness, producer):
-    one, two = harness.peer(), harness.peer()
-    one.subscribe(TOPIC, kind="Shared")
-    two.subscribe(TOPIC, kind="Shared")
-    producer.publish(2)
-    two.ack((0, 0), (0, 1))
-    subscription = one.session.consumers[1].subscription
-    assert subscription.dispatcher.unacked_messages == 0
-    assert subscription.backlog == 0
-
-
 def test_unacknowledged_messages_block_a_consumer_until_half_is_acknowledged(make_harness):
     harness = make_harness(unacked_messages_per_consumer_max=4)
-    producer, peer = harness.peer(), harness.peer()
-    producer.producer(TOPIC)
-    peer.subscribe(TOPIC, kind="Shared")
+    producer = harness.producer(TOPIC)
+    peer = harness.consumer(TOPIC, kind="Shared")
     producer.publish(10)
     assert peer.entry_ids() == [0, 1, 2, 3]
     peer.ack((0, 0))
@@ -152,9 +138,8 @@ def send_chunks(producer, make_entry):
 def test_chunks_wait_for_the_consumer_of_the_first_one_and_other_messages_do_not(
     harness, producer, send_chunks
 ):
-    slow, other = harness.peer(), harness.peer()
-    slow.subscribe(TOPIC, kind="Shared", permits=1)
-    other.subscribe(TOPIC, kind="Shared")
+    slow = harness.consumer(TOPIC, kind="Shared", permits=1)
+    other = harness.consumer(TOPIC, kind="Shared")
     send_chunks("u", 4)
     producer.publish(2)
     assert (slow.entry_ids(), other.entry_ids()) == ([0], [4, 5])
@@ -178,9 +163,8 @@ def test_beyond_their_limit_the_oldest_chunked_message_may_reach_two_consumers(
     harness, send_chunks, monkeypatch
 ):
     monkeypatch.setattr(shared, "ASSEMBLING_MAX", 1)
-    one, other = harness.peer(), harness.peer()
-    one.subscribe(TOPIC, kind="Shared")
-    other.subscribe(TOPIC, kind="Shared")
+    one = harness.consumer(TOPIC, kind="Shared")
+    other = harness.consumer(TOPIC, kind="Shared")
     for uuid in "uv":
         send_chunks(uuid, 2, 1)
     send_chunks("u", 2)
@@ -188,9 +172,8 @@ def test_beyond_their_limit_the_oldest_chunked_message_may_reach_two_consumers(
 
 
 def test_chunks_that_a_producer_sends_again_go_to_the_consumer_of_the_first_ones(harness, send_chunks):
-    slow, other = harness.peer(), harness.peer()
-    slow.subscribe(TOPIC, kind="Shared", permits=1)
-    other.subscribe(TOPIC, kind="Shared")
+    slow = harness.consumer(TOPIC, kind="Shared", permits=1)
+    other = harness.consumer(TOPIC, kind="Shared")
     send_chunks("u", 3, 2)
     send_chunks("u", 3)
     slow.command("flow", consumer_id=1, messagePermits=10)
@@ -198,9 +181,8 @@ def test_chunks_that_a_producer_sends_again_go_to_the_consumer_of_the_first_ones
 
 
 def test_a_permit_for_one_of_many_waiting_chunks_reads_few_entries(harness, send_chunks, monkeypatch):
-    slow, other = harness.peer(), harness.peer()
-    slow.subscribe(TOPIC, kind="Shared", permits=1)
-    other.subscribe(TOPIC, kind="Shared")
+    slow = harness.consumer(TOPIC, kind="Shared", permits=1)
+    other = harness.consumer(TOPIC, kind="Shared")
     send_chunks("u", 100)
     dispatcher = slow.session.consumers[1].subscription.dispatcher
     read: list[int] = []
@@ -230,6 +212,26 @@ def test_one_call_holds_no_more_chunks_than_it_could_send(harness, send_chunks, 
     assert dispatcher.read_offset <= 1 + 50 + 20
     harness.poll()
     assert dispatcher.read_offset == 200
+
+
+def test_no_chunk_overtakes_one_that_waits_for_its_consumer(harness, send_chunks, monkeypatch):
+    monkeypatch.setattr("geminga.broker.delivery.dispatcher.ENTRIES_PER_CALL_MAX", 2)
+    lost, *others = (harness.peer() for _ in range(3))
+    lost.subscribe(TOPIC, kind="Shared", permits=1)
+    send_chunks("u", 4)
+    for each in others:
+        each.subscribe(TOPIC, kind="Shared", permits=1)
+    harness.auto_poll = False
+    lost.disconnect()
+    for _ in range(2):
+        harness.broker.tick(harness.now, harness.now_ms)
+    found = [each.entry_ids() for each in others]
+    holder = others[found.index([0])]
+    assert sorted(found) == [[], [0]]
+    holder.command("flow", consumer_id=1, messagePermits=1)
+    harness.auto_poll = True
+    holder.command("flow", consumer_id=1, messagePermits=10)
+    assert holder.entry_ids() == [1, 2, 3]
 
 
 @pytest.fixture(params=["Shared", "Key_Shared"])

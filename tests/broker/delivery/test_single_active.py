@@ -32,9 +32,8 @@ def test_redelivery_rewinds_an_exclusive_consumer_and_counts_nothing(harness, pr
 
 
 def test_consumers_without_an_epoch_and_shared_ones_get_none(harness, producer):
-    plain, shared = harness.peer(), harness.peer()
-    plain.subscribe(TOPIC, "a")
-    shared.subscribe(TOPIC, "b", kind="Shared", consumer_epoch=3)
+    plain = harness.consumer(TOPIC, "a")
+    shared = harness.consumer(TOPIC, "b", kind="Shared", consumer_epoch=3)
     producer.publish(1)
     assert [m.consumer_epoch for m in plain.messages() + shared.messages()] == [-1, -1]
 
@@ -73,8 +72,7 @@ def test_partitions_are_spread_over_failover_consumers(harness, partition, activ
     for name, peer in peers.items():
         peer.subscribe(topic, kind="Failover", consumer_name=name)
     harness.advance(2)
-    producer = harness.producer(topic)
-    producer.publish(1)
+    harness.producer(topic).publish(1)
     assert [name for name, peer in peers.items() if peer.entry_ids()] == [active]
 
 

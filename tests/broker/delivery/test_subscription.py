@@ -10,9 +10,8 @@ from tests.broker.conftest import TOPIC, Command
 
 
 def prepared(harness: Any, kind: str = "Exclusive", count: int = 5, permits: int = 1000) -> tuple[Any, Any]:
-    producer, consumer = harness.peer(), harness.peer()
-    producer.producer(TOPIC)
-    consumer.subscribe(TOPIC, kind=kind, permits=permits)
+    producer = harness.producer(TOPIC)
+    consumer = harness.consumer(TOPIC, kind=kind, permits=permits)
     for sequence_id in range(count):
         producer.send(sequence_id)
     return consumer, consumer.session.consumers[1].subscription
@@ -27,12 +26,6 @@ def test_skipped_messages_are_not_delivered_to_a_connected_consumer(harness, kin
     consumer.command("flow", consumer_id=1, messagePermits=10)
     assert [m.entry_id for m in consumer.messages()] == [4]
     assert subscription.backlog == 1
-
-
-def test_skipping_ends_at_the_last_message(harness):
-    _, subscription = prepared(harness)
-    assert subscription.skip_to(1000) == 5
-    assert subscription.cursor.mark == 5
 
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
@@ -54,15 +47,6 @@ def test_a_subscription_being_deleted_refuses_consumers(harness):
     subscription.fenced = True
     frame = harness.peer().request("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=0)
     assert frame.command.error.error == pb.ServiceNotReady
-
-
-def test_the_type_may_change_while_no_consumer_is_connected(harness):
-    consumer, _ = prepared(harness)
-    consumer.disconnect()
-    for kind in ("Shared", "Key_Shared", "Failover", "Exclusive"):
-        peer = harness.consumer(TOPIC, kind=kind)
-        assert len(peer.messages()) == 5
-        peer.disconnect()
 
 
 def test_notices_follow_the_answer_to_subscribe(harness):

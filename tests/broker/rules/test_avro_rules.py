@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.broker.rules.avro_rules import (
@@ -211,7 +211,6 @@ def test_every_schema_reads_itself(definition):
     assert unreadable(reader=schema(definition), writer=schema(definition)) == ""
 
 
-@settings(max_examples=200)
 @given(records, records)
 def test_readable_schemas_are_read_by_fastavro(reader, writer):
     """A second judge: a value of the writer's is decoded without an error where we say that it can be."""

@@ -176,8 +176,7 @@ def test_huge_numbers_are_refused_or_safe(make_harness, name, digits):
     harness.advance(400)
     harness.restart()
     harness.broker.dynamic.shown()
-    peer = harness.producer(TOPIC)
-    peer.publish(1)
+    harness.producer(TOPIC).publish(1)
     harness.advance(400)
     assert not any(harness.broker.scheduler.failures.values())
 

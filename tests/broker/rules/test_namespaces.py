@@ -71,17 +71,6 @@ def test_done_is_called_when_the_change_is_durable(store, namespaces):
     assert seen == [None]
 
 
-def test_invalid_tenants_are_refused(namespaces):
-    tenants, info = namespaces.tenants, {"allowedClusters": ["standalone"], "adminRoles": ["a", "a"]}
-    for name in ("a/b", "..", ""):
-        refused(412, lambda name=name: tenants.create(name, info))
-    refused(412, lambda: tenants.create("acme", {}))
-    refused(404, lambda: tenants.update("acme", info))
-    tenants.create("acme", info)
-    assert tenants.get("acme")["adminRoles"] == ["a"]
-    refused(409, lambda: tenants.create("acme", info))
-
-
 def test_clusters_used_by_namespaces_cannot_be_removed_from_a_tenant(namespaces):
     namespaces.clusters.create("elsewhere", {})
     refused(409, lambda: namespaces.tenants.update("public", {"allowedClusters": ["elsewhere"]}))
@@ -152,20 +141,6 @@ def test_retention_must_exceed_the_backlog_quota(namespaces):
     assert "retention 300 MB, 60 min; backlog quota 3600 s" in refused(
         412, lambda: namespaces.set_policy("public", "default", "backlog_quota_map", quota)
     )
-
-
-def test_clusters_are_created_and_deleted(namespaces):
-    assert namespaces.clusters.get("standalone")["brokerServiceUrl"] == SETTINGS.service_url
-    refused(404, lambda: namespaces.clusters.get("mars"))
-    namespaces.clusters.create("mars", {"serviceUrl": "http://mars:8080"})
-    refused(409, lambda: namespaces.clusters.create("mars", {}))
-    refused(412, lambda: namespaces.clusters.delete("standalone"))
-    namespaces.tenants.create("acme", {"allowedClusters": ["mars", "standalone"]})
-    namespaces.create_namespace("acme", "far", {"replication_clusters": ["mars"]})
-    refused(412, lambda: namespaces.clusters.delete("mars"))
-    namespaces.delete_namespace("acme", "far")
-    namespaces.clusters.delete("mars")
-    assert namespaces.clusters.names() == ["standalone"]
 
 
 def test_a_damaged_document_is_named():

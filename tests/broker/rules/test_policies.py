@@ -5,9 +5,10 @@ import pickle
 from typing import Any
 
 import pytest
+from cases import cases
 
 from geminga.broker.admin.errors import STATUS_OF_RULE
-from geminga.broker.rules.effective_policies import ThrottleRate, resolve
+from geminga.broker.rules.effective_policies import resolve
 from geminga.broker.rules.policies import (
     FIELDS,
     InvalidRequest,
@@ -17,67 +18,15 @@ from geminga.broker.rules.policies import (
     check_policy,
 )
 from geminga.broker.settings import BrokerSettings
+from geminga.policies import DispatchRate, PublishRate, SubscribeRate
+from tests.support.recorded import VECTORS
 
 SETTINGS = BrokerSettings(memory=True)
 
-# Bodies as the official command line tool sends them (recorded).
-OFFICIAL: dict[str, Any] = {
-    "autoTopicCreationOverride":
-        {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 2},
-    "autoSubscriptionCreationOverride": {"allowAutoSubscriptionCreation": True},
-    "backlog_quota_map": {"destination_storage":
-        {"limit": 10485760, "limitSize": 10485760, "limitTime": -1, "policy": "producer_exception"}},
-    "deduplicationEnabled": True,
-    "message_ttl_in_seconds": 100,
-    "persistence":
-        {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1,
-         "managedLedgerMaxMarkDeleteRate": 0.0},
-    "replication_clusters": ["standalone"],
-    "retention_policies": {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100},
-    "compaction_threshold": 10485760,
-    "delayed_delivery_policies": {"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": 0},
-    "topicDispatchRate": {"standalone":
-        {"dispatchThrottlingRateInMsg": 100, "dispatchThrottlingRateInByte": 1000,
-         "relativeToPublishRate": False, "ratePeriodInSecond": 1}},
-    "publishMaxMessageRate":
-        {"standalone": {"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": 1000}},
-    "clusterSubscribeRate":
-        {"standalone": {"subscribeThrottlingRatePerConsumer": 10, "ratePeriodInSecond": 30}},
-    "inactive_topic_policies":
-        {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 3600,
-         "deleteWhileInactive": True},
-    "schema_compatibility_strategy": "BACKWARD",
-    "subscription_types_enabled": ["Shared", "Failover", "Exclusive", "Key_Shared"],
-    "max_consumers_per_topic": 10,
-    "encryption_required": False,
-}  # fmt: skip
+OFFICIAL: dict[str, Any] = json.loads((VECTORS / "policies.json").read_text())["documents"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "status"),
-    [
-        ("message_ttl_in_seconds", -1, 412),
-        ("message_ttl_in_seconds", True, 412),
-        ("message_ttl_in_seconds", "10 s", 412),
-        ("message_ttl_in_seconds", "-1", 412),
-        ("message_ttl_in_seconds", float("inf"), 412),
-        ("deduplicationEnabled", "yes", 412),
-        ("backlog_quota_map", {"destination_storage": {"limit": "10k"}}, 412),
-        ("retention_policies", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}, 400),
-        ("retention_policies", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 5}, 412),
-        ("retention_policies", [1], 412),
-        ("persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1}, 400),
-        ("backlog_quota_map", {"disk": {}}, 412),
-        ("backlog_quota_map", {"destination_storage": {"policy": "drop"}}, 412),
-        ("autoTopicCreationOverride", {"topicType": "odd"}, 412),
-        ("autoTopicCreationOverride", {"topicType": "partitioned", "defaultNumPartitions": 0}, 412),
-        ("autoTopicCreationOverride", {"topicType": "non-partitioned", "defaultNumPartitions": 3}, 406),
-        ("subscription_types_enabled", ["Odd"], 412),
-        ("schema_compatibility_strategy", "NONE", 412),
-        ("properties", {"a": 1}, 412),
-        ("no_such_policy", 1, 400),
-    ],
-)
+@pytest.mark.parametrize(("field", "value", "status"), cases("policies_refused"))
 def test_invalid_policies_are_refused_with_their_status(field, value, status):
     with pytest.raises(RuleViolation) as caught:
         check_policy(field, value)
@@ -139,7 +88,7 @@ def test_broker_settings_apply_without_policies():
     assert found.auto_create_topics
     assert found.auto_create_partitions == 0
     assert found.schema_compatibility_strategy == "FULL"
-    assert found.publish_rate == ThrottleRate()
+    assert found.publish_rate == PublishRate()
     assert found.unacked_messages_per_consumer_max == 50_000
 
 
@@ -157,8 +106,8 @@ def test_the_namespace_wins_over_the_broker_and_the_topic_over_both():
     assert found.backlog_quota_action == "producer_exception"
     assert found.auto_create_partitions == 2
     assert found.deduplication
-    assert found.dispatch_rate == ThrottleRate(messages=100, bytes=1000)
-    assert found.subscribe_rate == ThrottleRate(messages=10, period_seconds=30)
+    assert found.dispatch_rate == DispatchRate(messages=100, bytes=1000)
+    assert found.subscribe_rate == SubscribeRate(subscribes_per_consumer=10, period_seconds=30)
     assert found.subscription_types_enabled == {"Shared", "Failover", "Exclusive", "Key_Shared"}
     assert found.delete_inactive_topics
     assert found.inactive_topic_seconds == 3600
@@ -166,7 +115,7 @@ def test_the_namespace_wins_over_the_broker_and_the_topic_over_both():
 
 def test_rates_of_other_clusters_are_ignored():
     rates = {"topicDispatchRate": {"elsewhere": {"dispatchThrottlingRateInMsg": 1}}}
-    assert resolve(SETTINGS, rates).dispatch_rate == ThrottleRate()
+    assert resolve(SETTINGS, rates).dispatch_rate == DispatchRate()
 
 
 def test_age_and_size_quota_are_independent():

@@ -107,7 +107,7 @@ if child == 0:
     broker.close()
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-socket.create_connection(("127.0.0.1", broker.settings.port), 5).close()
+socket.create_connection(("127.0.0.1", broker.settings.port), 60).close()
 broker.close()
 """
     run_python(program)

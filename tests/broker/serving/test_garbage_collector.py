@@ -130,8 +130,7 @@ async def _serve_and_look(folder: Path) -> None:
 async def _use(port: int, kind: int) -> None:
     """A peer with a producer and a consumer of each kind, which closes them or just goes."""
     client = await Client.connect(port)
-    client.send("producer", topic="t", producer_id=1, request_id=1)
-    await client.expect(Command.PRODUCER_SUCCESS)
+    await client.call(Command.PRODUCER_SUCCESS, "producer", topic="t", producer_id=1, request_id=1)
     client.send("subscribe", topic="t", subscription=f"s{kind}", consumer_id=1, request_id=2, subType=kind)
     await client.expect(Command.SUCCESS)
     client.send("flow", consumer_id=1, messagePermits=10)

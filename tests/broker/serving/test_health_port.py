@@ -32,7 +32,7 @@ def opened(loop: asyncio.AbstractEventLoop, **checks: Any) -> Iterator[tuple[Hea
 
 def asked(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode().strip()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode().strip()
@@ -65,7 +65,7 @@ def test_the_oldest_connection_gives_way_to_a_new_one(monkeypatch):
     loop = asyncio.new_event_loop()
     with opened(loop) as (_, url), contextlib.ExitStack() as stack:
         address = "127.0.0.1", int(url.rpartition(":")[2])
-        silent = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(2)]
+        silent = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(2)]
         assert asked(f"{url}/livez") == (200, "ok")
         with contextlib.suppress(ConnectionError):
             assert silent[0].recv(1) == b""

@@ -28,9 +28,10 @@ from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.ids import TopicName
 from geminga.ledger.store import FileStore
-from geminga.wire.frames import FrameDecoder, encode_command, encode_flow
+from geminga.wire.frames import FrameDecoder, encode_flow
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import encoded, encoded_ack
 
 pulsar = pytest.importorskip("pulsar", reason="needs the official client: pip install pulsar-client")
 
@@ -83,25 +84,12 @@ class Acknowledger:
         self.decoder = FrameDecoder()
         self.asked: dict[int, tuple[int, int]] = {}
         self.confirmed: set[tuple[int, int]] = set()
-        self._send_connect()
-        self._subscribe(topic)
+        position = {"subType": pb.CommandSubscribe.Shared, "initialPosition": pb.CommandSubscribe.Earliest}
+        subscribe = {"topic": topic, "subscription": "acks", "consumer_id": 1, "request_id": 1, **position}
+        self.socket.sendall(encoded("connect", client_version="kill-test", protocol_version=20))
+        self.socket.sendall(encoded("subscribe", **subscribe))
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
-
-    def _send_connect(self) -> None:
-        command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
-        command.connect.client_version = "kill-test"
-        command.connect.protocol_version = 20
-        self.socket.sendall(encode_command(command))
-
-    def _subscribe(self, topic: str) -> None:
-        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-        subscribe = command.subscribe
-        subscribe.topic, subscribe.subscription = topic, "acks"
-        subscribe.subType = pb.CommandSubscribe.Shared
-        subscribe.consumer_id, subscribe.request_id = 1, 1
-        subscribe.initialPosition = pb.CommandSubscribe.Earliest
-        self.socket.sendall(encode_command(command))
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
@@ -114,7 +102,7 @@ class Acknowledger:
 
     def _answer(self, frame: Any) -> bytes:
         if frame.type == pb.BaseCommand.PING:
-            return encode_command(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
+            return encoded("pong")
         if frame.type == pb.BaseCommand.SUCCESS:
             return encode_flow(1, 1_000_000)
         if frame.type == pb.BaseCommand.ACK_RESPONSE:
@@ -127,11 +115,7 @@ class Acknowledger:
         place = (frame.ledger_id, frame.entry_id)
         number = len(self.asked) + 10
         self.asked[number] = place
-        command = pb.BaseCommand(type=pb.BaseCommand.ACK)
-        command.ack.consumer_id, command.ack.request_id = 1, number
-        command.ack.ack_type = pb.CommandAck.Individual
-        command.ack.message_id.add(ledgerId=place[0], entryId=place[1])
-        return encode_command(command)
+        return encoded_ack(*place, request_id=number)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -95,10 +95,10 @@ def connected(broker: Any, port: int, context: ssl.SSLContext | None = None) -> 
     lines = Lines()
     logging.getLogger("geminga.broker").addHandler(lines)
     try:
-        with socket.create_connection(("localhost", port), 20) as plain:
+        with socket.create_connection(("localhost", port), 60) as plain:
             peer = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
             with peer:
-                peer.settimeout(20)
+                peer.settimeout(60)
                 peer.sendall(b"\0\0\0\0\0\0\0\0")
                 with contextlib.suppress(OSError):
                     while peer.recv(1024):
@@ -125,7 +125,7 @@ def test_a_header_that_is_not_expected_is_refused_by_name(first, caplog):
 
 def closed(broker: Any, first: bytes) -> None:
     parts = urlsplit(broker.service_url)
-    with socket.create_connection((parts.hostname, parts.port), 20) as peer:
+    with socket.create_connection((parts.hostname, parts.port), 60) as peer:
         peer.sendall(first)
         with contextlib.suppress(ConnectionError):
             assert peer.recv(100) == b""
@@ -134,11 +134,11 @@ def closed(broker: Any, first: bytes) -> None:
 def test_a_header_that_is_cut_is_no_failed_handshake(caplog):
     with geminga.embedded(proxy_protocol=True) as broker, caplog.at_level("WARNING", "geminga.broker"):
         parts = urlsplit(broker.service_url)
-        with socket.create_connection((parts.hostname, parts.port), 20) as peer:
+        with socket.create_connection((parts.hostname, parts.port), 60) as peer:
             peer.sendall(header("10.1.2.3", 51000)[:20])
             peer.shutdown(socket.SHUT_WR)
             assert peer.recv(100) == b""
-        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
             metrics = answer.read().decode()
     assert 'geminga_tls_handshakes_failed_total{cluster="standalone"} 0' in metrics
     assert caplog.text == ""

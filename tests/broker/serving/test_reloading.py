@@ -75,7 +75,7 @@ def test_a_reload_is_reported_to_systemd(tmp_path, monkeypatch):
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(20)
+        manager.settimeout(60)
 
         async def check(reload: Any) -> None:
             reload(InvalidConfiguration("x"))

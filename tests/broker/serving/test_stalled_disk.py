@@ -12,9 +12,9 @@ from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.wire.frames import FrameDecoder, encode_command, encode_send
+from geminga.wire.frames import FrameDecoder, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import Command, entry_bytes
+from tests.broker.conftest import Command, encoded, entry_bytes
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 PING_SECONDS_MAX = 20.0
@@ -35,22 +35,20 @@ class Client:
     @classmethod
     async def connect(cls, port: int) -> Client:
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
-        client.send("connect", client_version="test", protocol_version=21)
-        await client.expect(Command.CONNECTED)
+        await client.call(Command.CONNECTED, "connect", client_version="test", protocol_version=21)
         return client
 
     def send(self, body: str, **fields: Any) -> None:
-        command = pb.BaseCommand(type=pb.BaseCommand.DESCRIPTOR.fields_by_name[body].number)
-        message = getattr(command, body)
-        message.SetInParent()
-        for name, value in fields.items():
-            setattr(message, name, value)
-        self._writer.write(encode_command(command))
+        self._writer.write(encoded(body, **fields))
 
     def publish(self, count: int) -> None:
         for number in range(count):
             entry = entry_bytes(b"m%d" % number, sequence_id=number)
             self._writer.write(encode_send(1, number, 1, None, len(entry)) + entry)
+
+    async def call(self, kind: int, *words: Any, **fields: Any) -> list[Any]:
+        self.send(*words, **fields)
+        return await self.expect(kind)
 
     async def expect(self, kind: int, count: int = 1) -> list[Any]:
         found: list[Any] = []
@@ -70,12 +68,19 @@ class Client:
 
     async def ping(self) -> float:
         began = time.perf_counter()
-        self.send("ping")
-        await self.expect(Command.PONG)
+        await self.call(Command.PONG, "ping")
         return time.perf_counter() - began
 
     def close(self) -> None:
         self._writer.close()
+
+
+def server_on(filesystem: FaultyFileSystem) -> BrokerServer:
+    settings = StoreSettings(cache_bytes=0, preallocate_bytes=0)
+    return BrokerServer(
+        BrokerSettings(memory=True, port=0, web_port=0),
+        store=lambda wakeup: FileStore.open("/data", filesystem=filesystem, settings=settings, wakeup=wakeup),
+    )
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
@@ -85,16 +90,11 @@ def test_keep_alives_are_answered_while_reads_and_writes_hang(kind):
 
 async def _check(kind: str) -> None:
     filesystem = FaultyFileSystem(SimulatedDisk())
-    settings = StoreSettings(cache_bytes=0, preallocate_bytes=0)
-    server = BrokerServer(
-        BrokerSettings(memory=True, port=0, web_port=0),
-        store=lambda wakeup: FileStore.open("/data", filesystem=filesystem, settings=settings, wakeup=wakeup),
-    )
+    server = server_on(filesystem)
     await server.start()
     try:
         producer = await Client.connect(server.settings.port)
-        producer.send("producer", topic="t", producer_id=1, request_id=1)
-        await producer.expect(Command.PRODUCER_SUCCESS)
+        await producer.call(Command.PRODUCER_SUCCESS, "producer", topic="t", producer_id=1, request_id=1)
         producer.publish(ENTRIES)
         await producer.expect(Command.SEND_RECEIPT, ENTRIES)
         reader, bystander = [await Client.connect(server.settings.port) for _ in range(2)]
@@ -131,14 +131,8 @@ class Stalling:
         self.server: BrokerServer
 
     async def start(self) -> None:
-        self.filesystem = filesystem = FaultyFileSystem(self.disk)
-        settings = StoreSettings(cache_bytes=0, preallocate_bytes=0)
-        self.server = BrokerServer(
-            BrokerSettings(memory=True, port=0, web_port=0),
-            store=lambda wakeup: FileStore.open(
-                "/data", filesystem=filesystem, settings=settings, wakeup=wakeup
-            ),
-        )
+        self.filesystem = FaultyFileSystem(self.disk)
+        self.server = server_on(self.filesystem)
         await self.server.start()
         self.server.start_web()
         await self.server.web_ready.wait()
@@ -248,8 +242,7 @@ async def test_clients_do_not_wait_for_lists_that_others_read_from_a_hanging_dis
 async def test_an_unreadable_catalog_is_reported_to_its_requesters_alone():
     async with Stalling() as broker:
         peer, bystander = await broker.connect(), await broker.connect()
-        bystander.send("producer", topic="t", producer_id=1, request_id=1)
-        await bystander.expect(Command.PRODUCER_SUCCESS)
+        await bystander.call(Command.PRODUCER_SUCCESS, "producer", topic="t", producer_id=1, request_id=1)
         broker.filesystem.database_errors.extend(["disk I/O error"] * 10_000)
         for number, topic in enumerate(("other", "doomed", "fresh") * 10):
             peer.send("producer", topic=topic, producer_id=number, request_id=number)
@@ -265,10 +258,8 @@ async def test_an_unreadable_catalog_is_reported_to_its_requesters_alone():
         assert await bystander.ping() < PING_SECONDS_MAX
         assert broker.server.store.failure is None
         broker.filesystem.database_errors.clear()
-        peer.send("producer", topic="other", producer_id=200, request_id=200)
-        await peer.expect(Command.PRODUCER_SUCCESS)
-        peer.send("producer", topic="fresh", producer_id=201, request_id=201)
-        await peer.expect(Command.PRODUCER_SUCCESS)
+        await peer.call(Command.PRODUCER_SUCCESS, "producer", topic="other", producer_id=200, request_id=200)
+        await peer.call(Command.PRODUCER_SUCCESS, "producer", topic="fresh", producer_id=201, request_id=201)
 
 
 async def test_a_broker_stops_while_topics_are_loaded_from_a_disk_that_hangs():

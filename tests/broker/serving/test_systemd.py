@@ -16,7 +16,7 @@ def test_start_and_stop_are_reported_to_systemd(tmp_path, monkeypatch):
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(20)
+        manager.settimeout(60)
 
         def received() -> str:
             return manager.recv(1000).decode()

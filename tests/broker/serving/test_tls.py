@@ -18,10 +18,8 @@ from geminga.broker.serving.embedded import embedded
 from geminga.broker.serving.tls import TlsFiles
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
+from tests.broker.conftest import KEY, SECRET
 from tests.support.certificates import Authority
-
-KEY = bytes(range(32))
-SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 
 
 def client(broker: Any, authority: Authority, **options: Any) -> geminga.Client:
@@ -144,7 +142,7 @@ def test_plain_connections_and_foreign_certificates_are_refused(authority, tls, 
     with embedded(**tls) as broker:
         with client(broker, stranger) as ours, pytest.raises(geminga.exceptions.PulsarException):
             ours.create_producer("t")
-        with socket.create_connection(("127.0.0.1", broker.settings.port), timeout=5) as plain:
+        with socket.create_connection(("127.0.0.1", broker.settings.port), timeout=60) as plain:
             plain.sendall(b"\0\0\0\5\0\0\0\1\0")
             assert b"CONNECTED" not in plain.recv(100)
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -153,7 +151,7 @@ def test_plain_connections_and_foreign_certificates_are_refused(authority, tls, 
             warnings.simplefilter("ignore")
             old.maximum_version = ssl.TLSVersion.TLSv1_1
         with (
-            socket.create_connection(("127.0.0.1", broker.settings.port), timeout=5) as plain,
+            socket.create_connection(("127.0.0.1", broker.settings.port), timeout=60) as plain,
             pytest.raises((ssl.SSLError, OSError)),
         ):
             old.wrap_socket(plain)

@@ -8,10 +8,7 @@ import pytest
 from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.ids import MessageId
 from tests.broker.conftest import NAME, TOPIC, Command
-
-
-def done(error: Exception | None) -> None:
-    assert error is None
+from tests.support.disk_stores import succeeded
 
 
 class Topic:
@@ -25,15 +22,18 @@ class Topic:
         self.count = 0
         self.clock_ms = 0
 
-    def publish(self, count: int, size: int = 100) -> None:
+    def publish(self, count: int, size: int = 100, messages: int = 1) -> None:
+        """Send ``count`` entries, each a batch if it has several messages."""
+        fields = {"num_messages_in_batch": messages} if messages > 1 else {}
         for _ in range(count):
-            entry = self._make_entry(b"x" * size, publish_time=self.harness.now_ms + self.clock_ms)
-            self.peer.send(self.count, entry)
+            publish_time = self.harness.now_ms + self.clock_ms
+            entry = self._make_entry(b"x" * size, publish_time=publish_time, **fields)
+            self.peer.send(self.count, entry, messages=messages)
             self.count += 1
-        self.peer.receipts()
+        assert len(self.peer.receipts()) == count
 
     def subscribe(self, name: str = "s") -> None:
-        self.actions.cursors.create(NAME, name, MessageId.earliest, done)
+        self.actions.cursors.create(NAME, name, MessageId.earliest, succeeded)
 
     @property
     def topics(self) -> Any:
@@ -57,6 +57,16 @@ class Topic:
         ledger = self.topics.find(NAME).ledger
         return int(ledger.confirmed - ledger.start)
 
+    def stored_after(self, seconds: float) -> int:
+        """Return the number of stored entries after this time, in which the producer was connected."""
+        self.keep_connected(seconds)
+        return self.stored
+
+    def after(self, seconds: float) -> tuple[int, bool]:
+        """Return the number of the store's ledgers, and whether the topic is in memory, after this time."""
+        self.harness.advance(seconds)
+        return self.ledgers, self.in_memory
+
     def leave(self) -> None:
         """The producer goes, and so does the topic, from memory."""
         self.peer.disconnect()
@@ -74,7 +84,7 @@ class Topic:
         self.peer.producer(TOPIC)
 
     def skip_all(self, name: str = "s") -> None:
-        self.actions.cursors.skip_all(NAME, name, done)
+        self.actions.cursors.skip_all(NAME, name, succeeded)
 
     def set_policy(self, policy: str, value: Any) -> None:
         self.harness.broker.namespaces.set_policy("public", "default", policy, value)
@@ -108,5 +118,18 @@ class Topic:
 def make(make_harness, make_entry):
     def new(**settings: Any) -> Topic:
         return Topic(make_harness(**{"ledger_entries_max": 2, **settings}), make_entry)
+
+    return new
+
+
+@pytest.fixture
+def filled(make):
+    """A topic with a subscription that has this number of entries in its backlog."""
+
+    def new(count: int, **settings: Any) -> Topic:
+        topic = make(**settings)
+        topic.subscribe()
+        topic.publish(count)
+        return topic
 
     return new

@@ -13,23 +13,12 @@ ERRORS = {pb.ProducerBusy: "busy", pb.ProducerFenced: "fenced"}
 
 # A new producer of each mode joins no producer, a shared one, an exclusive one, or that and one that waits.
 TABLE = {
-    (SHARED, "nobody"): "in",
-    (SHARED, "shared"): "in",
-    (SHARED, "exclusive"): "busy",
-    (SHARED, "waiting"): "busy",
-    (EXCLUSIVE, "nobody"): "in",
-    (EXCLUSIVE, "shared"): "fenced",
-    (EXCLUSIVE, "exclusive"): "fenced",
-    (EXCLUSIVE, "waiting"): "fenced",
-    (WAIT, "nobody"): "in",
-    (WAIT, "shared"): "waits",
-    (WAIT, "exclusive"): "waits",
-    (WAIT, "waiting"): "waits",
-    (FENCE, "nobody"): "in",
-    (FENCE, "shared"): "in",
-    (FENCE, "exclusive"): "in",
-    (FENCE, "waiting"): "in",
-}
+    (SHARED, "nobody"): "in", (SHARED, "shared"): "in", (SHARED, "exclusive"): "busy",
+    (SHARED, "waiting"): "busy", (EXCLUSIVE, "nobody"): "in", (EXCLUSIVE, "shared"): "fenced",
+    (EXCLUSIVE, "exclusive"): "fenced", (EXCLUSIVE, "waiting"): "fenced", (WAIT, "nobody"): "in",
+    (WAIT, "shared"): "waits", (WAIT, "exclusive"): "waits", (WAIT, "waiting"): "waits",
+    (FENCE, "nobody"): "in", (FENCE, "shared"): "in", (FENCE, "exclusive"): "in", (FENCE, "waiting"): "in",
+}  # fmt: skip
 
 
 def create(peer: Any, producer_id: int, mode: int, **fields: Any) -> Any:

@@ -1,8 +1,10 @@
 """Compaction: what is left of a topic, who gets it, and that nothing is lost on the way."""
 
+import dataclasses
 import gc
 import logging
 import weakref
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -18,16 +20,14 @@ from geminga.errors import StoreFull
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
-from geminga.ledger.settings import StoreSettings
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.batch_model import open_batch
-from tests.broker.conftest import START_MS, Harness, Peer
-from tests.support.disk_stores import open_store
+from tests.broker.conftest import NAME, START_MS, Harness, Peer
+from tests.support.disk_stores import SMALL_FILES, open_store
 from tests.support.entries import batch_entry, in_batch, single_entry
 from tests.support.faulty_filesystem import Fate, Plan, PowerLoss, SimulatedDisk
 
-NAME = TopicName.parse("t")
 Pair = tuple[str | None, bytes]
 
 
@@ -95,15 +95,31 @@ def read(
     return found
 
 
-def publisher(harness: Harness) -> Peer:
+def pairs_of(consumer: Peer) -> list[Pair]:
+    """The messages that the consumer was sent."""
+    return [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
+
+
+def publisher(harness: Harness, entries: Iterable[bytes] = ()) -> Peer:
+    """A producer that has sent these entries."""
     peer = harness.producer("t")
+    for number, entry in enumerate(entries):
+        peer.send(number, entry)
     return peer
 
 
-def send_rounds(peer: Peer, numbers: range) -> None:
-    """The numbers, under four keys in turn."""
-    for number in numbers:
-        peer.send(number, single(f"k{number % 4}", b"%d" % number))
+def numbered(numbers: Iterable[int], keys: int) -> list[bytes]:
+    """Messages with these numbers, under ``keys`` keys in turn."""
+    return [single(f"k{number % keys}", b"%d" % number) for number in numbers]
+
+
+def topic_of(harness: Harness) -> Any:
+    return harness.broker.topics.find(NAME)
+
+
+def compacted_ledgers(harness: Harness) -> int:
+    """The number of the topic's compacted ledgers in the store."""
+    return len(harness.store.ledgers(owner_of(NAME.text)))
 
 
 def newest(pairs: list[Pair]) -> dict[str, bytes]:
@@ -119,9 +135,7 @@ def newest(pairs: list[Pair]) -> dict[str, bytes]:
 
 
 def test_the_newest_message_of_each_key_keeps_its_id(harness):
-    peer = publisher(harness)
-    for number in range(30):
-        peer.send(number, single(f"k{number % 3}", b"%d" % number))
+    peer = publisher(harness, numbered(range(30), 3))
     peer.send(30, single(None, b"no key"))
     peer.send(31, single("k1", b""))
     before = dict(read(harness, compacted_view=False))
@@ -162,26 +176,24 @@ def test_any_history_compacts_to_the_newest_values(make_harness):
             harness.restart()
             peer = publisher(harness)
             assert dict(pair for _, pair in read(harness)) == newest(sent)
-    topic: Any = harness.broker.topics.find(NAME)
-    assert len(harness.store.ledgers(owner_of(topic.text))) == 1
+    assert compacted_ledgers(harness) == 1
 
 
 def test_trimmed_messages_stay_in_the_compacted_view(make_harness):
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
-    peer = publisher(harness)
-    send_rounds(peer, range(23))
+    peer = publisher(harness, numbered(range(23), 4))
     compact(harness)
     harness.advance(3600)
-    topic: Any = harness.broker.topics.find(NAME)
+    topic = topic_of(harness)
     assert topic.ledger.start > 15  # retention keeps nothing
     harness.restart()
     peer = publisher(harness)
     peer.send(23, single("k0", b"live"))
     expected = [("k3", b"19"), ("k0", b"20"), ("k1", b"21"), ("k2", b"22"), ("k0", b"live")]
     assert [pair for _, pair in read(harness)] == expected
-    send_rounds(peer, range(24, 60))
+    publisher(harness, numbered(range(24, 60), 4))
     harness.advance(3600)
-    topic = harness.broker.topics.find(NAME)
+    topic = topic_of(harness)
     assert topic.ledger.start <= 23  # not compacted yet
     compact(harness)
     assert [pair for _, pair in read(harness)] == [(f"k{n % 4}", b"%d" % n) for n in range(56, 60)]
@@ -189,9 +201,7 @@ def test_trimmed_messages_stay_in_the_compacted_view(make_harness):
 
 def test_a_reader_continues_at_its_position(make_harness):
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
-    peer = publisher(harness)
-    for number in range(40):
-        peer.send(number, single(f"k{number if number < 20 else 0}", b"%d" % number))
+    publisher(harness, (single(f"k{number if number < 20 else 0}", b"%d" % number) for number in range(40)))
     compact(harness)
     harness.advance(3600)
     full = read(harness)
@@ -206,9 +216,7 @@ def test_a_reader_continues_at_its_position(make_harness):
 def test_messages_after_compaction_are_not_skipped(make_harness, placed, before):
     """A subscription from the end of an empty or trimmed topic receives newer messages."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
-    peer = publisher(harness)
-    for number in range(before):
-        peer.send(number, single(f"old{number}", b"old"))
+    publisher(harness, (single(f"old{number}", b"old") for number in range(before)))
     consumer = harness.consumer("t", earliest=placed != "latest", read_compacted=True, permits=0)
     if placed != "latest":
         place = {"seek to latest": ((1 << 63) - 1, (1 << 63) - 1), "seek ahead": (1 << 40, 3)}[placed]
@@ -218,13 +226,11 @@ def test_messages_after_compaction_are_not_skipped(make_harness, placed, before)
         harness.poll()
     consumer.disconnect()
     harness.advance(3600)
-    peer = publisher(harness)
-    for number in range(before, before + 4):
-        peer.send(number, single(f"k{number % 2}", b"%d" % number))
+    publisher(harness, numbered(range(before, before + 4), 2))
     compact(harness)
     consumer = harness.consumer("t", read_compacted=True)
     harness.poll()
-    found = [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
+    found = pairs_of(consumer)
     assert found == [(f"k{number % 2}", b"%d" % number) for number in (before + 2, before + 3)]
 
 
@@ -245,13 +251,12 @@ def test_trimmed_messages_are_not_redelivered(make_harness, earliest, restarts):
 
     def trimmed() -> None:
         harness.advance(3600)
-        topic: Any = harness.broker.topics.find(NAME)
+        topic = topic_of(harness)
         assert topic.ledger.start == topic.ledger.end
         if restarts:
             harness.restart()
 
-    peer = publisher(harness)
-    send_rounds(peer, range(10))
+    peer = publisher(harness, numbered(range(10), 4))
     compact(harness)
     kept = [(f"k{number % 4}", b"%d" % number) for number in range(6, 10)]
     assert received("c", earliest=earliest) == (kept if earliest else [])
@@ -271,11 +276,10 @@ def test_trimmed_messages_are_not_redelivered(make_harness, earliest, restarts):
 def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness, how):
     """All entries are trimmed, so that the end is the topic's beginning too. Also holds after a restart."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
-    peer = publisher(harness)
-    send_rounds(peer, range(10))
+    peer = publisher(harness, numbered(range(10), 4))
     compact(harness)
     harness.advance(3600)
-    topic: Any = harness.broker.topics.find(NAME)
+    topic = topic_of(harness)
     assert topic.ledger.start == topic.ledger.end
     consumer = harness.peer()
     if how != "created":
@@ -302,35 +306,31 @@ def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness, how):
     compact(harness)
     consumer = harness.consumer("t", "c", read_compacted=True)
     harness.advance(1)
-    found = [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
+    found = pairs_of(consumer)
     assert found == [("k0", b"new")]
     # And who wants everything again gets it.
     harness.actions.cursors.reset(NAME, "c", done.append, position=MessageId.earliest)
     consumer = harness.consumer("t", "c", read_compacted=True)
     harness.advance(1)
-    found = [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
+    found = pairs_of(consumer)
     assert found == [("k2", b"6"), ("k3", b"7"), ("k1", b"9"), ("k0", b"new")]
 
 
 def test_a_reader_keeps_the_compacted_ledger_that_it_reads(harness):
-    peer = publisher(harness)
-    for number in range(10):
-        peer.send(number, single(f"k{number}", b"1"))
+    peer = publisher(harness, (single(f"k{number}", b"1") for number in range(10)))
     compact(harness)
     reader = harness.consumer("t", "slow", 7, durable=False, read_compacted=True, permits=2)
     assert len(reader.messages()) == 2
-    for number in range(10):
-        peer.send(number, single(f"k{number}", b"" if number == 5 else b"2"))
+    peer.send_all(single(f"k{number}", b"" if number == 5 else b"2") for number in range(10))
     compact(harness)
-    topic: Any = harness.broker.topics.find(NAME)
-    assert len(harness.store.ledgers(owner_of(topic.text))) == 2
+    assert compacted_ledgers(harness) == 2
     reader.command("flow", consumer_id=7, messagePermits=1000)
     harness.poll()
-    found = [pair for each in reader.messages() for pair in messages_of(bytes(each.entry))]
+    found = pairs_of(reader)
     # The deletion of k5 is among them: it was in what the reader had begun with.
     assert ("k5", b"") in found
     assert len(found) == 8 + 10
-    assert len(harness.store.ledgers(owner_of(topic.text))) == 1
+    assert compacted_ledgers(harness) == 1
 
 
 def test_a_reader_keeps_its_compacted_ledger_when_compaction_ends(harness, monkeypatch):
@@ -338,18 +338,16 @@ def test_a_reader_keeps_its_compacted_ledger_when_compaction_ends(harness, monke
     peer = publisher(harness)
     reader = harness.peer()
     for value in (b"1", b"2"):
-        for number in range(10):
-            peer.send(number, single(f"k{number}", value))
+        peer.send_all(single(f"k{number}", value) for number in range(10))
         compact(harness)
         if value == b"1":
             reader.subscribe("t", "slow", 7, durable=False, read_compacted=True, permits=3)
-    topic: Any = harness.broker.topics.find(NAME)
-    topic.subscriptions[COMPACTION].delete(None)
+    topic_of(harness).subscriptions[COMPACTION].delete(None)
     reader.command("flow", consumer_id=7, messagePermits=1000)
     harness.advance(60)
-    found = [pair for each in reader.messages() for pair in messages_of(bytes(each.entry))]
+    found = pairs_of(reader)
     assert found == [(f"k{number}", value) for value in (b"1", b"2") for number in range(10)]
-    assert not harness.store.ledgers(owner_of(topic.text))
+    assert not compacted_ledgers(harness)
 
 
 @pytest.mark.parametrize("is_wanted_again", [False, True])
@@ -357,33 +355,29 @@ def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(make_harness, 
     """A reader keeps the compacted ledger for a while; then the process is killed."""
     monkeypatch.setattr(compacted_view, "ENTRIES_PER_FETCH", 2)
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
-    peer = publisher(harness)
-    for number in range(10):
-        peer.send(number, single(f"k{number}", b"old"))
+    peer = publisher(harness, (single(f"k{number}", b"old") for number in range(10)))
     compact(harness)
     harness.peer().subscribe("t", "slow", 7, durable=False, read_compacted=True, permits=3)
-    topic: Any = harness.broker.topics.find(NAME)
+    topic = topic_of(harness)
     topic.subscriptions[COMPACTION].delete(None)
     for number in range(10, 20):
         peer.send(number, single(f"k{number - 10}", b"new"))
     harness.advance(3600)
     assert topic.ledger.start == topic.ledger.end == 20
-    assert harness.store.ledgers(owner_of(topic.text))
+    assert compacted_ledgers(harness)
     if is_wanted_again:
         topic.subscription(COMPACTION, offset=topic.ledger.start)
     harness.crash()
-    topic = harness.broker.topics.find(NAME)
+    topic = topic_of(harness)
     assert topic.compacted is None
-    assert not harness.store.ledgers(owner_of(topic.text))
+    assert not compacted_ledgers(harness)
     assert read(harness) == []
 
 
 def test_closing_during_a_compaction_is_no_failure(harness, monkeypatch, caplog):
     """Compactions that wait for their turn do not begin then."""
     monkeypatch.setattr(background_jobs, "SLICE_SECONDS", -1.0)
-    peer = publisher(harness)
-    for number in range(10):
-        peer.send(number, single("k", b"%d" % number))
+    peer = publisher(harness, (single("k", b"%d" % number) for number in range(10)))
     others = [TopicName.parse(f"other{number}") for number in range(50)]
     peer.receipts()
     for number, name in enumerate(others, 2):
@@ -411,9 +405,7 @@ def test_closing_during_a_compaction_is_no_failure(harness, monkeypatch, caplog)
 
 
 def test_many_waiting_compactions_without_work_end(harness, monkeypatch):
-    peer = publisher(harness)
-    for number in range(10):
-        peer.send(number, single("k", b"%d" % number))
+    peer = publisher(harness, (single("k", b"%d" % number) for number in range(10)))
     others = [TopicName.parse(f"other{number}") for number in range(600)]
     peer.receipts()
     for number, name in enumerate(others, 2):
@@ -436,9 +428,7 @@ def test_a_truncation_ends_a_running_compaction(make_harness, monkeypatch):
     seen = set()
     for steps in range(1, 60, 2):
         harness = make_harness(ledger_entries_max=4)
-        peer = publisher(harness)
-        for number in range(10):
-            peer.send(number, single(f"k{number % 2}", b"%d" % number))
+        peer = publisher(harness, numbered(range(10), 2))
         compact(harness)
         for number in range(10, 20):
             peer.send(number, single("k1", b"%d" % number))
@@ -547,17 +537,14 @@ def test_the_threshold_of_the_policies_starts_compaction(make_harness):
     harness.broker.namespaces.set_policy(
         "public", "default", "compaction_threshold", 2000, lambda error: None
     )
-    peer = publisher(harness)
-    for number in range(10):
-        peer.send(number, single(f"k{number % 2}", b"x" * 10))
+    peer = publisher(harness, (single(f"k{number % 2}", b"x" * 10) for number in range(10)))
     harness.advance(120)
     finish(harness)
-    topic: Any = harness.broker.topics.find(NAME)
+    topic = topic_of(harness)
     assert COMPACTION in topic.subscriptions
     assert topic.compacted is None
     assert topic.ledger.start == 0  # what compaction has not seen is not trimmed
-    for number in range(100):
-        peer.send(number, single(f"k{number % 2}", b"x" * 10))
+    peer.send_all(single(f"k{number % 2}", b"x" * 10) for number in range(100))
     for _ in range(10):
         harness.advance(60)
         finish(harness)
@@ -568,21 +555,17 @@ def test_the_threshold_of_the_policies_starts_compaction(make_harness):
 def test_a_failed_compaction_is_retried_after_many_times_its_duration(make_harness):
     """One with too many keys reads the topic from the start each time."""
     harness = make_harness(compaction_memory_bytes_max=1024 * 1024)
-    peer = publisher(harness)
-    for number in range(30):
-        peer.send(number, single(f"{number:050000}", b"1"))
+    publisher(harness, (single(f"{number:050000}", b"1") for number in range(30)))
     harness.actions.compact(NAME)
     harness.now += 30
     finish(harness)
-    topic: Any = harness.broker.topics.find(NAME)
+    topic = topic_of(harness)
     assert topic.compaction.status == "ERROR"
     assert topic.compaction.retry_ms == harness.now_ms + 600_000
 
 
 def test_status_stats_and_refusals_are_reported(harness):
-    peer = publisher(harness)
-    for number in range(5):
-        peer.send(number, single("k", b"%d" % number))
+    publisher(harness, (single("k", b"%d" % number) for number in range(5)))
     assert harness.actions.compaction_status(NAME) == {"status": "NOT_RUN", "lastError": ""}
     harness.actions.compact(NAME)
     if harness.actions.compaction_status(NAME)["status"] == "RUNNING":
@@ -590,7 +573,7 @@ def test_status_stats_and_refusals_are_reported(harness):
             harness.actions.compact(NAME)
         assert refused.value.status == 409
     finish(harness)
-    topic: Any = harness.broker.topics.find(NAME)
+    topic = topic_of(harness)
     stats = harness.actions.stats(NAME)["compaction"]
     assert stats["lastCompactionRemovedEventCount"] == 4
     assert stats["lastCompactionSucceedTimestamp"] == harness.now_ms
@@ -606,21 +589,18 @@ def test_status_stats_and_refusals_are_reported(harness):
     assert frame.command.error.error == pb.NotAllowedError
     harness.actions.cursors.delete(NAME, COMPACTION, lambda error: None)
     assert topic.compacted is None
-    assert not harness.store.ledgers(owner_of(topic.text))
+    assert not compacted_ledgers(harness)
     assert len(read(harness)) == 5
 
 
 def test_a_deleted_topic_leaves_no_compacted_ledger(harness):
-    peer = publisher(harness)
-    for number in range(5):
-        peer.send(number, single("k", b"%d" % number))
+    peer = publisher(harness, (single("k", b"%d" % number) for number in range(5)))
     compact(harness)
-    topic: Any = harness.broker.topics.find(NAME)
     peer.send(9, single("k", b"more"))
     harness.actions.compact(NAME)
     harness.actions.delete(NAME, True, lambda error: None)
     finish(harness)
-    assert not harness.store.ledgers(owner_of(topic.text))
+    assert not compacted_ledgers(harness)
     assert not list(harness.store.keys.names("cursor/"))
 
 
@@ -629,9 +609,7 @@ def test_a_topic_that_is_deleted_during_its_compaction_is_freed(make_harness, mo
     was_running = 0
     for steps in range(40):
         harness = make_harness()
-        peer = publisher(harness)
-        send_rounds(peer, range(10))
-        peer.disconnect()
+        publisher(harness, numbered(range(10), 4)).disconnect()
         topic = weakref.ref(harness.broker.topics.find(NAME))
         harness.auto_poll = False
         harness.actions.compact(NAME)
@@ -649,16 +627,7 @@ def test_a_topic_that_is_deleted_during_its_compaction_is_freed(make_harness, mo
 
 
 # --- crashes and damage ---
-STORE = StoreSettings(
-    log_file_bytes=16_384,
-    preallocate_bytes=1024,
-    cache_bytes=1_000,
-    checkpoint_records=60,
-    checkpoint_state_bytes=20_000,
-    rewrite_live_fraction=0.6,
-    garbage_bytes_min=1,
-    deletion_delay_seconds=0.0,
-)
+STORE = dataclasses.replace(SMALL_FILES, cache_bytes=1_000)
 SMALL = {"ledger_entries_max": 7, "retention_minutes": 0, "retention_megabytes": 0}
 
 
@@ -699,7 +668,7 @@ class Writer:
                 break
         else:
             raise AssertionError(f"lost or come back: {found}")
-        topic: Any = harness.broker.topics.find(NAME)
+        topic = topic_of(harness)
         left = harness.store.ledgers(owner_of(topic.text))
         named = [] if topic.compacted is None else [topic.compacted.ledger_id]
         assert [each.ledger_id for each in left] == named
@@ -798,11 +767,9 @@ def test_a_reader_while_the_new_ledger_is_recorded_misses_nothing(monkeypatch):
 
 
 def test_lost_entries_of_the_compacted_ledger_are_named(harness, caplog, monkeypatch):
-    peer = publisher(harness)
-    for number in range(10):
-        peer.send(number, single(f"k{number}", b"1"))
+    peer = publisher(harness, (single(f"k{number}", b"1") for number in range(10)))
     compact(harness)
-    topic: Any = harness.broker.topics.find(NAME)
+    topic = topic_of(harness)
     ledger_id = topic.compacted.ledger_id
     store: Any = harness.store
     fetch = store.fetch
@@ -835,7 +802,7 @@ def test_unreadable_entries_end_the_compaction(make_harness, monkeypatch):
         peer.send(first, batch([(f"k{key}", b"1") for key in range(first, first + 500)]), messages=500)
     compact(harness)
     before = read(harness)
-    topic: Any = harness.broker.topics.find(NAME)
+    topic = topic_of(harness)
     ledger_id = topic.compacted.ledger_id
     store: Any = harness.store
     fetch = store.fetch
@@ -862,9 +829,7 @@ def test_unreadable_entries_end_the_compaction(make_harness, monkeypatch):
 
 def test_a_cursor_lost_to_damage_finds_its_compacted_ledger(make_harness):
     harness = make_harness(**SMALL)
-    peer = publisher(harness)
-    for number in range(30):
-        peer.send(number, single(f"k{number % 5}", b"%d" % number))
+    publisher(harness, numbered(range(30), 5))
     compact(harness)
     harness.advance(3600)
     before = read(harness)
@@ -882,9 +847,7 @@ def test_a_cursor_lost_to_damage_finds_its_compacted_ledger(make_harness):
 
 
 def test_a_full_disk_keeps_the_old_compacted_ledger(harness):
-    peer = publisher(harness)
-    for number in range(10):
-        peer.send(number, single(f"k{number % 3}", b"%d" % number))
+    peer = publisher(harness, numbered(range(10), 3))
     compact(harness)
     before = read(harness)
     peer.send(10, single("k0", b"new"))
@@ -893,8 +856,7 @@ def test_a_full_disk_keeps_the_old_compacted_ledger(harness):
     finish(harness)
     assert harness.actions.compaction_status(NAME) == {"status": "ERROR", "lastError": "no room"}
     harness.store.disk.refuse_entries(None)
-    topic: Any = harness.broker.topics.find(NAME)
-    assert len(harness.store.ledgers(owner_of(topic.text))) == 1
+    assert compacted_ledgers(harness) == 1
     assert read(harness)[: len(before)] == before
     compact(harness)
     assert dict(pair for _, pair in read(harness))["k0"] == b"new"

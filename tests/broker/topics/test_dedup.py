@@ -32,6 +32,24 @@ def connect(harness: Any, name: str = "me") -> tuple[Any, int]:
     return peer, answer.last_sequence_id
 
 
+@pytest.fixture
+def publish(make):
+    def connected(harness: Any, count: int) -> Any:
+        """A producer that has sent the messages 0, 1, ... ``count`` - 1."""
+        peer, _ = connect(harness)
+        peer.send_all(make(sequence_id) for sequence_id in range(count))
+        return peer
+
+    return connected
+
+
+@pytest.fixture
+def pending(harness, publish):
+    """A producer whose message 0 is accepted and not stored yet."""
+    harness.auto_poll = False
+    return publish(harness, 1)
+
+
 def ids(peer: Any) -> list[tuple[int, int, int]]:
     return [(r.sequence_id, r.ledger_id, r.entry_id) for r in peer.receipts()]
 
@@ -62,14 +80,11 @@ def test_a_batch_counts_with_its_highest_sequence_id(harness, make):
     assert ids(peer) == [(0, 0, 0), (0, -1, -1), (2, -1, -1), (3, 0, 1)]
 
 
-def test_a_repeat_of_a_pending_message_is_refused(harness, make):
-    peer, _ = connect(harness)
-    harness.auto_poll = False
-    peer.send(0, make(0))
-    peer.send(0, make(0))
-    assert peer.pop().command.send_error.error == pb.PersistenceError
+def test_a_repeat_of_a_pending_message_is_refused(harness, make, pending):
+    pending.send(0, make(0))
+    assert pending.pop().command.send_error.error == pb.PersistenceError
     harness.poll()
-    assert ids(peer) == [(0, 0, 0)]
+    assert ids(pending) == [(0, 0, 0)]
 
 
 def test_a_producer_learns_what_an_ended_connection_published(harness, make):
@@ -84,9 +99,8 @@ def test_a_producer_learns_what_an_ended_connection_published(harness, make):
     assert again.pop().command.producer_success.last_sequence_id == 7
 
 
-def test_the_receipts_of_duplicates_keep_their_order(harness, make):
-    peer, _ = connect(harness)
-    peer.send(0, make(0))
+def test_the_receipts_of_duplicates_keep_their_order(harness, make, publish):
+    peer = publish(harness, 1)
     peer.receipts()
     harness.auto_poll = False
     for sequence_id in (1, 0, 0, 2):
@@ -97,11 +111,9 @@ def test_the_receipts_of_duplicates_keep_their_order(harness, make):
 
 @pytest.mark.parametrize("end", ["restart", "crash"])
 @pytest.mark.parametrize("count", [3, 25])
-def test_known_sequence_ids_survive_restarts(harness, make, monkeypatch, end, count):
+def test_known_sequence_ids_survive_restarts(harness, make, publish, monkeypatch, end, count):
     monkeypatch.setattr(dedup, "SNAPSHOT_ENTRIES", 10)
-    peer, _ = connect(harness)
-    for sequence_id in range(count):
-        peer.send(sequence_id, make(sequence_id))
+    publish(harness, count)
     getattr(harness, end)()
     peer, last = connect(harness)
     assert last == count - 1
@@ -146,11 +158,9 @@ def set_policy(harness: Any, value: bool | None) -> None:
 
 
 @pytest.mark.parametrize("under_way", [False, True])
-def test_truncating_forgets_no_sequence_id(harness, make, under_way):
-    peer, _ = connect(harness)
+def test_truncating_forgets_no_sequence_id(harness, make, publish, under_way):
     harness.auto_poll = not under_way
-    for sequence_id in range(3):
-        peer.send(sequence_id, make(sequence_id))
+    peer = publish(harness, 3)
     outcomes: list[Any] = []
     harness.actions.topic(NAME).truncate(outcomes.append)
     harness.poll()
@@ -166,21 +176,16 @@ def test_truncating_forgets_no_sequence_id(harness, make, under_way):
     assert stored(harness) == []
 
 
-def test_messages_published_during_a_truncation_are_kept(harness, make):
-    peer, _ = connect(harness)
-    harness.auto_poll = False
-    peer.send(0, make(0))
+def test_messages_published_during_a_truncation_are_kept(harness, make, pending):
     harness.actions.topic(NAME).truncate(lambda error: None)
-    peer.send(1, make(1))
+    pending.send(1, make(1))
     harness.poll()
     harness.auto_poll = True
     assert stored(harness) == [b"1"]
 
 
-def test_a_topic_that_is_deleted_while_it_is_truncated_leaves_nothing(harness, make):
-    peer, _ = connect(harness)
-    harness.auto_poll = False
-    peer.send(0, make(0))
+@pytest.mark.usefixtures("pending")
+def test_a_topic_that_is_deleted_while_it_is_truncated_leaves_nothing(harness):
     harness.actions.topic(NAME).truncate(lambda error: None)
     harness.actions.delete(NAME, True, lambda error: None)
     harness.poll()
@@ -188,12 +193,10 @@ def test_a_topic_that_is_deleted_while_it_is_truncated_leaves_nothing(harness, m
 
 
 @pytest.mark.parametrize("can_be_stored", [True, False])
-def test_trimming_forgets_no_sequence_id(make_harness, make, monkeypatch, can_be_stored):
+def test_trimming_forgets_no_sequence_id(make_harness, publish, monkeypatch, can_be_stored):
     """Entries without a snapshot are not trimmed."""
     harness = make_harness(deduplication=True, ledger_entries_max=2, retention_minutes=0)
-    peer, _ = connect(harness)
-    for sequence_id in range(6):
-        peer.send(sequence_id, make(sequence_id))
+    publish(harness, 6)
     put = harness.store.keys.put
 
     def full(key: str, *args: Any, **options: Any) -> None:
@@ -209,11 +212,8 @@ def test_trimming_forgets_no_sequence_id(make_harness, make, monkeypatch, can_be
     assert connect(harness)[1] == 5
 
 
-def test_a_refused_entry_does_not_release_pending_ones(harness, make, monkeypatch):
-    peer, _ = connect(harness)
-    append = harness.store.append
-    harness.auto_poll = False
-    peer.send(0, make(0))
+def test_a_refused_entry_does_not_release_pending_ones(harness, make, pending, monkeypatch):
+    peer, append = pending, harness.store.append
     monkeypatch.setattr(harness.store, "append", raising(StoreStopped("no space left")))
     peer.send(1, make(1))
     assert peer.pop().command.send_error.error == pb.PersistenceError
@@ -226,20 +226,14 @@ def test_a_refused_entry_does_not_release_pending_ones(harness, make, monkeypatc
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_snapshots_before_deduplication_was_off_are_ignored(harness, make, deleted):
-    peer, _ = connect(harness)
-    for sequence_id in range(5):
-        peer.send(sequence_id, make(sequence_id))
-    peer.disconnect()
+def test_snapshots_before_deduplication_was_off_are_ignored(harness, make, publish, deleted):
+    publish(harness, 5).disconnect()
     harness.actions.unload(NAME)
     set_policy(harness, False)
     if deleted:
         harness.actions.delete(NAME, True, lambda error: None)
         harness.poll()
-    peer, _ = connect(harness)
-    for sequence_id in range(2):
-        peer.send(sequence_id, make(sequence_id))
-    peer.disconnect()
+    publish(harness, 2).disconnect()
     harness.actions.unload(NAME)
     set_policy(harness, True)
     peer, last = connect(harness)
@@ -249,12 +243,9 @@ def test_snapshots_before_deduplication_was_off_are_ignored(harness, make, delet
     assert ids(peer)[0][1] >= 0
 
 
-def test_an_unchanged_snapshot_is_not_written(make_harness, make, monkeypatch):
+def test_an_unchanged_snapshot_is_not_written(make_harness, publish, monkeypatch):
     harness = make_harness(deduplication=True, ledger_entries_max=2)
-    peer, _ = connect(harness)
-    for sequence_id in range(6):
-        peer.send(sequence_id, make(sequence_id))
-    peer.disconnect()
+    publish(harness, 6).disconnect()
     harness.actions.unload(NAME)
     written = []
     put = harness.store.keys.put
@@ -273,19 +264,18 @@ def test_deduplication_can_be_switched_on_and_off(make_harness, make):
     for _ in range(2):
         peer.send(0, make(0))
     assert len(stored(harness)) == 2
-    harness.broker.namespaces.set_policy("public", "default", "deduplicationEnabled", True)
+    set_policy(harness, True)
     for _ in range(2):
         peer.send(1, make(1))
     assert len(stored(harness)) == 3
-    harness.broker.namespaces.set_policy("public", "default", "deduplicationEnabled", False)
+    set_policy(harness, False)
     peer.send(1, make(1))
     assert len(stored(harness)) == 4
     assert harness.store.keys.get(dedup_key(TOPIC)) is None
 
 
-def test_deleting_the_topic_removes_all_sequence_ids(harness, make):
-    peer, _ = connect(harness)
-    peer.send(0, make(0))
+def test_deleting_the_topic_removes_all_sequence_ids(harness, make, publish):
+    publish(harness, 1)
     harness.actions.delete(NAME, True, lambda error: None)
     harness.poll()
     peer, last = connect(harness)
@@ -299,8 +289,8 @@ def test_the_names_used_longest_ago_are_forgotten(make_harness, make):
     for name in ("a", "b", "c", "d"):
         peer, _ = connect(harness, name)
         peer.send(7, make(7, name))
-    harness.broker.topics.find(NAME).dedup.save()
     known = harness.broker.topics.find(NAME).dedup
+    known.save()
     assert [known.last_sequence_id(name) for name in ("a", "b", "c", "d")] == [-1, 7, 7, 7]
 
 

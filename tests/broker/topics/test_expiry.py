@@ -5,19 +5,16 @@ from doubles import raising
 
 from geminga.broker.topics import expiry
 from geminga.errors import StoreBusy, StoreError
-from tests.broker.topics.conftest import NAME, TOPIC, done
+from tests.broker.topics.conftest import NAME, TOPIC, succeeded
 
 
 def test_by_default_acknowledged_messages_stay_for_a_week(make):
     topic = make()
     topic.publish(6)
-    topic.keep_connected(60)
-    assert topic.stored == 6
+    assert topic.stored_after(60) == 6
     topic.peer.disconnect()
-    topic.harness.advance(7 * 24 * 3600 - 120)
-    assert (topic.ledgers, topic.in_memory) == (3, False)
-    topic.harness.advance(180)
-    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert topic.after(7 * 24 * 3600 - 120) == (3, False)
+    assert topic.after(180) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -26,20 +23,16 @@ def test_by_default_acknowledged_messages_stay_for_a_week(make):
 def test_retention_keeps_by_time_and_size(make, minutes, megabytes, left):
     topic = make(retention_minutes=minutes, retention_megabytes=megabytes)
     topic.publish(6)
-    topic.keep_connected(90)
-    assert topic.stored == left
+    assert topic.stored_after(90) == left
 
 
 @pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
-def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(make, monkeypatch, error):
+def test_acknowledged_messages_are_trimmed_if_ages_cannot_be_read(filled, monkeypatch, error):
     monkeypatch.setattr(expiry, "too_old_below", raising(error))
-    topic = make(retention_minutes=0, message_ttl_seconds=5)
-    topic.subscribe()
-    topic.publish(6)
+    topic = filled(6, retention_minutes=0, message_ttl_seconds=5)
     topic.keep_connected(20)
-    topic.actions.cursors.skip(NAME, "s", 4, done)
-    topic.keep_connected(20)
-    assert topic.stored == 2
+    topic.actions.cursors.skip(NAME, "s", 4, succeeded)
+    assert topic.stored_after(20) == 2
 
 
 def test_of_many_subscriptions_the_slowest_expire_first(make, monkeypatch):
@@ -48,7 +41,7 @@ def test_of_many_subscriptions_the_slowest_expire_first(make, monkeypatch):
     for name in "abcde":
         topic.subscribe(name)
     topic.publish(6)
-    topic.actions.cursors.skip(NAME, "a", 1, done)
+    topic.actions.cursors.skip(NAME, "a", 1, succeeded)
     monkeypatch.setattr(expiry, "too_old_below", lambda topic, *_: topic.ledger.confirmed)
     left = []
     for _ in range(3):
@@ -63,27 +56,21 @@ def test_nothing_is_trimmed_before_it_is_compacted(make, monkeypatch):
     topic.publish(6)
     with monkeypatch.context() as patch:
         patch.setattr(expiry.compaction, "prepare", raising(StoreBusy("slow")))
-        topic.keep_connected(20)
-        assert topic.stored == 6
-    topic.keep_connected(20)
-    assert topic.stored == 2
+        assert topic.stored_after(20) == 6
+    assert topic.stored_after(20) == 2
 
 
 def test_retention_by_size_keeps_the_newest(make):
     topic = make(retention_minutes=-1, retention_megabytes=1)
     topic.publish(8, size=300_000)
-    topic.keep_connected(20)
-    assert topic.stored == 4
+    assert topic.stored_after(20) == 4
     assert topic.topics.find(NAME).ledger.size_bytes >= 1024 * 1024
 
 
-def test_unacknowledged_messages_are_kept(make):
-    topic = make(retention_minutes=0)
-    topic.subscribe()
-    topic.publish(6)
-    topic.keep_connected(20)
-    assert topic.stored == 6
-    topic.actions.cursors.skip(NAME, "s", 3, done)
+def test_unacknowledged_messages_are_kept(filled):
+    topic = filled(6, retention_minutes=0)
+    assert topic.stored_after(20) == 6
+    topic.actions.cursors.skip(NAME, "s", 3, succeeded)
     topic.keep_connected(20)
     assert (topic.stored, topic.backlog()) == (4, 3)
 
@@ -95,16 +82,13 @@ def test_a_live_reader_is_moved_past_trimmed_entries(make):
     first = {"ledgerId": 0, "entryId": 0}
     reader.subscribe(TOPIC, "r", durable=False, start_message_id=first, permits=1)
     assert [m.ledger_id for m in reader.messages()] == [0]
-    topic.keep_connected(20)
-    assert topic.stored == 2
+    assert topic.stored_after(20) == 2
     reader.command("flow", consumer_id=1, messagePermits=10)
     assert [(m.ledger_id, m.entry_id) for m in reader.messages()] == [(2, 0), (2, 1)]
 
 
-def test_old_messages_expire(make):
-    topic = make(message_ttl_seconds=60)
-    topic.subscribe()
-    topic.publish(2)
+def test_old_messages_expire(filled):
+    topic = filled(2, message_ttl_seconds=60)
     topic.keep_connected(40)
     topic.publish(2)
     assert topic.backlog() == 4
@@ -129,11 +113,9 @@ def test_expiry_is_logged_once_a_minute(make, caplog):
     assert topic.backlog() < 4
 
 
-def test_acknowledged_messages_do_not_expire_again(make):
-    topic = make(message_ttl_seconds=10)
-    topic.subscribe()
-    topic.publish(2)
-    topic.actions.cursors.skip_all(NAME, "s", done)
+def test_acknowledged_messages_do_not_expire_again(filled):
+    topic = filled(2, message_ttl_seconds=10)
+    topic.actions.cursors.skip_all(NAME, "s", succeeded)
     topic.keep_connected(60)
     assert topic.actions.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
 

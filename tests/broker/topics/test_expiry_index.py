@@ -217,5 +217,5 @@ class Lives(RuleBasedStateMachine):
         assert self.told >= self.wanted.keys()
 
 
-Lives.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+Lives.TestCase.settings = settings(stateful_step_count=30)
 test_lives = Lives.TestCase

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.topics.topic import ROUND_SECONDS, UNUSED_SECONDS
+from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
@@ -19,7 +19,6 @@ from tests.support.disk_stores import succeeded
 TOPICS = 3_000
 SETTINGS = StoreSettings(sync="never", checkpoint_state_bytes=1 << 20)
 NAMES = [TopicName.parse(f"device-{number * 2654435761 % (1 << 32):08x}") for number in range(TOPICS)]
-LATE = UNUSED_SECONDS + 30 * ROUND_SECONDS
 
 
 def open_harness(folder: Path) -> Any:

@@ -15,8 +15,7 @@ NAME = TopicName.parse(TOPIC)
 
 @pytest.fixture
 def producer(harness):
-    peer = harness.producer(TOPIC)
-    return peer
+    return harness.producer(TOPIC)
 
 
 def count(peer: Any) -> int:
@@ -38,8 +37,7 @@ def test_messages_pass_through_and_are_receipted(harness, producer):
 
 def test_without_permits_or_buffer_space_a_message_is_dropped(harness, producer):
     peer = harness.consumer(TOPIC, permits=1)
-    for sequence_id in range(3):
-        producer.send(sequence_id)
+    producer.publish(3)
     assert count(peer) == 1
     peer.command("flow", consumer_id=1, messagePermits=10)
     assert count(peer) == 0
@@ -54,8 +52,7 @@ def test_each_subscription_type_distributes_messages(harness, producer, make_ent
         peers = [harness.peer() for _ in range(2)]
         for number, peer in enumerate(peers):
             peer.subscribe(TOPIC, kind, kind=kind, consumer_name=f"c{number}")
-        for sequence_id in range(20):
-            producer.send(sequence_id, make_entry(partition_key=f"k{sequence_id}"))
+        producer.send_all(make_entry(partition_key=f"k{sequence_id}") for sequence_id in range(20))
         counts = [count(peer) for peer in peers]
         assert sum(counts) == 20
         assert (0 in counts) == (kind == "Failover")
@@ -67,9 +64,8 @@ def test_each_subscription_type_distributes_messages(harness, producer, make_ent
 
 
 def test_the_next_failover_consumer_takes_over(harness, producer):
-    first, second = harness.peer(), harness.peer()
-    first.subscribe(TOPIC, kind="Failover", consumer_name="a")
-    second.subscribe(TOPIC, kind="Failover", consumer_name="b")
+    first = harness.consumer(TOPIC, kind="Failover", consumer_name="a")
+    second = harness.consumer(TOPIC, kind="Failover", consumer_name="b")
     first.disconnect()
     producer.send(0)
     assert count(second) == 1

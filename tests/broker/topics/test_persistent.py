@@ -8,25 +8,16 @@ from doubles import raising
 
 from geminga.broker.topics.record import decode_json, encode_json
 from geminga.errors import StoreDamaged, StoreStopped
-from geminga.ids import TopicName
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.wire.frames import encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME
 
-NAME = TopicName.parse("t")
 
-
-def filled(harness: Any, make_entry: Any, times: list[int]) -> Any:
+def test_idle_means_no_clients_and_no_pending_work(harness):
     peer = harness.producer(str(NAME))
-    for sequence_id, time in enumerate(times):
-        peer.send(sequence_id, make_entry(publish_time=time))
-    return harness.broker.topics.find(NAME)
-
-
-def test_idle_means_no_clients_and_no_pending_work(harness, make_entry):
-    topic = filled(harness, make_entry, [])
+    topic = harness.broker.topics.find(NAME)
     assert not topic.idle
-    peer = next(iter(harness.broker.sessions)).output
     harness.auto_poll = False
     peer.send(0)
     peer.disconnect()

@@ -32,8 +32,8 @@ def frames(make_entry: Callable[..., bytes], count: int, first: int = 0) -> byte
     return b"".join(sent)
 
 
-def set_topic(harness: Any, field: str, value: Any) -> None:
-    harness.broker.namespaces.set_topic_policy(TopicName.parse(TOPIC), field, value)
+def set_topic(harness: Any, field: str, value: Any, name: str = TOPIC) -> None:
+    harness.broker.namespaces.set_topic_policy(TopicName.parse(name), field, value)
 
 
 @pytest.mark.parametrize("kind", ["persistent", "non-persistent"])
@@ -42,8 +42,7 @@ def test_a_limited_producer_is_slowed_and_nothing_fails(make_harness, make_entry
     harness = make_harness(**({"publish_rate_messages_max": 10} if level == "broker" else {}))
     name = TOPIC.replace("persistent", kind)
     if level == "topic":
-        topic = TopicName.parse(name)
-        harness.broker.namespaces.set_topic_policy(topic, "publishMaxMessageRate", publish_rate(10))
+        set_topic(harness, "publishMaxMessageRate", publish_rate(10), name)
     elif level == "namespace":
         harness.broker.namespaces.set_policy("public", "default", "publishMaxMessageRate", publish_rate(10))
     peer = harness.producer(name)
@@ -95,9 +94,8 @@ def test_the_publish_rate_in_bytes_applies_too(harness, make_entry):
 
 def test_other_peers_are_not_slowed_and_a_slowed_one_stays_connected(harness, make_entry):
     set_topic(harness, "publishMaxMessageRate", publish_rate(1))
-    slow, other = harness.peer(), harness.peer()
-    slow.producer(TOPIC)
-    other.producer("persistent://public/default/free")
+    slow = harness.producer(TOPIC)
+    other = harness.producer("persistent://public/default/free")
     slow.send_bytes(frames(make_entry, 200))
     other.publish(500)
     assert len(other.receipts()) == 500
@@ -126,10 +124,8 @@ def test_a_limited_consumer_gets_everything_in_order(make_harness, kind, level):
     harness = make_harness(**({"dispatch_rate_messages_max": 50} if level == "broker" else {}))
     if level != "broker":
         set_topic(harness, level, dispatch_rate(50))
-    producer, consumer = harness.peer(), harness.peer()
-    producer.producer(TOPIC)
-    producer.publish(200)
-    consumer.subscribe(TOPIC, kind=kind, permits=1000)
+    harness.producer(TOPIC).publish(200)
+    consumer = harness.consumer(TOPIC, kind=kind)
     harness.advance(1.5)  # a failover consumer takes over after a while
     got = consumer.entry_ids()
     for _ in range(20):
@@ -144,10 +140,8 @@ def test_a_limited_consumer_gets_everything_in_order(make_harness, kind, level):
 
 def test_dispatch_limits_in_bytes_apply_until_lifted(harness):
     set_topic(harness, "topicDispatchRate", dispatch_rate(size=10))
-    producer, consumer = harness.peer(), harness.peer()
-    producer.producer(TOPIC)
-    producer.publish(200)
-    consumer.subscribe(TOPIC)
+    harness.producer(TOPIC).publish(200)
+    consumer = harness.consumer(TOPIC)
     harness.advance(1)
     assert len(consumer.entry_ids()) <= 100
     set_topic(harness, "topicDispatchRate", None)

@@ -2,13 +2,14 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from doubles import raising
 
 from geminga.broker import background_jobs
-from geminga.broker.rules.effective_policies import resolve
+from geminga.broker.rules.effective_policies import POLICY_SETTINGS, resolve
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import expiry, topic_maintenance
 from geminga.broker.topics.deadlines import acts_earlier
@@ -16,7 +17,7 @@ from geminga.broker.topics.topic import ROUND_SECONDS, UNUSED_SECONDS
 from geminga.errors import InvalidConfiguration, StoreStopped
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import LostWrites, StoredValue
-from tests.broker.topics.conftest import NAME, TOPIC, done
+from tests.broker.topics.conftest import NAME, TOPIC, succeeded
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 LATE = UNUSED_SECONDS + 3 * ROUND_SECONDS
@@ -38,11 +39,9 @@ def test_retention_frees_the_last_ledger_of_an_unused_topic(make, how):
     topic = make(retention_minutes=60)
     topic.publish(5)
     end(topic, how)
-    topic.harness.advance(HOUR - MINUTE)
-    assert (topic.ledgers, topic.in_memory) == (3, False)
+    assert topic.after(HOUR - MINUTE) == (3, False)
     # After a crash the last entry's time is not known: at most a day after its ledger was begun.
-    topic.harness.advance(LATE + MINUTE + (DAY if how == "crash" else 0))
-    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert topic.after(LATE + MINUTE + (DAY if how == "crash" else 0)) == (0, False)
     topic.connect()
     topic.publish(1)
     assert topic.stored == 1
@@ -51,8 +50,7 @@ def test_retention_frees_the_last_ledger_of_an_unused_topic(make, how):
 def test_retention_frees_the_open_ledger_of_an_idle_topic(make):
     topic = make(retention_minutes=10, ledger_entries_max=100)
     topic.publish(3)
-    topic.keep_connected(10 * MINUTE - 30)
-    assert topic.stored == 3
+    assert topic.stored_after(10 * MINUTE - 30) == 3
     topic.keep_connected(60 + 2 * ROUND_SECONDS)
     assert (topic.stored, topic.ledgers) == (0, 0)
     topic.publish(1)
@@ -62,20 +60,16 @@ def test_retention_frees_the_open_ledger_of_an_idle_topic(make):
 def test_an_open_ledger_stays_for_a_while_even_without_retention(make):
     topic = make(retention_minutes=0)
     topic.publish(5)
-    topic.keep_connected(60)
-    assert topic.stored == 1
-    topic.keep_connected(expiry.OPEN_LEDGER_UNUSED_SECONDS)
-    assert topic.stored == 0
+    assert topic.stored_after(60) == 1
+    assert topic.stored_after(expiry.OPEN_LEDGER_UNUSED_SECONDS) == 0
 
 
 def test_messages_acknowledged_late_are_trimmed_soon_after(make):
     topic = make(retention_minutes=60)
     topic.leave_with_backlog()
-    topic.harness.advance(3 * DAY)
-    assert (topic.ledgers, topic.in_memory) == (3, False)
+    assert topic.after(3 * DAY) == (3, False)
     topic.skip_all()
-    topic.harness.advance(LATE)
-    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert topic.after(LATE) == (0, False)
 
 
 def test_messages_acknowledged_before_a_crash_are_trimmed(make):
@@ -83,8 +77,7 @@ def test_messages_acknowledged_before_a_crash_are_trimmed(make):
     topic.leave_with_backlog()
     topic.skip_all()
     topic.harness.crash()
-    topic.harness.advance(HOUR + DAY + LATE)
-    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert topic.after(HOUR + DAY + LATE) == (0, False)
 
 
 def test_short_retention_rolls_ledgers_over_early(make):
@@ -105,23 +98,17 @@ def test_long_retention_makes_few_ledgers(make):
 
 # --- TTL ---
 @HOW
-def test_ttl_frees_unacknowledged_messages_of_an_unused_topic(make, how):
-    topic = make(message_ttl_seconds=600, retention_minutes=0)
-    topic.subscribe()
-    topic.publish(5)
+def test_ttl_frees_unacknowledged_messages_of_an_unused_topic(filled, how):
+    topic = filled(5, message_ttl_seconds=600, retention_minutes=0)
     end(topic, how)
-    topic.harness.advance(600 - MINUTE)
-    assert (topic.ledgers, topic.in_memory) == (3, False)
-    topic.harness.advance(MINUTE + LATE + (DAY if how == "crash" else 0))
-    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert topic.after(600 - MINUTE) == (3, False)
+    assert topic.after(MINUTE + LATE + (DAY if how == "crash" else 0)) == (0, False)
     assert topic.backlog() == 0
 
 
-def test_retention_after_the_ttl_counts_from_the_last_write(make):
+def test_retention_after_the_ttl_counts_from_the_last_write(filled):
     """Unacknowledged messages are kept until the TTL, others until retention has passed since their write."""
-    topic = make(message_ttl_seconds=int(HOUR), retention_minutes=30)
-    topic.subscribe()
-    topic.publish(4)
+    topic = filled(4, message_ttl_seconds=int(HOUR), retention_minutes=30)
     topic.leave()
     topic.harness.advance(30 * MINUTE + LATE)
     assert topic.ledgers == 2, "retention does not delete what is open"
@@ -129,14 +116,12 @@ def test_retention_after_the_ttl_counts_from_the_last_write(make):
     assert topic.ledgers == 0, "it counts from when the ledger was written, not from when it expired"
 
 
-def test_a_subscription_moved_back_expires_again(make):
-    topic = make(message_ttl_seconds=600)
-    topic.subscribe()
-    topic.publish(4)
+def test_a_subscription_moved_back_expires_again(filled):
+    topic = filled(4, message_ttl_seconds=600)
     topic.skip_all()
     topic.leave()
     topic.harness.advance(HOUR)
-    topic.actions.cursors.reset(NAME, "s", done, position=MessageId.earliest)
+    topic.actions.cursors.reset(NAME, "s", succeeded, position=MessageId.earliest)
     assert topic.backlog() == 4
     topic.harness.crash()
     topic.harness.advance(600 + LATE)
@@ -164,10 +149,8 @@ def test_messages_of_a_clock_that_is_ahead_expire(make):
     assert topic.backlog() == 0
 
 
-def test_a_clock_that_is_set_forward_makes_topics_in_use_due(make):
-    topic = make(message_ttl_seconds=int(HOUR), ledger_entries_max=1000)
-    topic.subscribe()
-    topic.publish(4)
+def test_a_clock_that_is_set_forward_makes_topics_in_use_due(filled):
+    topic = filled(4, message_ttl_seconds=int(HOUR), ledger_entries_max=1000)
     topic.keep_connected(2 * MINUTE)
     topic.harness.start_ms += int(HOUR) * 1000
     topic.keep_connected(2 * ROUND_SECONDS)
@@ -231,17 +214,13 @@ def test_topics_in_use_at_a_crash_do_not_count_as_unused(make):
     assert not topic.exists
 
 
-def test_subscriptions_and_their_backlog_keep_a_topic(make):
-    topic = make(delete_inactive_topics=True, inactive_topic_seconds=600)
-    topic.subscribe()
-    topic.publish(1)
+def test_subscriptions_and_their_backlog_keep_a_topic(filled):
+    topic = filled(1, delete_inactive_topics=True, inactive_topic_seconds=600)
     topic.leave()
     topic.harness.advance(DAY)
     assert topic.exists
-    policy = {
-        "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
-        "maxInactiveDurationSeconds": 600,
-    }
+    mode = "delete_when_subscriptions_caught_up"
+    policy = {"inactiveTopicDeleteMode": mode, "maxInactiveDurationSeconds": 600}
     topic.set_policy("inactive_topic_policies", policy)
     topic.harness.advance(DAY)
     assert topic.exists
@@ -250,14 +229,13 @@ def test_subscriptions_and_their_backlog_keep_a_topic(make):
     assert not topic.exists
 
 
-@pytest.mark.parametrize("how", ["leave", "restart", "crash"])
+@HOW
 def test_subscriptions_expire_in_unused_topics(make, how):
     topic = make(subscription_expiration_minutes=3 * 60)
     topic.subscribe()
     topic.peer.disconnect()
     topic.harness.advance(2 * HOUR)
-    if how != "leave":
-        getattr(topic.harness, how)()
+    end(topic, how)
     topic.harness.advance(HOUR - MINUTE)
     assert (topic.subscriptions, topic.in_memory) == (["s"], False)
     topic.harness.advance(MINUTE + LATE)
@@ -301,20 +279,24 @@ def test_policies_that_are_set_later_reach_topics_that_are_not_in_memory(make):
     topic.harness.advance(DAY)
     topic.set_policy("message_ttl_in_seconds", 60)
     topic.set_policy("retention_policies", {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1})
-    topic.harness.advance(LATE)
-    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert topic.after(LATE) == (0, False)
+
+
+def publish_to(harness: Any, names: list[TopicName]) -> None:
+    """Publish a message to each topic, and disconnect."""
+    peer = harness.peer()
+    for number, name in enumerate(names):
+        peer.producer(str(name), producer_id=number)
+        peer.send(0, producer_id=number)
+        peer.receipts()
+    peer.disconnect()
 
 
 def test_later_policies_of_a_topic_reach_its_unloaded_partitions(make):
     topic = make(retention_minutes=-1)
     whole = TopicName.parse("parted")
     topic.topics.partitioned.create(whole, 3, None, None)
-    peer = topic.harness.peer()
-    for index in range(3):
-        peer.producer(str(whole.partition_name(index)), producer_id=index)
-        peer.send(0, producer_id=index)
-        peer.receipts()
-    peer.disconnect()
+    publish_to(topic.harness, [whole.partition_name(index) for index in range(3)])
     topic.harness.advance(LATE)
     policy = {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1}
     topic.harness.broker.namespaces.set_topic_policy(whole, "retention_policies", policy)
@@ -328,12 +310,7 @@ def test_a_walk_resumes_after_a_crash(make, monkeypatch):
     monkeypatch.setattr(background_jobs, "SLICE_STEPS_MAX", 35)
     topic = make(retention_minutes=-1)
     names = [TopicName.parse(f"t{number:03}") for number in range(100)]
-    peer = topic.harness.peer()
-    for number, name in enumerate(names):
-        peer.producer(str(name), producer_id=number)
-        peer.send(0, producer_id=number)
-        peer.receipts()
-    peer.disconnect()
+    publish_to(topic.harness, names)
     topic.harness.advance(LATE)
     topic.set_policy("retention_policies", {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1})
     topic.harness.now += ROUND_SECONDS
@@ -432,7 +409,7 @@ def test_every_setting_that_can_act_earlier_is_compared(evicts):
             other = dataclasses.replace(settings, **{field.name: value})
             if acts_earlier(before, resolve(other)):
                 acting.add(field.name)
-    assert acting <= set(topic_maintenance.RULES)
+                assert any(getattr(other, name) != getattr(settings, name) for name in POLICY_SETTINGS)
     assert {"message_ttl_seconds", "retention_minutes", "subscription_expiration_minutes"} <= acting
 
 
@@ -446,8 +423,7 @@ def test_topics_without_index_entries_are_found_once(make):
     store.keys.delete("broker/rules")
     store.keys.put(f"topic/{TOPIC}", b'{"created_ms":1}')
     topic.harness.crash()
-    topic.harness.advance(DAY + LATE)
-    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert topic.after(DAY + LATE) == (0, False)
     assert store.keys.get("broker/rules") is not None
 
 
@@ -472,7 +448,7 @@ class Counted:
 def test_housekeeping_costs_only_due_topics(make, monkeypatch):
     topic = make(retention_minutes=int(2 * DAY // 60))
     for number in range(300):
-        topic.actions.create(TopicName.parse(f"idle-{number}"), done)
+        topic.actions.create(TopicName.parse(f"idle-{number}"), succeeded)
     topic.publish(3)
     topic.leave()
     topic.harness.advance(LATE)
@@ -484,7 +460,7 @@ def test_housekeeping_costs_only_due_topics(make, monkeypatch):
 def test_a_start_reads_no_topic(make, monkeypatch):
     topic = make()
     for number in range(300):
-        topic.actions.create(TopicName.parse(f"idle-{number}"), done)
+        topic.actions.create(TopicName.parse(f"idle-{number}"), succeeded)
     topic.harness.advance(LATE)
     store = topic.harness.store
     get, scan = store.keys.get, store.keys.scan
@@ -502,10 +478,8 @@ def test_a_start_reads_no_topic(make, monkeypatch):
     assert not [key for key in read if "idle-" in key and not key.startswith("due/")]
 
 
-def test_using_a_topic_writes_nothing_for_the_index(make, monkeypatch):
-    topic = make(ledger_entries_max=1000, retention_minutes=10, message_ttl_seconds=300)
-    topic.subscribe()
-    topic.publish(1)
+def test_using_a_topic_writes_nothing_for_the_index(filled, monkeypatch):
+    topic = filled(1, ledger_entries_max=1000, retention_minutes=10, message_ttl_seconds=300)
     topic.keep_connected(ROUND_SECONDS)
     counted = Counted(topic, monkeypatch)
     for _ in range(20):
@@ -541,8 +515,7 @@ def test_a_topic_that_cannot_be_loaded_is_retried_later(make, caplog):
     store.keys.put(f"ledgers/{TOPIC}", intact.base)
     for delta in intact.deltas:
         store.keys.merge(f"ledgers/{TOPIC}", delta)
-    topic.harness.advance(2 * HOUR)
-    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert topic.after(2 * HOUR) == (0, False)
 
 
 def test_a_store_that_refuses_is_retried(make, monkeypatch):
@@ -553,8 +526,7 @@ def test_a_store_that_refuses_is_retried(make, monkeypatch):
         context.setattr(topic.harness.store.keys, "put", raising(StoreStopped("no space left")))
         topic.harness.advance(10 * MINUTE)
         assert topic.in_memory
-    topic.harness.advance(LATE + MINUTE)
-    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert topic.after(LATE + MINUTE) == (0, False)
 
 
 def test_a_key_left_by_a_crash_is_removed(make):
@@ -605,22 +577,32 @@ def test_maintenance_waits_for_the_disk_without_blocking(make, monkeypatch):
     assert reads >= 2, "the page of the index, and the topic"
 
 
-@pytest.mark.parametrize("failing", ["index", "topic"])
-def test_topics_that_the_disk_cannot_read_are_visited_later(make, monkeypatch, failing):
-    topic = make(retention_minutes=1)
-    topic.publish(5)
-    topic.leave()
+def fail_once(topic: Any, monkeypatch: pytest.MonkeyPatch, is_meant: Callable[[Any], Any]) -> list[Exception]:
+    """Have the first request to read ahead that is meant fail; return the failures that are left."""
     failures: list[Exception] = [StoreStopped("no answer")]
 
     def bring(wanted: Any, then: Any) -> bool:
-        is_meant = wanted.pages[:1] == (("due/", ""),) if failing == "index" else wanted.owners
-        if failures and is_meant:
+        if failures and is_meant(wanted):
             assert topic.ledgers == 3
             then(failures.pop())
             return False
         return True
 
     monkeypatch.setattr(topic.harness.store, "bring", bring)
+    return failures
+
+
+FAILING: dict[str, Callable[[Any], Any]] = {
+    "index": lambda wanted: wanted.pages[:1] == (("due/", ""),), "topic": lambda wanted: wanted.owners,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("failing", FAILING)
+def test_topics_that_the_disk_cannot_read_are_visited_later(make, monkeypatch, failing):
+    topic = make(retention_minutes=1)
+    topic.publish(5)
+    topic.leave()
+    failures = fail_once(topic, monkeypatch, FAILING[failing])
     topic.harness.advance(LATE + 2 * MINUTE)
     assert not failures
     assert (topic.ledgers, topic.in_memory) == (0, False)
@@ -631,15 +613,9 @@ def test_a_walk_interrupted_by_the_disk_resumes(make, monkeypatch):
     topic.publish(5)
     topic.leave()
     topic.harness.advance(LATE)
-    failures = [StoreStopped("no answer")]
-
-    def bring(wanted: Any, then: Any) -> bool:
-        if failures and wanted.pages and wanted.pages[0][0].startswith("topic/"):
-            then(failures.pop())
-            return False
-        return True
-
-    monkeypatch.setattr(topic.harness.store, "bring", bring)
+    failures = fail_once(
+        topic, monkeypatch, lambda wanted: wanted.pages and wanted.pages[0][0].startswith("topic/")
+    )
     topic.set_policy("retention_policies", {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1})
     topic.harness.advance(3 * ROUND_SECONDS)
     assert not failures

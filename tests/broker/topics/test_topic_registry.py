@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from geminga.broker.cooperative import DONE, SUSPENDED, TURN_SECONDS, CooperativeScheduler
-from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.policies import RuleViolation
@@ -22,9 +21,8 @@ from geminga.errors import StoreDamaged, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import NAME
 from tests.broker.sliced import Sliced
-
-NAME = TopicName.parse("t")
 
 
 def code(call: Any, *args: Any, **options: Any) -> int:
@@ -182,7 +180,8 @@ class Stepwise:
         peer.disconnect()
         self.harness.advance(300)
         assert self.harness.broker.topics.loaded() == []
-        self.time, self.woken, self.loads = 0.0, 0, 0
+        self.time, self.loads = 0.0, 0
+        self.harness.clock = lambda: self.time
         load = PersistentTopic._load_cursor
 
         def slow(topic: PersistentTopic, name: str, value: Any) -> None:
@@ -191,14 +190,6 @@ class Stepwise:
             load(topic, name, value)
 
         monkeypatch.setattr(PersistentTopic, "_load_cursor", slow)
-        harness = self.harness
-        harness.broker = Broker(
-            harness.store, harness.settings, now=harness.now, now_ms=harness.now_ms,
-            loop=LoopAccess(lambda: self.time, self._wake),
-        )  # fmt: skip
-
-    def _wake(self) -> None:
-        self.woken += 1
 
     def turn(self) -> None:
         self.harness.broker.turn(self.harness.now, self.harness.now_ms)
@@ -261,10 +252,10 @@ class SlowDisk:
 
     def __init__(self, make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
         self.harness = make_harness()
-        self.time, self.woken, self.longest = 0.0, 0, 0.0
+        self.time, self.longest = 0.0, 0.0
+        self.harness.clock = lambda: self.time
         self.answers: list[Done] = []
-        store = self.harness.store
-        monkeypatch.setattr(store, "bring", lambda wanted, done: self._bring(done))
+        monkeypatch.setattr(self.harness.store, "bring", lambda wanted, done: self._bring(done))
         make = TopicRegistry.make
 
         def slow(topics: TopicRegistry, *args: Any) -> Any:
@@ -272,17 +263,10 @@ class SlowDisk:
             return make(topics, *args)
 
         monkeypatch.setattr(TopicRegistry, "make", slow)
-        self.harness.broker = Broker(
-            store, self.harness.settings, now=self.harness.now, now_ms=self.harness.now_ms,
-            loop=LoopAccess(lambda: self.time, self._wake),
-        )  # fmt: skip
 
     def _bring(self, done: Done) -> bool:
         self.answers.append(done)
         return False
-
-    def _wake(self) -> None:
-        self.woken += 1
 
     def answer(self) -> None:
         """All that was read together is reported together."""
@@ -376,6 +360,15 @@ def test_unloading_a_deleted_topic_does_not_affect_its_successor(topics):
     there = topics.find_or_create(NAME)
     topics.let_go(gone)
     assert topics.find(NAME) is there
+
+
+def test_a_deletion_is_confirmed_once_it_is_durable(harness, topics):
+    topics.find_or_create(NAME)
+    confirmed: list[Any] = []
+    topics.delete_topic(NAME, confirmed.append)
+    assert confirmed == []
+    harness.poll()
+    assert confirmed == [None]
 
 
 def test_no_topic_is_created_in_a_namespace_under_deletion(harness, topics):

@@ -15,25 +15,7 @@ from waiting import join_threads
 
 import geminga
 import geminga.asyncio
-from geminga.errors import (
-    AdminAuthenticationError,
-    AdminAuthorizationError,
-    AdminBadRequest,
-    AdminConflict,
-    AdminError,
-    AdminNotAllowed,
-    AdminNotFound,
-    AdminPreconditionFailed,
-    AdminServerError,
-    AdminTopicNotFound,
-    AdminUnavailable,
-    AuthenticationError,
-    ConnectError,
-    InvalidUrl,
-    LookupError,
-    ProtocolError,
-    Timeout,
-)
+from geminga import errors
 
 HANG_UP = b""
 
@@ -142,23 +124,23 @@ def test_a_call_returns_decoded_json_or_none(scripted, call, monkeypatch):
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (400, AdminBadRequest),
-        (401, AdminAuthenticationError),
-        (403, AdminAuthorizationError),
-        (404, AdminTopicNotFound),
-        (405, AdminNotAllowed),
-        (406, AdminNotAllowed),
-        (409, AdminConflict),
-        (412, AdminPreconditionFailed),
-        (418, AdminNotAllowed),
-        (422, AdminBadRequest),
-        (500, AdminServerError),
-        (503, AdminUnavailable),
+        (400, errors.AdminBadRequest),
+        (401, errors.AdminAuthenticationError),
+        (403, errors.AdminAuthorizationError),
+        (404, errors.AdminTopicNotFound),
+        (405, errors.AdminNotAllowed),
+        (406, errors.AdminNotAllowed),
+        (409, errors.AdminConflict),
+        (412, errors.AdminPreconditionFailed),
+        (418, errors.AdminNotAllowed),
+        (422, errors.AdminBadRequest),
+        (500, errors.AdminServerError),
+        (503, errors.AdminUnavailable),
     ],
 )
 def test_a_refusal_has_the_class_of_its_status_and_names_the_request(scripted, status, expected):
     server = scripted(answer(status, b'{"reason": "so it is"}'))
-    with pytest.raises(AdminError) as caught, geminga.Admin(server.url, retries=0) as admin:
+    with pytest.raises(errors.AdminError) as caught, geminga.Admin(server.url, retries=0) as admin:
         admin.call("GET", "persistent/a/b/c")
     assert type(caught.value) is expected
     assert caught.value.status == status
@@ -170,9 +152,9 @@ def test_a_refusal_has_the_class_of_its_status_and_names_the_request(scripted, s
 def test_a_missing_resource_raises_the_error_of_its_kind(scripted):
     server = scripted(answer(404, b"<html><h1>404</h1></html>"), answer(404, b"Subscription s not found"))
     with geminga.Admin(server.url) as admin:
-        with pytest.raises(AdminNotFound) as caught:
+        with pytest.raises(errors.AdminNotFound) as caught:
             admin.tenants.get("x")
-        assert type(caught.value) is AdminNotFound
+        assert type(caught.value) is errors.AdminNotFound
         assert str(caught.value) == "refused (HTTP 404 for GET tenants/x)"
         with pytest.raises(geminga.SubscriptionNotFound):
             admin.subscriptions.clear("t", "s")
@@ -187,16 +169,16 @@ JETTY_JSON = b'{ "servlet":"jersey", "message":"Method Not Allowed", "url":"/adm
 @pytest.mark.parametrize(
     ("status", "body", "expected"),
     [
-        (404, JETTY_PAGE, AdminNotFound),
-        (404, JETTY_JSON, AdminNotFound),
-        (405, JETTY_JSON, AdminNotAllowed),
-        (405, b"", AdminNotAllowed),
+        (404, JETTY_PAGE, errors.AdminNotFound),
+        (404, JETTY_JSON, errors.AdminNotFound),
+        (405, JETTY_JSON, errors.AdminNotAllowed),
+        (405, b"", errors.AdminNotAllowed),
     ],
 )
 def test_a_call_that_the_broker_does_not_have_is_named_as_such(scripted, status, body, expected):
     """The answers are those of Apache Pulsar 2.10.1."""
     server = scripted(answer(status, body))
-    with geminga.Admin(server.url, retries=0) as admin, pytest.raises(AdminError) as caught:
+    with geminga.Admin(server.url, retries=0) as admin, pytest.raises(errors.AdminError) as caught:
         admin.call("GET", "persistent/a/b/c/later")
     assert type(caught.value) is expected
     assert f"no such call (HTTP {status} for GET persistent/a/b/c/later)" in str(caught.value)
@@ -216,7 +198,7 @@ def test_a_read_is_repeated_and_a_change_is_not(scripted, call):
     assert len(server.requests) == 3
     for said in (HANG_UP, answer(503)):
         server = scripted(said, answer(200, b"1"))
-        with pytest.raises((ConnectError, AdminUnavailable)):
+        with pytest.raises((errors.ConnectError, errors.AdminUnavailable)):
             call(server.url, "PUT", "tenants/x")
         assert len(server.requests) == 1
 
@@ -246,17 +228,19 @@ def test_credentials_do_not_go_to_a_login_page(scripted, call):
     login = scripted()
     there = f"http://localhost:{login.port}/oauth2/authorize"  # another host's name
     server = scripted(answer(302, b"", f"Location: {there}"))
-    with pytest.raises(LookupError, match="credentials are not sent there; if it belongs to the cluster"):
+    with pytest.raises(
+        errors.LookupError, match="credentials are not sent there; if it belongs to the cluster"
+    ):
         call(server.url, "GET", "clusters", authentication=geminga.AuthenticationToken("secret"))
     assert login.connections == 0
 
 
 def test_redirects_to_ftp_or_in_a_loop_are_refused(scripted, call):
     server = scripted(answer(307, b"", "Location: ftp://127.0.0.1/"))
-    with pytest.raises(LookupError, match="refused"):
+    with pytest.raises(errors.LookupError, match="refused"):
         call(server.url, "GET", "clusters")
     server = scripted(*[answer(307, b"", "Location: /again")] * 10)
-    with pytest.raises(LookupError, match="too often"):
+    with pytest.raises(errors.LookupError, match="too often"):
         call(server.url, "GET", "clusters")
     assert len(server.requests) == 6
 
@@ -267,7 +251,7 @@ def test_a_host_that_is_down_is_followed_by_the_next(scripted, call):
     server = scripted(answer(204))
     call(f"http://127.0.0.1:{down},127.0.0.1:{server.port}", "PUT", "tenants/x")
     assert len(server.requests) == 1
-    with pytest.raises(ConnectError, match="is the broker running, and is this its web address"):
+    with pytest.raises(errors.ConnectError, match="is the broker running, and is this its web address"):
         call(f"http://127.0.0.1:{down}", "PUT", "tenants/x")
 
 
@@ -278,13 +262,13 @@ def test_an_expired_token_is_renewed_once(scripted, call):
     assert call(server.url, "GET", "clusters", authentication=token) == 1
     assert ["Bearer old" in server.requests[0], "Bearer new" in server.requests[1]] == [True, True]
     server = scripted(answer(401), answer(401))
-    with pytest.raises(AdminAuthenticationError, match="give credentials"):
+    with pytest.raises(errors.AdminAuthenticationError, match="give credentials"):
         call(server.url, "GET", "clusters", authentication=geminga.AuthenticationToken(lambda: "x"))
 
 
 def test_credentials_with_a_line_break_are_refused(scripted, call):
     server = scripted()
-    with pytest.raises(AuthenticationError, match="line break"):
+    with pytest.raises(errors.AuthenticationError, match="line break"):
         call(server.url, "GET", "a", authentication=geminga.AuthenticationToken("x\r\nHost: evil"))
     assert not server.requests
 
@@ -299,13 +283,13 @@ def test_credentials_with_a_line_break_are_refused(scripted, call):
 )  # fmt: skip
 def test_an_answer_not_in_http_is_refused(scripted, call, said):
     server = scripted(said)
-    with pytest.raises(ConnectError, match=r"in HTTP: is this|announces an answer|before its answer"):
+    with pytest.raises(errors.ConnectError, match=r"in HTTP: is this|announces an answer|before its answer"):
         call(server.url, "GET", "clusters", retries=0, operation_timeout_seconds=20)
 
 
 def test_a_truncated_answer_raises_connect_error(scripted, call):
     server = scripted(lambda connected: connected.sendall(answer(200, b'["a", "b"]')[:-3]))
-    with pytest.raises(ConnectError, match="before its answer"):
+    with pytest.raises(errors.ConnectError, match="before its answer"):
         call(server.url, "GET", "clusters", retries=0)
 
 
@@ -316,23 +300,23 @@ def test_a_slow_answer_does_not_prolong_the_timeout(scripted, call):
             time.sleep(0.01)
 
     server = scripted(dribble)
-    with pytest.raises(Timeout, match=r"did not answer GET clusters within 0\.3 s$"):
+    with pytest.raises(errors.Timeout, match=r"did not answer GET clusters within 0\.3 s$"):
         call(server.url, "GET", "clusters", operation_timeout_seconds=0.3)
     server = scripted(lambda connected: time.sleep(2))
-    with pytest.raises(Timeout, match="whether the change was made is not known"):
+    with pytest.raises(errors.Timeout, match="whether the change was made is not known"):
         call(server.url, "PUT", "tenants/x", operation_timeout_seconds=0.2)
 
 
 def test_a_web_server_that_is_no_broker(scripted, call):
     server = scripted(answer(200, b"<html>"))
-    with pytest.raises(ProtocolError, match=r"not JSON: is this the web address"):
+    with pytest.raises(errors.ProtocolError, match=r"not JSON: is this the web address"):
         call(server.url, "GET", "clusters")
 
 
 def test_the_port_of_the_binary_protocol(call):
     with geminga.embedded() as broker:
         url = broker.service_url.replace("pulsar://", "http://")
-        with pytest.raises(ConnectError, match="is this its web address"):
+        with pytest.raises(errors.ConnectError, match="is this its web address"):
             call(url, "GET", "clusters", operation_timeout_seconds=20)
 
 
@@ -340,7 +324,7 @@ def test_the_port_of_the_binary_protocol(call):
     "url", ["", "foo", "localhost:8080", "pulsar://localhost:6650", "http://", "http://a:port", "http://[::1"]
 )
 def test_a_service_url_that_is_not_http_is_refused(url):
-    with pytest.raises(InvalidUrl, match="http://host:port"):
+    with pytest.raises(errors.InvalidUrl, match="http://host:port"):
         geminga.Admin(url)
 
 
@@ -357,9 +341,9 @@ def test_tls_with_certificates(tmp_path, call):
         trust = {"tls_trust_certs_file_path": str(authority.certificate)}
         shown = geminga.AuthenticationTLS(str(mine), str(my_key))
         assert "public" in call(broker.admin_url, "GET", "tenants", authentication=shown, **trust)
-        with pytest.raises(ConnectError):
+        with pytest.raises(errors.ConnectError):
             call(broker.admin_url, "GET", "tenants", **trust)
-        with pytest.raises(ConnectError, match="is not trusted"):
+        with pytest.raises(errors.ConnectError, match="is not trusted"):
             call(
                 broker.admin_url, "GET", "tenants", authentication=shown,
                 tls_trust_certs_file_path=str(stranger.certificate),
@@ -447,17 +431,17 @@ async def test_a_cancelled_call_ends_its_thread(scripted):
 def test_a_length_of_thousands_of_digits_is_refused(scripted, call):
     said = b"HTTP/1.1 200 Ok\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
     server = scripted(*[said] * 6)
-    with pytest.raises(ConnectError, match="announces an answer of 9999"):
+    with pytest.raises(errors.ConnectError, match="announces an answer of 9999"):
         call(server.url, "GET", "clusters")
 
 
 @pytest.mark.parametrize(
     ("said", "kind"),
     [
-        (b"HTTP/1.1 200 Ok\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc", ConnectError),
-        (answer(200, b"[" * 200_000), ProtocolError),
-        (answer(404, b"[" * 200_000), AdminError),
-        (b"HTTP/1.1 101 Switching\r\n\r\n", AdminError),
+        (b"HTTP/1.1 200 Ok\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc", errors.ConnectError),
+        (answer(200, b"[" * 200_000), errors.ProtocolError),
+        (answer(404, b"[" * 200_000), errors.AdminError),
+        (b"HTTP/1.1 101 Switching\r\n\r\n", errors.AdminError),
     ],
 )
 def test_a_hostile_answer_raises_an_error_of_the_library(scripted, call, said, kind):

@@ -60,11 +60,8 @@ def compression(topic):
     for number in range(10 * len(kinds)):
         message = consumer.receive(MINUTE)
         found = (
-            int(message.data()),
-            message.partition_key(),
-            message.properties(),
-            message.event_timestamp(),
-        )
+            int(message.data()), message.partition_key(), message.properties(), message.event_timestamp(),
+        )  # fmt: skip
         equal(found, (number, f"k{number % 2}", {"number": str(number)}, number + 1))
 
 

@@ -8,12 +8,13 @@ from tests.simulation.workloads.everyday import Everyday
 from tests.simulation.workloads.positions import Reading, Retention, Seeking
 from tests.simulation.workloads.publishing import Access, Restarts
 from tests.simulation.workloads.tables import Compaction
-from tests.simulation.workloads.topics import Growth, Patterns
+from tests.simulation.workloads.topics import Growth, Passing, Patterns
+from tests.simulation.workloads.transactions import Transactions
 
 WORKLOADS: Final[dict[str, type[Workload]]] = {
     each.name: each
     for each in (
         Everyday, Restarts, Access, Compaction, Delayed, DeadLetters, Refusals, Counts, Reading, Seeking,
-        Retention, Growth, Patterns,
+        Retention, Growth, Patterns, Passing, Transactions,
     )
 }  # fmt: skip

@@ -35,6 +35,7 @@ class Workload:
     """Programs of one kind. They `prepare`, `work` while faults happen, `settle` after them, and `judge`."""
 
     name: ClassVar[str]
+    domain: ClassVar = "persistent"
     keeps_all: ClassVar = False
     """Whether the broker must retain acknowledged messages."""
     judges_flips: ClassVar = False
@@ -43,11 +44,13 @@ class Workload:
     def __init__(self, world: World) -> None:
         self.world = world
         self.numbers = random.Random(f"{world.seed} {self.name}")
-        self.topic = f"persistent://public/default/{self.name}"
+        self.topic = f"{self.domain}://public/default/{self.name}"
         self.history = History(lambda: world.clock.now, world.history, self.name)
         self.handed_over: Counter[str] = Counter()
+        self.chunking: set[str] = set()
+        """Producers that chunk."""
         self.large: set[str] = set()
-        """Messages that chunking producers send in chunks."""
+        """Messages that they send in chunks."""
         self.tasks: list[asyncio.Task[Any]] = []
 
     async def prepare(self) -> None:
@@ -117,6 +120,8 @@ class Workload:
         options = self.producer_options() | options
         if options.get("batching_type") is BatchingType.KeyBased:
             options.pop("chunking_enabled", None)
+        if options.get("chunking_enabled"):
+            self.chunking.add(name)
         producer = await self.until_it_works(
             lambda: self.world.client.create_producer(topic or self.topic, name, **options)
         )
@@ -139,7 +144,7 @@ class Workload:
         key = self.draw_key(name)
         content = f"{name}-{self.handed_over[name]}"  # numbered when handed over, not when the task was made
         self.handed_over[name] += 1
-        if size > 2000:
+        if size > 2000 and name in self.chunking:
             self.large.add(content)
         await self.send_this(producer, name, content, key, b" " * size, **options)
 
@@ -320,6 +325,8 @@ class Workload:
                         lambda actions, part=part: actions.cursors.backlog(part, subscription)
                     )
                 )
+            except StoreStopped:  # by a planned error of the disk: the broker is about to stop
+                return None
             except AdminRefusal as refusal:
                 if refusal.status == 503:
                     return None
@@ -332,6 +339,11 @@ class Workload:
         """Return the backlog of each subscription whose acknowledgements a damaged disk must keep."""
         return {}
 
+    def is_idle(self, subscription: str, seconds: float) -> bool:
+        """Whether the subscription's consumers, of which some are slow, have received nothing for a while."""
+        received = (event.at for event in self.history.of("received", who=subscription))
+        return max(received, default=0.0) < self.world.clock.now - seconds
+
     async def until_no_backlog(self, subscription: str) -> None:
         """Wait until everything that is stored is acknowledged.
 
@@ -342,6 +354,7 @@ class Workload:
         seconds = None
         if self.large and self.backlog(subscription) not in ((0, 0), None):
             await self.world.pass_time(65)
+            await self.until(lambda: self.is_idle(subscription, 65), lambda: f"{subscription} never rests")
             if self.backlog(subscription) not in ((0, 0), None):
                 self.world.faults.cut()
                 seconds = 50.0

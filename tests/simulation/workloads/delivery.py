@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from geminga import BatchingType, ConsumerDeadLetterPolicy, ConsumerType, PulsarException
+from geminga import AlreadyClosed, BatchingType, ConsumerDeadLetterPolicy, ConsumerType, PulsarException
 from geminga.ids import TopicName
 from tests.simulation import checker, rules
 from tests.simulation.history import Position
@@ -107,7 +107,7 @@ class DeadLetters(Workload):
     async def judge(self) -> None:
         bad = {event.content for event in self.history.of("send") if self.is_bad(event.content)}
         dead = [content for _, content, _ in await self.stored(self.dead)]
-        rules.dead_letters(self.history, "s", dead, bad, self.limit)
+        rules.dead_letters(self.history, await self.stored(), "s", dead, bad, self.limit)
 
 
 class Refusals(Workload):
@@ -119,15 +119,23 @@ class Refusals(Workload):
         r = self.numbers
         self.kind = r.choice([ConsumerType.Shared, ConsumerType.KeyShared])
         self.queue = r.choice([0, 1, 3, 20])
+        self.leave = self.world.drawn("leave", 0.3)
+        """Whether consumers leave what they hold to others, which have few permits for large batches."""
+        if self.leave:
+            self.queue = 20
         self.may_be_slow = not self.queue and not self.world.partitions
         """Whether nothing waits in the client for a slow application."""
+        self.in_queues = checker.WITHOUT_QUEUE_SECONDS if self.may_be_slow else checker.IN_QUEUES_SECONDS
+        if self.leave:
+            self.in_queues = self.queue * 2.0
         if self.world.drawn("few", 0.4):
             await self.set_policy("max_unacked_messages_per_subscription", r.choice([10, 20]))
-        for number in range(r.randrange(1, 4)):
-            consumer = await self.subscribe(
-                "s", self.kind, consumer_name=f"s.{number}", receiver_queue_size=self.queue
-            )
-            self.start(self.work_slowly(consumer))
+        for number in range(r.randrange(1, 4) + self.leave):
+            name = f"s.{number}"
+            self.start(self.work_slowly(name, await self.open(name)))
+
+    async def open(self, name: str) -> Any:
+        return await self.subscribe("s", self.kind, consumer_name=name, receiver_queue_size=self.queue)
 
     def producer_options(self) -> dict[str, Any]:
         options = super().producer_options()
@@ -135,6 +143,9 @@ class Refusals(Workload):
             options["batching_enabled"] = False
         elif self.kind is ConsumerType.KeyShared:
             options |= {"batching_type": BatchingType.KeyBased}
+        if self.leave:
+            options |= {"batching_enabled": True, "batching_max_messages": 10, "max_pending_messages": 1000}
+            options.pop("chunking_enabled", None)
         return options
 
     async def work(self) -> None:
@@ -142,9 +153,17 @@ class Refusals(Workload):
             *(self.publish(f"f{number}", self.numbers.choice([5, 40])) for number in range(2))
         )
 
-    async def work_slowly(self, consumer: Any) -> None:
+    async def work_slowly(self, name: str, consumer: Any) -> None:
         r = self.numbers
-        async for message in consumer:
+        while True:
+            if self.leave and r.random() < 0.1:
+                await consumer.close()
+                await self.pause(0, 0.5)
+                consumer = await self.open(name)
+            try:
+                message = await consumer.receive()
+            except AlreadyClosed:
+                return
             content, position = self.received("s", message)
             if self.kind is ConsumerType.Shared and r.random() < 0.05:
                 await consumer.redeliver_unacknowledged_messages()
@@ -152,7 +171,7 @@ class Refusals(Workload):
             if refuses:
                 await consumer.negative_acknowledge(message)
             if not refuses or r.random() < 0.3:
-                await self.world.pass_time(r.choice([0.0, 0.01, 0.2]))
+                await self.world.pass_time(r.choice([0.0, 0.2, 2.0] if self.leave else [0.0, 0.01, 0.2]))
                 await self.acknowledge("s", consumer, message, content, position)
             if self.may_be_slow and r.random() < 0.1:
                 await self.world.pass_time(10)
@@ -164,10 +183,7 @@ class Refusals(Workload):
         missing = checker.missing(self.history, self.expected(), "s")
         assert not missing, f"never acknowledged: {missing}"
         # Refusing one message of a batch puts off the others, also those of its key.
-        checker.check_subscription(
-            self.history, "s", ConsumerType.Shared.name,
-            in_queues=checker.WITHOUT_QUEUE_SECONDS if self.may_be_slow else checker.IN_QUEUES_SECONDS,
-        )  # fmt: skip
+        checker.check_subscription(self.history, "s", ConsumerType.Shared.name, in_queues=self.in_queues)
 
 
 class Counts(Workload):

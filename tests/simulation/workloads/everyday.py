@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, Final
 
 from geminga import AlreadyClosed, BatchingType, ConsumerType, MessageId
-from tests.simulation import checker
+from tests.simulation import checker, rules
 from tests.simulation.history import Event
 from tests.simulation.workloads.base import Workload
 
@@ -31,9 +31,16 @@ class Everyday(Workload):
         }
         """Subscriptions of which some acknowledgements are cumulative."""
         self.sought: set[str] = set()
+        self.rate = 5 if world.drawn("rates", 0.15) else 0
+        """Messages that each subscription of a partition gets in a second at most; 0: any number."""
 
     async def prepare(self) -> None:
         r = self.numbers
+        if self.rate:
+            limits = {"dispatchThrottlingRateInMsg": self.rate, "ratePeriodInSecond": 1}
+            await self.set_policy("subscriptionDispatchRate", {"standalone": limits})
+            limits = {"publishThrottlingRateInMsg": 10 * self.rate}
+            await self.set_policy("publishMaxMessageRate", {"standalone": limits})
         for name, kind in self.subscriptions.items():
             for number in range(1 if kind is ConsumerType.Exclusive else r.randrange(1, 4)):
                 consumer = await self.open(name, f"{name}.{number}")
@@ -98,6 +105,9 @@ class Everyday(Workload):
     async def judge(self) -> None:
         for name in self.subscriptions:
             await self.until_no_backlog(name)
+            if self.rate:
+                parts, lives = max(1, self.world.partitions), self.world.machine.life
+                rules.within_rate(self.history, name, self.rate * parts, lives)
         kinds = {name: kind.name for name, kind in self.subscriptions.items()}
         checker.check(
             self.history, await self.stored(), kinds, deduplicated=self.world.deduplicates,

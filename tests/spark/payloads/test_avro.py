@@ -3,7 +3,9 @@
 import datetime as dt
 import decimal
 import io
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -17,35 +19,10 @@ from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import spark_type
 from geminga.spark.releases import arrow_type
 
-EVERYTHING = {
-    "type": "record", "name": "R", "namespace": "n",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "name", "type": ["null", "string"], "default": None},
-        {"name": "tags", "type": {"type": "array", "items": ["null", "string"]}},
-        {"name": "marks", "type": {"type": "map", "values": "double"}},
-        {"name": "sub", "type": ["null", {"type": "record", "name": "S", "fields": [
-            {"name": "a", "type": "int"},
-            {"name": "b", "type": {"type": "array", "items": {"type": "array", "items": "int"}}},
-        ]}]},
-        {"name": "again", "type": "S"},
-        {"name": "letter", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}},
-        {"name": "three", "type": {"type": "fixed", "name": "F", "size": 3}},
-        {"name": "any", "type": ["null", "int", "string", "S"]},
-        {"name": "whole", "type": ["int", "null", "long"]},
-        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
-        {"name": "ok", "type": "boolean"},
-        {"name": "share", "type": "float"},
-        {"name": "nothing", "type": "null"},
-    ],
-}  # fmt: skip
+EVERYTHING = json.loads(Path(__file__).with_name("everything.avsc").read_text())
 
 
 def node(definition: Any) -> SchemaNode:
-    import json
-
     return definition_of(SchemaInfo(type=int(SchemaType.AVRO), data=json.dumps(definition).encode())).root
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import geminga.spark
 from geminga import Client
 from geminga.schema import AvroSchema, BytesSchema
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.spark
 

@@ -90,7 +90,7 @@ def test_a_damaged_payload_does_not_affect_others(bad):
         assert found.to_pylist() == [None if is_bad else ROW for is_bad in expected]
 
 
-def test_two_damaged_payloads_are_not_taken_for_two_values():
+def test_damaged_payloads_that_parse_together_are_all_found():
     """As many values as payloads, but not one of each."""
     for pair in (
         (b"{}{}", b""),

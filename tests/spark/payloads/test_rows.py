@@ -158,10 +158,8 @@ def test_keys_and_values_of_pairs_are_columns(source, pulsar_client, encoding):
     later = KeyValueSchema(StringSchema(), AvroSchema(Later), encoding)
     publish(pulsar_client, source.topic, later, [("k", Later(3))])
     assert [row["value"] and row["value"]["place"] for row in source.rows(columns="value")] == [
-        "Oslo",
-        None,
-        "Oslo",
-    ]
+        "Oslo", None, "Oslo",
+    ]  # fmt: skip
 
 
 def test_primitive_values_are_the_column_value(source, pulsar_client):

@@ -111,7 +111,7 @@ def shape(value: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_written_values_are_read_back_exactly(kind, data):
     schema, values = data.draw(structs())
@@ -127,7 +127,7 @@ def test_written_values_are_read_back_exactly(kind, data):
     assert shape(found.to_pylist()) == shape([*rows.to_pylist(), None])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_written_avro_is_read_by_fastavro(data):
     schema, values = data.draw(structs())

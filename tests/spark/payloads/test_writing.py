@@ -1,12 +1,10 @@
 """Frames as payloads, read back by fastavro, by `json` and by our own readers."""
 
 import datetime as dt
-import io
 import json
 from decimal import Decimal
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 from google.protobuf import source_context_pb2
@@ -73,16 +71,6 @@ def written(kind: str, columns: list[pa.Array], schema: StructType = SCHEMA) -> 
     payloads = writer.write(columns, len(columns[0]))
     payloads.validate(full=True)
     return payloads.to_pylist()
-
-
-def test_written_avro_is_read_by_fastavro():
-    parsed = fastavro.parse_schema(avro_definition(SCHEMA, "topLevelRecord"))
-    read = []
-    for payload in written("AVRO", frame(ROWS)):
-        buffer = io.BytesIO(payload)
-        read.append(fastavro.schemaless_reader(buffer, parsed, parsed))
-        assert buffer.tell() == len(payload)
-    assert read == ROWS
 
 
 def test_written_json_is_read_by_python():

@@ -132,9 +132,8 @@ def test_a_path_may_contain_spaces(tmp_path):
 KILLED = """
 import os, sys
 from geminga.spark.pipelines import lake
-table, step = sys.argv[1], int(sys.argv[2])
 done = 0
-def maybe(name, call):
+def maybe(call):
     def inner(*arguments, **named):
         global done
         done += 1
@@ -142,38 +141,40 @@ def maybe(name, call):
             os.kill(os.getpid(), 9)
         return call(*arguments, **named)
     return inner
-for name in ("open", "fsync", "replace", "unlink"):
-    setattr(lake.os, name, maybe(name, getattr(os, name)))
-lake.parquet.ParquetWriter.write_batch = maybe("write", lake.parquet.ParquetWriter.write_batch)
-lake.compact(table)
-lake.clean(table, keep_seconds=0)
-print("finished", done)
+for step, table in enumerate(sys.stdin, 1):
+    child = os.fork()
+    if child == 0:
+        for name in ("open", "fsync", "replace", "unlink"):
+            setattr(lake.os, name, maybe(getattr(os, name)))
+        lake.parquet.ParquetWriter.write_batch = maybe(lake.parquet.ParquetWriter.write_batch)
+        lake.compact(table.strip())
+        lake.clean(table.strip(), keep_seconds=0)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_kill_at_any_step_of_a_compaction_keeps_the_rows(tmp_path):
     """At each system call of a compaction and of the cleaning after it."""
-    before = None
-    for step in range(1, 100):
-        table = tmp_path / f"t{step}"
-        for batch in range(3):
-            write(table, batch, [batch * 2, batch * 2 + 1], day=batch % 2)
-        before = before or ids(table)
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, str(table), str(step)], capture_output=True, text=True, timeout=60
-        )
-        assert ids(table) == before, f"after a kill at step {step}"
-        lake.compact(str(table))
-        lake.clean(str(table), keep_seconds=0)
-        assert ids(table) == before, f"compacted again after a kill at step {step}"
-        assert {str(path) for path in table.glob("*.parquet")} == set(lake.files(str(table)))
-        if "finished" in done.stdout:
-            assert step > 8
-            return
-        assert done.returncode == -9, done.stderr
-    pytest.fail("the compaction never came to its end")
+    before, step, status = None, 0, -9
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as killed:
+        while status == -9:
+            step += 1
+            table = tmp_path / f"t{step}"
+            for batch in range(3):
+                write(table, batch, [batch * 2, batch * 2 + 1], day=batch % 2)
+            before = before or ids(table)
+            print(table, file=killed.stdin, flush=True)
+            status = int(killed.stdout.readline())
+            assert ids(table) == before, f"after a kill at step {step}"
+            lake.compact(str(table))
+            lake.clean(str(table), keep_seconds=0)
+            assert ids(table) == before, f"compacted again after a kill at step {step}"
+            assert {str(path) for path in table.glob("*.parquet")} == set(lake.files(str(table)))
+        assert status == 0
+        assert step > 8
 
 
 def test_files_that_are_being_written_are_not_deleted(tmp_path):

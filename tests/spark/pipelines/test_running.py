@@ -223,10 +223,8 @@ def test_output_of_spark_becomes_lines_about_its_progress():
     for line in lines:
         heard.line(line)
     assert told == [
-        "rows: running",
-        "rows: micro-batch 3: 12 rows, 40 a second, 7 messages behind",
-        "rows: failed",
-    ]
+        "rows: running", "rows: micro-batch 3: 12 rows, 40 a second, 7 messages behind", "rows: failed",
+    ]  # fmt: skip
     assert (heard.rows, heard.lag, heard.error(1)) == ({"rows": 12}, {"rows": 7}, "it broke")
     assert len(heard.output) == 3
 
@@ -277,9 +275,11 @@ def test_spark_ends_when_the_process_that_runs_it_is_killed(tmp_path):
     (package / "cli.py").write_text(
         "import subprocess, sys, time\n"
         "from types import SimpleNamespace as Some\n"
-        f"java = subprocess.Popen(['sh', '-c', {java!r}])\n"
+        f"java = subprocess.Popen(['sh', '-c', {java!r}], stdout=subprocess.PIPE)\n"
+        "assert java.stdout.readline()\n"
         "context = Some(_gateway=Some(proc=java))\n"
         "sys.modules['pyspark.core.context'] = Some(SparkContext=context)\n"
+        "print('both are ready', flush=True)\n"
         "time.sleep(600)\n"
     )
     program = Path(running.__file__).parent / "free_port/cli.py"

@@ -4,8 +4,6 @@ Without good credentials every path answers 401, whether it exists or not; a for
 whether the resource exists or not.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum

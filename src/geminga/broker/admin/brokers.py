@@ -1,7 +1,5 @@
 """``/admin/v2/brokers``, ``/admin/v2/broker-stats``, ``/metrics``, ``/lookup/v2``: state of this broker."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -114,7 +112,7 @@ class BrokersResource(http.Resource):
             **dynamic.shown(),
             "defaultRetentionSizeInMB": dynamic.current.retention_megabytes_default,
             "journalSyncData": settings.sync == "always",
-            "transactionCoordinatorEnabled": False,
+            "transactionCoordinatorEnabled": settings.transactions,
         }
         found = own | pulsar_names
         return {name: _text(value) for name, value in sorted(found.items()) if value is not None}
@@ -168,20 +166,15 @@ class BrokersResource(http.Resource):
         return {"bookies": [{"bookieId": self.server.settings.broker_id}]}
 
     @route("GET", "/admin/v2/bookies/racks-info", needs=SUPER_USER)
+    @route("GET", "/admin/v2/clusters/{cluster}/failureDomains", needs=SUPER_USER)
     async def no_entries(self) -> object:
-        """Always empty: there are no racks."""
+        """Always empty: one broker has neither racks nor failure domains."""
         return {}
 
-    @route("GET", "/admin/v2/resource-quotas", needs=SUPER_USER)
-    @route("GET", "/admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}", needs=SUPER_USER)
-    async def resource_quotas(self, tenant: str = "", namespace: str = "") -> object:
-        """Fixed figures that tools expect; they have no effect."""
-        if tenant:
-            self.namespaces.document(tenant, namespace)
-        return {
-            "msgRateIn": 40.0, "msgRateOut": 120.0, "bandwidthIn": 100000.0, "bandwidthOut": 300000.0,
-            "memory": 80.0, "dynamic": True,
-        }  # fmt: skip
+    @route("GET", "/admin/v2/resourcegroups", needs=SUPER_USER)
+    async def no_names(self) -> object:
+        """Always empty: rates of namespaces and topics are set instead of resource groups."""
+        return []
 
     # --- metrics ---
     async def _topic_counts(self) -> dict[str, int]:
@@ -227,6 +220,7 @@ class BrokersResource(http.Resource):
         metrics.add_disk(out, disk_figures(server.broker))
         metrics.add_damage(out, server.store.damage.found)
         metrics.add_failures(out, server.broker.scheduler.failures)
+        metrics.add_transactions(out, server.broker.coordinator.counts)
         metrics.add_process(
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
             connections_created=server.connections_created, connections_refused=server.connections_refused,
@@ -296,11 +290,6 @@ class BrokerStatsResource(http.Resource):
     @route("GET", "/admin/v2/broker-stats/load-report", needs=SUPER_USER)
     async def load_report(self) -> None:
         """Empty: one broker has no load to be spread."""
-
-    @route("GET", "/admin/v2/broker-stats/allocator-stats/{allocator}", needs=SUPER_USER)
-    async def allocator(self, allocator: str) -> object:
-        """Always 404: memory is Python's."""
-        raise AdminRefusal(404, f"there is no allocator {allocator}: this broker runs on Python")
 
 
 class LookupResource(http.Resource):

@@ -5,8 +5,6 @@ broker keeps no state between requests. A `tail` is a polling request for the me
 client that falls behind is moved to the newest, and receives the number of skipped entries.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any, Final
 
@@ -45,7 +43,9 @@ class Browser:
         self._older = older
         self._start = start
         self._stop = stop
-        self._needles = tuple(each.encode() for each in (wanted.text, wanted.key) if each and "=" not in each)
+        # Masked payloads are searched as they are shown, which the stored bytes are not.
+        texts = () if wanted.masked else (wanted.text, wanted.key)
+        self._needles = tuple(each.encode() for each in texts if each and "=" not in each)
         self._messages: list[Json] = []
         self._shown = 0
         self._range = READ_AT_ONCE
@@ -183,7 +183,8 @@ def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wan
     end = ledger.confirmed
     start, skipped = ledger.start if behind is None else ledger.offset_from(behind[0], behind[1] + 1), 0
     # Without a filter no client can read faster than that; with a filter, matches may be rare.
-    newest = _newest(topic, count) if wanted == MessageFilter() else max(start, end - BEHIND_MAX)
+    is_filtered = wanted.text or wanted.key or wanted.producer
+    newest = max(start, end - BEHIND_MAX) if is_filtered else _newest(topic, count)
     if newest > start:
         start, skipped = newest, 0 if behind is None else newest - start
     browser = Browser(topic, wanted, count, older=False, start=start, stop=end)
@@ -214,11 +215,13 @@ def _newest(topic: PersistentTopic, count: int) -> int:
     return offset
 
 
-def whole_message(topic: PersistentTopic, ledger_id: int, entry_id: int, batch_index: int) -> Json | None:
+def whole_message(
+    topic: PersistentTopic, ledger_id: int, entry_id: int, batch_index: int, wanted: MessageFilter
+) -> Json | None:
     """Return one message with its whole payload; None if it does not exist."""
     offset = topic.ledger.offset(ledger_id, entry_id)
     entry = None if offset is None else topic.ledger.read_one(offset)
     if entry is None:
         return None
-    every = messages_of(bytes(entry), ledger_id, entry_id, MessageFilter(), shown_bytes=OPENED_BYTES_MAX)
+    every = messages_of(bytes(entry), ledger_id, entry_id, wanted, shown_bytes=OPENED_BYTES_MAX)
     return next((each for each in every if each.get("batchIndex", -1) == batch_index), None)

@@ -5,8 +5,6 @@ subscription, policies that lost a part are in force as they are, a ledger witho
 delete or to set the resource itself, use its own REST path.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from geminga.broker.admin.errors import AdminRefusal
@@ -104,6 +102,6 @@ def _acknowledge(broker: Broker, damage: Damage) -> Job:
             return
         stop = min(start + SETTLED_AT_ONCE, last + 1, segment.entries)
         for subscription in list(topic.subscriptions.values()):
-            subscription.give_up(range(segment.base + start, segment.base + stop))
+            subscription.give_up(segment.base + start, segment.base + stop)
         if broker.slices.should_yield:
             yield None

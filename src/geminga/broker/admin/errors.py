@@ -1,7 +1,5 @@
 """Mapping of the broker's errors to HTTP statuses of Pulsar's admin API."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from geminga.broker.refusal import Refused

@@ -4,8 +4,6 @@ Nothing is changed. Without ``detailed`` no entry is read, so that a scan of all
 level of trouble is the same, only the texts have fewer details.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from heapq import nsmallest
 
@@ -20,8 +18,17 @@ from geminga.broker.entries import head_of, sticky_key
 from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
-from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX, QUIET_SECONDS, Trouble, diagnose
-from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, KeyFacts, QuotaFacts, Relief, SubscriptionFacts
+from geminga.broker.topics.transactions import TransactionRecord
+from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX, HELD_SECONDS, QUIET_SECONDS, Trouble, diagnose
+from geminga.diagnosis.facts import (
+    ConsumerFacts,
+    HoleFacts,
+    KeyFacts,
+    QuotaFacts,
+    Relief,
+    SubscriptionFacts,
+    TransactionFacts,
+)
 from geminga.errors import StoreError
 
 KEYS_SHOWN_MAX = 5
@@ -31,7 +38,8 @@ KEYS_SHOWN_MAX = 5
 def trouble(topic: PersistentTopic, subscription: PersistentSubscription) -> Trouble:
     """Return only the level of trouble, which is cheap."""
     # Most subscriptions have no backlog: they need no figures.
-    if not (subscription.backlog or subscription.harmed or subscription.fenced or subscription.resetting):
+    waits = subscription.backlog or (topic.transactions is not None and topic.transactions.open)
+    if not (waits or subscription.harmed or subscription.fenced or subscription.resetting):
         return Trouble.NOTHING_WAITS
     return diagnose(facts_of(topic, subscription, detailed=False)).level
 
@@ -59,6 +67,17 @@ def facts_of(
     return _Facts(topic, subscription).read(disk, detailed)
 
 
+def _transaction(transaction: TransactionRecord, messages: int, others: int = 0) -> TransactionFacts:
+    return TransactionFacts(
+        id=str(transaction.id),
+        began_ms=transaction.began_ms,
+        ends_ms=transaction.began_ms + transaction.timeout_ms,
+        messages=messages,
+        is_open=transaction.is_open,
+        others=others,
+    )
+
+
 class _Facts:
     def __init__(self, topic: PersistentTopic, subscription: PersistentSubscription) -> None:
         self.topic = topic
@@ -83,9 +102,7 @@ class _Facts:
         held = shared.unacked_messages if shared is not None else sum(map(subscription.held_by, receiving))
         now = topic.scheduler.now
         return SubscriptionFacts(
-            topic=topic.text,
-            subscription=subscription.name,
-            now_ms=self.now_ms,
+            topic=topic.text, subscription=subscription.name, now_ms=self.now_ms,
             type=consumer_type(subscription), durable=subscription.durable,
             backlog=subscription.backlog,
             messages=messages, bytes=size,
@@ -93,8 +110,7 @@ class _Facts:
             waiting=waiting,
             waiting_since_ms=self._waiting_since(read) if waiting and ready else 0,
             unread=max(0, ledger.confirmed - read),
-            held=held,
-            held_limit=topic.policies.unacked_messages_per_subscription_max,
+            held=held, held_limit=topic.policies.unacked_messages_per_subscription_max,
             blocked=shared is not None and shared.blocked,
             delivered_ms=subscription.last_consumed_ms,
             acked_ms=subscription.last_acked_ms,
@@ -120,6 +136,8 @@ class _Facts:
             draining=0 if keyed is None else keyed.draining_slots,
             unowned=0 if keyed is None else keyed.unowned_size,
             look_ahead=keyed.replay_size if keyed is not None and keyed.look_ahead_full else 0,
+            transaction=self._transaction(detailed),
+            pending_acks=self._pending_acks(detailed),
             holes=self._holes(detailed),
             mark_ms=subscription.last_mark_ms,
             hole=self._hole() if detailed else None,
@@ -134,18 +152,22 @@ class _Facts:
     # --- delivery ---
     def _waiting(self, dispatcher: Dispatcher) -> int:
         """Return the number of entries that are due and not delivered, or to be redelivered."""
-        unread = dispatcher.read_offset
-        if self.cursor.holes:
-            unread = self.cursor.next_open(unread)
+        unread = self._next_open(dispatcher.read_offset)
         again = self.shared.replay_size if self.shared is not None else 0
         return max(0, self.ledger.confirmed - unread) + again
+
+    def _next_open(self, offset: int) -> int:
+        """Return the first entry from ``offset`` on that is acknowledged neither for good nor in an open
+        transaction."""
+        pending = self.subscription.pending
+        return self.cursor.next_open(offset) if pending is None else pending.first_deliverable(offset)
 
     def _waiting_since(self, read: int) -> int:
         """Return since when the next entry waits; called only if nothing was delivered for some time."""
         delivered_ms = self.subscription.last_consumed_ms
         if self.now_ms - delivered_ms < QUIET_SECONDS * 1000:
             return 0
-        offset = self.cursor.next_open(read)
+        offset = self._next_open(read)
         if offset >= self.ledger.confirmed:
             return delivered_ms
         try:
@@ -202,6 +224,36 @@ class _Facts:
             entry = None
         return "?" if entry is None else sticky_key(head_of(entry)).decode(errors="backslashreplace")
 
+    # --- transactions ---
+    def _transaction(self, detailed: bool) -> TransactionFacts | None:
+        """Return the transaction that holds back messages of others, if one does; without ``detailed`` not
+        all of them are counted."""
+        topic, ledger = self.topic, self.ledger
+        part = topic.transactions
+        if part is None or not part.open or ledger.confirmed >= part.stored:
+            return None
+        first, runs = next(iter(part.open.items()))
+        messages, end = 0, ledger.confirmed
+        for start, stop in (*runs, (part.stored, part.stored)):
+            begin, start = part.aborted.next_missing(end), min(start, part.stored)
+            if begin < start:
+                messages += ledger.counts.between(begin, start)[0]
+                messages -= ledger.counts.held(part.aborted, begin, start)[0] if part.aborted else 0
+                if not detailed:
+                    break
+            end = stop
+        return _transaction(topic.services.transactions.by_id[first], messages) if messages else None
+
+    def _pending_acks(self, detailed: bool) -> TransactionFacts | None:
+        """Return the oldest transaction with acknowledgements, and the messages acknowledged in all, which
+        are not counted for a young one without ``detailed``."""
+        pending = self.subscription.pending
+        if not pending:
+            return None
+        oldest = self.topic.services.transactions.by_id[min(pending.owners)]
+        counted = detailed or self.now_ms - oldest.began_ms >= HELD_SECONDS * 1000
+        return _transaction(oldest, pending.messages if counted else -1, len(pending.owners) - 1)
+
     # --- backlog ---
     def _holes(self, detailed: bool) -> int:
         """Return the runs of open messages before an acknowledged one; without ``detailed`` 0 or 1."""
@@ -223,9 +275,16 @@ class _Facts:
             holder="" if holder is None else holder.name,
             holder_text="" if holder is None else consumer_text(holder),
             delivered=holder is not None or (single is not None and offset < single.read_offset),
+            transaction=self._acknowledged_in(offset),
             age_seconds=subscription.oldest_age_seconds,
             frees=self._frees(subscription.wanted_behind(offset + 1)),
         )
+
+    def _acknowledged_in(self, offset: int) -> str:
+        """Return the open transaction in which an entry is acknowledged, wholly or in part; else empty."""
+        pending = self.subscription.pending
+        owners = {} if pending is None else pending.owners
+        return next((str(id_) for id_, acks in owners.items() if acks.has(offset)), "")
 
     def _frees(self, offset: int) -> int:
         """Return the bytes that are no longer retained once everything before ``offset`` is acknowledged."""
@@ -239,10 +298,13 @@ class _Facts:
 
     def _quota(self, detailed: bool) -> QuotaFacts | None:
         exceeded, name = self.topic.quota_exceeded, self.subscription.name
-        if exceeded is not None and (detailed or exceeded.subscription == name):
+        if exceeded is None:
+            return None
+        if (held := quota.held_by(self.topic, self.subscription)) is not None:
+            exceeded = held
+        elif detailed or exceeded.subscription == name:
             # It was noted some seconds ago; messages may have been acknowledged since.
-            present = quota.would_hold(self.topic)
-            exceeded = present if present is None or exceeded.subscription == name else exceeded
+            exceeded = quota.would_hold(self.topic)
         if exceeded is None:
             return None
         own = exceeded.subscription == name

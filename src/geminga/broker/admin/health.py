@@ -1,7 +1,5 @@
 """Health of a broker, for ``/livez`` and ``/readyz``."""
 
-from __future__ import annotations
-
 from geminga.broker.core import Broker
 
 

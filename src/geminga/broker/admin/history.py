@@ -4,8 +4,6 @@ Only topics and subscriptions with a backlog or traffic are kept, `KEPT_MAX` at 
 about 1 KiB: about 10 MiB when full, and nothing for idle topics. A restart begins a new history.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from typing import Any, Final

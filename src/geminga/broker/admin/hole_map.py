@@ -7,11 +7,10 @@ holes are as cheap to draw as ten. A range with no more entries than cells lists
 Positions are offsets: entries counted from the topic's first, over all ledgers.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.subscription import PersistentSubscription
@@ -146,13 +145,15 @@ def _entry(
         if isinstance(dispatcher, SharedDispatcher):
             if dispatcher.is_delayed(offset):
                 entry["delayed"] = True
-            if dispatcher.is_again(offset):
+            if isinstance(dispatcher, KeySharedDispatcher) and offset in dispatcher.ahead:
+                entry["ahead"] = True
+            elif dispatcher.is_again(offset):
                 entry["again"] = True
             times = dispatcher.redelivery_count(offset)
             if times:
                 entry["redeliveries"] = times
         if holder is not None:
             entry["consumer"] = holder.name
-        elif dispatcher is not None and offset < dispatcher.read_offset:
+        elif dispatcher is not None and offset < dispatcher.read_offset and "ahead" not in entry:
             entry["sent"] = True
     return entry

@@ -1,7 +1,5 @@
 """Base of the resources: names from paths, bodies, answers, errors, and waiting for the disk."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect
@@ -22,6 +20,7 @@ from collections.abc import (
 )
 from functools import partial, wraps
 from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
@@ -62,6 +61,8 @@ _PIECE_BYTES = 64 * 1024
 _MEMBERS_MAX = 100
 _AT_A_TIME = 256
 """Topics or subscriptions that one request changes concurrently, sharing syncs."""
+_steps_end: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+"""Time at which the last step that was promised to a long answer ends."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 DOORKEEPER: web.AppKey[AuthorizationMiddleware] = web.AppKey("doorkeeper", AuthorizationMiddleware)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
@@ -219,7 +220,7 @@ class Resource:
             return []
 
         while not (result := self.server.call(run)):
-            await asyncio.sleep(STEP_SECONDS)
+            await _pause()
         return result[0]
 
 
@@ -233,7 +234,7 @@ def answering(handler: Callable[..., Awaitable[object]]) -> Handler:
     async def answered(request: web.Request) -> web.StreamResponse:
         given: dict[str, Any] = {"request": request, **request.match_info}
         for each in parameters:
-            if each.annotation == "int":
+            if each.annotation in (int, "int"):
                 given[each.name] = whole_number(given[each.name], each.name)
         found = await handler(**{each.name: given[each.name] for each in parameters if each.name in given})
         if isinstance(found, web.StreamResponse):
@@ -265,6 +266,14 @@ async def for_each(items: AsyncIterator[T], act: Callable[[T], Coroutine[Any, An
         raise failures.exceptions[0] from None  # the task group has cancelled the others; this is the cause
 
 
+async def _pause() -> None:
+    """Wait for the next step of a long answer; all of them together have half of the time."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    _steps_end[loop] = max(now, _steps_end.get(loop, now)) + 2 * STEP_SECONDS
+    await asyncio.sleep(_steps_end[loop] - STEP_SECONDS - now)
+
+
 async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
     """Yield the items; half of the time is for others.
 
@@ -275,7 +284,7 @@ async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
     for item in items:
         yield item
         if time.monotonic() - began >= STEP_SECONDS:
-            await asyncio.sleep(STEP_SECONDS)
+            await _pause()
             began = time.monotonic()
 
 
@@ -576,10 +585,8 @@ async def _answered(
     server: Server = request.app[SERVER]
     authorization_middleware = request.app.get(DOORKEEPER)
     try:
-        headers = request.headers
         # Not request.host, which may query a name server if the header is missing.
-        host = headers.get("Host", "")
-        request.app[WEB_HOSTS].check(host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))
+        request.app[WEB_HOSTS].check(request.headers, request.path)
         # An idle broker's clock is that of the last entry into the core.
         server.call(lambda: None)
         if authorization_middleware is not None:

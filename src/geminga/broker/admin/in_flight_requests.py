@@ -1,7 +1,5 @@
 """Requests waiting for the disk or for a job: when the broker stops they are answered with 503."""
 
-from __future__ import annotations
-
 import asyncio
 
 from geminga.broker.admin.errors import AdminRefusal

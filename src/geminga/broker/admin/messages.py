@@ -1,27 +1,27 @@
 """A stored entry as an HTTP answer: the payload as body, the metadata as ``X-Pulsar-`` headers."""
 
-from __future__ import annotations
-
 import asyncio
-import contextlib
 import json
 from urllib.parse import quote
 
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.admin.tailing import METADATA_BYTES_MAX, text_of
+from geminga.broker.admin.tailing import METADATA_BYTES_MAX
 from geminga.diagnosis.commands import iso_time
 from geminga.errors import CorruptPayload
 from geminga.wire.compression import decompress
 from geminga.wire.metadata import metadata_size, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.strict import text
 
 _HEADER_BYTES_MAX = 64_000
 """Longest value of a header; Python's HTTP client reads lines of 65,536 bytes at most."""
 _UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 _PIECE_BYTES = 64 * 1024
 """Larger entries are sent in pieces, as far as the peer reads."""
+SEND_SECONDS_MAX = 300.0
+"""Time after which a peer that still reads a large entry is disconnected: others may wait for its share."""
 
 
 class EntryAnswers:
@@ -64,11 +64,17 @@ def _opened_bytes(entry: bytes) -> int:
 async def _in_pieces(request: web.Request, answer: web.Response) -> web.StreamResponse:
     body, response = memoryview(answer.body), web.StreamResponse(headers=answer.headers)  # type: ignore[arg-type]
     response.content_length = len(body)
-    with contextlib.suppress(ConnectionError):  # a peer that leaves, or is disconnected, is no error
-        await response.prepare(request)
-        for start in range(0, len(body) if request.method == "GET" else 0, _PIECE_BYTES):
-            await response.write(body[start : start + _PIECE_BYTES])
-        await response.write_eof()
+    try:
+        async with asyncio.timeout(SEND_SECONDS_MAX):
+            await response.prepare(request)
+            for start in range(0, len(body) if request.method == "GET" else 0, _PIECE_BYTES):
+                await response.write(body[start : start + _PIECE_BYTES])
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    except ConnectionError:
+        pass  # a peer that leaves, or is disconnected, is no error
     return response
 
 
@@ -122,7 +128,7 @@ def _answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
     if metadata.properties:
         # JSON escapes keep header values ASCII.
         headers["X-Pulsar-PROPERTY"] = json.dumps(
-            {text_of(each.key): text_of(each.value) for each in metadata.properties}
+            {text(each.key): text(each.value) for each in metadata.properties}
         )
     if (longest := max(map(len, headers.values()))) > _HEADER_BYTES_MAX:
         raise AdminRefusal(

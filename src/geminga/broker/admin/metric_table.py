@@ -4,8 +4,6 @@
 a test compares it with a scrape of a broker that has one of everything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -253,6 +251,13 @@ _OFFLOAD: Final = (
      "1: the offload storage belongs to another store, and this store, a copy of it, only reads "
      "there.", "is_borrowed"),
 )  # fmt: skip
+_TRANSACTIONS: Final = (
+    ("active_count", "gauge", "Open transactions."),
+    ("created_total", "counter", "Transactions begun since the start."),
+    ("committed_total", "counter", "Transactions committed since the start."),
+    ("aborted_total", "counter", "Transactions aborted since the start, also at their time limit."),
+    ("timeout_total", "counter", "Transactions aborted since the start at their time limit."),
+)
 _PROCESS: Final = (
     ("process_start_time_seconds", "gauge", "seconds since 1970", "When the broker started."),
     ("process_cpu_seconds_total", "counter", "seconds", "CPU time of the process."),
@@ -288,6 +293,12 @@ def _all() -> Mapping[str, Metric]:
         Metric("geminga_logins_failed_total", MetricScope.BROKER, "counter", "logins",
                "Credentials that were refused, by port: binary or web.", labels=("port",)),
     ]  # fmt: skip
+    found += [
+        Metric(
+            f"pulsar_txn_{name}", MetricScope.BROKER, kind, "transactions", text, labels=("coordinator_id",)
+        )
+        for name, kind, text in _TRANSACTIONS
+    ]
     return MappingProxyType({metric.name: metric for metric in found})
 
 

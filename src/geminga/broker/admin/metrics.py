@@ -4,8 +4,6 @@ Figures come from the topics' stats, the store's counters and the process. Topic
 a topic; of the others there are the backlogs alone, kept by `geminga.broker.topics.resting`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
@@ -282,6 +280,12 @@ def add_failures(out: Exposition, failures: Mapping[str, int]) -> None:
     """Add the numbers of isolated exceptions, by the kind of callback that raised them."""
     for kind, count in failures.items():
         out.add("geminga_callback_failures_total", count, (("kind", kind),))
+
+
+def add_transactions(out: Exposition, counts: Mapping[str, int]) -> None:
+    """Add the counts of the only coordinator of transactions, by the last part of the metrics' names."""
+    for name, count in counts.items():
+        out.add(f"pulsar_txn_{name}", count, (("coordinator_id", "0"),))
 
 
 def add_process(

@@ -1,7 +1,5 @@
 """``/admin/v2/namespaces``: creates and deletes namespaces, and acts on all topics of one."""
 
-from __future__ import annotations
-
 import contextlib
 import zlib
 from collections.abc import AsyncIterator, Callable

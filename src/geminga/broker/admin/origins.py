@@ -12,17 +12,18 @@ purposes: addresses as numbers, names without a dot, the top-level names that ar
 use, and the names that this broker is known to have (its settings' and the machine's own).
 """
 
-from __future__ import annotations
-
 import ipaddress
+import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.settings import BrokerSettings
 
 PRIVATE_TOP_LEVELS = frozenset({"localhost", "local", "internal", "test", "lan", "intranet", "private"})
 """Reserved by RFC 6761, RFC 6762 and ICANN, or never delegated: no page can be served under them."""
+_CALLBACK = re.compile(r"(/cluster/[^/]+)?/console/callback")
+"""Path to which the issuer of company accounts, another site, sends a browser."""
 PRIVATE_ENDINGS = (".home.arpa", ".cluster.local")
 
 
@@ -33,12 +34,13 @@ class WebHosts:
         named = {settings.host, settings.advertised_address or "", *settings.web_hosts}
         self._any = "*" in settings.web_hosts
         self._named = {_plain(name) for name in named if name}
-        self._own: set[str] | None = None
 
-    def check(self, host: str, origin: str | None, fetch_site: str | None) -> None:
+    def check(self, headers: Mapping[str, str], path: str) -> None:
         """Raise `AdminRefusal` 403 for a page of another site, 421 for a name that is not this broker's."""
+        host, origin = headers.get("Host", ""), headers.get("Origin")
         foreign = origin is not None and origin.partition("://")[2] != host
-        if foreign or fetch_site == "cross-site":
+        from_elsewhere = headers.get("Sec-Fetch-Site") == "cross-site" and not _CALLBACK.fullmatch(path)
+        if foreign or from_elsewhere:
             raise AdminRefusal(403, f"requests from pages of {origin or 'another site'} are refused")
         if not self._any and not self.is_ours(host):
             raise AdminRefusal(
@@ -54,14 +56,7 @@ class WebHosts:
             return True
         if name.rpartition(".")[2] in PRIVATE_TOP_LEVELS or name.endswith(PRIVATE_ENDINGS):
             return True
-        if self._own is None:
-            self._own = set(map(_plain, _machine_names()))
-        return name in self._own
-
-
-def _machine_names() -> Iterable[str]:
-    # Not getfqdn, which may wait for a name server.
-    return [socket.gethostname()]
+        return name == _plain(socket.gethostname())  # not getfqdn, which may wait for a name server
 
 
 def _plain(name: str) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from heapq import nlargest
 from itertools import islice
@@ -27,6 +27,8 @@ from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.history import History
 from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
 from geminga.broker.admin.http import DOORKEEPER, Server, object_body, query_flag, whole_number
+from geminga.broker.admin.masking import Masks
+from geminga.broker.admin.payload_values import Undecodable
 from geminga.broker.admin.previews import Preview, preview
 from geminga.broker.admin.publishing import publish
 from geminga.broker.admin.routes import CONSUME, CREDENTIALS, LOOK, PRODUCE, SUPER_USER, route
@@ -46,7 +48,9 @@ from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.rules.policies import properties_map
 from geminga.broker.rules.schemas import version_bytes
 from geminga.broker.topics.persistent import PersistentTopic
+from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
+from geminga.schema_info import SchemaInfo
 from geminga.wire.hashing import partition_of
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -75,6 +79,7 @@ class OverviewResource(TopicResourceBase):
         self._history = History(server.broker)
         self._boards = SubscriptionOverview(server.broker)
         self._topics = TopicOverview(server.broker)
+        self._masks = Masks(server.settings.masked_fields)
         self._turn = asyncio.Lock()
 
     # --- all subscriptions ---
@@ -210,7 +215,7 @@ class OverviewResource(TopicResourceBase):
 
     @route("GET", _SUBSCRIPTION + "/cursor", needs=CONSUME)
     async def cursor(self, request: web.Request) -> object:
-        """Everything that is acknowledged, a page at a time."""
+        """The acknowledged ranges of the subscription, a page at a time."""
         query = request.query
         after = whole_number(query["after"], "after") if query.get("after") else None
         limit = whole_number(query.get("limit", str(RANGES_MAX)), "limit", 1)
@@ -232,10 +237,11 @@ class OverviewResource(TopicResourceBase):
 
     @route("GET", _SUBSCRIPTION + "/open", needs=CONSUME)
     async def open_messages(self, request: web.Request) -> object:
-        """The next messages that are not acknowledged, opened."""
+        """The next unacknowledged messages with their content."""
         topic, subscription = self._one(request)
         count = min(whole_number(request.query.get("count", "10"), "count", 1), OPEN_SHOWN_MAX)
-        return await self._in_turn(partial(_open_messages, topic, subscription, count))
+        wanted = self._filter(topic, {})
+        return await self._in_turn(partial(_open_messages, topic, subscription, count, wanted))
 
     @route("POST", _SUBSCRIPTION + "/redeliver", needs=CONSUME)
     async def redeliver(self, request: web.Request) -> object:
@@ -254,11 +260,21 @@ class OverviewResource(TopicResourceBase):
 
     # --- one topic ---
     async def _in_turn(self, call: Callable[[], T]) -> T:
-        """Run a call that takes some milliseconds as `looking` does; the event loop does other work between
-        the calls of all requests."""
+        """Run a call of some milliseconds like `looking`; the event loop does other work between two such
+        calls, also of different requests."""
         async with self._turn:
             await asyncio.sleep(0)
         return await self.looking(call)
+
+    def _filter(self, topic: PersistentTopic, query: Mapping[str, str]) -> MessageFilter:
+        def schema_of(version: int) -> SchemaInfo | None:
+            try:
+                found = self.server.broker.schemas.get(topic.name, version)
+            except StoreDamaged as error:
+                raise Undecodable(str(error)) from None
+            return None if found is None else SchemaInfo(type=found.type, data=found.schema_data)
+
+        return MessageFilter.of(query, self._masks.of(topic.text), schema_of)
 
     @route("GET", PATH + "/history", needs=LOOK)
     async def topic_history(self, request: web.Request) -> object:
@@ -281,7 +297,7 @@ class OverviewResource(TopicResourceBase):
         after = _message(query["after"]) if query.get("after") else None
         until = whole_number(query["until"], "until") if query.get("until") else None
         count = min(whole_number(query.get("count", "50"), "count", 1), MESSAGES_MAX)
-        wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
+        wanted = self._filter(topic, query)
         first, stop = await self.looking(partial(bounds, topic, position, after, until, older))
         browser = Browser(topic, wanted, count, older=older, start=first, stop=stop)
         until_time = time.monotonic() + BROWSING_SECONDS_MAX
@@ -295,20 +311,21 @@ class OverviewResource(TopicResourceBase):
         topic = self.actions.topic(self.stored(request))
         ids = _message(id)
         batch = whole_number(request.query["batch"], "batch") if request.query.get("batch") else -1
-        found = await self._in_turn(partial(whole_message, topic, *ids, batch))
+        wanted = self._filter(topic, {})
+        found = await self._in_turn(partial(whole_message, topic, *ids, batch, wanted))
         if found is None:
             raise AdminRefusal(404, f"there is no message {ids[0]}:{ids[1]} on topic {topic.text}")
         return found
 
     @route("GET", PATH + "/tail", needs=CONSUME)
     async def tail(self, request: web.Request) -> object:
-        """Messages behind an entry that match a filter; first the newest."""
+        """Messages after the entry ``?from=`` that match a filter; without ``from`` the newest ones."""
         name = self.stored(request)
         topic = self.actions.topic(name)
         query = request.query
         behind = _message(query["from"]) if query.get("from") else None
         count = min(whole_number(query.get("count", "20"), "count", 1), MESSAGES_MAX)
-        wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
+        wanted = self._filter(topic, query)
         return await self._in_turn(partial(tail, topic, behind, count, wanted))
 
     @route("POST", PATH + "/message", needs=PRODUCE)
@@ -342,7 +359,7 @@ class OverviewResource(TopicResourceBase):
         return {"id": f"{ledger_id}:{entry_id}", "partition": partition}
 
     def _schema_version(self, name: TopicName) -> bytes:
-        """Return the version for a message as text; refuses topics whose schema has another form."""
+        """Return the schema version for a payload given as text; refuse schemas of other types."""
         found = self.server.broker.schemas.latest(name.base)
         if found is None:
             return b""
@@ -355,7 +372,7 @@ class OverviewResource(TopicResourceBase):
 
 
 def _utf8(field: str, text: str) -> bytes:
-    """Encode a text of a body; refuse half a surrogate pair, which JSON may have and UTF-8 does not."""
+    """Encode a text of a request body; refuse unpaired surrogates, which JSON allows and UTF-8 does not."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -375,7 +392,7 @@ def _payload(wanted: dict[str, Any]) -> bytes:
 
 
 def _open_messages(
-    topic: PersistentTopic, subscription: PersistentSubscription, count: int
+    topic: PersistentTopic, subscription: PersistentSubscription, count: int, wanted: MessageFilter
 ) -> list[dict[str, Any]]:
     cursor, ledger = subscription.cursor, topic.ledger
 
@@ -396,7 +413,7 @@ def _open_messages(
                 yield (*ledger.position(offset), bytes(entry), is_open)
             offset += 1
 
-    return first_messages(entries(), count)
+    return first_messages(entries(), count, wanted)
 
 
 def _message(text: str) -> tuple[int, int]:

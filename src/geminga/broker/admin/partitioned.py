@@ -1,11 +1,11 @@
 """``.../partitioned`` and ``.../partitions``: partitioned topics."""
 
-from __future__ import annotations
-
 import json
+import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -35,7 +35,10 @@ class PartitionedTopicsResource(TopicResourceBase):
         the topic is created if policies allow it."""
         topic = http.topic_of(request)
         policies = self.namespaces.policies(topic.tenant, topic.namespace)
-        if self.actions.exists(topic):
+        coordinators = self.topics.partitioned.coordinators(topic)
+        if coordinators is not None:
+            count = coordinators
+        elif self.actions.exists(topic):
             count = self.actions.partitions(topic)
         elif http.query_flag(request, "checkAllowAutoCreation") and policies.auto_create_topics:
             count = policies.auto_create_partitions
@@ -176,15 +179,18 @@ _NOT_ADDED = frozenset(
 _MEMBERS = {"publishers": "producerName", "consumers": "consumerName"}
 """Lists whose members are merged by name, and the field with the name."""
 _OF_THE_FIRST = frozenset(
-    {"producerId", "availablePermits", "address", "connectedSince", "avgMessagesPerEntry"}
+    {"producerId", "producerName", "availablePermits", "address", "connectedSince", "avgMessagesPerEntry"}
 )
 """Fields of a producer or consumer that are not added over several partitions."""
+_GIVEN_NAME: Final = re.compile(r"-\d+-\d+\Z")
+"""End of the names that brokers give to producers without one, a different name on each partition."""
 
 
 class MergedStats:
     """Merged stats of several topics: counts and rates are added, limits and times are the largest.
 
-    Publishers, subscriptions and consumers are merged by name.
+    Publishers, subscriptions and consumers are merged by name, publishers without a name of their own by
+    connection. ``partitions`` of a publisher or consumer is the number of parts that it is in.
     """
 
     def __init__(self) -> None:
@@ -220,9 +226,14 @@ def _merge(merged: dict[str, Any], part: dict[str, Any]) -> None:
         if isinstance(new, dict):
             _merge(merged.setdefault(key, {}), new)
         elif key in _MEMBERS and isinstance(new, list):
-            members = merged.setdefault(key, {})
+            members, seen = merged.setdefault(key, {}), Counter[str]()
             for member in new:
-                _merge(members.setdefault(member.get(_MEMBERS[key]), {}), member)
+                name: Any = member.get(_MEMBERS[key], "")
+                if key == "publishers" and _GIVEN_NAME.search(name):
+                    address = member.get("address", "")
+                    seen[address] += 1
+                    name = address, seen[address]
+                _merge(members.setdefault(name, {}), member | {"partitions": 1})
         elif old is None:
             merged[key] = new
         elif key not in _OF_THE_FIRST:

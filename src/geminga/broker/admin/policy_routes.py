@@ -3,9 +3,6 @@
 GET answers what was set (200 with an empty body when nothing was) and DELETE removes it.
 """
 
-from __future__ import annotations
-
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -165,54 +162,8 @@ class NamespacePoliciesResource(_PolicyResource):
         await self.write(request, "offload_policies", None)
 
     @route("GET", _NAMESPACE + "/antiAffinity", needs=ADMINISTRATOR)
-    async def anti_affinity(self, request: web.Request) -> web.Response:
-        """Stored and shown, without effect: there is only one broker."""
-        found = self.read(request, "antiAffinityGroup")
-        return http.done_answer() if found is None else http.bare_text(found)
-
-    @route("POST", _NAMESPACE + "/antiAffinity", needs=ADMINISTRATOR)
-    async def set_anti_affinity(self, request: web.Request) -> None:
-        """Stored and shown, without effect. Body: a name."""
-        # Apache Pulsar's client sends the bare name, others a JSON text.
-        text = (await http.sent(request)).decode("utf-8", "replace").strip()
-        try:
-            group = json.loads(text)
-        except (ValueError, RecursionError):
-            group = text
-        await self.write(request, "antiAffinityGroup", group if isinstance(group, str) else text)
-
-    @route("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", needs=SUPER_USER)
-    async def anti_affinity_namespaces(self, group: str, cluster: str) -> object:
-        """The namespaces of an anti-affinity group."""
-        self.namespaces.clusters.note(cluster, "")
-        names = (name.split("/") for name in self.namespaces.all_namespaces())
-        return [
-            f"{tenant}/{namespace}"
-            for tenant, namespace in names
-            if self.namespaces.get_policy(tenant, namespace, "antiAffinityGroup") == group
-        ]
-
-    @route("DELETE", _NAMESPACE + "/antiAffinity", needs=ADMINISTRATOR)
-    async def remove_anti_affinity(self, request: web.Request) -> web.Response:
-        """Remove it."""
-        await self.write(request, "antiAffinityGroup", None)
-        return http.done_answer(200)
-
-    @route("GET", _NAMESPACE + "/resourcegroup", needs=ADMINISTRATOR)
-    async def resource_group(self, request: web.Request) -> web.Response:
-        """Stored and shown, without effect: set rates of namespaces and topics instead."""
-        found = self.read(request, "resource_group_name")
-        return http.bare_text(found or "")
-
-    @route("POST", _NAMESPACE + "/resourcegroup/{group}", needs=SUPER_USER)
-    async def set_resource_group(self, request: web.Request, group: str) -> None:
-        """Stored and shown, without effect."""
-        await self.write(request, "resource_group_name", group)
-
-    @route("DELETE", _NAMESPACE + "/resourcegroup", needs=SUPER_USER)
-    async def remove_resource_group(self, request: web.Request) -> None:
-        """Remove it."""
-        await self.write(request, "resource_group_name", None)
+    async def anti_affinity(self) -> None:
+        """Always 204: one broker has no anti-affinity groups."""
 
     @route("GET", _NAMESPACE + "/properties", needs=ADMINISTRATOR)
     async def properties(self, request: web.Request) -> object:

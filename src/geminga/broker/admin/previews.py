@@ -1,7 +1,5 @@
 """Previews: the effect of an action on a subscription, in figures and one sentence, before the action."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ The message is stored through the topic, with its quotas, limits and deduplicati
 named `PRODUCER_NAME` and is not listed among the topic's producers.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Final, cast

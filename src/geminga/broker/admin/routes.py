@@ -13,8 +13,6 @@ administrator, and ``/metrics``, which has the topic names of every tenant, need
 ``metrics_roles``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar

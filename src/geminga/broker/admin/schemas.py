@@ -1,7 +1,5 @@
 """``/admin/v2/schemas``: the versions of topics' schemas."""
 
-from __future__ import annotations
-
 import json
 import struct
 from typing import Any, Final
@@ -17,19 +15,13 @@ from geminga.broker.rules.policies import text_map
 from geminga.broker.rules.schemas import check_size
 from geminga.config import suggestion
 from geminga.ids import TopicName
+from geminga.schema_info import SchemaType
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 _PATH = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
-_TYPES: Final = {
-    "NONE": "None", "STRING": "String", "JSON": "Json", "PROTOBUF": "Protobuf", "AVRO": "Avro",
-    "BOOLEAN": "Bool", "INT8": "Int8", "INT16": "Int16", "INT32": "Int32", "INT64": "Int64",
-    "FLOAT": "Float", "DOUBLE": "Double", "DATE": "Date", "TIME": "Time", "TIMESTAMP": "Timestamp",
-    "KEY_VALUE": "KeyValue", "INSTANT": "Instant", "LOCAL_DATE": "LocalDate", "LOCAL_TIME": "LocalTime",
-    "LOCAL_DATE_TIME": "LocalDateTime", "PROTOBUF_NATIVE": "ProtobufNative",
-}  # fmt: skip
-"""Names of schema types in the admin API, and on the wire."""
-_NAMES: Final = {pb.Schema.Type.Value(wire): name for name, wire in _TYPES.items()}
+_TYPES: Final = {name: int(kind) for name, kind in SchemaType.__members__.items() if kind >= 0}
+_NAMES: Final = {number: name for name, number in _TYPES.items()}
 _LENGTH = struct.Struct(">i")
 
 
@@ -164,7 +156,7 @@ class SchemasResource(Resource):
             raise AdminRefusal(422, f"no schema type is called {kind!r}{suggestion(kind, _TYPES)}")
         if not isinstance(data, str):
             raise AdminRefusal(422, f"schema={data!r} is not allowed; allowed: text")
-        schema = pb.Schema(name="", type=_TYPES[kind])
+        schema = pb.Schema(name="", type=_TYPES[kind])  # type: ignore[arg-type]
         schema.schema_data = pack_key_value(data) if kind == "KEY_VALUE" else data.encode()
         for key, value in text_map("properties", document.get("properties") or {}).items():
             schema.properties.add(key=key, value=value)

@@ -1,13 +1,11 @@
 """Topic statistics of the admin API and CONSUMER_STATS, in the format that Pulsar's tools expect.
 
-Field names are Pulsar's. Fields of absent features (replication, transactions) are empty.
+Field names are Pulsar's. Fields of absent features (replication) are empty.
 
 A topic may have tens of thousands of subscriptions and consumers. Its statistics are made by a generator
 that yields after each, so that the caller can serve others in between (`Resource.in_steps`) or not
 (`at_once`). Who leaves meanwhile is left out.
 """
-
-from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
@@ -27,6 +25,7 @@ from geminga.broker.position_lookup import last_position
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.topic import Topic
+from geminga.broker.topics.transactions import TransactionStatus
 from geminga.diagnosis.commands import iso_time
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -36,7 +35,7 @@ Json = dict[str, Any]
 # --- topics ---
 _ALWAYS_0 = (
     "systemTopicBytesInCounter", "bytesOutInternalCounter", "earliestMsgPublishTimeInBacklogs",
-    "ongoingTxnCount", "abortedTxnCount", "committedTxnCount", "delayedMessageIndexSizeInBytes",
+    "delayedMessageIndexSizeInBytes",
     "nonContiguousDeletedMessagesRangesSerializedSize",
 )  # fmt: skip
 _OFFLOADED = (
@@ -113,6 +112,16 @@ def _whole(topic: Topic, broker_id: str, publishers: list[Json], sums: dict[str,
         "compaction": _compaction(topic),
         "ownerBroker": broker_id,
         **_offloaded(topic),
+        **_transactions(topic),
+    }
+
+
+def _transactions(topic: Topic) -> Json:
+    part = topic.transactions if isinstance(topic, PersistentTopic) else None
+    return {
+        "ongoingTxnCount": 0 if part is None else len(part.open),
+        "abortedTxnCount": 0 if part is None else part.ended[TransactionStatus.ABORTED],
+        "committedTxnCount": 0 if part is None else part.ended[TransactionStatus.COMMITTED],
     }
 
 
@@ -128,7 +137,7 @@ def stats_among_all(topic: Topic, now: float, broker_id: str) -> Steps[Json]:
     found |= {name: found[known] for name, known in _OTHER_NAMES.items()}
     found |= {"producerCount": len(found["publishers"]), "filteredEntriesCount": 0}
     if isinstance(topic, PersistentTopic):
-        found["pendingAddEntriesCount"] = topic.ledger.end - topic.ledger.confirmed
+        found["pendingAddEntriesCount"] = topic.pending_adds
         for name, listed in found["subscriptions"].items():
             subscription = topic.subscriptions.get(name)
             if isinstance(subscription, PersistentSubscription):
@@ -174,7 +183,7 @@ def _compaction(topic: Topic) -> Json:
 def _publisher_stats(producer: Producer, now: float) -> Json:
     rates = producer.rates.read(now, producer.messages_in, producer.bytes_in)
     return {
-        "accessMode": producer.access_mode_name,
+        "accessMode": pb.ProducerAccessMode.Name(producer.access_mode),
         "msgRateIn": rates[0],
         "msgThroughputIn": rates[1],
         "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
@@ -306,6 +315,7 @@ def _cursor_stats(subscription: PersistentSubscription) -> Json:
         stats["keySharedMode"] = pb.KeySharedMode.Name(dispatcher.mode)
         stats["allowOutOfOrderDelivery"] = dispatcher.out_of_order
         stats["drainingHashesCount"] = dispatcher.draining_slots
+        stats["entriesReadAhead"] = len(dispatcher.ahead)
         stats["lookAheadFull"] = dispatcher.look_ahead_full
     if isinstance(dispatcher, SingleActiveDispatcher) and dispatcher.active is not None:
         stats["activeConsumerName"] = dispatcher.active.name
@@ -374,7 +384,7 @@ def internal_stats(topic: Topic) -> Steps[Json]:
         "currentLedgerSize": segments[-1].size_bytes if segments else 0,
         "lastLedgerCreatedTimestamp": iso_time(segments[-1].created_ms if segments else 0),
         "waitingCursorsCount": waiting,
-        "pendingAddEntriesCount": ledger.end - ledger.confirmed,
+        "pendingAddEntriesCount": topic.pending_adds,
         "lastConfirmedEntry": f"{last_ledger}:{last_entry}",
         "state": "Terminated" if topic.terminated else "LedgerOpened",
         "ledgers": [

@@ -3,8 +3,6 @@
 On a partitioned topic an operation applies to every partition, if it has a meaning for several.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -6,17 +6,23 @@ import base64
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from geminga.broker.admin.masking import MASK, NOT_SHOWN, masked_json
+from geminga.broker.admin.payload_values import Budget, Decoder, Undecodable, decode_nothing, decoder_of
 from geminga.errors import CorruptPayload
+from geminga.schema_info import SchemaInfo
 from geminga.wire.batch import SingleMessage, decode_batch
 from geminga.wire.compression import decompress
 from geminga.wire.metadata import metadata_size, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.strict import text
 
 Json = dict[str, Any]
+SchemaOf = Callable[[int], SchemaInfo | None]
+"""Returns the schema of a version (-1: of messages without one), None if unknown. Raises `Undecodable`."""
 MESSAGES_MAX: Final = 200
 """Messages of one answer."""
 ANSWER_BYTES_MAX: Final = 1024 * 1024
@@ -27,6 +33,10 @@ PAYLOAD_SHOWN_BYTES: Final = 16 * 1024
 """Longest payload that is shown whole; of longer ones the beginning is shown."""
 OPENED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Larger entries are not decompressed."""
+MASKED_BYTES_MAX: Final = 1024 * 1024
+"""Larger entries of topics with masked fields are not shown: masking them takes too long."""
+MASKED_ITEMS_MAX: Final = 50_000
+"""Fields and items of Avro and Protobuf that are decoded of one entry, at a few µs each."""
 METADATA_BYTES_MAX: Final = 256 * 1024
 """Largest keys and properties of an entry or a batch: parsing more takes too long."""
 BATCH_SHOWN_MAX: Final = 1_000
@@ -36,25 +46,57 @@ _PROPERTIES_SHOWN = 50
 
 @dataclass(slots=True)
 class MessageFilter:
-    """Filter of messages: ``text`` in payload, key or properties; ``key`` and ``producer`` match exactly."""
+    """Filter of messages: ``text`` in payload, key or properties; ``key`` and ``producer`` match exactly.
+
+    The values of fields and properties named in ``masked`` are neither found nor shown; the name ``key`` also
+    stands for the message's key. ``schema_of`` is needed to show values of Avro and Protobuf where fields are
+    masked.
+    """
 
     text: str = ""
     key: str = ""
     producer: str = ""
+    masked: frozenset[str] = frozenset()
+    schema_of: SchemaOf = lambda _: None
+    decoders: dict[int, Decoder | None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(query: Mapping[str, str], masked: frozenset[str], schema_of: SchemaOf) -> MessageFilter:
+        """Return the filter of a request's query."""
+        text, key, producer = (query.get(name, "") for name in ("text", "key", "producer"))
+        return MessageFilter(text, key, producer, masked, schema_of)
 
     def takes(self, metadata: pb.MessageMetadata, message: SingleMessage | None, payload: bytes) -> bool:
         """Return whether a message matches; ``message`` is its part of a batch."""
-        key = _key_of(metadata, message)
-        producer = text_of(metadata.producer_name)
+        key = _key_of(metadata, message, self.masked)
+        producer = text(metadata.producer_name)
         if self.producer and producer != self.producer:
             return False
         if self.key and key != self.key:
             return False
         if not self.text:
             return True
-        properties = _properties_of(metadata, message)
+        properties = _properties_of(metadata, message, self.masked)
         texts = [key, producer, *(f"{name}={value}" for name, value in properties.items())]
         return any(self.text in each for each in texts) or self.text.encode() in payload
+
+    def seen(self, payload: bytes, problem: str, version: int, budget: Budget) -> tuple[bytes, str]:
+        """Return the payload, of a version of the schema, as it is shown, and why it is not shown, if so."""
+        if not self.masked or not payload:
+            return payload, problem
+        found = None
+        if not problem:
+            found = masked_json(payload, self.masked, self._decoder(version), budget)
+        return (b"", problem or NOT_SHOWN) if found is None else (found, "")
+
+    def _decoder(self, version: int) -> Decoder | None:
+        """Return the decoder of a version; None for JSON."""
+        if version not in self.decoders:
+            try:
+                self.decoders[version] = decoder_of(self.schema_of(version))
+            except Undecodable:
+                self.decoders[version] = decode_nothing
+        return self.decoders[version]
 
 
 def messages_of(
@@ -128,21 +170,26 @@ def _messages(
     shown_bytes: int = PAYLOAD_SHOWN_BYTES,
 ) -> Iterator[Json]:
     common |= {
-        "producer": text_of(metadata.producer_name)[:_TEXT_SHOWN],
+        "producer": text(metadata.producer_name)[:_TEXT_SHOWN],
         "publishTime": metadata.publish_time,
         "schemaVersion": _version(metadata.schema_version),
     }
     if metadata.deliver_at_time:
         common["deliverAt"] = metadata.deliver_at_time
+    version, budget = common["schemaVersion"], Budget(MASKED_ITEMS_MAX)
     payload, problem = _opened(metadata, raw)
+    if wanted.masked and not problem and len(payload) > MASKED_BYTES_MAX:
+        problem = f"{len(payload)} bytes: too many to mask"
     if metadata.num_chunks_from_msg > 1:
         problem = f"part {metadata.chunk_id + 1} of {metadata.num_chunks_from_msg} of a larger message"
     is_batch = metadata.HasField("num_messages_in_batch")
     if problem or not is_batch:
+        size = len(payload)
+        payload, problem = wanted.seen(payload, problem, version, budget)
         if wanted.takes(metadata, None, payload):
             yield (
                 common
-                | _described(metadata, None, payload, metadata.null_value, shown_bytes)
+                | _described(metadata, None, payload, size, metadata.null_value, shown_bytes, wanted.masked)
                 | ({"problem": problem} if problem else {})
             )
         return
@@ -160,8 +207,12 @@ def _messages(
     for index, single in enumerate(singles):
         if single.compacted_out or (open_ones is not None and not open_ones(index)):
             continue
-        if wanted.takes(metadata, single, single.payload):
-            described = _described(metadata, single, single.payload, single.null_value, shown_bytes)
+        payload, problem = wanted.seen(single.payload, "", version, budget)
+        if wanted.takes(metadata, single, payload):
+            described = _described(
+                metadata, single, payload, len(single.payload), single.null_value, shown_bytes, wanted.masked
+            )
+            described |= {"problem": problem} if problem else {}
             yield common | described | {"batchIndex": index}
 
 
@@ -184,20 +235,27 @@ def _described(
     metadata: pb.MessageMetadata,
     message: SingleMessage | None,
     payload: bytes,
+    size: int,
     null_value: bool,
     shown_bytes: int,
+    masked: frozenset[str],
 ) -> Json:
-    properties = _properties_of(metadata, message)
+    """``payload`` is the shown one: a masked one may have another length than the message's ``size``."""
+    properties = _properties_of(metadata, message, masked)
     event_time = metadata.event_time if message is None else message.event_time
     sequence_id = metadata.sequence_id if message is None or message.sequence_id < 0 else message.sequence_id
     found: Json = {
-        "key": _key_of(metadata, message)[:_TEXT_SHOWN],
+        "key": _key_of(metadata, message, masked)[:_TEXT_SHOWN],
         "sequenceId": sequence_id,
-        "size": len(payload),
+        "size": size,
         "payload": base64.b64encode(payload[:shown_bytes]).decode(),
     }
     if null_value:
         found["null"] = True
+    if masked:
+        found["masked"] = True
+    if len(payload) > shown_bytes:
+        found["cut"] = True
     if event_time:
         found["eventTime"] = event_time
     if properties:
@@ -206,21 +264,22 @@ def _described(
     return found
 
 
-def _key_of(metadata: pb.MessageMetadata, message: SingleMessage | None) -> str:
+def _key_of(metadata: pb.MessageMetadata, message: SingleMessage | None, masked: frozenset[str]) -> str:
     if message is not None and message.partition_key is not None:
-        return text_of(message.partition_key)
-    return text_of(metadata.partition_key)
+        key = text(message.partition_key)
+    else:
+        key = text(metadata.partition_key)
+    return MASK if key and "key" in masked else key
 
 
-def _properties_of(metadata: pb.MessageMetadata, message: SingleMessage | None) -> dict[str, str]:
+def _properties_of(
+    metadata: pb.MessageMetadata, message: SingleMessage | None, masked: frozenset[str]
+) -> dict[str, str]:
     if message is not None and message.properties:
-        return {text_of(name): text_of(value) for name, value in message.properties.items()}
-    return {text_of(each.key): text_of(each.value) for each in metadata.properties}
-
-
-def text_of(value: str | bytes) -> str:
-    """Return a text of an entry; protobuf returns bytes for invalid UTF-8, which U+FFFD replaces."""
-    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+        found = {text(name): text(value) for name, value in message.properties.items()}
+    else:
+        found = {text(each.key): text(each.value) for each in metadata.properties}
+    return {name: MASK if name in masked else value for name, value in found.items()}
 
 
 def _version(raw: bytes) -> int:
@@ -229,12 +288,12 @@ def _version(raw: bytes) -> int:
 
 
 def first_messages(
-    entries: Iterable[tuple[int, int, bytes, Callable[[int], bool] | None]], count: int
+    entries: Iterable[tuple[int, int, bytes, Callable[[int], bool] | None]], count: int, wanted: MessageFilter
 ) -> list[Json]:
     """The first messages of entries, each with its ids and which of its messages are open."""
     found: list[Json] = []
     for ledger_id, entry_id, entry, open_ones in entries:
-        for message in messages_of(entry, ledger_id, entry_id, MessageFilter(), open_ones):
+        for message in messages_of(entry, ledger_id, entry_id, wanted, open_ones):
             found.append(message)
             if len(found) >= count:
                 return found

@@ -4,8 +4,6 @@ Every method is synchronous. Methods with a durable change take ``done``, which 
 An impossible request raises `AdminRefusal` with Pulsar's HTTP status, or `RuleViolation`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -4,8 +4,6 @@ The scan is that of `subscription_overview`, which visits the topics in memory a
 followed by the names of the other stored topics. Cells of the rows shown are computed at each request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final

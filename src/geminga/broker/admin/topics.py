@@ -1,7 +1,5 @@
 """``/admin/v2/{persistent|non-persistent}``: topics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

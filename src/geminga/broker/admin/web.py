@@ -1,7 +1,5 @@
 """The web server: puts the resources together and serves them on a bound socket."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket
@@ -33,8 +31,9 @@ from geminga.broker.admin.redacted_log import WebConnection, peer_text, unquoted
 from geminga.broker.admin.routes import Handler, Route, add_routes
 from geminga.broker.admin.schemas import SchemasResource
 from geminga.broker.admin.subscriptions import SubscriptionsResource
-from geminga.broker.admin.tenants import ClustersResource, ResourceGroupsResource, TenantsResource
+from geminga.broker.admin.tenants import ClustersResource, TenantsResource
 from geminga.broker.admin.topics import TopicAttributesResource, TopicsResource
+from geminga.broker.admin.transactions import TransactionsResource
 from geminga.wire.frames import INSTANCE_HEADER
 
 log = logging.getLogger("geminga.broker")
@@ -50,10 +49,10 @@ LAST_ANSWERS_SECONDS = 1.0
 QUIET: web.AppKey[dict[WebConnection, bool]] = web.AppKey("quiet", dict)
 """Connections without a request in progress, and whether they had one before; the longest idle first."""
 _RESOURCES = (
-    ClustersResource, TenantsResource, ResourceGroupsResource, BrokersResource, BrokerStatsResource,
-    DamageResource, LookupResource, SchemasResource, OverviewResource,
-    NamespacePoliciesResource, NamespacesResource, PartitionedTopicsResource, SubscriptionsResource,
-    TopicAttributesResource, TopicPoliciesResource, TopicsResource,
+    ClustersResource, TenantsResource, BrokersResource, BrokerStatsResource, DamageResource, LookupResource,
+    SchemasResource, OverviewResource, NamespacePoliciesResource, NamespacesResource,
+    PartitionedTopicsResource, SubscriptionsResource, TopicAttributesResource, TopicPoliciesResource,
+    TopicsResource, TransactionsResource,
 )  # fmt: skip
 
 

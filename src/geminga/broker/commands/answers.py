@@ -1,7 +1,5 @@
 """Answers of the broker as frames. framing.md section 14 lists the fields that official clients need."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

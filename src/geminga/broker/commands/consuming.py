@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 
+from geminga.broker.commands import transactions
 from geminga.broker.commands.handles import PendingHandle
 from geminga.broker.commands.permissions import consumer_refusal
 from geminga.broker.commands.producing import (
     NAME_MAX,
     OPENING_AGAIN_SECONDS,
     OPENING_SECONDS_MAX,
-    SUBSCRIPTION_NAME_MAX,
-    check_length,
     find_or_create,
     open_handle,
     pairs,
@@ -23,8 +22,9 @@ from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, Subscription, type_name
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.refusal import ProtocolViolation, Refused, storage_refusal
+from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
-from geminga.broker.topics.topic_registry import parse_topic
+from geminga.broker.topics.topic_registry import SUBSCRIPTION_NAME_MAX, check_length, parse_topic
 from geminga.diagnosis.commands import iso_time
 from geminga.errors import StoreBusy, StoreError
 from geminga.ids import to_signed, to_unsigned
@@ -32,10 +32,10 @@ from geminga.wire.broker_frames import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 ACKED_AT_ONCE_MAX = 2_000
-"""Ids of one ACK that are acknowledged in one step."""
+"""Maximum ids of one ACK that are acknowledged in one step."""
 LAST_AGAIN_SECONDS = 1.0
 LAST_REQUESTS_MAX = 1_000
-"""Pending GET_LAST_MESSAGE_ID of one consumer at once."""
+"""Maximum pending GET_LAST_MESSAGE_ID requests of one consumer."""
 
 
 # --- SUBSCRIBE ---
@@ -116,10 +116,16 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
             )
         else:
             handles.opened(consumer.consumer_id, consumer)
-            session.answer("success", request_id=request_id)
+            session.answer("success", request_id=request_id, withholds_entries=_withholds(topic))
             subscription.started(consumer)
 
     subscription.when_durable(durable)
+
+
+def _withholds(topic: Topic) -> bool | None:
+    """Return whether transactions keep entries from delivery; None, the field's default, if not."""
+    part = topic.transactions if isinstance(topic, PersistentTopic) else None
+    return True if part is not None and part.withholds else None
 
 
 def _find_or_create(session: Session, topic: Topic, body: pb.CommandSubscribe) -> Subscription:
@@ -185,6 +191,9 @@ def on_ack(session: Session, command: pb.BaseCommand) -> Job:
     is_cumulative = body.ack_type == pb.CommandAck.Cumulative
     if is_cumulative and len(ids) != 1:
         raise ProtocolViolation(f"a cumulative ACK with {len(ids)} ids")
+    if body.txnid_most_bits or body.txnid_least_bits:
+        yield from transactions.acknowledge(session, body, at_once=ACKED_AT_ONCE_MAX)
+        return
     refusal: tuple[int, str] | None = None
     for start in range(0, len(ids) or 1, ACKED_AT_ONCE_MAX):
         if start:
@@ -193,8 +202,6 @@ def on_ack(session: Session, command: pb.BaseCommand) -> Job:
         if consumer is None:
             return
         try:
-            if body.txnid_most_bits or body.txnid_least_bits:
-                raise Refused(pb.NotAllowedError, "Transactions are not enabled.")
             if is_cumulative:
                 consumer.subscription.acknowledge_cumulative(consumer, ids[0])
             else:

@@ -12,8 +12,6 @@ A challenge is answered in the time of `BrokerSettings.authentication_refresh_se
 ``authenticationRefreshCheckSeconds``), while the connection stays usable.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field

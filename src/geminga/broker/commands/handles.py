@@ -1,7 +1,5 @@
 """Producers or consumers of one connection by the ids that the client assigned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import Generic, TypeVar

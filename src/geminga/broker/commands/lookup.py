@@ -1,7 +1,5 @@
 """Commands that find topics: PARTITIONED_METADATA, LOOKUP, and lists (framing.md sections 4 and 10)."""
 
-from __future__ import annotations
-
 from geminga.broker.commands.permissions import list_refusal, partitions_refusal
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, hash_in_steps, is_hidden
@@ -17,7 +15,6 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 WATCHERS_PER_CONNECTION_MAX = 1_000
 _PARTITIONS, _LOOKUP = "partitionMetadataResponse", "lookupTopicResponse"
-_TRANSACTION_COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 
 
 # --- partitions ---
@@ -45,8 +42,9 @@ def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadat
     try:
         topics = session.services.topics
         policies = topics.policies(name)
-        count = topics.partitioned.count(name)
-        exists = count > 0 or str(name) == _TRANSACTION_COORDINATORS or topics.is_stored(name)
+        coordinators = topics.partitioned.coordinators(name)
+        count = topics.partitioned.count(name) if coordinators is None else coordinators
+        exists = count > 0 or coordinators is not None or topics.is_stored(name)
         if not exists and not (name.partition >= 0 and topics.partitioned.count(name.base) > name.partition):
             if not (body.metadata_auto_creation_enabled and policies.auto_create_topics):
                 raise Refused(pb.TopicNotFound, "")

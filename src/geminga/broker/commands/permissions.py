@@ -6,8 +6,6 @@ a permission is revoked, `disconnect_forbidden` closes open handles, and a comma
 when its wait ends. Refusals do not reveal whether the topic exists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, NamedTuple
@@ -26,6 +24,7 @@ class NoPermissionNeeded(Enum):
 
     HANDSHAKE = "part of the connection itself"
     HANDLE = "acts on what was permitted when it was opened on this connection"
+    TRANSACTION = "the client's own; what it sends and acknowledges in it is permitted with the handles"
     REFUSED = "refused to everybody"
 
 
@@ -60,7 +59,7 @@ def _topic_refusal(action: str, allows: Callable[[Authorization, str, TopicName,
 
 
 def _look_refusal(action: str) -> Refusal:
-    return _topic_refusal(action, lambda authorization, role, topic, _: authorization.may_look(role, topic))
+    return _topic_refusal(action, lambda rules, role, topic, _: rules.may_look(role, topic))
 
 
 def _may_list(authorization: Authorization, role: str, request: Any) -> bool:

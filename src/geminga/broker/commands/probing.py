@@ -1,7 +1,5 @@
 """Liveness probes of a peer that holds a producer name or subscription wanted by another client."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

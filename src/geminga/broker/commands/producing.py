@@ -1,12 +1,11 @@
 """Commands of producers: PRODUCER, SEND, CLOSE_PRODUCER (framing.md section 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from geminga.broker.commands import transactions
 from geminga.broker.commands.handles import Handles, PendingHandle
 from geminga.broker.commands.permissions import producer_refusal
 from geminga.broker.commands.session import Session
@@ -19,7 +18,7 @@ from geminga.broker.topics.prefetch import schemas_of
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import HOLD
 from geminga.broker.topics.topic import Topic
-from geminga.broker.topics.topic_registry import parse_topic
+from geminga.broker.topics.topic_registry import SUBSCRIPTION_NAME_MAX, check_length, parse_topic
 from geminga.errors import CorruptPayload, StoreBusy, StoreError
 from geminga.ids import TopicName, to_signed, to_unsigned
 from geminga.ledger.api import Done
@@ -53,16 +52,6 @@ ATTEMPTS_MAX = 10_000
 """Producers and consumers of one connection that may be pending; they wait when the disk hangs."""
 NAME_MAX = 8192
 """Longest name of a producer or consumer (dead letter producers have long ones)."""
-SUBSCRIPTION_NAME_MAX = 4096
-"""Longest name of a subscription in characters."""
-
-
-def check_length(what: str, text: str, limit: int) -> None:
-    """Raise `Refused` NotAllowedError for a name that is too long."""
-    if len(text) > limit:
-        raise Refused(
-            pb.NotAllowedError, f"The {what} has {len(text)} characters; at most {limit} are allowed"
-        )
 
 
 def on_producer(session: Session, command: pb.BaseCommand) -> None:
@@ -93,9 +82,9 @@ def open_handle(
 ) -> None:
     """Create a producer or consumer when its topic is in memory, or answer with the error.
 
-    Before a name or an exclusive subscription counts as taken, its holder's connection is probed, and those
-    that have gone, of the handles ``in_the_way``, are waited for. While entries that ``create`` needs are
-    being read, it is called again, for `OPENING_SECONDS_MAX`.
+    Before a name or an exclusive subscription counts as taken, its holder's connection is probed. Handles
+    ``in_the_way`` whose connections have ended are waited for. ``create`` is called again while entries that
+    it needs are being read, for at most `OPENING_SECONDS_MAX`.
     """
     name = body.producer_name if isinstance(body, pb.CommandProducer) else body.consumer_name
     named_bytes = len(name) + sum(len(each.key) + len(each.value) for each in body.metadata)
@@ -255,7 +244,7 @@ def _open(
     topic: Topic,
     producer: Producer,
 ) -> None:
-    """Have the topic admit a producer; its client is answered when what it depends on is durable."""
+    """Have the topic admit a producer; answer its client when the schema and earlier entries are durable."""
     handles, guarded = session.producers, partial(session.scheduler.guarded, "store", session)
 
     def when_schema_durable(then: Done) -> None:
@@ -268,7 +257,7 @@ def _open(
             enter(refused)
 
     def schema_stored(error: StoreError | None) -> None:
-        """Wait for entries of this name that an ended connection left: their ids count in the answer."""
+        """Wait for pending entries of an earlier producer of this name: the answer counts their ids."""
         if error is None and topic.has_pending(producer.name):
             try:
                 # The record's report follows those of the entries.
@@ -369,13 +358,13 @@ def on_send(session: Session, frame: SendFrame) -> None:
         )
         return
     if frame.txnid_most_bits or frame.txnid_least_bits:
-        producer.error(highest or frame.sequence_id, pb.NotAllowedError, "Transactions are not enabled.")
+        transactions.publish(session, producer, frame, counted)
         return
     producer.topic.publish(producer, frame, counted)
 
 
 def on_send_run(session: Session, run: SendRun) -> None:
-    """Store consecutive entries; a faulty one is found by handling them singly."""
+    """Store consecutive entries; if one is faulty, handle them one by one to find it."""
     producer = session.producers.get(run.producer_id)
     if producer is not None and run.is_intact:
         producer.topic.publish_run(producer, run)

@@ -1,7 +1,5 @@
 """Commands about schemas: GET_SCHEMA and GET_OR_CREATE_SCHEMA (framing.md section 11)."""
 
-from __future__ import annotations
-
 from geminga.broker.commands.permissions import registration_refusal, schema_refusal
 from geminga.broker.commands.producing import when_loaded
 from geminga.broker.commands.session import Session

@@ -1,7 +1,5 @@
 """Services of the broker that all sessions use for commands."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from geminga.broker.commands.watchers import WatchedLists
@@ -17,6 +15,7 @@ from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.topic_registry import TopicRegistry
+from geminga.broker.topics.transaction_coordinator import TransactionCoordinator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +31,7 @@ class Services:
     scheduler: Scheduler
     slices: CooperativeScheduler
     topics: TopicRegistry
+    coordinator: TransactionCoordinator
     schemas: SchemaRegistry
     producer_names: ProducerNames
     watched: WatchedLists

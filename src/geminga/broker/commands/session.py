@@ -42,6 +42,7 @@ from geminga.broker.scheduler import Timer
 from geminga.broker.topics.producer import Producer
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer, Done
+from geminga.transactions import TransactionId
 from geminga.wire.broker_frames import AckFrame, BrokerFrameDecoder
 from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -93,9 +94,9 @@ class Session:
         "_backpressure", "_certificate_name", "_contact", "_counted", "_frames_at_once", "_handshake",
         "_held_at", "_holds", "_is_calm", "_keepalive", "_late", "_leaving", "_log_limited",
         "_ping_pending", "_probes", "_rate_timer", "_recently_closed", "_slices", "_slowed", "_suspended",
-        "_table", "_work", "address", "client_version", "consumers", "decoder", "identity", "is_cpp_client",
-        "last_message_requests", "output", "pending_bytes", "producers", "protocol_version", "scheduler",
-        "services", "state", "watchers",
+        "_table", "_work", "address", "answered_end", "client_version", "consumers", "decoder", "identity",
+        "is_cpp_client", "last_message_requests", "output", "pending_bytes", "producers", "protocol_version",
+        "scheduler", "services", "state", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +127,8 @@ class Session:
         self.watchers: dict[int, TopicListWatcher] = {}
         self.last_message_requests: dict[Consumer, list[int]] = {}
         """Unanswered requests of consumers, while the entry is read."""
+        self.answered_end: TransactionId | None = None
+        """The last transaction whose end was answered without delay."""
         self.pending_bytes = 0
         self._table = table
         self._holds = 0
@@ -176,8 +179,8 @@ class Session:
                     if outcome is not SUSPENDED:
                         self._slices.start(work, self)
             self._count_received()
-            if not self._is_calm and self._backpressure.is_behind():
-                self._hold_back()
+            if not self._is_calm and self._backpressure.is_behind() and not self.has_gone:
+                self._backpressure.pause(self)  # the store cannot save as fast as peers send
         finally:
             scheduler.leave()
 
@@ -226,16 +229,16 @@ class Session:
         table, connected = self._table, SessionState.CONNECTED
         quick = table.quick
         # The turn's time is checked only when there is more to do.
-        should_yield, look, handled = False, True, False
+        should_yield, check_due, handled = False, True, False
         while True:
             # Until CONNECT is answered, the next frame may be no larger than a handshake.
             for frame in decoder.feed(data, self._frames_at_once if self.state is connected else 1):
                 kind = frame.type
                 if handled or kind not in quick:
-                    if look:
+                    if check_due:
                         unread = handled and not output.writable
-                        should_yield = unread or (slices.should_yield if handled else slices.over)
-                        look = False
+                        should_yield = unread or (slices.should_yield if handled else slices.turn_used_up)
+                        check_due = False
                     if should_yield:
                         yield self._wait()
                         should_yield = False
@@ -253,7 +256,7 @@ class Session:
                 elif type(frame) is AckFrame and self.state is connected:
                     self._is_calm = False
                     table.on_single_ack(self, frame)
-                    look = True
+                    check_due = True
                 else:
                     job = self._handle(kind, frame.command)
                     if job is not None:
@@ -261,7 +264,7 @@ class Session:
                             yield is_parked or self._wait()
                             if self.state is SessionState.CLOSED:
                                 return
-                    look = True
+                    check_due = True
                 if self.state is SessionState.CLOSED:
                     return
             if decoder.error is not None:
@@ -272,7 +275,7 @@ class Session:
                 data = late.popleft()
             else:
                 return
-            should_yield, look = should_yield or self._blocked or slices.should_yield, False
+            should_yield, check_due = should_yield or self._blocked or slices.should_yield, False
 
     @property
     def _blocked(self) -> bool:
@@ -296,7 +299,7 @@ class Session:
             self._slices.start(self._work, self)
 
     def _count_received(self) -> None:
-        size = self.decoder.held_size
+        size = self.decoder.pending_size + self.decoder.unread_size
         if self._late:
             size += sum(map(len, self._late))
         if (size > COUNTED_BYTES or self._counted) and not self.has_gone:
@@ -514,11 +517,6 @@ class Session:
     def publish_finished(self, size: int) -> None:
         self.pending_bytes -= size
         self._backpressure.pending_bytes -= size
-
-    def _hold_back(self) -> None:
-        """Stop reading from the peer while the store cannot save as fast as peers send."""
-        if self.state is not SessionState.CLOSED:
-            self._backpressure.pause(self)
 
     @property
     def is_read(self) -> bool:

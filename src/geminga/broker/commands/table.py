@@ -1,19 +1,24 @@
 """Commands of a connected client: each is declared once. Any other command closes the connection."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from geminga.broker.commands import answers, consuming, lookup, permissions, producing, schema_commands
+from geminga.broker.commands import (
+    answers,
+    consuming,
+    lookup,
+    permissions,
+    producing,
+    schema_commands,
+    transactions,
+)
 from geminga.broker.commands.permissions import NoPermissionNeeded, Permission, guarded
 from geminga.broker.commands.session import CommandTable, Handler, Session
-from geminga.broker.refusal import Refused
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Command = pb.BaseCommand
-HANDSHAKE, HANDLE = NoPermissionNeeded.HANDSHAKE, NoPermissionNeeded.HANDLE
+HANDSHAKE, HANDLE, TRANSACTION, *_ = NoPermissionNeeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +45,6 @@ def _on_ping(session: Session, command: pb.BaseCommand) -> None:
 def _on_pong(session: Session, command: pb.BaseCommand) -> None:
     return
 
-
-def _on_transaction(session: Session, command: pb.BaseCommand) -> None:
-    """Refuse requests about transactions, which this broker does not have."""
-    body = getattr(command, _TRANSACTION_BODIES[command.type])
-    session.refuse(body.request_id, Refused(pb.NotAllowedError, "Transactions are not enabled."))
-
-
-_TRANSACTION_BODIES = {
-    Command.TC_CLIENT_CONNECT_REQUEST: "tcClientConnectRequest",
-    Command.NEW_TXN: "newTxn",
-    Command.ADD_PARTITION_TO_TXN: "addPartitionToTxn",
-    Command.ADD_SUBSCRIPTION_TO_TXN: "addSubscriptionToTxn",
-    Command.END_TXN: "endTxn",
-    Command.END_TXN_ON_PARTITION: "endTxnOnPartition",
-    Command.END_TXN_ON_SUBSCRIPTION: "endTxnOnSubscription",
-}
 
 _MAY_PRODUCE = Permission("producer", permissions.producer_refusal)
 _MAY_SUBSCRIBE = Permission("subscribe", permissions.consumer_refusal)
@@ -94,7 +83,13 @@ COMMANDS: Final[Mapping[int, CommandSpec]] = {
     Command.CLOSE_CONSUMER: CommandSpec(consuming.on_close_consumer, HANDLE),
     Command.GET_SCHEMA: CommandSpec(schema_commands.on_get_schema, _MAY_READ_SCHEMA),
     Command.GET_OR_CREATE_SCHEMA: CommandSpec(schema_commands.on_get_or_create_schema, _MAY_REGISTER_SCHEMA),
-    **dict.fromkeys(_TRANSACTION_BODIES, CommandSpec(_on_transaction, NoPermissionNeeded.REFUSED)),
+    Command.TC_CLIENT_CONNECT_REQUEST: CommandSpec(transactions.on_connect, TRANSACTION),
+    Command.NEW_TXN: CommandSpec(transactions.on_begin, TRANSACTION),
+    Command.ADD_PARTITION_TO_TXN: CommandSpec(transactions.on_add, TRANSACTION),
+    Command.ADD_SUBSCRIPTION_TO_TXN: CommandSpec(transactions.on_add, TRANSACTION),
+    Command.END_TXN: CommandSpec(transactions.on_end, TRANSACTION),
+    Command.END_TXN_ON_PARTITION: CommandSpec(transactions.on_internal, NoPermissionNeeded.REFUSED),
+    Command.END_TXN_ON_SUBSCRIPTION: CommandSpec(transactions.on_internal, NoPermissionNeeded.REFUSED),
 }
 """Declaration of every command of clients."""
 

@@ -1,7 +1,5 @@
 """Lists of topics: their hash and patterns (framing.md section 10)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Iterable, Sequence
 from re import _parser as re_parser  # type: ignore[attr-defined]

@@ -11,8 +11,6 @@ subscription sets its own with the property `PROPERTY`; ``0`` keeps compensation
 longer than that for a message get it twice: the time must exceed the slowest consumer's processing time.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Mapping
@@ -20,9 +18,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from geminga.broker.delivery.dispatcher import Dispatcher
-from geminga.broker.rules.effective_policies import UnackedRedelivery
 from geminga.broker.rules.json_values import number_of
 from geminga.broker.scheduler import Scheduler, Timer
+from geminga.policies import RedeliverUnacked
 
 log = logging.getLogger("geminga.broker")
 
@@ -34,7 +32,7 @@ LOG_SECONDS = 60.0
 MARKS_MAX = 64
 """Number of marks that record a single active consumer's delivery times, per redelivery time."""
 
-_OFF = UnackedRedelivery()
+_OFF = RedeliverUnacked()
 
 
 class CompensatedSubscription(Protocol):
@@ -76,7 +74,7 @@ class Compensation:
         """Time after which messages are redelivered; 0: never."""
         return self._rule.after_seconds
 
-    def apply(self, rule: UnackedRedelivery, properties: Mapping[str, str]) -> None:
+    def apply(self, rule: RedeliverUnacked, properties: Mapping[str, str]) -> None:
         """Apply changed policies, properties or consumers."""
         own = properties.get(PROPERTY)
         if own is not None:
@@ -133,7 +131,7 @@ class Compensation:
             self.last_ms = scheduler.now_ms
             scheduler.event_log.tell(
                 "pushed-again", scheduler.now_ms, subscription.topic_text, subscription.name,
-                count=pushed.messages, unit="messages",
+                count=pushed.messages, unit="message",
                 text=f"not acknowledged within {rule.after_seconds:g} s",
             )  # fmt: skip
             self._log(scheduler.now)

@@ -161,7 +161,6 @@ class Consumer:
     redelivered: int = 0
     messages_acked: float = 0.0
     """Acknowledged messages: estimated from the average batch size for Exclusive and Failover."""
-    flow_count: int = 0
     last_flow_ms: int = 0
     last_consumed_ms: int = 0
     last_acked_ms: int = 0
@@ -197,7 +196,6 @@ class Consumer:
 
     def add_permits(self, count: int, now_ms: int) -> None:
         self.permits = min(self.permits + count, PERMITS_MAX)
-        self.flow_count += 1
         self.last_flow_ms = now_ms
 
     def send(

@@ -148,14 +148,8 @@ class Cursor:
 
     def last_open(self, end: int) -> int:
         """Return the last unacknowledged entry before ``end``; -1 if there is no such entry."""
-        stop = end
-        while stop > self.mark:
-            start = max(self.mark, stop - _WINDOW)
-            there = ~self.holes.bits(start, stop) & ((1 << (stop - start)) - 1)
-            if there:
-                return start + there.bit_length() - 1
-            stop = start
-        return -1
+        found = self.holes.last_missing(self.mark, end)
+        return found if found >= self.mark else -1
 
     def behind_open(self, count: int, end: int) -> int:
         """Return the offset behind the next ``count`` open entries; ``end`` if there are fewer."""
@@ -330,12 +324,15 @@ class Cursor:
             self._tell(-1, self.counts.between, self.mark, contiguous)
             self.mark = contiguous
 
-    def acknowledge_part(self, offset: int, words: Sequence[int], messages: int) -> int | None:
+    def acknowledge_part(
+        self, offset: int, words: Sequence[int], messages: int, *, is_limited: bool = True
+    ) -> int | None:
         """Acknowledge some of a batch's ``messages``: the bits of ``words`` are 1 for each open message.
 
         Clients count from a full batch, so the set is ANDed with the stored one. Nothing is stored for an
         entry with a single message, and never more bits than the batch has messages. Returns the number of
-        open messages, 0 if the entry is now acknowledged, None if it was before. Raises `CursorFull`.
+        open messages, 0 if the entry is now acknowledged, None if it was before. Raises `CursorFull`, unless
+        the cursor is not to be limited.
         """
         if self.is_acknowledged(offset):
             return None
@@ -347,7 +344,8 @@ class Cursor:
             return 0
         if after == known:
             return after.bit_count()
-        if before is None and self.batches_bytes + _held_bytes(after) > PARTIAL_BATCHES_BYTES_MAX:
+        is_more = is_limited and before is None
+        if is_more and self.batches_bytes + _held_bytes(after) > PARTIAL_BATCHES_BYTES_MAX:
             raise CursorFull
         self._drop_batch(offset)
         self.batches[offset] = after
@@ -401,14 +399,13 @@ class Cursor:
             self._drop_batch(offset)
 
     def reset(self, offset: int) -> None:
-        """Reopen everything from ``offset`` on. The caller writes a snapshot."""
+        """Reopen everything from ``offset`` on. The caller writes a snapshot instead of the pending delta."""
         self.mark = offset
         self.is_behind = False
         self.holes.clear()
         self.batches.clear()
         self.batches_bytes = self._parts = 0
         self._tally = 0, 0
-        self._forget_fresh()
 
     def clamp(self, start: int, end: int) -> None:
         """Limit a loaded cursor to the entries that exist: ``start <= offset < end``."""

@@ -1,7 +1,5 @@
 """Writer of a durable cursor, which reports when its writes are durable."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import deque
 

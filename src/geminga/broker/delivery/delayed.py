@@ -4,8 +4,6 @@ Ten million entries take about 90 MB: their offsets are in a `RangeSet`, their t
 as one number for each entry. A span with many entries is split, and one is put in order when it is the next.
 """
 
-from __future__ import annotations
-
 import heapq
 from array import array
 from collections.abc import Callable

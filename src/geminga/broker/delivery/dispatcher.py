@@ -17,6 +17,7 @@ from geminga.broker.compacted_view import CompactedLedger, Position
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.limits import RateLimit
+from geminga.broker.delivery.pending_acks import PendingAcks
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler, Timer
@@ -66,6 +67,7 @@ class DispatchedSubscription(Protocol):
     """Interface of a subscription for dispatchers; they set ``last_consumed_ms``."""
 
     cursor: Cursor
+    pending: PendingAcks | None
     partition: int
     last_consumed_ms: int
     dispatch_limits: tuple[RateLimit, ...]
@@ -98,7 +100,7 @@ class Dispatcher(ABC):
         self.subscription = subscription
         self.topic = subscription.topic
         self.scheduler = subscription.topic.scheduler
-        self.cursor = subscription.cursor
+        self.cursor: Cursor | PendingAcks = subscription.pending or subscription.cursor
         self.read_offset = self.cursor.next_open(self.cursor.mark)
         self._retry: Timer | None = None
         self._continuation: Timer | None = None
@@ -180,7 +182,7 @@ class Dispatcher(ABC):
         return found
 
     def _fetched(self, offset: int, error: StoreError | None) -> None:
-        """Resume dispatching: the entries read are in the topic's cache now."""
+        """Resume dispatching: entries from ``offset`` on (-1: of a compacted ledger) are in memory now."""
         self._fetching.pop(offset, None)
         if self._closed:
             return
@@ -264,7 +266,7 @@ class Dispatcher(ABC):
         return count
 
     def dispatch_soon(self) -> None:
-        """Dispatch once no more consumers leave: entries of those that leave together move once."""
+        """Dispatch soon: entries of consumers that leave together are redelivered together, once."""
         if self._continuation is None:
             self._leaving_since = self.scheduler.now
         self._has_left = True
@@ -320,8 +322,9 @@ class Dispatcher(ABC):
         """Drop everything below ``offset``."""
 
     @abstractmethod
-    def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
-        """Redeliver these entries at the consumer's request."""
+    def redeliver(self, consumer: Consumer | None, offsets: Iterable[int]) -> None:
+        """Redeliver these entries at the consumer's request. None: a transaction has ended, and they are
+        open again."""
 
     @abstractmethod
     def redeliver_all(self, consumers: Collection[Consumer]) -> None:
@@ -333,7 +336,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
-        """Redeliver what is open since ``delivered_before``, within permits and ``messages_max``."""
+        """Redeliver messages that are unacknowledged since this time, within permits and ``messages_max``."""
 
     def close(self) -> None:
         """Release everything after the last consumer has left."""

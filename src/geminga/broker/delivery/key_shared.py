@@ -6,8 +6,6 @@ unacknowledged entries of it: when slots move to another consumer, entries of a 
 now are queued for it, so that a consumer without permits does not block the others.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -61,6 +59,10 @@ class KeySharedDispatcher(SharedDispatcher):
         self._sendable: OrderedDict[Consumer, None] = OrderedDict()
         """Consumers with queued entries that may be ready; dropped and added as in `ReadyConsumers`."""
         self._unowned: list[int] = []
+        self.ahead: set[int] = set()
+        """Read entries that wait for their first delivery."""
+        self._reopened: list[int] = []
+        """Entries to be redelivered that are still to be read for their keys, in order."""
         self._suspended: dict[int, list[int]] = {}
         self._slots: dict[int, int] = {}
         self._bound: dict[int, tuple[Consumer, int]] = {}
@@ -162,6 +164,25 @@ class KeySharedDispatcher(SharedDispatcher):
                 self._replaying.add(offset)
                 self._route(offset, slot)
 
+    def redeliver(self, consumer: Consumer | None, offsets: Iterable[int]) -> None:
+        if consumer is None:
+            read = [offset for offset in offsets if offset < self.read_offset]
+            self._reopened = sorted({*self._reopened, *(at for at in read if at not in self._slots)})
+            offsets = [at for at in read if at in self._slots]
+        super().redeliver(consumer, offsets)
+
+    def _read_reopened(self) -> None:
+        while self._reopened:
+            expected = self._reopened[0]
+            offset, found = self._read(expected, 1)
+            if self._waits:
+                return
+            del self._reopened[0]
+            if found and offset == expected:
+                slot = self._slots[offset] = self.selector.slot(sticky_key(head_of(found[0])))
+                self._replaying.add(offset)
+                self._route(offset, slot)
+
     def _route(self, offset: int, slot: int) -> None:
         """Queue a waiting entry for its consumer, its slot or a new owner."""
         owner = self._owner(slot)
@@ -214,6 +235,7 @@ class KeySharedDispatcher(SharedDispatcher):
             queue[:] = [at for at in queue if at >= offset]
             heapq.heapify(queue)
         self._unowned = [at for at in self._unowned if at >= offset]
+        self.ahead = {at for at in self.ahead if at >= offset}
         suspended, self._suspended = self._suspended, {}
         for slot, parked in suspended.items():
             left = [at for at in parked if at >= offset]
@@ -224,6 +246,8 @@ class KeySharedDispatcher(SharedDispatcher):
 
     # --- sending ---
     def _dispatch(self) -> None:
+        if self._reopened:
+            self._read_reopened()
         progress = True
         while progress and not self.blocked and not self._exhausted:
             progress = False
@@ -273,7 +297,9 @@ class KeySharedDispatcher(SharedDispatcher):
         return moved
 
     def _dequeue(self, queue: list[int]) -> None:
-        self._replaying.discard(heapq.heappop(queue))
+        offset = heapq.heappop(queue)
+        self._replaying.discard(offset)
+        self.ahead.discard(offset)
 
     def _read_ahead(self) -> bool:
         """Read new entries and send or queue each; False if there are no more or enough are waiting."""
@@ -297,6 +323,7 @@ class KeySharedDispatcher(SharedDispatcher):
                     self._send_bound(owner, offset, slot, entry, head)
                 else:
                     self._replaying.add(offset)
+                    self.ahead.add(offset)
                     self._route(offset, slot)
                     self._entries_left -= 1
                     self._unsent += 1

@@ -5,11 +5,10 @@ next waits until they are repaid. So the rate is exact in the long run for any s
 stuck, and an idle bucket saves no more than `BURST_SECONDS` of tokens.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
-from geminga.broker.rules.effective_policies import Policies, ThrottleRate
+from geminga.broker.rules.effective_policies import Policies
+from geminga.policies import DispatchRate, PublishRate
 
 BURST_SECONDS: Final = 0.1
 """Capacity of a bucket: tokens of this time can be used at once after a pause, at least one message."""
@@ -17,7 +16,7 @@ _STEP: Final = 0.25
 """Shortest wait as a part of that, to avoid a wake-up for every single message."""
 
 
-_NO_RATE: Final = ThrottleRate()
+Rate = PublishRate | DispatchRate
 
 
 class _Bucket:
@@ -46,7 +45,7 @@ class RateLimit:
     __slots__ = ("_bytes", "_messages", "_rate", "held_by_bytes", "held_by_messages")
 
     def __init__(self) -> None:
-        self._rate = _NO_RATE
+        self._rate: Rate = DispatchRate()
         self._messages: _Bucket | None = None
         self._bytes: _Bucket | None = None
         self.held_by_messages = 0
@@ -56,12 +55,12 @@ class RateLimit:
     def is_set(self) -> bool:
         return self._messages is not None or self._bytes is not None
 
-    def set(self, rate: ThrottleRate, now: float) -> None:
+    def set(self, rate: Rate, now: float) -> None:
         """Set the rate; tokens overdrawn under the previous rate are forgiven."""
         if rate == self._rate:
             return
         self._rate = rate
-        period = rate.period_seconds
+        period = rate.period_seconds if isinstance(rate, DispatchRate) else 1
         self._messages = _Bucket(rate.messages / period, now) if rate.messages > 0 else None
         self._bytes = _Bucket(rate.bytes / period, now) if rate.bytes > 0 else None
 
@@ -102,7 +101,7 @@ class RateLimit:
         return messages, size
 
 
-def with_rate(limit: RateLimit | None, rate: ThrottleRate, now: float) -> RateLimit | None:
+def with_rate(limit: RateLimit | None, rate: Rate, now: float) -> RateLimit | None:
     """Return the limit with that rate, created at its first use: most topics never have one."""
     if limit is None:
         if not _limits(rate):
@@ -112,7 +111,7 @@ def with_rate(limit: RateLimit | None, rate: ThrottleRate, now: float) -> RateLi
     return limit
 
 
-def _limits(rate: ThrottleRate) -> bool:
+def _limits(rate: Rate) -> bool:
     return rate.messages > 0 or rate.bytes > 0
 
 

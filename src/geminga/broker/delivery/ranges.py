@@ -163,6 +163,16 @@ class RangeSet:
             key, offset = key + 1, 0
         return stop
 
+    def last_missing(self, start: int, stop: int) -> int:
+        """Return the last number below ``stop`` that is not in the set; ``start`` - 1 if all are."""
+        while stop > start:
+            low = max(start, stop - (1 << _SHIFT))
+            there = ~self.bits(low, stop) & ((1 << (stop - low)) - 1)
+            if there:
+                return low + there.bit_length() - 1
+            stop = low
+        return start - 1
+
     def bits(self, start: int, stop: int) -> int:
         """Return the elements in ``start <= value < stop`` as bits, ``start`` the lowest."""
         chunks = self._chunks

@@ -1,7 +1,5 @@
 """Key_Shared: assignment of key hash slots to consumers (algorithms.md section 3)."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Shared: consumers in turn, redelivered entries before new ones."""
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
@@ -175,8 +173,12 @@ class SharedDispatcher(Dispatcher):
                 self._replaying.add(offset)
                 heapq.heappush(self._replay, offset)
 
-    def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
-        self._returning.append((consumer, iter(offsets)))
+    def redeliver(self, consumer: Consumer | None, offsets: Iterable[int]) -> None:
+        if consumer is not None:
+            self._returning.append((consumer, iter(offsets)))
+        else:
+            read = [offset for offset in offsets if offset < self.read_offset]
+            self._returning += [(self.holder_of(offset), iter((offset,))) for offset in read]
         self.dispatch()
 
     def redeliver_all(self, consumers: Collection[Consumer]) -> None:

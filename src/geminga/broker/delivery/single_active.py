@@ -1,7 +1,5 @@
 """Exclusive and Failover: one active consumer gets everything, in order."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Sequence
 
@@ -153,7 +151,11 @@ class SingleActiveDispatcher(Dispatcher):
             return None
         ledger, start = self.topic.ledger, self.subscription.start_position
         is_behind = self.cursor.durable and self.cursor.is_behind  # readers are moved by trimming, too
-        if is_behind or mark > ledger.start or (start is not None and ledger.offset_from(*start) > mark):
+        if (
+            is_behind
+            or mark > ledger.skip_gap(ledger.start)
+            or (start is not None and ledger.offset_from(*start) > mark)
+        ):
             # A start behind the mark was the topic's end ("latest"): newer entries are not behind it.
             return CompactedScan(view, offset=mark) if mark < view.horizon else None
         if start is None:
@@ -164,7 +166,7 @@ class SingleActiveDispatcher(Dispatcher):
         """Send from the compacted ledger; return whether its end is reached."""
         cursor = self.cursor
         while consumer.permits > 0 and consumer.output.writable and not self._exhausted:
-            found = reading.next(self._compacted_arrived)
+            found = reading.next(lambda error: self._fetched(-1, error))
             if found is None:
                 return reading.is_over
             reading.take()
@@ -179,14 +181,6 @@ class SingleActiveDispatcher(Dispatcher):
             self.subscription.last_consumed_ms = self.scheduler.now_ms
             consumer.delivered(self.scheduler.now_ms)
         return False
-
-    def _compacted_arrived(self, error: StoreError | None) -> None:
-        if self._closed:
-            return
-        if error is not None:
-            self._reading_failed(error)
-        else:
-            self.scheduler.isolated("dispatch", self.subscription, self.dispatch)
 
     def _behind_compacted(self, reading: CompactedScan) -> None:
         """Continue with the topic's own entries, or with a newer compacted ledger if those are deleted."""
@@ -229,10 +223,10 @@ class SingleActiveDispatcher(Dispatcher):
             # Unread entries were trimmed; the compacted ledger has the newest of each key.
             self._compacted = CompactedScan(view, offset=behind)
 
-    def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
-        self.redeliver_all((consumer,))
+    def redeliver(self, consumer: Consumer | None, offsets: Iterable[int]) -> None:
+        self.redeliver_all((consumer or self.active,))
 
-    def redeliver_all(self, consumers: Collection[Consumer]) -> None:
+    def redeliver_all(self, consumers: Collection[Consumer | None]) -> None:
         if self.active in consumers:
             self._rewind()
             self.dispatch()

@@ -25,6 +25,7 @@ from geminga.broker.delivery.cursor_writer import CursorWriter
 from geminga.broker.delivery.dispatcher import Dispatcher, SubscribedTopic
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.limits import RateLimit, TopicLimits, in_force, with_rate
+from geminga.broker.delivery.pending_acks import WHOLE, Acknowledgements, PendingAcks
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.entries import message_count
@@ -44,7 +45,7 @@ SKIP_ENTRIES = 4096
 """Entries that are counted together when messages are skipped."""
 
 
-class _BatchSizes:
+class BatchSizes:
     """Batch sizes of entries that a client acknowledges in part.
     A publisher's SEND may omit the size of a batch: if the count is 1, the entry itself is read, so that the
     other messages are not taken for acknowledged."""
@@ -101,6 +102,9 @@ class OwningTopic(SubscribedTopic, Protocol):
 
     def forget_subscription(self, subscription: PersistentSubscription) -> None: ...
 
+    def skip_aborted(self, cursor: Cursor) -> None:
+        """Acknowledge the entries of aborted transactions in a cursor that was just placed."""
+
 
 class PersistentSubscription:
     """Subscription. ``type`` is that of the connected consumers, or of the last one; None before the first.
@@ -113,8 +117,8 @@ class PersistentSubscription:
         "cursor", "dispatch_limits", "dispatcher", "expiry_logged_ms", "fenced", "harmed",
         "last_acked_ms", "last_active_ms", "last_consumed_ms", "last_expired_ms", "last_flow_ms",
         "last_left_ms", "last_mark_ms", "messages_expired", "messages_out_gone", "name", "partition",
-        "redelivered_gone", "replicated", "resetting", "scheduler", "start_position", "topic", "type",
-        "writer",
+        "pending", "replicated", "resetting", "scheduler", "start_position", "topic",
+        "type", "writer",
     )  # fmt: skip
 
     def __init__(self, topic: OwningTopic, name: str, cursor: Cursor, *, replicated: bool = False) -> None:
@@ -123,6 +127,8 @@ class PersistentSubscription:
         self.name = name
         self.partition = topic.name.partition
         self.cursor = cursor
+        self.pending: PendingAcks | None = None
+        """Acknowledgements in transactions, if any are pending."""
         self.writer = CursorWriter(cursor, topic.store, cursor_key(topic.text, name))
         self.type: int | None = None
         self.dispatcher: Dispatcher | None = None
@@ -141,7 +147,6 @@ class PersistentSubscription:
         self.messages_expired = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
-        self.redelivered_gone = 0
         self._oldest = (-1, 0)
         self._holes_told = (-float("inf"), 0)
         self._dispatch_limit: RateLimit | None = None
@@ -230,7 +235,6 @@ class PersistentSubscription:
         self.last_active_ms = self.last_left_ms = self.scheduler.now_ms
         self.messages_out_gone += consumer.messages_out
         self.bytes_out_gone += consumer.bytes_out
-        self.redelivered_gone += consumer.redelivered
 
     def policies_changed(self) -> None:
         """Apply changed policies of the topic, or changed properties of the subscription."""
@@ -306,7 +310,7 @@ class PersistentSubscription:
         mark = cursor.mark
         by_index = topic.settings.batch_index_ack
         refused: Refused | None = None
-        sizes = _BatchSizes(ledger)
+        sizes = BatchSizes(ledger)
         whole: list[tuple[int, int]] = []
         try:
             for message_id in ids:
@@ -369,7 +373,7 @@ class PersistentSubscription:
                 consumer.messages_acked += (cursor.mark - mark) * consumer.batch_average
             if words and self.topic.settings.batch_index_ack:
                 try:
-                    cursor.acknowledge_part(offset, words, _BatchSizes(ledger).of(offset))
+                    cursor.acknowledge_part(offset, words, BatchSizes(ledger).of(offset))
                 except CursorFull as full:
                     raise Refused(pb.NotAllowedError, str(full)) from full
                 finally:
@@ -470,12 +474,13 @@ class PersistentSubscription:
         self.resetting = False
         self.cursor.reset(offset)
         self.cursor.is_behind = is_behind or offset > self.topic.ledger.start
+        self.topic.skip_aborted(self.cursor)
         self.topic.rearm()
         self.harmed = ""
         if words:
             # A batch of unknown size is redelivered as a whole.
             with contextlib.suppress(Refused):
-                self.cursor.acknowledge_part(offset, words, _BatchSizes(self.topic.ledger).of(offset))
+                self.cursor.acknowledge_part(offset, words, BatchSizes(self.topic.ledger).of(offset))
         self.write_snapshot(done)
 
     def skip_to(self, offset: int, done: Done | None = None) -> int:
@@ -539,12 +544,12 @@ class PersistentSubscription:
         dispatcher = self.dispatcher
         if not isinstance(dispatcher, SingleActiveDispatcher):
             return consumer.unacked_messages
-        ledger = self.topic.ledger
-        tally = self.cursor.open_tally(ledger.confirmed)
-        if consumer is not dispatcher.active or tally is None:
+        if consumer is not dispatcher.active:
             return 0
         # Behind the read position next to nothing is acknowledged.
-        return max(0, tally[0] - ledger.counts.between(dispatcher.read_offset, ledger.confirmed)[0])
+        unread = self.cursor.counts.between(dispatcher.read_offset, self.topic.ledger.confirmed)[0]
+        withheld = 0 if self.pending is None else self.pending.messages_withheld
+        return max(0, self.backlog_tally()[0] - unread - withheld)
 
     @property
     def compacted(self) -> CompactedLedger | None:
@@ -552,14 +557,38 @@ class PersistentSubscription:
         dispatcher = self.dispatcher
         return dispatcher.compacted if isinstance(dispatcher, SingleActiveDispatcher) else None
 
-    def give_up(self, offsets: Iterable[int]) -> None:
-        """Skip entries that were lost to damage."""
-        cursor = self.cursor
-        mark = cursor.mark
-        for offset in offsets:
-            if cursor.acknowledge(offset):
-                self._settle(None, (offset,), 0)
+    def give_up(self, start: int, stop: int) -> None:
+        """Skip entries that were lost to damage, or are those of aborted transactions."""
+        mark = self.cursor.mark
+        self._settle(None, self.cursor.acknowledge_run(start, stop), 0)
         self._acknowledged(None, mark)
+
+    # --- acknowledgements in transactions ---
+    def hold(self, pending: PendingAcks | None) -> None:
+        """Keep the dispatcher from delivering messages whose acknowledgement is pending."""
+        self.pending = pending
+        if self.dispatcher is not None:
+            self.dispatcher.cursor = pending or self.cursor
+
+    def take_over(self, acks: Acknowledgements) -> list[int]:
+        """Acknowledge durably what a committed transaction acknowledged; return the entries that are not
+        wholly acknowledged."""
+        open_parts = []
+        cursor, mark = self.cursor, self.cursor.mark
+        cursor.acknowledge_below(acks.below)
+        for offset, bits, messages in acks.parts.values():
+            words = () if bits == WHOLE else words_from_bits(((1 << messages) - 1) & ~bits)
+            left = cursor.acknowledge_part(offset, words, messages, is_limited=False)
+            self._settle(None, (offset,), left or 0)
+            open_parts += [offset] if left else []
+        self._acknowledged(None, mark)
+        self.flush()
+        return open_parts
+
+    def reopen(self, offsets: Iterable[int]) -> None:
+        """Redeliver entries that a transaction had acknowledged, wholly or in part."""
+        if self.dispatcher is not None:
+            self.dispatcher.redeliver(None, sorted(offsets))
 
     def skip_entry(self, offset: int, done: Done) -> None:
         """Skip one entry at any position."""

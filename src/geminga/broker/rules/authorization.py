@@ -4,13 +4,12 @@ As in Apache Pulsar: a super user may do everything; roles in a tenant's ``admin
 it; others need a permission of their role, for the namespace or for the topic. Anything else is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.ids import TopicName
+from geminga.transactions import COORDINATORS_TOPIC
 
 PRODUCE: Final = "produce"
 CONSUME: Final = "consume"
@@ -59,8 +58,15 @@ class Authorization:
         return any(_allows(of_topics, name, role, action) for name in names)
 
     def may_look(self, role: str, topic: TopicName) -> bool:
-        """Return whether ``role`` may find the topic and see its statistics, as producer or consumer."""
-        return self.may(role, PRODUCE, topic) or self.may(role, CONSUME, topic)
+        """Return whether ``role`` may find the topic and see its statistics, as producer or consumer.
+
+        All roles may have transactions, and so find their coordinator.
+        """
+        return (
+            topic.base.text == COORDINATORS_TOPIC
+            or self.may(role, PRODUCE, topic)
+            or self.may(role, CONSUME, topic)
+        )
 
     def may_subscribe(self, role: str, topic: TopicName, subscription: str) -> bool:
         """Return whether ``role`` may consume with this subscription (empty: with any).

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 DEPTH_MAX = 100
+NAME_LENGTH_MAX = 1024
+"""Longest name with its namespace, which each type inside repeats."""
 COMPARISONS_MAX = 50_000
 """Limit of compared pairs of types, fields and branches per check: a schema of a thousand fields needs a
 thousand, and the broker does nothing else meanwhile."""
@@ -128,6 +130,8 @@ class _Parser:
             raise NotAvro(f"{name!r:.100} is no name")
         own = definition.get("namespace")
         full = _full(name, own if isinstance(own, str) else namespace)
+        if len(full) > NAME_LENGTH_MAX:
+            raise NotAvro(f"the name {full[:100]}… is longer than {NAME_LENGTH_MAX} characters")
         if full in self._named:
             raise NotAvro(f"{full} is defined twice")
         named = self._named[full] = AvroType(kind, full)

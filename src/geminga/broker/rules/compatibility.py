@@ -1,7 +1,5 @@
 """Validity of schema definitions, and compatibility of a new schema with a topic's versions."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Sequence

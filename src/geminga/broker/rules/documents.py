@@ -1,7 +1,5 @@
 """JSON documents of the rules, one per key of the store's key-value map."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any, Final

@@ -4,8 +4,6 @@ Changed settings are stored as text by name (``dynamic-configuration/<name>``), 
 start until they are removed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping

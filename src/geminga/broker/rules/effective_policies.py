@@ -1,51 +1,41 @@
 """Policies in force: frozen values in which topic, namespace and broker settings are merged, the most
 specific one winning."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from geminga.broker.settings import BrokerSettings
-from geminga.policies import INACTIVE_TOPIC_MODES, QUOTA_KINDS, DispatchRate, SubscribeRate
-from geminga.records import encode
+from geminga.policies import (
+    INACTIVE_TOPIC_MODES,
+    QUOTA_KINDS,
+    DispatchRate,
+    PublishRate,
+    RedeliverUnacked,
+    SubscribeRate,
+)
+from geminga.records import decode, encode
 
+R = TypeVar("R")
 _DEFAULT_STRATEGY: Final = "FULL"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThrottleRate:
-    """Rate limit: messages and bytes in a period; -1 is no limit."""
-
-    messages: int = -1
-    bytes: int = -1
-    period_seconds: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnackedRedelivery:
-    """Redelivery of messages that no consumer acknowledges in time; 0 seconds: never."""
-
-    after_seconds: float = 0.0
-    messages_per_second_max: int = 1_000
-    age_seconds_max: int = 0
-    """Older messages are not redelivered; 0 is no limit."""
-
-
-def _first(*path: str, setting: str = "", default: Any = None, applied: bool = True, scale: int = 0) -> Any:
+def _first(
+    *path: str, setting: str = "", default: Any = None, applied: bool = True, scale: int = 0, twin: str = ""
+) -> Any:
     """Return a field of `Policies`: the value at ``path`` in the most specific layer that has one.
 
-    ``path`` is a policy's JSON name, and the names within its value. Without a value, the field has that of
-    the broker's ``setting``, or ``default``. ``applied``: see `in_force`. ``scale``: a divisor of the value.
+    ``path`` is a policy's JSON name, and the names within its value; ``twin`` is a policy with the same
+    meaning. Without a value, the field has that of the broker's ``setting``, or ``default``. ``applied``: see
+    `in_force`. ``scale``: a divisor of the value.
     """
-    return dataclasses.field(
-        metadata={"path": path, "setting": setting, "default": default, "applied": applied, "scale": scale}
-    )
+    found = {"path": path, "setting": setting, "default": default, "applied": applied}
+    return dataclasses.field(metadata=found | {"scale": scale, "twin": twin})
 
 
 _SIZE, _AGE = ("backlog_quota_map", QUOTA_KINDS[0]), ("backlog_quota_map", QUOTA_KINDS[1])
+_OFFLOAD = "offload_policies"
 _RETENTION, _DELAYED, _INACTIVE = "retention_policies", "delayed_delivery_policies", "inactive_topic_policies"
 
 
@@ -88,7 +78,7 @@ class Policies:
     )
     subscription_types_enabled: frozenset[str]
     """Empty allows all."""
-    redeliver_unacked: UnackedRedelivery
+    redeliver_unacked: RedeliverUnacked
     subscription_expiration_minutes: int = _first(
         "subscription_expiration_time_minutes", setting="subscription_expiration_minutes", applied=False
     )
@@ -110,15 +100,23 @@ class Policies:
     schema_auto_update: bool = _first("is_allow_auto_update_schema", default=True, applied=False)
     schema_validation_enforced: bool = _first("schema_validation_enforced", default=False, applied=False)
     compaction_threshold_bytes: int = _first("compaction_threshold", default=0)
-    offload_threshold_bytes: int
-    offload_threshold_seconds: int
-    offload_deletion_lag_ms: int
+    offload_threshold_bytes: int = _first(
+        _OFFLOAD, "managedLedgerOffloadThresholdInBytes",
+        twin="offload_threshold", setting="offload_threshold_bytes", applied=False,
+    )  # fmt: skip
+    offload_threshold_seconds: int = _first(
+        _OFFLOAD, "managedLedgerOffloadThresholdInSeconds",
+        twin="offload_threshold_in_seconds", setting="offload_threshold_seconds", applied=False,
+    )  # fmt: skip
+    offload_deletion_lag_ms: int = _first(
+        _OFFLOAD, "managedLedgerOffloadDeletionLagInMillis",
+        twin="offload_deletion_lag_ms", setting="offload_deletion_lag_ms", applied=False,
+    )  # fmt: skip
     """Negative values of all three: never."""
-    publish_rate: ThrottleRate
-    dispatch_rate: ThrottleRate
-    subscription_dispatch_rate: ThrottleRate
-    subscribe_rate: ThrottleRate
-    """``messages`` is the number of subscribes per consumer and period."""
+    publish_rate: PublishRate
+    dispatch_rate: DispatchRate
+    subscription_dispatch_rate: DispatchRate
+    subscribe_rate: SubscribeRate
 
 
 def cautious(policies: Policies) -> Policies:
@@ -142,9 +140,6 @@ def cautious(policies: Policies) -> Policies:
     )
 
 
-_NO_RATE = ThrottleRate()
-
-
 class _Field(NamedTuple):
     """Field of `Policies` that follows from its declaration by `_first`."""
 
@@ -154,6 +149,7 @@ class _Field(NamedTuple):
     default: Any
     applied: bool
     scale: int
+    twin: str
 
 
 _FIELDS: Final = tuple(
@@ -161,65 +157,48 @@ _FIELDS: Final = tuple(
 )
 _DEFAULTS: Final[Mapping[str, Any]] = {field.name: field.default for field in _FIELDS}
 _SETTINGS: Final = tuple((field.name, field.setting) for field in _FIELDS if field.setting)
+POLICY_SETTINGS: Final = sorted({setting for _, setting in _SETTINGS})
+"""Settings with the defaults of policies."""
 _FIELDS_OF: Final = {
-    policy: [field for field in _FIELDS if field.path[0] == policy]
-    for policy in {field.path[0] for field in _FIELDS}
+    policy: [field for field in _FIELDS if policy in (field.path[0], field.twin)]
+    for policy in {name for field in _FIELDS for name in (field.path[0], field.twin)}
 }
 """Fields by the JSON name of their policy."""
+TWINS: Final = {field.twin: field.path for field in _FIELDS if field.twin}
+"""Policies that are also fields of another one, with their paths: the last one set counts."""
 
 
 class _Layers:
     """Looks a policy up in the layers, the most specific first."""
 
-    def __init__(self, layers: tuple[Mapping[str, Any], ...], cluster: str) -> None:
+    def __init__(self, layers: tuple[Mapping[str, Any], ...]) -> None:
         self._layers = layers
-        self._cluster = cluster
 
-    def value(self, *path: str, default: Any = None) -> Any:
+    def value(self, *path: str, twin: str = "", default: Any = None) -> Any:
         for layer in self._layers:
             found: Any = layer
             for name in path:
-                found = found.get(name)
-                if found is None:
-                    break
-            else:
+                found = None if found is None else found.get(name)
+            found = layer.get(twin) if found is None else found
+            if found is not None:
                 return found
         return default
 
-    def offload(self, field: str, old_field: str, default: int) -> int:
-        """Return the field of ``offload_policies``, else the separate policy, else the default."""
-        for layer in self._layers:
-            policies = layer.get("offload_policies") or {}
-            found = policies.get(field)
-            found = layer.get(old_field) if found is None else found
-            if found is not None:
-                return int(found)
-        return default
-
-    def rate(self, field: str, messages: str, size: str, default: ThrottleRate = _NO_RATE) -> ThrottleRate:
-        found = self.value(field, self._cluster)
-        if not found:
-            return default
-        return ThrottleRate(
-            messages=found.get(messages, -1),
-            bytes=found.get(size, -1),
-            period_seconds=found.get("ratePeriodInSecond", 1),
-        )
-
-
-_PUBLISH = ("publishThrottlingRateInMsg", "publishThrottlingRateInByte")
-_DISPATCH = ("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte")
+    def record(self, default: R, *path: str) -> R:
+        """Return a value as a record of the type of ``default``, or ``default`` without a value."""
+        found = self.value(*path)
+        return decode(type(default), found) if found else default
 
 
 def resolve(settings: BrokerSettings, *layers: Mapping[str, Any]) -> Policies:
     """Merge ``layers`` (the most specific first) over the broker's settings."""
-    look = _Layers(layers, settings.cluster)
+    look = _Layers(layers)
     found = dict(_DEFAULTS)
     for name, setting in _SETTINGS:
         found[name] = getattr(settings, setting)
     for policy in set().union(*layers):
         for field in _FIELDS_OF.get(policy, ()):
-            value = look.value(*field.path)
+            value = look.value(*field.path, twin=field.twin)
             if value is not None:
                 found[field.name] = value / field.scale if field.scale else value
     topics = look.value("autoTopicCreationOverride")
@@ -227,45 +206,32 @@ def resolve(settings: BrokerSettings, *layers: Mapping[str, Any]) -> Policies:
     if topics is not None:
         kind, partitions = topics["topicType"], topics.get("defaultNumPartitions", 0)
     strategy = look.value("schema_compatibility_strategy", default="UNDEFINED")
-    redelivery = look.value("redeliver_unacked_policies", default={})
+    cluster = settings.cluster
+
+    def rate(kind: type[R], name: str) -> R:
+        given = {part: getattr(settings, f"{name}_{part}") for part in ("messages", "bytes")}
+        return kind(**given)
+
     return Policies(
         **found,
         auto_create_partitions=partitions if kind == "partitioned" else 0,
         max_message_size=look.value("max_message_size", default=0) or settings.max_message_size,
         subscription_types_enabled=frozenset(look.value("subscription_types_enabled", default=())),
-        redeliver_unacked=UnackedRedelivery(
-            after_seconds=redelivery.get("afterSeconds", settings.redeliver_unacked_after_seconds),
-            messages_per_second_max=redelivery.get(
-                "messagesPerSecondMax", settings.redeliver_unacked_per_second_max
+        redeliver_unacked=look.record(
+            RedeliverUnacked(
+                after_seconds=settings.redeliver_unacked_after_seconds,
+                messages_per_second_max=settings.redeliver_unacked_per_second_max,
+                age_seconds_max=settings.redeliver_unacked_age_seconds_max,
             ),
-            age_seconds_max=redelivery.get("ageSecondsMax", settings.redeliver_unacked_age_seconds_max),
+            "redeliver_unacked_policies",
         ),
         schema_compatibility_strategy=_DEFAULT_STRATEGY if strategy == "UNDEFINED" else strategy,
-        offload_threshold_bytes=look.offload(
-            "managedLedgerOffloadThresholdInBytes", "offload_threshold", settings.offload_threshold_bytes
+        publish_rate=look.record(rate(PublishRate, "topic_publish_rate"), "publishMaxMessageRate", cluster),
+        dispatch_rate=look.record(rate(DispatchRate, "topic_dispatch_rate"), "topicDispatchRate", cluster),
+        subscription_dispatch_rate=look.record(
+            rate(DispatchRate, "subscription_dispatch_rate"), "subscriptionDispatchRate", cluster
         ),
-        offload_threshold_seconds=look.offload(
-            "managedLedgerOffloadThresholdInSeconds",
-            "offload_threshold_in_seconds",
-            settings.offload_threshold_seconds,
-        ),
-        offload_deletion_lag_ms=look.offload(
-            "managedLedgerOffloadDeletionLagInMillis",
-            "offload_deletion_lag_ms",
-            int(settings.offload_deletion_lag_seconds * 1000),
-        ),
-        publish_rate=look.rate("publishMaxMessageRate", *_PUBLISH, _rate_of(settings, "topic_publish_rate")),
-        dispatch_rate=look.rate("topicDispatchRate", *_DISPATCH, _rate_of(settings, "topic_dispatch_rate")),
-        subscription_dispatch_rate=look.rate(
-            "subscriptionDispatchRate", *_DISPATCH, _rate_of(settings, "subscription_dispatch_rate")
-        ),
-        subscribe_rate=look.rate("clusterSubscribeRate", "subscribeThrottlingRatePerConsumer", ""),
-    )
-
-
-def _rate_of(settings: BrokerSettings, name: str) -> ThrottleRate:
-    return ThrottleRate(
-        messages=getattr(settings, f"{name}_messages"), bytes=getattr(settings, f"{name}_bytes")
+        subscribe_rate=look.record(SubscribeRate(), "clusterSubscribeRate", cluster),
     )
 
 
@@ -286,25 +252,12 @@ def in_force(policies: Policies, cluster: str) -> dict[str, Any]:
         size = quota.get("limitSize", -1)
         unset = {"limit": size, "limitSize": size, "limitTime": -1}
         found["backlog_quota_map"][kind] = unset | quota
-    subscribes = policies.subscribe_rate
     return found | {
         "max_message_size": policies.max_message_size,
         "schema_compatibility_strategy": policies.schema_compatibility_strategy,
         "entryFilters": {"entryFilterNames": ""},
-        "topicDispatchRate": {cluster: _dispatch(policies.dispatch_rate)},
-        "subscriptionDispatchRate": {cluster: _dispatch(policies.subscription_dispatch_rate)},
-        "replicatorDispatchRate": {cluster: _dispatch(_NO_RATE)},
-        "clusterSubscribeRate": {
-            cluster: encode(
-                SubscribeRate(
-                    subscribes_per_consumer=subscribes.messages, period_seconds=subscribes.period_seconds
-                )
-            )
-        },
+        "topicDispatchRate": {cluster: encode(policies.dispatch_rate)},
+        "subscriptionDispatchRate": {cluster: encode(policies.subscription_dispatch_rate)},
+        "replicatorDispatchRate": {cluster: encode(DispatchRate())},
+        "clusterSubscribeRate": {cluster: encode(policies.subscribe_rate)},
     }
-
-
-def _dispatch(rate: ThrottleRate) -> dict[str, Any]:
-    return encode(  # type: ignore[no-any-return]
-        DispatchRate(messages=rate.messages, bytes=rate.bytes, period_seconds=rate.period_seconds)
-    )

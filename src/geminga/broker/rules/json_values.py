@@ -5,8 +5,6 @@ whole numbers for flags; official tools rely on it. `tests/vectors/jackson.json`
 and the text ``null`` count as a missing value.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -1,22 +1,19 @@
 """Registry of namespaces and their policies, with the tenants and clusters that they belong to.
 
 They are kept in the store's key-value map, one JSON document per key: ``cluster/<name>``, ``tenant/<name>``,
-``namespace/<tenant>/<name>`` and ``topic-policies/<topic>``, and data only for tools,
-``cluster-notes/<name>`` and ``resource-group/<name>``. All but those of topics are held in memory. There may
-be as many topic policies as topics: they are read at their first use, and the resolved policies of the last
-topics are cached. A change is in force at once; ``done`` is called when it is durable.
+``namespace/<tenant>/<name>`` and ``topic-policies/<topic>``. All but those of topics are held in memory.
+There may be as many topic policies as topics: they are read at their first use, and the resolved policies of
+the last topics are cached. A change is in force at once; ``done`` is called when it is durable.
 """
-
-from __future__ import annotations
 
 import contextlib
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from geminga.broker.rules.documents import Json, RuleDocuments
-from geminga.broker.rules.effective_policies import Policies, cautious, resolve
+from geminga.broker.rules.effective_policies import TWINS, Policies, cautious, resolve
 from geminga.broker.rules.policies import (
     InvalidRequest,
     RuleViolation,
@@ -24,7 +21,7 @@ from geminga.broker.rules.policies import (
     check_document,
     check_policy,
 )
-from geminga.broker.rules.tenants import ClusterRegistry, ResourceGroupRegistry, TenantRegistry, check_name
+from geminga.broker.rules.tenants import ClusterRegistry, TenantRegistry, check_name
 from geminga.broker.settings import BrokerSettings
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
@@ -62,12 +59,6 @@ _PRESENT_WHEN_UNSET: Mapping[str, Any] = {
     if policy.by_cluster or policy.default is not None
 }
 """Values that Pulsar shows in a namespace's policies even if they are not set."""
-_OFFLOAD_TWINS: Mapping[str, str] = {
-    "offload_threshold": "managedLedgerOffloadThresholdInBytes",
-    "offload_threshold_in_seconds": "managedLedgerOffloadThresholdInSeconds",
-    "offload_deletion_lag_ms": "managedLedgerOffloadDeletionLagInMillis",
-}
-"""Policies that are also fields of ``offload_policies``: the last one set counts."""
 
 
 GLOBAL: Final = "global"
@@ -89,7 +80,6 @@ class NamespaceRegistry:
         documents = self._documents = RuleDocuments(store)
         self._namespaces = documents.load(NAMESPACE)
         self.clusters = ClusterRegistry(documents, settings, self._namespaces)
-        self.resource_groups = ResourceGroupRegistry(documents, self._namespaces)
         self.tenants = TenantRegistry(documents, self.clusters, self._namespaces, self._permissions_changed)
         for document in self._namespaces.values():  # damage may have taken required fields
             document.setdefault("replication_clusters", [settings.cluster])
@@ -212,7 +202,8 @@ class NamespaceRegistry:
     def get_policy(self, tenant: str, namespace: str, field: str) -> Any:
         """Return the policy set in the namespace, None if it is not set."""
         document = self._require(tenant, namespace)
-        twin = document.get("offload_policies", {}).get(_OFFLOAD_TWINS.get(field))
+        whole, part = TWINS.get(field, ("", ""))
+        twin = document.get(whole, {}).get(part)
         if twin is not None:
             return twin
         return copy.deepcopy(document.get(field, _PRESENT_WHEN_UNSET.get(field)))
@@ -228,10 +219,12 @@ class NamespaceRegistry:
             document[field] = self.clusters.checked(check_policy(field, value))
         else:
             document[field] = check_policy(field, value)
-        self._check_names_in(tenant, field, document.get(field))
-        if field in _OFFLOAD_TWINS and (value is not None or "offload_policies" in document):
-            twins = {**document.get("offload_policies", {}), _OFFLOAD_TWINS[field]: document.get(field)}
-            document["offload_policies"] = {name: kept for name, kept in twins.items() if kept is not None}
+        if field == "allowed_clusters":
+            self._check_allowed(tenant, document.get(field, ()))
+        whole, part = TWINS.get(field, ("", ""))
+        if whole and (value is not None or whole in document):
+            twins = {**document.get(whole, {}), part: document.get(field)}
+            document[whole] = {name: kept for name, kept in twins.items() if kept is not None}
         _check_quota_below_retention(document, f"namespace {tenant}/{namespace}")
         before = self.policies(tenant, namespace)
         self._documents.write(NAMESPACE, self._namespaces, f"{tenant}/{namespace}", document, done)
@@ -239,19 +232,15 @@ class NamespaceRegistry:
         if field in _ABOUT_PERMISSIONS:
             self._permissions_changed(tenant)
 
-    def _check_names_in(self, tenant: str, field: str, value: Any) -> None:
-        """Check that the clusters named by a policy exist."""
-        if field == "allowed_clusters":
-            of_tenant = self.tenants.get(tenant)["allowedClusters"]
-            for cluster in value or ():
-                if cluster not in of_tenant:
-                    known = ", ".join(of_tenant)
-                    raise RuleViolation(
-                        InvalidRequest.ELSEWHERE,
-                        f"Cluster {cluster} is not allowed to tenant {tenant}, which has {known}",
-                    )
-        elif field == "resource_group_name" and value is not None and value not in self.resource_groups:
-            raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"ResourceGroup {value} does not exist")
+    def _check_allowed(self, tenant: str, clusters: Iterable[str]) -> None:
+        """Check that the tenant may use the clusters of a policy."""
+        of_tenant = self.tenants.get(tenant)["allowedClusters"]
+        for cluster in clusters:
+            if cluster not in of_tenant:
+                raise RuleViolation(
+                    InvalidRequest.ELSEWHERE,
+                    f"Cluster {cluster} is not allowed to tenant {tenant}, which has {', '.join(of_tenant)}",
+                )
 
     def get_topic_policy(self, topic: TopicName, field: str, *, of_all_clusters: bool = False) -> Any:
         """Return the policy set for the topic itself, None if it is not set.

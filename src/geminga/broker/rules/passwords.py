@@ -10,8 +10,6 @@ passwords per user (`WRONG_AT_ONCE`, `WRONG_PER_SECOND`), beyond which every pas
 included.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import ipaddress

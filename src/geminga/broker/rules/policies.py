@@ -5,13 +5,12 @@ returned unchanged, also those that this broker does not use. `geminga.broker.ru
 the values in force.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final
 
+from geminga.broker.rules.effective_policies import TWINS
 from geminga.broker.rules.json_values import flag_of, is_blank, number_of, whole_of
 from geminga.config import suggestion
 from geminga.errors import PulsarException
@@ -125,17 +124,10 @@ def any_object(field: str, value: Any) -> dict[str, Any]:
 def offload_policies(field: str, value: Any) -> dict[str, Any]:
     """Check ``OffloadPolicies``: used fields are checked, others (drivers, buckets) stored and shown."""
     kept = dict(any_object(field, value))
-    for name in _OFFLOAD_NUMBERS:
+    for _, name in TWINS.values():
         if kept.get(name) is not None:
             kept[name] = whole(-1)(f"{field}.{name}", kept[name])
     return kept
-
-
-_OFFLOAD_NUMBERS: Final = (
-    "managedLedgerOffloadThresholdInBytes",
-    "managedLedgerOffloadThresholdInSeconds",
-    "managedLedgerOffloadDeletionLagInMillis",
-)
 
 
 def text_map(field: str, value: Any) -> dict[str, str]:
@@ -303,17 +295,6 @@ def auth_policies(field: str, value: Any) -> dict[str, Any]:
     }
 
 
-_resource_group_fields = record(
-    publishRateInMsgs=(whole(-1), -1), publishRateInBytes=(whole(-1), -1),
-    dispatchRateInMsgs=(whole(-1), -1), dispatchRateInBytes=(whole(-1), -1),
-)  # fmt: skip
-
-
-def check_resource_group(name: str, value: Any) -> dict[str, Any]:
-    """Check the limits of a resource group, which are stored and shown."""
-    return _resource_group_fields(f"resource group {name}", value)  # type: ignore[no-any-return]
-
-
 def entry_filters(field: str, value: Any) -> dict[str, Any]:
     """Refuse entry filters, which are Java classes in a broker's folder."""
     kept = any_object(field, value)
@@ -324,6 +305,11 @@ def entry_filters(field: str, value: Any) -> dict[str, Any]:
             InvalidRequest.MALFORMED, f"Entry filter {first!r} not found: this broker runs no Java"
         )
     return kept
+
+
+def never(field: str, value: Any) -> Any:
+    """Refuse every value of a policy that one broker cannot follow."""
+    raise _refuse(field, value, "null")
 
 
 _redeliver_fields = _fields(RedeliverUnacked)
@@ -337,10 +323,6 @@ def redeliver_unacked(field: str, value: Any) -> dict[str, Any]:
     return record(**_redeliver_fields)(field, value)  # type: ignore[no-any-return]
 
 
-def _name(field: str, value: Any) -> Any:
-    return words()(field, [value])[0]
-
-
 _SPECIAL: Final[Mapping[str, Check]] = {
     "autoTopicCreationOverride": auto_topic_creation,
     "entryFilters": entry_filters,
@@ -351,7 +333,7 @@ _SPECIAL: Final[Mapping[str, Check]] = {
 }
 """Checks of policies that need more than their declaration says."""
 _UNDECLARED: Final[Mapping[str, Check]] = {
-    "antiAffinityGroup": _name,
+    "antiAffinityGroup": never,
     "auth_policies": auth_policies,
     "backlog_quota_map": backlog_quotas,
     "bundles": any_object,
@@ -359,7 +341,7 @@ _UNDECLARED: Final[Mapping[str, Check]] = {
     "deleted": flag,
     "latency_stats_sample_rate": any_object,
     "properties": properties_map,
-    "resource_group_name": _name,
+    "resource_group_name": never,
 }
 """Checks of fields with routes of their own, or without any."""
 

@@ -4,8 +4,6 @@ A partition has the schemas of its partitioned topic. A version is stored as one
 ``schema/<tenant>/<namespace>/<topic>``, so adding one never rewrites the others.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import partial

@@ -1,6 +1,4 @@
-"""Clusters, resource groups and tenants: what namespaces refer to."""
-
-from __future__ import annotations
+"""Clusters and tenants: what namespaces refer to."""
 
 import copy
 import re
@@ -8,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from geminga.broker.rules.documents import Json, RuleDocuments
-from geminga.broker.rules.policies import InvalidRequest, RuleViolation, check_resource_group, words
+from geminga.broker.rules.policies import InvalidRequest, RuleViolation, words
 from geminga.broker.settings import BrokerSettings
 from geminga.ledger.api import Done
 
@@ -34,7 +32,6 @@ class ClusterRegistry:
         self._documents = documents
         self._namespaces = namespaces
         self._clusters = documents.load("cluster/")
-        self._notes = documents.load("cluster-notes/")
 
     def names(self) -> list[str]:
         return sorted({self.settings.cluster, *self._clusters})
@@ -80,20 +77,7 @@ class ClusterRegistry:
             raise RuleViolation(
                 InvalidRequest.NOT_ALLOWED, f"Cluster not empty: namespace {users[0]} is replicated to {name}"
             )
-        if name in self._notes:
-            self._documents.remove("cluster-notes/", self._notes, name, None)
         self._documents.remove("cluster/", self._clusters, name, done)
-
-    def note(self, name: str, kind: str) -> Json:
-        """Return an administrator's data about a cluster, by kind; empty without any."""
-        if name not in self.names():
-            raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"Cluster {name} does not exist.")
-        return copy.deepcopy(self._notes.get(name, {}).get(kind, {}))
-
-    def set_note(self, name: str, kind: str, note: Json, done: Done | None = None) -> None:
-        self.note(name, kind)
-        notes = {**self._notes.get(name, {}), kind: note}
-        self._documents.write("cluster-notes/", self._notes, name, notes, done)
 
     def checked(self, clusters: Iterable[str] | None) -> list[str]:
         """Return the clusters of a policy, which must exist; this broker's without any."""
@@ -104,41 +88,6 @@ class ClusterRegistry:
                     f"Cluster {cluster} does not exist; known: {', '.join(self.names())}",
                 )
         return list(clusters or [self.settings.cluster])
-
-
-class ResourceGroupRegistry:
-    """Resource groups, kept for the tools: no limit comes from them."""
-
-    def __init__(self, documents: RuleDocuments, namespaces: Mapping[str, Json]) -> None:
-        self._documents = documents
-        self._namespaces = namespaces
-        self._groups = documents.load("resource-group/")
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._groups
-
-    def names(self) -> list[str]:
-        return sorted(self._groups)
-
-    def get(self, name: str) -> Json:
-        if name not in self._groups:
-            raise RuleViolation(InvalidRequest.MISSING, f"ResourceGroup {name} does not exist")
-        return copy.deepcopy(self._groups[name])
-
-    def set(self, name: str, limits: Json, done: Done | None = None) -> None:
-        """Create a group, or change the given fields."""
-        check_name("resource group", name)
-        kept = check_resource_group(name, {**self._groups.get(name, {}), **limits})
-        self._documents.write("resource-group/", self._groups, name, kept, done)
-
-    def delete(self, name: str, done: Done | None = None) -> None:
-        self.get(name)
-        users = [n for n, p in self._namespaces.items() if p.get("resource_group_name") == name]
-        if users:
-            raise RuleViolation(
-                InvalidRequest.NOT_ALLOWED, f"ResourceGroup {name} is in use by namespace {users[0]}"
-            )
-        self._documents.remove("resource-group/", self._groups, name, done)
 
 
 class TenantRegistry:

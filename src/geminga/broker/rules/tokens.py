@@ -5,11 +5,10 @@ RSA, an elliptic curve its own ECDSA. So a token without a signature, or one sig
 HMAC secret, is refused like any other forgery.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from geminga.broker.rules.authentication import Expired, Principal, Unauthenticated
@@ -25,6 +24,8 @@ _NO_CHECKS: Final = {
 }  # fmt: skip
 """The library checks the signature; times are checked here, by the broker's own clock."""
 _TIME_MS_MAX: Final = 1 << 62
+SigningKey = tuple[Any, Sequence[str]]
+"""A key, and the algorithms of its tokens."""
 
 
 def jwt_library() -> Any:
@@ -103,17 +104,17 @@ class TokenMethod:
     def __init__(
         self,
         key: Any,
-        algorithms: tuple[str, ...],
+        algorithms: Sequence[str],
         *,
         role_claim: str = "sub",
         audience: str | None = None,
         audience_claim: str = "aud",
         clock_skew_seconds: float = 0.0,
-        second: tuple[Any, tuple[str, ...]] | None = None,
+        second: SigningKey | None = None,
     ) -> None:
         """``second`` is another key whose tokens are accepted, with its algorithms."""
         self._jwt = jwt_library()
-        self._keys = [(key, list(algorithms))]
+        self._keys: list[SigningKey] = [(key, list(algorithms))]
         if second is not None:
             self._keys.append((second[0], list(second[1])))
         self._role_claim = role_claim
@@ -143,7 +144,12 @@ class TokenMethod:
 
     def claims(self, data: bytes, now_ms: int) -> dict[str, Any]:
         """Return a token's claims after checking signature, times and audience. Raises `Unauthenticated`."""
-        for key, algorithms in self._keys:
+        return self.verified(data, now_ms, self._keys)
+
+    def verified(self, data: bytes, now_ms: int, keys: Sequence[SigningKey]) -> dict[str, Any]:
+        """Return a token's claims as `claims` does, for the given keys."""
+        why = "the token's key is not one of the issuer's"
+        for key, algorithms in keys:
             try:
                 claims: dict[str, Any] = self._jwt.decode(
                     data.strip(), key, algorithms=algorithms, options=_NO_CHECKS

@@ -1,7 +1,7 @@
 """Calls of the event loop into the broker core, with the core's timer, turns and store completions.
 
-Each call is an entry. When the outermost entry ends, ready completions of the store run, what the core wrote
-is sent, and the timer is set to the deadline that the core names. An idle broker does not wake up. The store
+Calls may be nested. When the outermost call ends, ready completions of the store run, the output of the core
+is sent, and the timer is set to the core's next deadline. An idle broker does not wake up. The store
 reports from its own threads; however many completions a group commit brings, the loop is woken once.
 """
 
@@ -23,7 +23,7 @@ class CoreCalls:
     """Calls into a core on the running event loop. ``polled`` is called after each poll of the store."""
 
     broker: Broker
-    """Set once it is open, before the loop runs again."""
+    """Set when the broker is open, before the loop runs again."""
 
     def __init__(self, polled: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -40,13 +40,13 @@ class CoreCalls:
         self._is_stopping = False
         self._has_ended = False
 
-    # --- entries ---
+    # --- calls ---
     def entry(self) -> _Entry:
-        """Return a context manager for an entry."""
+        """Return a context manager for a call into the core."""
         return self._entry
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run an administrative call on the core within an entry of its own."""
+        """Run an administrative function as a call into the core."""
         with self._entry:
             self.broker.scheduler.enter(time.monotonic(), time.time_ns() // 1_000_000)
             try:
@@ -55,13 +55,13 @@ class CoreCalls:
                 self.broker.scheduler.leave()
 
     def enter(self, now: float) -> None:
-        """Begin an entry."""
+        """Begin a call into the core."""
         if not self._depth:
             self.broker.slices.begin(now)
         self._depth += 1
 
     def leave(self) -> None:
-        """End an entry; the outermost runs ready completions, sends what was written, sets the timer."""
+        """End a call; the outermost one runs ready completions, sends the output, and sets the timer."""
         if self._depth == 1:
             while self._poll_now:
                 self._poll_now = self._poll_scheduled = False
@@ -76,7 +76,7 @@ class CoreCalls:
             self._arm(self.broker.deadline)
 
     def mark_dirty(self, flush: Callable[[], None]) -> None:
-        """Have ``flush`` called, which sends what a connection has collected, at the end of this entry."""
+        """Schedule ``flush``, which sends a connection's output, for the end of the outermost call."""
         self._dirty.append(flush)
         if not self._depth and not self._flush_scheduled:
             self._flush_scheduled = True
@@ -114,7 +114,7 @@ class CoreCalls:
 
     # --- turns and time ---
     def ask_for_turn(self) -> None:
-        """Have the core continue work that exceeds this turn of the loop."""
+        """Continue the core's unfinished work in the next iteration of the loop."""
         self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
@@ -123,7 +123,7 @@ class CoreCalls:
                 self.broker.turn(time.monotonic(), time.time_ns() // 1_000_000)
 
     def tick(self) -> None:
-        """Do what is due, and set the timer."""
+        """Run the core's due timers, and set the timer of the loop."""
         self._timer, self._timer_at = None, float("inf")
         with self._entry:
             self.broker.tick(time.monotonic(), time.time_ns() // 1_000_000)
@@ -137,19 +137,19 @@ class CoreCalls:
             self._timer = self._loop.call_later(max(0.0, deadline - time.monotonic()), self.tick)
 
     def stop_timer(self) -> None:
-        """Set no timer any more."""
+        """Cancel the timer, and set no further one."""
         self._is_stopping = True
         if self._timer is not None:
             self._timer.cancel()
 
     def end(self) -> None:
-        """Drop turns and completions that are still to come."""
+        """Ignore scheduled turns and later completions."""
         self.stop_timer()
         self._has_ended = True
 
 
 class _Entry:
-    """The context manager form of an entry; it holds no state, so one object serves all."""
+    """Context manager of `CoreCalls.entry`; it holds no state, so one object serves all calls."""
 
     __slots__ = ("_calls",)
 

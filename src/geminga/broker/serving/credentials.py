@@ -1,7 +1,5 @@
 """Keys and password files named by the settings, read into an `Authenticator`."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -12,10 +10,18 @@ from pathlib import Path
 
 from geminga.broker.rules.authentication import AuthenticationMethod, Authenticator
 from geminga.broker.rules.passwords import BasicMethod, parse_users
-from geminga.broker.rules.tokens import TokenMethod, is_public_key, load_public_key, secret_algorithms
+from geminga.broker.rules.tokens import (
+    SigningKey,
+    TokenMethod,
+    is_public_key,
+    load_public_key,
+    secret_algorithms,
+)
 from geminga.broker.settings import BrokerSettings
 from geminga.config import names_file
 from geminga.errors import InvalidConfiguration
+
+_KEYS = ("token_secret_key", "token_public_key", "token_second_key", "basic_auth")
 
 
 def read_key(text: str, what: str) -> bytes:
@@ -72,12 +78,13 @@ def make_authentication(settings: BrokerSettings) -> Authenticator | None:
     """Return the authenticator of the settings; None without one. Raises `InvalidConfiguration`."""
     if not settings.authenticates:
         return None
-    names = ("token_secret_key", "token_public_key", "token_second_key", "basic_auth")
-    found = {each: read_key(text, each) for each in names if (text := getattr(settings, each)) is not None}
+    given = {each: getattr(settings, each) for each in _KEYS}
+    issuer = given.pop("token_public_key") if settings.token_keys_are_published else None
+    found = {each: read_key(text, each) for each, text in given.items() if text is not None}
     methods: dict[str, AuthenticationMethod] = {}
     if "token_secret_key" in found:
         key = check_secret(found["token_secret_key"], "token_secret_key")
-        first: tuple[object, tuple[str, ...]] | None = key, secret_algorithms(key, "token_secret_key")
+        first: SigningKey | None = key, secret_algorithms(key, "token_secret_key")
     else:
         first = load_public_key(found["token_public_key"]) if "token_public_key" in found else None
     use = {
@@ -86,21 +93,27 @@ def make_authentication(settings: BrokerSettings) -> Authenticator | None:
         "audience_claim": settings.token_audience_claim,
         "clock_skew_seconds": settings.token_clock_skew_seconds,
     }
-    if first is not None:
-        second, other = None, found.get("token_second_key")
+    if first is not None or issuer is not None:
+        second: SigningKey | None = None
+        other = found.get("token_second_key")
         if other is not None:
             is_public = is_public_key(other)
             second = (
                 load_public_key(other) if is_public else (other, secret_algorithms(other, "token_second_key"))
             )
-        methods["token"] = TokenMethod(*first, **use, second=second)  # type: ignore[arg-type]
+        if first is not None:
+            methods["token"] = TokenMethod(*first, **use, second=second)  # type: ignore[arg-type]
+        else:
+            from geminga.broker.serving.issuer_keys import IssuerTokens  # imports the HTTP client
+
+            methods["token"] = IssuerTokens(str(issuer), second=second, **use)
     if "basic_auth" in found:
         users = parse_users(found["basic_auth"].decode("utf-8", "replace"))
         methods["basic"] = BasicMethod(users, secrets.token_bytes(32))
-    given = settings.anonymous_role, settings.tls_trust_certificates is not None
+    rest = settings.anonymous_role, settings.tls_trust_certificates is not None
     return Authenticator(
         methods,
-        anonymous_role=given[0],
-        certificates=given[1],
-        fingerprint=hashlib.sha256(repr((found, use, given)).encode()).digest(),
+        anonymous_role=rest[0],
+        certificates=rest[1],
+        fingerprint=hashlib.sha256(repr((found, issuer, use, rest)).encode()).digest(),
     )

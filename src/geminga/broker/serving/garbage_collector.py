@@ -7,8 +7,6 @@ here: topics, sessions and subscriptions leave no cycles, which tests check. Wit
 traversed once a minute at most, because of cycles of other packages.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

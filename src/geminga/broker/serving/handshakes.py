@@ -5,8 +5,6 @@ clients could use up all file descriptors of the process, those of the store's f
 credentials.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

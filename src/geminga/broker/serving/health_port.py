@@ -3,8 +3,6 @@
 So they are answered while the broker starts and stops, and while the web port has no free connections.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import socket

@@ -1,7 +1,5 @@
 """Listening sockets, and helpful errors where they cannot be opened."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from typing import Any

@@ -1,7 +1,5 @@
 """Log of ``geminga standalone`` on standard error: text or JSON, and no write that waits for the reader."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import json

@@ -3,8 +3,6 @@
 It comes before the client's first byte: a signature, version and command, family, length, addresses.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

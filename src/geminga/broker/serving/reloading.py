@@ -4,8 +4,6 @@ Key, password and certificate files are read again even if no setting has change
 first: after an error, everything stays as it was.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import time

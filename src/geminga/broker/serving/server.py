@@ -229,7 +229,7 @@ class PeerConnection(asyncio.Protocol):
         unsent = self.count_unsent()
         if self._peer_paused and unsent > self._server.settings.write_buffer_limit_bytes:
             self._server.broker.rate_limited_log.log(
-                "%s leaves too much unread and is disconnected", self._peer_name()
+                "%s leaves too much unread and is disconnected", peer_text(self._address)
             )
             self.abort()
 
@@ -248,9 +248,6 @@ class PeerConnection(asyncio.Protocol):
             transport.resume_reading()
         else:
             transport.pause_reading()
-
-    def _peer_name(self) -> str:
-        return peer_text(self._address)
 
 
 class WriteBuffers:
@@ -582,19 +579,6 @@ class BrokerServer:
                 "the store has stopped; nothing more is persisted until the broker is restarted: %s",
                 self.store_failure,
             )
-
-    # --- reports ---
-    def recovery_report(self) -> list[str]:
-        """Return the damage found while opening the store, one line each; empty without any."""
-        return [str(line) for line in self.store.damage.found]
-
-    @property
-    def service_url(self) -> str:
-        return self.settings.service_url
-
-    @property
-    def admin_url(self) -> str | None:
-        return self.settings.admin_url
 
 
 def _import_web() -> type[WebServer]:

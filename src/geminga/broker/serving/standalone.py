@@ -201,8 +201,8 @@ def _announce(server: BrokerServer, seconds: float) -> None:
     disk = server.broker.disk.start_line()
     if disk:
         log.info("%s", disk)
-    for line in server.recovery_report():
-        log.warning("%s", line)
+    for damage in server.store.damage.found:
+        log.warning("%s", damage)
 
 
 def _raise_descriptor_limit() -> None:

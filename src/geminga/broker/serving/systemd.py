@@ -1,7 +1,5 @@
 """State reports to systemd (``sd_notify``), for units of ``Type=notify`` or ``notify-reload``."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

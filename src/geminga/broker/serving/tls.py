@@ -4,8 +4,6 @@ New connections use the reloaded certificates; open connections keep theirs. If 
 written, the key of another certificate, expired), the last valid ones stay in use, and the log reports it.
 """
 
-from __future__ import annotations
-
 import logging
 import ssl
 import time

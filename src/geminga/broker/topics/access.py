@@ -4,8 +4,6 @@ The epoch counts the exclusive owners that a topic has had. It is durable before
 a fenced producer cannot become the owner again after a restart.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol

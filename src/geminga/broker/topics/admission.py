@@ -1,7 +1,5 @@
 """Checks of an entry before a topic stores it: policies, rates, deduplication."""
 
-from __future__ import annotations
-
 from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.entries import head_of
 from geminga.broker.rules.effective_policies import Policies

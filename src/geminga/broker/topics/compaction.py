@@ -45,7 +45,7 @@ UNWRITTEN_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of the new ledger that may be in flight to the disk."""
 BUSY_RETRY_SECONDS: Final = 0.1
 DAMAGES_MAX: Final = 1_000
-"""Most runs of damaged entries that are skipped."""
+"""Maximum runs of damaged entries that are skipped."""
 FAILED_RETRY_MS: Final = 60_000
 """Shortest delay after which a failed compaction by threshold is retried ..."""
 FAILED_RETRY_FACTOR: Final = 20
@@ -249,7 +249,10 @@ class Compaction:
             segment = ledger.segment_of(offset)
             assert segment is not None
             first, before = offset - segment.base, offset
-            found = yield from self._fetched(segment.ledger_id, first, min(segment.end, stop) - offset)
+            last = min(segment.end, stop)
+            if ledger.aborted is not None:
+                last = ledger.aborted.next_present(offset, last)
+            found = yield from self._fetched(segment.ledger_id, first, last - offset)
             if isinstance(found, EntriesDamaged):
                 ledger.damage_found(segment, found)
                 self._is_damaged(found)

@@ -8,8 +8,6 @@ before a client connects, so that after a crash no used topic counts as unused.
 Times are milliseconds since 1970, by the broker's clock.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 

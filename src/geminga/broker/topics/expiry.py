@@ -4,8 +4,6 @@ The rules are Pulsar's. A message is deleted when every durable subscription has
 is over; TTL acknowledges old messages on all subscriptions.
 """
 
-from __future__ import annotations
-
 import logging
 from bisect import bisect_left
 from collections.abc import Callable
@@ -13,13 +11,13 @@ from heapq import nsmallest
 from typing import Final
 
 from geminga.broker.delivery.subscription import COMPACTION
-from geminga.broker.disk import amount
 from geminga.broker.managed_ledger import Segment
 from geminga.broker.position_lookup import arrived_ms
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
+from geminga.diagnosis.commands import size
 from geminga.errors import StoreBusy, StoreError, StoreStopped
 
 log = logging.getLogger("geminga.broker")
@@ -78,7 +76,7 @@ def expire(topic: PersistentTopic) -> None:
                 log.info(line, subscription, expired, seconds, subscription.messages_expired)
             topic.scheduler.event_log.tell(
                 "expired", topic.scheduler.now_ms, topic.text, subscription.name, count=expired,
-                unit="entries", text=f"older than the time to live of {seconds} s",
+                unit="entry", text=f"older than the time to live of {seconds} s",
             )  # fmt: skip
 
 
@@ -116,7 +114,7 @@ def forget_unused_subscriptions(topic: PersistentTopic) -> None:
         elif minutes and unused_ms >= minutes * 60_000:
             log.info("%r: deleted after %d minutes without use", subscription, minutes)
             topic.scheduler.event_log.tell(
-                "forgotten", now_ms, topic.text, subscription.name, count=1, unit="subscriptions",
+                "forgotten", now_ms, topic.text, subscription.name,
                 text=f"deleted: nobody had used it for {minutes} minutes",
             )  # fmt: skip
             subscription.delete(None)
@@ -147,14 +145,14 @@ def trim(topic: PersistentTopic) -> int:
     if (minutes < 0 and megabytes < 0) or not ledger.segments:
         return 0
     now_ms = topic.scheduler.now_ms
-    size = ledger.size_bytes
+    left_bytes = ledger.size_bytes
 
     def expired(segment: Segment, written_ms: int) -> bool:
-        nonlocal size
+        nonlocal left_bytes
         unused_ms = now_ms - written_ms
         too_old = minutes >= 0 and unused_ms >= minutes * 60_000
-        too_large = megabytes >= 0 and size - segment.size_bytes >= megabytes << 20
-        size -= segment.size_bytes
+        too_large = megabytes >= 0 and left_bytes - segment.size_bytes >= megabytes << 20
+        left_bytes -= segment.size_bytes
         may_close = not ledger.is_open(segment) or unused_ms >= OPEN_LEDGER_UNUSED_SECONDS * 1000
         return (too_old or too_large) and may_close
 
@@ -162,8 +160,8 @@ def trim(topic: PersistentTopic) -> int:
     if gone:
         going = ledger.segments[:gone]
         topic.scheduler.event_log.tell(
-            "retention", now_ms, topic.text, count=sum(each.entries for each in going), unit="entries",
-            text=f"acknowledged and past retention: {amount(sum(each.size_bytes for each in going))}",
+            "retention", now_ms, topic.text, count=sum(each.entries for each in going), unit="entry",
+            text=f"acknowledged and past retention: {size(sum(each.size_bytes for each in going))}",
         )  # fmt: skip
     _delete(topic, gone)
     return gone

@@ -17,8 +17,6 @@ A namespace or a topic whose policies changed is due at once, under ``due/<0>/po
 the last topic that was checked, so that a walk over many topics resumes there after a restart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
 
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, LastMessage
 from geminga.broker.delivery.limits import TopicLimits
@@ -16,6 +15,7 @@ from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.producer import Producer, slow_down
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.topics.topic import QuotaExceeded, SubscriptionRequest, TopicServices
+from geminga.broker.topics.transactions import TransactionRecord
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.frames import SendFrame
@@ -131,24 +131,10 @@ class NonPersistentSubscription:
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.add_permits(permits, self.topic.scheduler.now_ms)
 
-    # Nothing is stored, so there is nothing to acknowledge, to redeliver or to move.
-    def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
-        return
+    def _ignore(self, *arguments: object, **options: object) -> None:
+        """Do nothing: nothing is stored, so there is nothing to acknowledge or to redeliver."""
 
-    def acknowledge_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
-        return
-
-    def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
-        return
-
-    def redeliver(self, consumer: Consumer, ids: Sequence[pb.MessageIdData], epoch: int | None) -> None:
-        return
-
-    def writable_again(self, consumer: Consumer) -> None:
-        return
-
-    def dispatch(self) -> None:
-        return
+    acknowledge = acknowledge_one = acknowledge_cumulative = redeliver = writable_again = dispatch = _ignore
 
     def when_durable(self, done: Done) -> None:
         done(None)
@@ -236,6 +222,11 @@ class NonPersistentTopic:
         for subscription in list(self.subscriptions.values()):
             subscription.offer(entry, messages)
         producer.receipt(frame.sequence_id, frame.highest_sequence_id, 0, 0)
+
+    def publish_in(
+        self, transaction: TransactionRecord, producer: Producer, frame: SendFrame, counted: int | None
+    ) -> None:
+        raise Refused(pb.NotAllowedError, "A topic that is not persistent has no transactions")
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
         for frame in run.frames():

@@ -132,6 +132,7 @@ class Offload:
             and each.end <= ledger.confirmed
             and each.ledger_id not in self.records
             and not _is_damaged(ledger, each)
+            and (ledger.aborted is None or ledger.aborted.next_present(each.base, each.end) == each.end)
         ]
 
     def _wanted(self) -> list[int]:
@@ -325,12 +326,6 @@ class Offload:
 
 def _is_damaged(ledger: ManagedLedger, segment: Segment) -> bool:
     return any(start < segment.end and stop > segment.base for start, stop in ledger.damaged)
-
-
-def offload_of(topic: OffloadedTopic) -> Offload | None:
-    """Return the offloading of a loaded topic; None if the store has no tier."""
-    tier = topic.services.store.tier
-    return None if tier is None else Offload(topic, tier)
 
 
 def of(topic: OffloadedTopic) -> Offload:

@@ -3,8 +3,6 @@
 A partitioned topic has a record in the store under ``partitioned/<name>``; each partition is a topic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -20,6 +18,7 @@ from geminga.broker.topics.topic_names import TopicNames
 from geminga.errors import StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, StoredValue
+from geminga.transactions import COORDINATORS_TOPIC
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 _FRESH: Final = "fresh"
@@ -60,6 +59,13 @@ class PartitionedTopics:
             return 0
         count = int(_partitioned(name, value).get("partitions", 0))
         return count if value.lost is None else max(count, self._partitions_stored(name))
+
+    def coordinators(self, name: TopicName) -> int | None:
+        """Return the partitions of the topic of transaction coordinators, which is not stored; None for other
+        topics."""
+        if name.base.text != COORDINATORS_TOPIC:
+            return None
+        return int(name.partition < 0 and self._services.settings.transactions)
 
     def _partitions_stored(self, name: TopicName) -> int:
         """Return the lower bound of a topic's partitions, by the stored ones."""

@@ -6,8 +6,6 @@ have none. Besides the queue, a pending entry is in the ledger between ``confirm
 peers, which are limited (`memory_backpressure`).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from enum import Enum
 from typing import Any, Final, Protocol

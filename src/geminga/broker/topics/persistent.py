@@ -1,7 +1,5 @@
 """Persistent topic: its entries, producers and subscriptions."""
 
-from __future__ import annotations
-
 import logging
 
 from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
@@ -9,6 +7,7 @@ from geminga.broker.cooperative import CooperativeScheduler, Steps
 from geminga.broker.delivery.consumer import close_detached
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.limits import TopicLimits
+from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count
 from geminga.broker.managed_ledger import ManagedLedger, Segment, ledger_limits
@@ -16,7 +15,7 @@ from geminga.broker.position_lookup import offset_by_time
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.topics import compaction, deadlines, offloading, quota
+from geminga.broker.topics import compaction, deadlines, offloading, quota, topic_transactions
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
 from geminga.broker.topics.dedup import Deduplication, forget_stale
@@ -25,6 +24,8 @@ from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.topics.topic import QuotaExceeded, SubscriptionRequest, TopicServices
+from geminga.broker.topics.topic_transactions import TopicTransactions
+from geminga.broker.topics.transactions import TransactionRecord
 from geminga.broker.topics.write_histogram import WriteHistogram
 from geminga.errors import StoreDamaged, StoreError, StoreFull
 from geminga.ids import TopicName
@@ -36,7 +37,7 @@ from geminga.wire.send_runs import SendRun
 log = logging.getLogger("geminga.broker")
 
 SUBSCRIPTIONS_AT_ONCE = 100
-"""Most subscriptions that get a topic's new entries in one step."""
+"""Maximum subscriptions that get a topic's new entries in one step."""
 _NO_RECORD = DedupRecord.NONE
 
 
@@ -47,7 +48,8 @@ class PersistentTopic:
         "__weakref__", "_deleted", "_entries", "access", "bytes_in", "bytes_out_gone", "check_ms",
         "compacted", "compaction", "consumers_connected", "dedup", "last_used_ms", "ledger", "limits",
         "loaded_at", "messages_in", "messages_out_gone", "name", "offload", "policies", "quota_exceeded",
-        "rate_limits", "record", "restricted", "scheduler", "services", "subscriptions", "text", "writes",
+        "rate_limits", "record", "restricted", "scheduler", "services", "subscriptions", "text",
+        "transactions", "writes",
     )  # fmt: skip
 
     persistent = True
@@ -71,11 +73,13 @@ class PersistentTopic:
         )
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
-        self.offload = offloading.offload_of(self)
+        tier = services.store.tier
+        self.offload = None if tier is None else offloading.Offload(self, tier)
         self._deleted = False
         self.access = ProducerAccess(record.epoch, self)
         self.subscriptions: dict[str, PersistentSubscription] = {}
         self.dedup: Deduplication | None = None
+        self.transactions: TopicTransactions | None = None
         self.consumers_connected = 0
         self.quota_exceeded: QuotaExceeded | None = None
         self.loaded_at = services.scheduler.now
@@ -100,6 +104,7 @@ class PersistentTopic:
         if not policies.deduplication:
             forget_stale(self.services.store, self.text)
         self.policies_changed(policies)
+        self.transactions = topic_transactions.recall(self)  # deduplication knows aborted messages, too
 
     def __repr__(self) -> str:
         return f"PersistentTopic({self.text!r})"
@@ -227,6 +232,40 @@ class PersistentTopic:
         self.writes.received(now, size)
         producer.taken(messages, size, chunk=frame.is_chunk)
 
+    def publish_in(
+        self, transaction: TransactionRecord, producer: Producer, frame: SendFrame, counted: int | None
+    ) -> None:
+        """Store an entry of an open transaction, as `publish` does. Raises `StoreError`."""
+        records, ledger = self.services.transactions, self.ledger
+        offset, position = ledger.end, ledger.next_position(self.scheduler.now_ms, self.limits)
+        records.has_entry(transaction, self.text, *position)
+        try:
+            self.publish(producer, frame, counted)
+        finally:
+            if ledger.end > offset:
+                self.in_transactions().has_entry(transaction.id, offset)
+            else:
+                records.take_back(transaction, self.text, *position)
+
+    def in_transactions(self) -> TopicTransactions:
+        """Return the topic's part in transactions, which begins now if it has none."""
+        if self.transactions is None:
+            self.transactions = TopicTransactions(self, RangeSet())
+        return self.transactions
+
+    def end_transaction(self, transaction: TransactionRecord) -> None:
+        """Let the end of a transaction, committed or aborted, take effect in the topic. Raises
+        `StoreError`."""
+        found = self.in_transactions()
+        found.end_acks(transaction)
+        found.end_entries(transaction)
+        self.scheduler.ready[self] = None
+
+    def skip_aborted(self, cursor: Cursor) -> None:
+        """Acknowledge the entries of aborted transactions in a cursor that was just placed."""
+        if self.transactions is not None:
+            self.transactions.skip_aborted(cursor)
+
     def publish_run(self, producer: Producer, run: SendRun) -> None:
         """Store consecutive single messages at once, if none has to be checked."""
         run_entries, sequence_ids = run.entries, run.sequence_ids
@@ -234,8 +273,8 @@ class PersistentTopic:
         count, size = len(sizes), sum(sizes)
         entries, ledger = self._entries, self.ledger
         now, now_ms = self.scheduler.now, self.scheduler.now_ms
-        is_looked_at = self.record.terminated or self.restricted or self.dedup is not None
-        if is_looked_at or not ledger.has_room(count, size, now_ms, self.limits):
+        needs_checks = self.record.terminated or self.restricted or self.dedup is not None
+        if needs_checks or not ledger.has_room(count, size, now_ms, self.limits):
             for frame in run.frames():
                 self.publish(producer, frame)
             return
@@ -280,8 +319,11 @@ class PersistentTopic:
         count = 1 if isinstance(sequence_ids, int) else len(sequence_ids)
         try:
             if error is None:
-                self.ledger.confirmed = offset + count
-                self.scheduler.ready[self] = None
+                if self.transactions is None:
+                    self.ledger.confirmed = offset + count
+                else:
+                    self.transactions.stored_to(offset + count)
+                self.scheduler.ready[self] = None  # dispatched at the end of this call into the core
             if isinstance(sequence_ids, int):
                 last = max(sequence_ids, highest)
                 # After an error the store has stopped: no repeat of the entry can be stored, nor asks for it.
@@ -388,7 +430,7 @@ class PersistentTopic:
     ) -> bool:
         """Return whether a subscription that starts at ``offset``, by id or time, excludes compacted entries.
 
-        Where the topic has no older entries, the offset does not tell. Raises `StoreError`.
+        If the topic has no entry before ``offset``, the id or time decides. Raises `StoreError`.
         """
         if offset > self.ledger.start:
             return True
@@ -413,6 +455,7 @@ class PersistentTopic:
         """
         cursor = Cursor(offset, counts=self.ledger.counts, durable=True, properties=properties or {})
         cursor.is_behind = is_behind or offset > self.ledger.start
+        self.skip_aborted(cursor)
         subscription = PersistentSubscription(self, name, cursor, replicated=replicated)
         self.subscriptions[name] = subscription
         self.rearm()
@@ -422,6 +465,7 @@ class PersistentTopic:
     def reader(self, name: str, offset: int) -> PersistentSubscription:
         """Return a reader's subscription: it exists in memory while it has consumers."""
         cursor = Cursor(offset, counts=self.ledger.counts, durable=False)
+        self.skip_aborted(cursor)
         subscription = PersistentSubscription(self, name, cursor)
         self.subscriptions[name] = subscription
         return subscription
@@ -429,6 +473,8 @@ class PersistentTopic:
     def forget_subscription(self, subscription: PersistentSubscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
+            if subscription.pending is not None:
+                self.services.transactions.forget(self.text, subscription.name)
             for consumer in subscription.consumers:
                 self.messages_out_gone += consumer.messages_out
                 self.bytes_out_gone += consumer.bytes_out
@@ -500,6 +546,7 @@ class PersistentTopic:
         for subscription in list(self.subscriptions.values()):
             subscription.skip_to(stop)
             subscription.flush()
+        stop = min(stop, self.ledger.confirmed)  # those of open transactions stay
         self.delete_ledgers(sum(1 for each in self.ledger.segments if each.entries and each.end <= stop))
         self.save_record(done)
 
@@ -510,6 +557,8 @@ class PersistentTopic:
         if self.offload is not None:
             self.offload.deleted([each.ledger_id for each in self.ledger.segments[:count]])
         self.ledger.forget(count)
+        if self.transactions is not None:
+            self.transactions.trimmed()
 
     def cover(self, segment: Segment) -> None:
         """Store what only a ledger's entries contain, before they are remote. Raises `StoreError`."""
@@ -518,6 +567,12 @@ class PersistentTopic:
         self.ledger.counts.cover(segment)
 
     # --- life ---
+    @property
+    def pending_adds(self) -> int:
+        """Number of entries that are not durable yet."""
+        ledger, found = self.ledger, self.transactions
+        return ledger.end - (ledger.confirmed if found is None else found.stored)
+
     @property
     def idle(self) -> bool:
         """Whether no client is connected and no work is pending."""
@@ -568,6 +623,9 @@ class PersistentTopic:
         if self.dedup is not None:
             self.dedup.forget()
             self.dedup = None
+        self.services.transactions.forget(self.text)
+        if self.transactions is not None:
+            self.services.store.keys.delete(topic_transactions.aborted_key(self.text))
         self.ledger.delete_all()
         self.services.due.disarm(self.text, self.record.due_ms)
         self.services.store.keys.delete(topic_key(self.text), done)

@@ -1,7 +1,5 @@
 """Changed policies are applied to the topics in memory, in steps."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 

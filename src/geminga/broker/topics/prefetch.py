@@ -1,7 +1,5 @@
 """Keys of the store to read ahead, on other threads, before a topic is used."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from geminga.broker import ledger_list
@@ -11,6 +9,7 @@ from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.schemas import schema_key
 from geminga.broker.topics.dedup import dedup_key
 from geminga.broker.topics.persistent import topic_key
+from geminga.broker.topics.topic_transactions import aborted_key
 from geminga.ids import TopicName
 from geminga.ledger.api import KEYS_END, PrefetchRequest, StoredLedger
 
@@ -39,7 +38,9 @@ def topic_of(name: TopicName) -> PrefetchRequest:
     """Return the keys that loading or creating a topic reads, except `counts_of`."""
     text = str(name)
     cursors = cursor_prefix(text)
-    alone = (ledger_list.key_of(text), totals_key(text), dedup_key(text), schema_key(name))
+    alone = (
+        ledger_list.key_of(text), totals_key(text), dedup_key(text), schema_key(name), aborted_key(text),
+    )  # fmt: skip
     return PrefetchRequest(
         (*existence_of(name).keys, *((key, key) for key in alone), (cursors, f"{cursors}{KEYS_END}")),
         ((text, text),),

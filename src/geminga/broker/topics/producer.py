@@ -10,8 +10,8 @@ from typing import Protocol
 from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
+from geminga.broker.topics.transactions import TransactionRecord
 from geminga.wire.frames import SendFrame, encode_send_receipt
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun, encode_send_receipts
 
 
@@ -25,6 +25,11 @@ class PublishedTopic(Protocol):
 
         ``counted``: its number of messages in backlogs, if that was parsed.
         """
+
+    def publish_in(
+        self, transaction: TransactionRecord, producer: Producer, frame: SendFrame, counted: int | None
+    ) -> None:
+        """Store an entry of an open transaction, as `publish` does. Raises `Refused`, `StoreError`."""
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
         """Store consecutive entries."""
@@ -69,10 +74,6 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"Producer({self.name!r}, id {self.producer_id}, {self.peer.address})"
-
-    @property
-    def access_mode_name(self) -> str:
-        return pb.ProducerAccessMode.Name(self.access_mode)
 
     def taken(self, messages: int, size: int, *, chunk: bool, entries: int = 1) -> None:
         """Count an entry, or a run of them, that was passed to the store."""
@@ -157,6 +158,11 @@ class _Closing:
         self.text = topic.text
 
     def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
+        """Ignore the entry; the client keeps it."""
+
+    def publish_in(
+        self, transaction: TransactionRecord, producer: Producer, frame: SendFrame, counted: int | None
+    ) -> None:
         """Ignore the entry; the client keeps it."""
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:

@@ -10,8 +10,6 @@ Quotas are checked in maintenance, and whenever a producer is created while one 
 producer resumes at its client's first try after the backlog has shrunk.
 """
 
-from __future__ import annotations
-
 import logging
 from bisect import bisect_left
 
@@ -50,7 +48,7 @@ def _hold(topic: StoredTopic, exceeded: list[QuotaExceeded]) -> None:
     if holding is not None and before is None:
         log.warning("%r: producers are disconnected, %s", topic, holding)
         topic.scheduler.event_log.tell(
-            "quota", topic.scheduler.now_ms, topic.text, holding.subscription, count=1, unit="times",
+            "quota", topic.scheduler.now_ms, topic.text, holding.subscription,
             text=f"producers are stopped: {holding}",
         )  # fmt: skip
         for producer in topic.access.everyone():
@@ -64,12 +62,18 @@ def _hold(topic: StoredTopic, exceeded: list[QuotaExceeded]) -> None:
 
 
 Moved = tuple[PersistentSubscription, int]
-"""A subscription, and the first entry that it would wait for."""
+"""A subscription, and the first unacknowledged entry that it would have after the move."""
 
 
 def would_hold(topic: StoredTopic, moved: Moved | None = None) -> QuotaExceeded | None:
     """Return the exceeded quota that blocks producers; ``moved``: as if a subscription skipped entries."""
     return next((each for each in _exceeded(topic, moved) if each.action != EVICTION), None)
+
+
+def held_by(topic: StoredTopic, subscription: PersistentSubscription) -> QuotaExceeded | None:
+    """Return the quota that blocks producers and that this subscription exceeds, be it the slowest or not."""
+    found = _exceeded_by(topic, subscription, subscription.wanted_from) if _counts(subscription) else []
+    return next((each for each in found if each.action != EVICTION), None)
 
 
 def enough_from(topic: StoredTopic, quota: QuotaExceeded) -> int:
@@ -82,9 +86,14 @@ def enough_from(topic: StoredTopic, quota: QuotaExceeded) -> int:
 
 def _exceeded(topic: StoredTopic, moved: Moved | None = None) -> list[QuotaExceeded]:
     """Return the quotas that the subscription with the oldest backlog exceeds."""
-    policies, ledger = topic.policies, topic.ledger
     slowest, offset = _slowest(topic, moved)
-    if slowest is None:
+    return [] if slowest is None else _exceeded_by(topic, slowest, offset)
+
+
+def _exceeded_by(topic: StoredTopic, slowest: PersistentSubscription, offset: int) -> list[QuotaExceeded]:
+    """Return the quotas that a subscription exceeds; ``offset`` is its oldest open entry."""
+    policies, ledger = topic.policies, topic.ledger
+    if offset >= ledger.confirmed:
         return []
     found = []
     size = ledger.size_from(offset)
@@ -110,12 +119,15 @@ def _exceeded(topic: StoredTopic, moved: Moved | None = None) -> list[QuotaExcee
 
 def _slowest(topic: StoredTopic, moved: Moved | None) -> tuple[PersistentSubscription | None, int]:
     """Return the durable subscription with the oldest open entry, and its offset; None without one."""
-    waiting = [each for each in topic.subscriptions.values() if each.durable and each.name != COMPACTION]
+    waiting = [each for each in topic.subscriptions.values() if _counts(each)]
     offsets = {each: moved[1] if moved and each is moved[0] else each.wanted_from for each in waiting}
     slowest = min(waiting, key=offsets.__getitem__, default=None)
-    if slowest is None or offsets[slowest] >= topic.ledger.confirmed:
-        return None, 0
-    return slowest, offsets[slowest]
+    return slowest, 0 if slowest is None else offsets[slowest]
+
+
+def _counts(subscription: PersistentSubscription) -> bool:
+    """Return whether quotas apply to the subscription."""
+    return subscription.durable and subscription.name != COMPACTION
 
 
 def _evict(topic: StoredTopic, exceeded: list[QuotaExceeded]) -> None:
@@ -126,12 +138,12 @@ def _evict(topic: StoredTopic, exceeded: list[QuotaExceeded]) -> None:
             continue
         target = max(target, enough_from(topic, quota))
     for subscription in list(topic.subscriptions.values()):
-        if subscription.durable and subscription.cursor.mark < target and subscription.name != COMPACTION:
+        if _counts(subscription) and subscription.cursor.mark < target:
             evicted = subscription.skip_to(target)
             log.warning("%r: %d entries evicted because the backlog quota is exceeded", subscription, evicted)
             topic.scheduler.event_log.tell(
                 "evicted", topic.scheduler.now_ms, topic.text, subscription.name, count=evicted,
-                unit="entries", text="given up unacknowledged: the backlog quota is exceeded",
+                unit="entry", text="given up unacknowledged: the backlog quota is exceeded",
             )  # fmt: skip
 
 

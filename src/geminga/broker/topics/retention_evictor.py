@@ -9,8 +9,6 @@ A walk is background work. It deletes the requested amount and keeps its positio
 checked again later: the longer a complete walk takes, the later.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from typing import Final
@@ -123,7 +121,7 @@ class RetentionEvictor:
             self.ledgers += 1
             self.bytes += info.size_bytes
             self._scheduler.event_log.tell(
-                "gave-way", self._scheduler.now_ms, info.owner, count=info.entries, unit="entries",
+                "gave-way", self._scheduler.now_ms, info.owner, count=info.entries, unit="entry",
                 text="deleted before retention let them go: the disk has little room",
             )  # fmt: skip
 

@@ -21,7 +21,8 @@ from geminga.broker.topics.expiry_index import ExpiryIndex
 from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import PublishedTopic
 from geminga.broker.topics.record import TopicRecord
-from geminga.diagnosis.conclude import ago_text
+from geminga.broker.topics.transactions import Transactions
+from geminga.diagnosis.commands import size, span
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
 
@@ -43,6 +44,7 @@ class TopicServices:
     counts: CountsCache
     due: ExpiryIndex[Topic]
     entries: PendingAdds
+    transactions: Transactions
     compactions: WorkQueue
     offloads: WorkQueue
     limits: tuple[RateLimit, RateLimit]
@@ -78,18 +80,18 @@ class QuotaExceeded:
     oldest: tuple[int, int]
     """Ledger and entry id of the oldest unacknowledged message."""
     age_seconds: int
-    """Age of that message; -1 without a publish time."""
+    """Age of the oldest unacknowledged message; -1 without a publish time."""
     acknowledged_behind: int
-    """Acknowledged messages behind it: with any, it is a hole. -1 if unknown."""
+    """Acknowledged messages after the oldest unacknowledged one, if that is in a hole; -1 if unknown."""
 
     def __str__(self) -> str:
         if self.kind == "size":
-            what = f"keeps {self.found:,} bytes of backlog, {self.limit:,} are allowed"
+            what = f"keeps {size(self.found)} of backlog, {size(self.limit)} are allowed"
         else:
             what = f"has a backlog of {self.found:,} s, {self.limit:,} s are allowed"
         ledger_id, entry_id = self.oldest
         knows_age = self.age_seconds >= 0 and self.kind == "size"
-        age = f", published {ago_text(self.age_seconds)}" if knows_age else ""
+        age = f", published {span(self.age_seconds)} ago" if knows_age else ""
         hole = (
             f"; it is a hole, later messages acknowledged: {self.acknowledged_behind:,}"
             if self.acknowledged_behind > 0

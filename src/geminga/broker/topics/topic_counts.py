@@ -1,7 +1,5 @@
 """Numbers of topics per namespace, for limits and metrics: counted once, in slices, then updated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 

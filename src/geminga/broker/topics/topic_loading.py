@@ -1,7 +1,5 @@
 """Loading of topics: they are read on other threads, and loaded in steps."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence

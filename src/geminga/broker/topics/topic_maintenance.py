@@ -11,8 +11,6 @@ All topics are walked over if the settings with the defaults of policies are not
 change.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -22,7 +20,7 @@ from typing import Final
 from geminga.broker.background_jobs import start_in_background
 from geminga.broker.cooperative import Job
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.effective_policies import Policies
+from geminga.broker.rules.effective_policies import POLICY_SETTINGS, Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.topics import deadlines, expiry
 from geminga.broker.topics.expiry_index import PLANNED_MS_MAX, Due
@@ -47,13 +45,7 @@ TOPICS_AT_ONCE: Final = 32
 WALK_SAVED_TOPICS: Final = 1000
 """Topics that a walk repeats at most after a crash."""
 RULES_KEY: Final = "broker/rules"
-RULES: Final = (
-    "backlog_quota_action", "backlog_quota_bytes", "backlog_quota_seconds", "delete_inactive_topics",
-    "inactive_topic_seconds", "message_ttl_seconds", "offload_deletion_lag_seconds",
-    "offload_threshold_bytes", "offload_threshold_seconds", "retention_megabytes", "retention_minutes",
-    "subscription_expiration_minutes",
-)  # fmt: skip
-"""Settings by which maintenance becomes due (`deadlines.acts_earlier`); their last values are stored."""
+"""Key of the last values of `POLICY_SETTINGS`."""
 _ALL: Final = ""
 """Name of the walk over all topics."""
 _DAMAGED_AGAIN_MS: Final = 3_600_000
@@ -182,7 +174,8 @@ class TopicMaintenance:
     def _settings_changed(self) -> None:
         """Schedule checks of all topics if the settings are not those of the last checks."""
         settings, is_sure = self._namespaces.settings, self._namespaces.is_sure
-        rules = encode_json({"is_sure": is_sure, **{name: getattr(settings, name) for name in RULES}})
+        values = {name: getattr(settings, name) for name in POLICY_SETTINGS}
+        rules = encode_json({"is_sure": is_sure, **values})
         value = self._services.store.keys.get(RULES_KEY)
         if value is None or value.lost is not None or value.base != rules:
             self._begin_walk(_ALL)

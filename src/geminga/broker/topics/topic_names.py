@@ -1,7 +1,5 @@
 """Iteration over the names of topics, a page at a time, each page read ahead."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from geminga.ledger.api import EntryStore, PrefetchRequest

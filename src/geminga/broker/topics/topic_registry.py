@@ -5,8 +5,6 @@ Every topic has a record in the store under ``topic/<name>``; a partitioned topi
 memory when it was unused for a while, so that idle topics cost nothing but their records.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Generator
 from functools import partial
@@ -308,6 +306,16 @@ class TopicRegistry:
 
 TOPIC_NAME_MAX = 1024
 """Longest complete name of a topic in characters."""
+SUBSCRIPTION_NAME_MAX = 4096
+"""Longest name of a subscription in characters."""
+
+
+def check_length(what: str, text: str, limit: int) -> None:
+    """Raise `Refused` NotAllowedError for a name that is too long."""
+    if len(text) > limit:
+        raise Refused(
+            pb.NotAllowedError, f"The {what} has {len(text)} characters; at most {limit} are allowed"
+        )
 
 
 def parse_topic(text: str) -> TopicName:

@@ -16,6 +16,7 @@ from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from geminga import errors
 from geminga.client.authentication import Authentication
 from geminga.client.settings import TlsSettings, security_of
 from geminga.config import check_int, check_seconds, check_type, refuse
@@ -24,26 +25,6 @@ from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.authentication import CredentialsProvider, NoAuthentication
 from geminga.connection.http_lookup import ANSWER_BYTES_MAX
 from geminga.connection.redirects import REDIRECTS, followed
-from geminga.errors import (
-    AdminAuthenticationError,
-    AdminAuthorizationError,
-    AdminBadRequest,
-    AdminConflict,
-    AdminError,
-    AdminNotAllowed,
-    AdminNotFound,
-    AdminPreconditionFailed,
-    AdminServerError,
-    AdminSubscriptionNotFound,
-    AdminTopicNotFound,
-    AdminUnavailable,
-    ConnectError,
-    InvalidUrl,
-    LookupError,
-    ProtocolError,
-    PulsarException,
-    Timeout,
-)
 from geminga.ids import TopicName
 
 REDIRECTS_MAX = 5
@@ -54,7 +35,7 @@ _AGAIN = (429, 502, 503, 504)
 _FORM = "http://host:port or https://host:port, the broker's web address (usually port 8080 or 8443)"
 
 
-class RequestNotSent(ConnectError):
+class RequestNotSent(errors.ConnectError):
     """No connection was established: nothing was sent."""
 
 
@@ -80,11 +61,11 @@ def parse_admin_url(text: str) -> tuple[Address, ...]:
     """Return the hosts of an admin URL, in the order written. Raises `InvalidUrl`."""
     try:
         url = ServiceUrl.parse(text)
-    except InvalidUrl as error:
+    except errors.InvalidUrl as error:
         shown = "" if "@" in text else f" {text!r}"  # it may hold a password
-        raise InvalidUrl(f"admin URL{shown} is not allowed ({error}); allowed: {_FORM}") from None
+        raise errors.InvalidUrl(f"admin URL{shown} is not allowed ({error}); allowed: {_FORM}") from None
     if not url.http:
-        raise InvalidUrl(f"admin URL {text!r} is not allowed; allowed: {_FORM}")
+        raise errors.InvalidUrl(f"admin URL {text!r} is not allowed; allowed: {_FORM}")
     return url.addresses
 
 
@@ -106,11 +87,7 @@ class Request:
 
 
 def make_request(
-    method: str,
-    path: str,
-    body: Any = None,
-    *,
-    query: Mapping[str, Any] | None = None,
+    method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None
 ) -> Request:
     """Make a request. ``path`` is below ``/admin/v2``, or absolute with a leading slash; None in ``query`` is
     omitted, and booleans become ``true`` and ``false``."""
@@ -146,7 +123,7 @@ class AdminResponse:
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
-            raise ProtocolError(
+            raise errors.ProtocolError(
                 f"the answer to {what} is not JSON: is this the web address of a Pulsar broker?"
             ) from None
 
@@ -191,9 +168,9 @@ class Exchange:
                 # That of an SSLSocket ends TLS first: a send on another thread would be in plain text.
                 socket.socket.shutdown(line, socket.SHUT_RDWR)
 
-    def timed_out(self) -> Timeout:
+    def timed_out(self) -> errors.Timeout:
         """Return the error for a call that exceeds its time limit."""
-        return Timeout(
+        return errors.Timeout(
             f"{self.address.host_port} did not answer {self.request} within "
             f"{self._settings.operation_timeout_seconds:g} s"
             + ("" if self.request.safe else "; whether the change was made is not known")
@@ -204,7 +181,7 @@ class Exchange:
         asked = self.request
         return http_lookup.request(self.address, self._path, headers, asked.method, asked.body, closes=False)
 
-    def failed(self, error: PulsarException, now: float) -> float:
+    def failed(self, error: errors.PulsarException, now: float) -> float:
         """Note that no complete answer arrived. Return the seconds to pause before the next try; raise the
         error after the last.
 
@@ -218,9 +195,9 @@ class Exchange:
                 self.address = self._hosts[0]
                 return 0.0
             self._unreached.clear()
-        final = ConnectError(str(error)) if isinstance(error, RequestNotSent) else error
+        final = errors.ConnectError(str(error)) if isinstance(error, RequestNotSent) else error
         if not (self.request.safe or isinstance(error, RequestNotSent)) or not isinstance(
-            error, ConnectError
+            error, errors.ConnectError
         ):
             raise final
         return self._again(final, now)
@@ -241,7 +218,7 @@ class Exchange:
             return self._again(error, now)
         raise error
 
-    def _again(self, error: PulsarException, now: float) -> float:
+    def _again(self, error: errors.PulsarException, now: float) -> float:
         self._tries += 1
         pause, self._backoff = self._backoff, self._backoff * 2
         if self._tries > self._settings.retries or now + pause >= self._deadline:
@@ -252,22 +229,22 @@ class Exchange:
         """Follow a redirect."""
         self._redirects += 1
         if self._redirects > REDIRECTS_MAX:
-            raise LookupError(f"{self.request} was redirected too often, last to {location!r}")
+            raise errors.LookupError(f"{self.request} was redirected too often, last to {location!r}")
         self.address, self._path = followed(status, location, self.address, self._path)
         self._hosts = [self.address]
 
 
-_KINDS: dict[int, type[AdminError]] = {
-    400: AdminBadRequest,
-    401: AdminAuthenticationError,
-    403: AdminAuthorizationError,
-    404: AdminNotFound,
-    405: AdminNotAllowed,
-    406: AdminNotAllowed,
-    409: AdminConflict,
-    412: AdminPreconditionFailed,
-    422: AdminBadRequest,
-    **dict.fromkeys(_AGAIN, AdminUnavailable),
+_KINDS: dict[int, type[errors.AdminError]] = {
+    400: errors.AdminBadRequest,
+    401: errors.AdminAuthenticationError,
+    403: errors.AdminAuthorizationError,
+    404: errors.AdminNotFound,
+    405: errors.AdminNotAllowed,
+    406: errors.AdminNotAllowed,
+    409: errors.AdminConflict,
+    412: errors.AdminPreconditionFailed,
+    422: errors.AdminBadRequest,
+    **dict.fromkeys(_AGAIN, errors.AdminUnavailable),
 }
 _HELP = {
     401: "give credentials: Admin(url, authentication=geminga.AuthenticationToken(...)), or --token",
@@ -275,18 +252,22 @@ _HELP = {
 }
 
 
-def refusal(answer: AdminResponse, request: Request) -> AdminError:
+def refusal(answer: AdminResponse, request: Request) -> errors.AdminError:
     """Return the error for an answer without success."""
     if _is_unknown_call(answer):
-        unknown: type[AdminError] = AdminNotFound if answer.status == 404 else AdminNotAllowed
+        unknown: type[errors.AdminError] = (
+            errors.AdminNotFound if answer.status == 404 else errors.AdminNotAllowed
+        )
         text = (
             f"the broker has no such call (HTTP {answer.status} for {request}): its version is older than "
             "the call, or it is another product; GET /admin/v2/brokers/version returns the version"
         )
         return unknown(text, status=answer.status)
     reason = _reason(answer)
-    kind = _KINDS.get(answer.status, AdminServerError if answer.status >= 500 else AdminNotAllowed)
-    if kind is AdminNotFound:
+    kind = _KINDS.get(
+        answer.status, errors.AdminServerError if answer.status >= 500 else errors.AdminNotAllowed
+    )
+    if kind is errors.AdminNotFound:
         kind = _not_found(request.path, reason)
     text = f"{reason} (HTTP {answer.status} for {request})"
     if answer.status in _HELP:
@@ -305,13 +286,13 @@ def _is_unknown_call(answer: AdminResponse) -> bool:
     return "<th>SERVLET:</th>" in text or ('"servlet":' in text and '"reason"' not in text)
 
 
-def _not_found(path: str, reason: str) -> type[AdminNotFound]:
+def _not_found(path: str, reason: str) -> type[errors.AdminNotFound]:
     below = path.removeprefix("/admin/v2/")
     if below.startswith(("persistent/", "non-persistent/")):
         if "/subscription/" in below and "ubscription" in reason:
-            return AdminSubscriptionNotFound
-        return AdminTopicNotFound
-    return AdminNotFound
+            return errors.AdminSubscriptionNotFound
+        return errors.AdminTopicNotFound
+    return errors.AdminNotFound
 
 
 def _reason(answer: AdminResponse) -> str:
@@ -365,33 +346,33 @@ def read_answer(line: socket.socket, exchange: Exchange) -> AdminResponse:
         if length is not None and not (
             length.isdecimal() and len(length) < 20 and int(length) <= ANSWER_BYTES_MAX
         ):
-            raise ConnectError(
+            raise errors.ConnectError(
                 f"{host} announces an answer of {length[:20]} bytes; allowed: {ANSWER_BYTES_MAX}"
             )
         body = response.read(ANSWER_BYTES_MAX + 1 if response.length is None else None)
-    except PulsarException:
+    except errors.PulsarException:
         raise
     except (ConnectionError, IncompleteRead):
         raise lost(exchange.address) from None
     except (HTTPException, ValueError):  # a negative length of a chunk is a ValueError
         raise no_http(host) from None
     if len(body) > ANSWER_BYTES_MAX:
-        raise ConnectError(f"the answer of {host} has more than {ANSWER_BYTES_MAX} bytes")
+        raise errors.ConnectError(f"the answer of {host} has more than {ANSWER_BYTES_MAX} bytes")
     headers = {name.lower(): value for name, value in response.getheaders()}
     return AdminResponse(response.status, headers, body, not response.will_close)
 
 
-def lost(address: Address) -> ConnectError:
+def lost(address: Address) -> errors.ConnectError:
     """Return the error for a connection that ended before its answer."""
     certificate = ", or require a certificate of the client" if address.tls else ""
-    return ConnectError(
+    return errors.ConnectError(
         f"{address.host_port} ended the connection before its answer: is this its web address, and does it "
         f"speak HTTP or HTTPS{certificate}?"
     )
 
 
-def no_http(host_port: str) -> ConnectError:
-    return ConnectError(
+def no_http(host_port: str) -> errors.ConnectError:
+    return errors.ConnectError(
         f"no answer from {host_port} in HTTP: is this the web address of a Pulsar broker (usually port 8080, "
         "with TLS 8443)?"
     )

@@ -51,9 +51,9 @@ class BrokerInfo:
     """The leader broker."""
 
     service_url: str = ""
-    """URL of its admin REST."""
+    """URL of the leader's admin REST."""
     broker_id: str = ""
-    """Its id among the brokers."""
+    """Id of the leader in the cluster."""
 
 
 # --- statistics -----------------------------------------------------------------------------------

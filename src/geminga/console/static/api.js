@@ -1,7 +1,18 @@
-// Requests to admin REST, with the user's token, once or repeatedly. The token is kept only in a variable of this
-// module.
+// Requests to admin REST, once or repeatedly, with the user's token, which is kept only in a variable here.
 
-let token = null;
+// Where the paths of this page's cluster begin, if the console serves several.
+export const BASE = /^\/cluster\/[^/]+/.exec(location.pathname)?.[0] ?? "";
+// The root element has a token after a sign-in, and an empty one where it is possible.
+const given = document.documentElement.dataset;
+export const canSignIn = given.token !== undefined;
+let token = given.token || null;
+delete given.token;
+const SHOWN = `shown${BASE}`;
+const SIGNED_IN = `signed-in${BASE}`;
+if (token) sessionStorage[SIGNED_IN] = "";
+// After a reload the issuer may still know the person. It is tried once: the issuer may show a page of its own.
+const silent = canSignIn && !token && sessionStorage[SIGNED_IN] !== undefined;
+if (location.pathname.endsWith("/callback")) history.replaceState(null, "", `${BASE}/${sessionStorage[SHOWN] ?? ""}`);
 let asking = null;
 let declined = false; // the dialog was closed without a token: it stays closed until the user asks for it
 let askForToken = async () => null;
@@ -22,18 +33,26 @@ export function askAgain() {
   declined = false;
 }
 
+export function signIn() {
+  sessionStorage[SHOWN] = location.hash;
+  delete sessionStorage[SIGNED_IN];
+  location.replace(`${BASE}/console/login${silent ? "?silent" : ""}`);
+}
+
 export async function call(method, path, { query, body, signal } = {}) {
   for (;;) {
     const used = token;
     const answer = await send(method, path, query, body, signal);
     if (answer.status !== 401) return result(answer);
-    const { reason } = await told(answer);
+    if (silent) return (asking ??= new Promise(signIn)); // never settled: the page is left
+    const reason = await told(answer);
     if (token === used) {
       token = null;
-      if (declined) throw new ApiError(401, reason);
-      asking ??= askForToken(used === null ? "" : reason).finally(() => (asking = null));
-      token = await asking;
-      declined = token === null;
+      if (!declined) {
+        asking ??= askForToken(used === null ? given.problem : reason).finally(() => (asking = null));
+        token = await asking;
+        declined = token === null;
+      }
       if (declined) throw new ApiError(401, reason);
     }
   }
@@ -50,7 +69,7 @@ async function send(method, path, query, body, signal) {
   const headers = {};
   if (token !== null) headers.Authorization = `Bearer ${token}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const address = words.size ? `${path}?${words}` : path;
+  const address = BASE + (words.size ? `${path}?${words}` : path);
   try {
     return await fetch(address, {
       method, headers, signal, body: body === undefined || typeof body === "string" ? body : JSON.stringify(body),
@@ -64,8 +83,7 @@ async function send(method, path, query, body, signal) {
 
 async function result(answer) {
   if (!answer.ok) {
-    const { reason } = await told(answer);
-    throw new ApiError(answer.status, reason);
+    throw new ApiError(answer.status, await told(answer));
   }
   const text = await answer.text();
   if (!text) return null;
@@ -80,14 +98,14 @@ async function told(answer) {
   const text = await answer.text();
   try {
     const { reason } = JSON.parse(text);
-    if (typeof reason === "string") return { reason };
+    if (typeof reason === "string") return reason;
   } catch { /* not ours */ }
-  return { reason: `${answer.status} ${answer.statusText}` };
+  return `${answer.status} ${answer.statusText}`;
 }
 
 const SLOW_MS_MAX = 15000;
 
-// Polls: pauses while the page is hidden, and polls less often while the broker does not answer.
+// Polls, but not while the page is hidden, and less often while the broker does not answer.
 export class Poller {
   // Calls `ask(signal)`, and again `every` milliseconds after its end. `told(error)` is called after each, with
   // null or the error.

@@ -1,8 +1,9 @@
-// Payloads as text: decoded by the topic's schema, else as text or as bytes.
+// Payloads as text: decoded by the topic's schema, else as text, CBOR, MessagePack or bytes.
 
 const TEXT = new TextDecoder("utf-8", { fatal: true });
 const SHOWN_BYTES = 512;
 const DUMPED_LINES = 4096;
+const INDENTED_MAX = 1e5; // characters
 
 export function bytesOf(base64) {
   const raw = atob(base64 ?? "");
@@ -19,14 +20,16 @@ export function decode(payload, schema, cut) {
   return plain(payload);
 }
 
-export function plain(payload) {
+// `other(payload)`: the text of other bytes, or null.
+function plain(payload, other = packed) {
   try {
     const text = TEXT.decode(payload);
-    // eslint-disable-next-line no-control-regex
     if (!/[\x00-\x08\x0e-\x1f]/.test(text)) return pretty(text);
   } catch { /* no text */ }
-  return hex(payload.subarray(0, SHOWN_BYTES)) + (payload.length > SHOWN_BYTES ? " …" : "");
+  return other(payload) ?? hex(payload.subarray(0, SHOWN_BYTES)) + (payload.length > SHOWN_BYTES ? " …" : "");
 }
+
+const part = (bytes) => plain(bytes, () => null);
 
 const hex = (bytes) => Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join(" ");
 
@@ -34,7 +37,7 @@ export function textOf(payload) {
   return new TextDecoder("utf-8").decode(payload);
 }
 
-// Whether a text field keeps the bytes: they are UTF-8, without a byte order mark and carriage returns.
+// Whether a text field keeps the bytes: UTF-8 without a byte order mark and carriage returns.
 export function isEditable(payload) {
   const bytes = new TextEncoder().encode(textOf(payload));
   return bytes.length === payload.length && payload.every((each, at) => each === bytes[at] && each !== 13);
@@ -61,6 +64,7 @@ export function hexDump(payload) {
 }
 
 function pretty(text) {
+  if (text.length < INDENTED_MAX && /^\s*<[?!\w][^]*>\s*$/.test(text)) return indented(text);
   if (!/^\s*[[{]/.test(text)) return text;
   try {
     const flat = JSON.stringify(JSON.parse(text));
@@ -68,6 +72,17 @@ function pretty(text) {
   } catch {
     return text;
   }
+}
+
+// XML with line breaks between elements.
+function indented(text) {
+  let depth = 0;
+  return text.replace(/>\s*</g, ">\n<").split("\n").map((line) => {
+    if (depth && line.startsWith("</")) depth--;
+    const found = " ".repeat(Math.min(depth, DEPTH_MAX)) + line;
+    if (/^<[^!?/][^<>]*(?<!\/)>[^<]*$/.test(line)) depth++;
+    return found;
+  }).join("\n");
 }
 
 const time = (milliseconds) => new Date(Number(milliseconds)).toISOString();
@@ -78,15 +93,12 @@ const SINGLE = {
   FLOAT: [4, "getFloat32"], DOUBLE: [8, "getFloat64"], DATE: [8, "getBigInt64", time], TIMESTAMP: [8, "getBigInt64", time],
 };
 
-// The value of a message with fields.
-export function valueOf(payload, schema) {
-  if (schema?.type === "AVRO") return new Avro(payload, JSON.parse(schema.data)).all();
-  if (schema?.type === "PROTOBUF_NATIVE") return decodeProtobuf(payload, JSON.parse(schema.data));
-  return JSON.parse(TEXT.decode(payload));
-}
+// Whether the text of a value, not the payload, is what the schema encodes.
+export const isEncoded = (schema) => ["AVRO", "PROTOBUF_NATIVE"].includes(schema?.type) || Object.hasOwn(SINGLE, schema?.type);
 
 function bySchema(payload, schema) {
-  if (["AVRO", "PROTOBUF_NATIVE"].includes(schema.type)) return JSON.stringify(valueOf(payload, schema), plainNumbers, 1);
+  if (schema.type === "AVRO") return json(new Avro(payload, JSON.parse(schema.data)).all());
+  if (schema.type === "PROTOBUF_NATIVE") return json(decodeProtobuf(payload, JSON.parse(schema.data)));
   if (schema.type === "STRING") return TEXT.decode(payload);
   if (!Object.hasOwn(SINGLE, schema.type)) return plain(payload);
   const [size, reader, words = String] = SINGLE[schema.type];
@@ -97,17 +109,70 @@ function bySchema(payload, schema) {
 const view = (bytes) => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 const plainNumbers = (_name, value) =>
   typeof value !== "bigint" ? value : Number.isSafeInteger(Number(value)) ? Number(value) : String(value);
+const json = (value) => JSON.stringify(value, plainNumbers, 1);
 const DEPTH_MAX = 64;
 const ITEMS_MAX = 10000;
 
-// Decoder of Avro's binary encoding, by the writer's schema.
-class Avro {
+// Reader of a payload. `read` calls `value`, of a subclass, within limits.
+class Reader {
   constructor(bytes, schema) {
     this.bytes = bytes;
     this.at = 0;
     this.depth = 0;
     this.items = 0;
     this.schema = schema;
+  }
+
+  all() {
+    const value = this.read(this.schema);
+    if (this.at !== this.bytes.length) throw new Error(`${this.bytes.length - this.at} bytes are left over`);
+    return value;
+  }
+
+  read(schema) {
+    if (++this.depth > DEPTH_MAX || ++this.items > ITEMS_MAX) throw new Error("too many items");
+    try {
+      return this.value(schema);
+    } finally {
+      this.depth--;
+    }
+  }
+
+  take(size) {
+    if (!(size >= 0 && this.at + size <= this.bytes.length)) throw new Error("the payload is truncated");
+    return this.bytes.subarray(this.at, (this.at += size));
+  }
+
+  unsigned(size) {
+    return this.take(size).reduce((sum, each) => sum << 8n | BigInt(each), 0n);
+  }
+
+  text(size) {
+    return TEXT.decode(this.take(Number(size)));
+  }
+
+  float(size) {
+    const value = view(this.take(size))[{ 2: "getUint16", 4: "getFloat32", 8: "getFloat64" }[size]](0);
+    return size === 2 ? half(value) : value;
+  }
+
+  // `size` items; null: until the byte that ends them.
+  list(size, item = () => this.read()) {
+    const found = [];
+    while (size === null ? this.bytes[this.at] !== 255 : found.length < size) found.push(item());
+    if (size === null) this.at++;
+    return found;
+  }
+
+  map(size) {
+    return Object.fromEntries(this.list(size, () => [this.read(), this.read()]));
+  }
+}
+
+// Avro's binary encoding, by the writer's schema.
+class Avro extends Reader {
+  constructor(bytes, schema) {
+    super(bytes, schema);
     this.names = new Map();
     this.name(schema, "");
   }
@@ -127,21 +192,6 @@ class Avro {
     }
   }
 
-  all() {
-    const value = this.read(this.schema);
-    if (this.at !== this.bytes.length) throw new Error(`${this.bytes.length - this.at} bytes are left over`);
-    return value;
-  }
-
-  read(schema) {
-    if (++this.depth > DEPTH_MAX || ++this.items > ITEMS_MAX) throw new Error("too many items");
-    try {
-      return this.value(schema);
-    } finally {
-      this.depth--;
-    }
-  }
-
   value(schema) {
     if (Array.isArray(schema)) return this.read(this.pick(schema, Number(this.long())));
     const type = typeof schema === "string" ? schema : schema.type;
@@ -153,8 +203,8 @@ class Avro {
       case "float": return view(this.take(4)).getFloat32(0, true);
       case "double": return view(this.take(8)).getFloat64(0, true);
       case "string": return TEXT.decode(this.take(Number(this.long())));
-      case "bytes": return plain(this.take(Number(this.long())));
-      case "fixed": return plain(this.take(schema.size));
+      case "bytes": return part(this.take(Number(this.long())));
+      case "fixed": return part(this.take(schema.size));
       case "enum": return this.pick(schema.symbols, Number(this.long()));
       case "record": case "error":
         return Object.fromEntries(schema.fields.map((field) => [field.name, this.read(field.type)]));
@@ -190,11 +240,6 @@ class Avro {
     return found;
   }
 
-  take(size) {
-    if (!(size >= 0 && this.at + size <= this.bytes.length)) throw new Error("the payload is truncated");
-    return this.bytes.subarray(this.at, (this.at += size));
-  }
-
   long() {
     const [value, next] = varint(this.bytes, this.at);
     this.at = next;
@@ -203,6 +248,67 @@ class Avro {
 }
 
 const zigzag = (value) => BigInt.asIntN(64, (value >> 1n) ^ -(value & 1n));
+
+// --- CBOR and MessagePack: without a schema ---
+
+// An object or list in one of both, as JSON; null for other bytes.
+function packed(payload) {
+  for (const form of [Cbor, MessagePack]) {
+    try {
+      const value = new form(payload).all();
+      if (value instanceof Object && payload.length > 1) return json(value);
+    } catch { /* another form */ }
+  }
+  return null;
+}
+
+const SIMPLE = { 20: false, 21: true, 22: null, 23: null };
+
+class Cbor extends Reader {
+  value() {
+    const [head] = this.take(1);
+    const [kind, low] = [head >> 5, head & 31];
+    const wide = 2 ** (low - 24);
+    if (kind === 7) return low in SIMPLE ? SIMPLE[low] : this.float(wide);
+    const size = low < 24 ? BigInt(low) : low < 28 ? this.unsigned(wide) : null;
+    if (size === null && (low < 31 || kind < 2 || kind > 5)) throw new Error("not CBOR");
+    switch (kind) {
+      case 0: return size;
+      case 1: return -1n - size;
+      case 2: case 3: return size === null ? this.list(null).join("") : kind === 3 ? this.text(size) : part(this.take(Number(size)));
+      case 4: return this.list(size);
+      case 5: return this.map(size);
+      default: return this.read(); // a tag
+    }
+  }
+}
+
+class MessagePack extends Reader {
+  value() {
+    const [head] = this.take(1);
+    const sized = (first) => Number(this.unsigned(2 ** (head - first)));
+    if (head < 0x80) return head;
+    if (head < 0x90) return this.map(head & 15);
+    if (head < 0xa0) return this.list(head & 15);
+    if (head < 0xc0) return this.text(head & 31);
+    if (head > 0xdf) return head - 256;
+    if (head < 0xc4) return [null, undefined, false, true][head - 0xc0];
+    if (head < 0xc7) return part(this.take(sized(0xc4)));
+    if (head < 0xca) return part(this.take(sized(0xc7) + 1)); // with the type of an extension
+    if (head < 0xcc) return this.float(head === 0xca ? 4 : 8);
+    if (head < 0xd0) return this.unsigned(2 ** (head - 0xcc));
+    if (head < 0xd4) return BigInt.asIntN(2 ** (head - 0xcd), this.unsigned(2 ** (head - 0xd0)));
+    if (head < 0xd9) return part(this.take(2 ** (head - 0xd4) + 1));
+    if (head < 0xdc) return this.text(sized(0xd9));
+    return head < 0xde ? this.list(sized(0xdb)) : this.map(sized(0xdd));
+  }
+}
+
+function half(bits) {
+  const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
+  const value = exponent > 30 ? 1 / 0 : exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction;
+  return bits >> 15 ? -value : value;
+}
 
 // --- Protobuf: by the descriptors of a topic's PROTOBUF_NATIVE schema ---
 const [VARINT, FIXED64, BYTES, FIXED32] = [0, 1, 2, 5];
@@ -215,7 +321,6 @@ const FIELD_NAME = 1, FIELD_NUMBER = 3, FIELD_LABEL = 4, FIELD_TYPE = 5, FIELD_T
 const REPEATED = 3;
 const [STRING, MESSAGE, RAW, ENUM] = [9, 11, 12, 14];
 
-// Sizes and readers of a DataView, of the types of a fixed size.
 const FIXED = { 1: [8, "getFloat64"], 2: [4, "getFloat32"], 6: [8, "getBigUint64"], 7: [4, "getUint32"], 15: [4, "getInt32"], 16: [8, "getBigInt64"] };
 
 // `definition`: {fileDescriptorSet: base64, rootMessageTypeName}. Returns a plain object.
@@ -283,7 +388,7 @@ class Types {
     switch (type) {
       case STRING: return TEXT.decode(raw);
       case MESSAGE: return this.read(raw, of, depth + 1);
-      case RAW: return hex(raw.subarray(0, 64));
+      case RAW: return part(raw);
       case ENUM: {
         const value = Number(BigInt.asIntN(32, raw));
         return this.enums.get(of)?.get(value) ?? value;

@@ -1,4 +1,6 @@
-// Creation of elements without markup: a broker's data becomes text, never HTML.
+// Elements without markup (a broker's data becomes text, never HTML), formatting, and dialogs.
+
+import { BASE } from "./api.js";
 
 const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "open", "tabIndex", "htmlFor", "className"]);
 
@@ -105,5 +107,269 @@ export function table(titles, { key, name, read, nothing = "", fixed = false }) 
 export const pairs = (found) => found.map(([title, ...value]) => [h("dt", {}, title), h("dd", {}, value)]);
 export const fact = (title, value, small) => h("div", {}, h("dt", {}, title), h("dd", {}, value, small ? h("small", {}, small) : null));
 
-// What is shown until the first answer: blocks of the height of the content.
+// Shown until the first answer.
 export const skeleton = () => h("div", { class: "skeletons", "aria-hidden": "true" }, Array.from({ length: 4 }, () => h("i")));
+
+// --- numbers, times, names and commands ---
+const PLAIN = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+const UNKNOWN = "·";
+
+export function count(number) {
+  if (number === undefined || number === null || number < 0) return UNKNOWN;
+  return number < 1e6 ? PLAIN.format(number) : COMPACT.format(number);
+}
+
+export const plural = (number, one) => `${count(number)} ${number === 1 ? one : `${one.replace(/([^aeo])y$/, "$1ie")}s`}`;
+
+export function rate(number) {
+  if (number === undefined || number === null) return UNKNOWN;
+  if (Math.abs(number) < 0.05) return "0";
+  if (Math.abs(number) < 10) return number.toFixed(1);
+  return Math.abs(number) < 1e5 ? PLAIN.format(number) : COMPACT.format(number);
+}
+
+export const perSecond = (number) => (number === undefined || number === null ? UNKNOWN : `${rate(number)}/s`);
+
+export function bytes(number) {
+  if (number === undefined || number === null || number < 0) return UNKNOWN;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let at = 0;
+  while (number >= 1024 && at < units.length - 1) {
+    number /= 1024;
+    at++;
+  }
+  return `${at && number < 100 && number % 1 ? number.toFixed(1) : PLAIN.format(number)} ${units[at]}`;
+}
+
+export function duration(seconds) {
+  if (seconds === undefined || seconds === null || seconds < 0) return UNKNOWN;
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  if (seconds < 100 * 86400) return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+  return seconds < 730 * 86400 ? `${Math.round(seconds / 2629800)} months` : `${count(Math.round(seconds / 31557600))} years`;
+}
+
+export const SPANS = [["days", 86400], ["hours", 3600], ["minutes", 60], ["seconds", 1]];
+
+export function clock(milliseconds) {
+  if (!milliseconds) return UNKNOWN;
+  const moment = new Date(milliseconds);
+  if (Number.isNaN(moment.getTime())) return UNKNOWN;
+  return Math.abs(Date.now() - milliseconds) < 86400e3 ? CLOCK.format(moment) : DAY.format(moment);
+}
+
+export function ago(milliseconds, now) {
+  return milliseconds ? `${duration(Math.max(0, (now - milliseconds) / 1000))} ago` : "never";
+}
+
+export function pretty(data) {
+  try {
+    return JSON.stringify(JSON.parse(data), null, 2);
+  } catch {
+    return data;
+  }
+}
+
+// A sentence of the broker, with times in the browser's time zone.
+export const sentence = (words) => String(words).split(/(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/)
+  .map((each, at) => (at % 2 ? h("time", { datetime: each, title: each }, clock(Date.parse(each))) : each));
+
+export const sentenceText = (words) =>
+  sentence(words).map((each) => (each instanceof Node ? each.textContent : each)).join("");
+
+// The parts of persistent://tenant/namespace/local.
+export function nameOf(topic) {
+  const [domain, rest = ""] = topic.split("://");
+  const [tenant, namespace, ...local] = rest.split("/");
+  return { domain, tenant, namespace, local: local.join("/") };
+}
+
+// A name as a segment of a URL. Browsers resolve "." and "..", in any encoding, to another resource.
+export function part(name) {
+  if (name === "" || name === "." || name === "..") {
+    throw new Error(`the name “${name}” cannot be used in a browser's URL: use the command line`);
+  }
+  return encoded(name);
+}
+
+const encoded = (name) => encodeURIComponent(name.toWellFormed ? name.toWellFormed() : name);
+
+export function topicPath(topic) {
+  const { domain, tenant, namespace, local } = nameOf(topic);
+  return `/admin/v2/${[domain, tenant, namespace, local].map(part).join("/")}`;
+}
+
+export function schemaPath(topic) {
+  const { tenant, namespace, local } = nameOf(topic.replace(/-partition-\d+$/, ""));
+  return `/admin/v2/schemas/${[tenant, namespace, local].map(part).join("/")}`;
+}
+
+export const topicLink = (topic) => `#/t/${encoded(topic)}`;
+export const topicsLink = (words) => `#/topics?${new URLSearchParams(words)}`;
+export const namespaceLink = (namespace) => `#/n/${namespace.split("/").map(encoded).join("/")}`;
+export const subscriptionLink = (topic, subscription) => `#/s/${encoded(topic)}/${encoded(subscription)}`;
+
+// A topic's name as elements: the local name, then tenant and namespace.
+export function topicName(topic) {
+  const { domain, tenant, namespace, local } = nameOf(topic);
+  return [
+    domain === "persistent" ? null : h("span", { class: "domain" }, "non-persistent "),
+    h("span", { class: "where" }, `${tenant}/${namespace}/`),
+    h("span", { class: "local" }, local),
+  ];
+}
+
+// Names and colours of the levels of trouble, as geminga.diagnosis numbers them.
+export const STATES = {
+  6: "Producers stopped", 5: "Stopped and growing", 4: "Stopped", 3: "Worth a look", 2: "Moving", 1: "Idle",
+};
+
+export const LEVELS = ["quiet", "quiet", "moving", "watch", "stopped", "stopped", "stopped"];
+
+// Commands for a terminal: they carry the address of this broker where it is not the default, or its saved name.
+const IS_DEFAULT = location.protocol === "http:" && ["127.0.0.1:8080", "localhost:8080"].includes(location.host);
+export const quoted = (words) => (/^[\w@%+=:,./-]+$/.test(words) ? words : `'${words.replaceAll("'", `'"'"'`)}'`);
+const ADDRESS = BASE ? ` --context ${BASE.split("/")[2]}` : IS_DEFAULT ? "" : ` --admin-url ${location.origin}`;
+
+export const shortTopic = (topic) => topic.replace(/^persistent:\/\//, "");
+
+export const option = (name, value) => (value ? ` ${name} ${quoted(String(value))}` : "");
+
+// Options are quoted already; with a name that begins with "-" they come first, and the names follow "--".
+export function shell(verb, names, options = "") {
+  const named = names.map(quoted).join(" ");
+  const parts = names.some((each) => each.startsWith("-")) ? [options.trim(), "--", named] : [named, options.trim()];
+  return ["geminga", verb, ...parts].filter(Boolean).join(" ");
+}
+
+// The address follows the options of each command, and changes nothing in quotes: a name may contain " && ".
+const ONE = /(?:'[^']*'|"[^"]*"|(?! && )[^'"])+/g;
+const END = /^((?:'[^']*'|"[^"]*"|[^'"])*?)( -- |$)/;
+
+export const pasted = (words, address = ADDRESS) => (/^geminga (?!store|mirror)/.test(words)
+  ? words.replace(ONE, (one) => one.replace(END, (_, before, end) => before + address + end)) : words);
+
+export const command = (words) => h("code", {}, pasted(words));
+
+// --- dialogs: a heading, fields, and one action, whose effect and command are shown before it is done ---
+const WAIT_MS = 250;
+
+export function dialog(title, content, { action, done = () => {}, danger = false } = {}) {
+  let confirmed = false;
+  const form = h("form", { method: "dialog" },
+    h("h2", {}, title),
+    content,
+    h("footer", {},
+      button(action ? "Cancel" : "Close", () => box.close(), { class: "quiet" }),
+      action ? h("button", { type: "submit", class: danger ? "danger" : "primary" }, action) : null),
+  );
+  const box = h("dialog", {}, form);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    confirmed = true;
+    box.close();
+  });
+  box.addEventListener("close", () => {
+    box.remove();
+    done(confirmed);
+  });
+  document.getElementById("dialogs").append(box);
+  box.showModal();
+  return box;
+}
+
+// A field by its label and attributes. Besides those of an input: `options` ([value, words] each) make a choice,
+// `units` ([name, size] each) an amount, which is `none` while empty, `tag` another element; while `when(values)` is
+// false it is hidden and may hold anything.
+function field(id, [label, { options, units, none, value, when, tag = options ? "select" : "input", ...attributes } = {}]) {
+  const choice = (tag, options, attributes) => h(tag, attributes, options?.map(([value, words = value]) => h("option", { value }, words)));
+  const input = choice(tag, options, { id, autocomplete: "off", spellcheck: "false", ...attributes });
+  const words = h("label", { htmlFor: id }, label);
+  let unit = null;
+  let read = () => input.value;
+  if (attributes.type === "checkbox") {
+    read = () => input.checked;
+    return { element: h("p", {}, input, " ", words), read, when };
+  }
+  if (units) {
+    const [name, size] = value > 0 ? units.find(([, each]) => value % each === 0) ?? units.at(-1) : units[0];
+    Object.assign(input, { type: "number", min: 0, step: "any" });
+    value = value > 0 ? value / size : value === 0 && none !== 0 ? 0 : "";
+    unit = choice("select", units.map(([each]) => [each]), { "aria-label": `${label}, unit`, hidden: units.length === 1 });
+    unit.value = name;
+    read = () => (input.value === "" ? none : Math.round(Number(input.value) * units.find(([each]) => each === unit.value)[1]));
+  }
+  if (value !== undefined) input.value = value;
+  return { element: h("div", { class: unit ? "fields" : "field" }, words, input, unit), read, when };
+}
+
+// A dialog of an action. `fields` by name; `preview(values)` returns or resolves to {text, command}, or throws what
+// forbids the action; `run(values)` resolves to the words that report its success.
+export function ask(title, { content, fields = {}, action, danger = false, preview, run, done = () => {} }) {
+  const made = Object.entries(fields).map(([name, of]) => [name, field(`field-${name}`, of)]);
+  const values = () => Object.fromEntries(made.map(([name, each]) => [name, each.read()]));
+  const said = h("div", { class: "preview", role: "status" }, "…");
+  let waiting = null;
+  let asked = 0;
+  const box = dialog(title, [content, made.map(([, each]) => each.element), said], {
+    action, danger,
+    async done(confirmed) {
+      clearTimeout(waiting);
+      asked++;
+      if (!confirmed) return;
+      try {
+        toast((await run(values())) ?? `Done: ${title.toLowerCase()}`);
+      } catch (error) {
+        toast(error.message, "bad");
+      }
+      done();
+    },
+  });
+  const go = box.querySelector("button[type=submit]");
+  const arrange = () => {
+    const now = values();
+    for (const [, { element, when }] of made) {
+      if (!when) continue;
+      element.hidden = !when(now);
+      for (const each of element.querySelectorAll("input, select")) each.disabled = element.hidden;
+    }
+  };
+  const show = async () => {
+    const turn = ++asked;
+    if (!box.querySelector("form").checkValidity()) return fill(said, "…");
+    try {
+      const { text, command: equal } = await preview(values());
+      if (turn !== asked) return;
+      fill(said, sentence(text.charAt(0).toUpperCase() + text.slice(1)), ".", equal ? command(equal) : null);
+      go.disabled = false;
+    } catch (error) {
+      if (turn === asked) fill(said, h("span", { class: "refused" }, error.message));
+    }
+  };
+  box.addEventListener("input", () => {
+    clearTimeout(waiting);
+    asked++;
+    go.disabled = true;
+    arrange();
+    waiting = setTimeout(show, WAIT_MS);
+  });
+  go.disabled = true;
+  arrange();
+  show();
+}
+
+let gone = null;
+
+export function toast(words, kind = "") {
+  document.querySelector(".toast")?.remove();
+  clearTimeout(gone);
+  const line = h("p", { class: `toast ${kind}`, role: "status" }, words);
+  document.getElementById("dialogs").append(line);
+  gone = setTimeout(() => line.remove(), 6000);
+}

@@ -1,10 +1,7 @@
-// The pages with one long list: all subscriptions, the most urgent first, each with a sentence about its state; all
-// topics; and those subscriptions that are functions and mirrors.
+// The pages with one long list: all subscriptions, all topics, and functions and mirrors.
 
 import { Poller, call, get } from "./api.js";
-import { ask } from "./dialog.js";
-import { button, faint, fill, h, head, keyed, link, panel, text } from "./dom.js";
-import { LEVELS, STATES, bytes, count, duration, option, pasted, perSecond, plural, rate, sentence, sentenceText, shell, shortTopic, subscriptionLink, topicLink, topicName, topicPath, topicsLink } from "./format.js";
+import { LEVELS, STATES, ask, button, bytes, count, duration, faint, fill, h, head, keyed, link, option, panel, pasted, perSecond, plural, rate, sentence, sentenceText, shell, shortTopic, subscriptionLink, text, topicLink, topicName, topicPath, topicsLink } from "./dom.js";
 
 const EVERY_MS = 2000;
 const PAGE = 50;
@@ -12,7 +9,7 @@ const SKELETONS = 8;
 const last = new Map(); // the last answer by address: going back shows it at once
 
 class List {
-  // `of`: {base, path, columns, order, key, makeRow, label, show, empty}; columns: [name, title, meaning, sort].
+  // `of`: {base, path, columns, order, key, makeRow, show, empty}; columns: [name, title, meaning, sort].
   constructor(frame, query, of) {
     this.frame = frame;
     this.of = of;
@@ -132,7 +129,6 @@ class List {
     this.frame.ready();
   }
 
-  // The parts of the page's life that the frame calls.
   life() {
     const stop = () => {
       clearTimeout(this.typed);
@@ -233,10 +229,10 @@ export function showBoard(frame, query) {
     }
     const [, idle, moving, watch, stopped, growing, blocking] = totals.levels;
     const parts = [];
-    const still = stopped + growing;
-    if (blocking) parts.push(`${count(blocking)} ${blocking === 1 ? "stops" : "stop"} producers`);
-    if (still) parts.push(`${count(still)} ${still === 1 ? "is" : "are"} stopped`);
-    if (watch) parts.push(`${count(watch)} ${watch === 1 ? "is" : "are"} worth a look`);
+    const add = (number, one, many, rest) => number && parts.push(`${count(number)} ${number === 1 ? one : many} ${rest}`);
+    add(blocking, "stops", "stop", "producers");
+    add(stopped + growing, "is", "are", "stopped");
+    add(watch, "is", "are", "worth a look");
     const calm = totals.subscriptions ? "Nothing is stopped." : "No subscriptions yet.";
     text(headline, !found.complete && !found.rows.length ? "Loading …" : parts.length ? `${parts.join(", ")}.` : calm);
     text(subline, plural(totals.subscriptions, "subscription") +
@@ -277,7 +273,7 @@ function subscriptionRow(row) {
     const known = now.messages >= 0;
     text(messages, known ? count(now.messages) : "");
     text(entries, now.entries && (!known || now.entries !== now.messages)
-      ? plural(now.entries, "entry", "entries") : "");
+      ? plural(now.entries, "entry") : "");
     text(cells.oldest, now.oldestSeconds >= 0 && now.entries ? duration(now.oldestSeconds) : "");
     const present = known ? "messages" : now.awake || now.entries ? "entries" : "unknown";
     if (present !== unit) seen.length = times.length = 0;
@@ -297,14 +293,13 @@ function subscriptionRow(row) {
   return element;
 }
 
-// Messages per second by which a backlog grew over the last samples.
+// In messages per second, over the last samples.
 function growthOf(seen, times) {
   const first = Math.max(0, seen.length - GROWTH_SAMPLES);
   const seconds = times.at(-1) - times[first];
   return seconds < 2 ? 0 : (seen.at(-1) - seen[first]) / seconds;
 }
 
-// A sparkline of a few dozen samples.
 const [WIDTH, HEIGHT] = [72, 20];
 
 function sparkline() {
@@ -331,7 +326,7 @@ function sparkline() {
 // --- functions and mirrors: what runs, its state, and how far it is behind ---
 const KINDS = [
   ["function", "Functions", "each one calls Python for the messages of its topics", "geminga function run module:callable --input my-topic"],
-  ["mirror", "Mirrors", "each one copies topics of this cluster to another", "geminga mirror --from pulsar://here:6650 --to pulsar://there:6650 --name my-mirror"],
+  ["mirror", "Mirrors", "each one copies topics of this cluster to another", "geminga mirror --from pulsar://here:6650 --to pulsar://there:6650 --topics my-topic"],
 ];
 
 const RUNNING = [["name", "Name"], ["Behind"], ["Oldest"], ["Instances"], ["Out"]];
@@ -356,7 +351,7 @@ export function showRunning(frame) {
   return () => poller.stop();
 }
 
-// One function or mirror; `update` gets its rows, those in most trouble first.
+// `update` gets the rows of a function or mirror, those in most trouble first.
 function runningRow(kind, name) {
   const title = link("#/", h("span", { class: "subscription" }, name.replace(/^geminga-mirror\./, "")), "row");
   const topics = h("span");
@@ -371,7 +366,7 @@ function runningRow(kind, name) {
     fill(topics, rows.slice(0, TOPICS_NAMED).map((row) => h("span", { class: "topic" }, topicName(row.topic), " ")), more > 0 ? h("span", { class: "topic" }, `and ${plural(more, "more topic")}`) : null);
     fill(words, sentence(worst.sentence));
     const oldest = Math.max(...rows.map((row) => (row.entries ? row.oldestSeconds : -1)));
-    text(cells.Behind, rows.every((row) => row.messages >= 0) ? plural(sum("messages"), "message") : plural(sum("entries"), "entry", "entries"));
+    text(cells.Behind, rows.every((row) => row.messages >= 0) ? plural(sum("messages"), "message") : plural(sum("entries"), "entry"));
     text(cells.Oldest, oldest >= 0 ? duration(oldest) : "");
     text(cells.Instances, Math.max(...rows.map((row) => row.consumers)) || "none");
     text(cells.Out, perSecond(sum("rateOut")));

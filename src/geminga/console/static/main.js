@@ -1,12 +1,10 @@
 // The frame around the pages: routing, keyboard, theme, and the dialog that asks for a token.
 
-import { Poller, askAgain, onUnauthorized } from "./api.js";
-import { showBroker } from "./broker.js";
-import { dialog } from "./dialog.js";
-import { button, fill, h, skeleton } from "./dom.js";
+import { showNamespace, showTenants } from "./actions.js";
+import { BASE, Poller, askAgain, canSignIn, get, onUnauthorized, signIn } from "./api.js";
+import { button, dialog, fill, h, skeleton } from "./dom.js";
 import { showBoard, showRunning, showTopics } from "./lists.js";
-import { showNamespace, showTenants } from "./namespaces.js";
-import { showSubscription, showTopic } from "./topic.js";
+import { showBroker, showSubscription, showTopic } from "./pages.js";
 
 const main = document.getElementById("main");
 const search = document.getElementById("search");
@@ -122,8 +120,6 @@ addEventListener("scroll", () => {
 }, { passive: true });
 
 // --- theme: stored in this browser ---
-const THEMES = ["", "light", "dark"];
-
 function applyTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
@@ -145,7 +141,7 @@ document.getElementById("theme").addEventListener("click", () => {
   const next = now === "dark" ? "light" : "dark";
   applyTheme(next);
   try {
-    localStorage.setItem("geminga-theme", (next === "dark") === dark ? THEMES[0] : next);
+    localStorage.setItem("geminga-theme", (next === "dark") === dark ? "" : next);
   } catch { /* the browser stores nothing */ }
 });
 
@@ -228,7 +224,7 @@ onUnauthorized(
       const box = dialog("This broker requires a token", [
         h("p", {}, "Give a token of a role with the needed permissions. It is kept in this page's memory, is sent only to ",
           "this broker, and is discarded when the page is closed."),
-        refused,
+        refused, canSignIn ? button("Sign in with your company account", signIn, { class: "primary" }) : null,
         h("label", { htmlFor: "token" }, "Token"), field,
       ], {
         action: "Continue",
@@ -241,3 +237,12 @@ onUnauthorized(
 
 addEventListener("hashchange", route);
 route();
+
+// Another cluster is another page: it begins without this one's token.
+get("/console/api/clusters").then((found) => {
+  const choice = document.getElementById("cluster");
+  fill(choice, found.map(({ name, path }) => h("option", { value: path }, name)));
+  choice.value = `${BASE}/`;
+  choice.hidden = !found.length;
+  choice.addEventListener("change", () => location.assign(choice.value));
+}, () => {});

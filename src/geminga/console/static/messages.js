@@ -1,11 +1,8 @@
-// The messages of a topic, of all its partitions: from a position, older or newer, with a filter, or live; and one
-// message opened as text, JSON or hexadecimal.
+// The messages of a topic, of all its partitions: searched or live, opened and published.
 
-import { call, get } from "./api.js";
-import { bytesOf, decode, hexDump, isEditable, jsonText, textOf, valueOf } from "./decode.js";
-import { ask, dialog, toast } from "./dialog.js";
-import { button, faint, fill, h } from "./dom.js";
-import { bytes, clock, count, option, plural, schemaPath, shell, shortTopic, topicPath } from "./format.js";
+import { get, post } from "./api.js";
+import { bytesOf, decode, hexDump, isEditable, isEncoded, jsonText, textOf } from "./decode.js";
+import { ask, button, bytes, clock, count, dialog, faint, fill, h, option, plural, schemaPath, shell, shortTopic, toast, topicPath } from "./dom.js";
 
 const PAGE = 50;
 const FILTERED = 500; // messages of one request, if most are left out here
@@ -15,27 +12,56 @@ const TAIL_SHOWN = 100;
 const PARTITIONS_MAX = 64;
 const FROM = [["latest", "newest first"], ["earliest", "from the oldest"], ["time", "from a time"], ["id", "from a message"], ["live", "live"]];
 
-// Conditions on fields of the decoded value, such as `order.city="New York" amount>=100`.
-const CONDITION = /\s*([\w.$-]+)\s*(!=|>=|<=|=|>|<|~)\s*("[^"]*"|[^\s"]+)/y;
-const OPERATORS = {
-  "=": (value, wanted) => value === wanted, "!=": (value, wanted) => value !== wanted, "~": (value, wanted) => String(value).includes(wanted),
-  ">": (value, wanted) => value > wanted, "<": (value, wanted) => value < wanted, ">=": (value, wanted) => value >= wanted, "<=": (value, wanted) => value <= wanted,
-};
+// Conditions on fields of the decoded value.
+const TOKEN = /\s*(?:([()]|(?:and|or|not)(?![^\s()]))|([\w.$-]+)\s*(!=|>=|<=|=|>|<|~)\s*("[^"]*"|[^\s"()]+))/y;
+const CODE = { and: "&&", or: "||", not: "!" };
+const HELP = "Write conditions on fields, such as city~Be (amount>=100 or not paid=true): = != > < >= <=, ~ for “contains”; or a program, such as return value.amount > 100.";
+const FILTER = "/console/filter.js";
+const FILTER_MS = 5000; // longest time for the messages of one request
+const trusted = globalThis.trustedTypes?.createPolicy("filter", { createScriptURL: () => FILTER });
 
-function conditionsOf(text) {
-  const found = [];
-  let end = 0;
-  CONDITION.lastIndex = 0;
-  for (let match; (match = CONDITION.exec(text)); end = CONDITION.lastIndex) {
-    found.push([match[1].split("."), OPERATORS[match[2]], match[3].replace(/^"|"$/g, "")]);
+// Returns the program of a filter, and whether it was made of conditions.
+function programOf(text) {
+  let [code, end, first] = ["", (TOKEN.lastIndex = 0), true];
+  for (let match; (match = TOKEN.exec(text)); end = TOKEN.lastIndex) {
+    const [, word, path, operator, wanted] = match;
+    if (!first && (!word || word === "(" || word === "not")) code += "&&";
+    code += CODE[word] ?? word ?? `meets(value,${JSON.stringify([path, operator, wanted.replace(/^"|"$/g, "")]).slice(1, -1)})`;
+    first = word && word !== ")";
   }
-  if (text.slice(end).trim()) throw new Error("Write conditions on fields, such as city=Bern amount>100: = != > < >= <=, ~ for “contains”.");
-  return found;
+  if (!text.slice(end).trim()) return [code && `if (!(value instanceof Object)) return false; return ${code}`, true];
+  if (!/\breturn\b/.test(text)) throw new Error(HELP);
+  return [text, false];
 }
 
-function meets(value, [path, operator, wanted]) {
-  const found = path.reduce((inside, name) => inside?.[name], value);
-  return typeof found === "number" || typeof found === "bigint" ? operator(Number(found), Number(wanted)) : operator(String(found), wanted);
+// Starts a program, which `signal` ends. The result resolves messages to [which to show, the first error].
+async function filterBy([program, isCondition], signal) {
+  const worker = new Worker(trusted?.createScriptURL("") ?? FILTER);
+  let last = Promise.resolve();
+  let end = () => worker.terminate();
+  signal.onabort = () => end(signal.reason);
+  worker.onerror = () => end(new Error("The filter cannot be loaded."));
+  // One run at a time, each with its own limit.
+  const run = (messages) => (last = last.then(() => new Promise((resolve, reject) => {
+    signal.throwIfAborted();
+    const { port1, port2 } = new MessageChannel();
+    end = (error) => {
+      clearTimeout(limit);
+      worker.terminate();
+      reject(error);
+    };
+    const limit = messages.length && setTimeout(end, FILTER_MS, new Error(`The program was stopped: it took more than ${FILTER_MS / 1000} seconds for ${plural(messages.length, "message")}.`));
+    port1.onmessage = ({ data }) => {
+      clearTimeout(limit);
+      port1.close();
+      const failed = String(data?.[1]).slice(0, 300);
+      if (data?.[0]) resolve([data[0], failed]);
+      else end(new Error(isCondition ? HELP : `The program cannot be run: ${failed}`));
+    };
+    worker.postMessage([program, messages], [port2]);
+  })));
+  await run([]);
+  return run;
 }
 
 export class Messages {
@@ -52,8 +78,10 @@ export class Messages {
     this.id = field("id", { placeholder: "ledger:entry", pattern: "\\d+:\\d+", "aria-label": "Message" });
     this.key = field("key", { type: "search", placeholder: "key", "aria-label": "Key" });
     this.words = field("text", { type: "search", placeholder: "text in payload, key or property", "aria-label": "Text in payload, key or property" });
-    this.where = field("where", { type: "search", placeholder: "fields: city=Bern amount>100", "aria-label": "Conditions on fields" });
-    this.conditions = [];
+    this.where = h("textarea", { rows: 1, value: query.get("where") ?? "", spellcheck: "false", placeholder: "fields: city=Bern, or: return value.amount > 100",
+      "aria-label": "Conditions on fields, or a program", title: "A program in JavaScript: it has value, key, properties, partition, id and publishTime. Shift+Enter begins a line.",
+      onkeydown: (event) => event.key === "Enter" && !event.shiftKey && (event.preventDefault(), form.requestSubmit()) });
+    this.program = [];
     this.partition = h("select", { "aria-label": "Partition", hidden: parts.length < 2 }, h("option", { value: "" }, parts.length > PARTITIONS_MAX ? `the first ${PARTITIONS_MAX} partitions` : "all partitions"),
       parts.map((_, at) => h("option", { value: at }, `partition ${at}`)));
     this.partition.value = query.get("partition") ?? "";
@@ -107,7 +135,7 @@ export class Messages {
     this.more.hidden = true;
     this.more.textContent = this.from.value === "latest" ? "Older" : "Newer";
     try {
-      this.conditions = conditionsOf(this.where.value);
+      this.program = programOf(this.where.value);
     } catch (error) {
       return void (this.said.textContent = error.message);
     }
@@ -123,32 +151,44 @@ export class Messages {
     return {
       from: this.from.value === "time" ? moment(this.time) : this.from.value === "id" ? this.id.value.trim() : this.from.value,
       older: this.from.value === "latest" || null, after: cursor.next, until: moment(this.until),
-      key: this.key.value, text: this.words.value, count: this.conditions.length ? FILTERED : PAGE,
+      key: this.key.value, text: this.words.value, count: this.program[0] ? FILTERED : PAGE,
     };
   }
 
-  // Those of `messages` whose value meets the conditions.
-  async matching(messages, topic) {
-    if (!this.conditions.length) return messages;
-    const fits = await Promise.all(messages.map(async (each) => {
-      if (each.problem || each.null) return false;
+  // Begins what `cancel` ends: a search or a live tail.
+  start(words) {
+    this.cancel();
+    this.running = new AbortController();
+    this.act.textContent = words;
+    this.failed = "";
+    this.shows = null;
+    return this.running;
+  }
+
+  // Those of `messages` that the program shows.
+  async matching(messages, topic, signal) {
+    if (!this.program[0]) return messages;
+    this.shows ??= filterBy(this.program, signal);
+    const given = await Promise.all(messages.map(async (each) => {
+      if (each.problem) return null;
+      const { key, properties = {}, publishTime } = each;
+      let value = null;
       try {
         const payload = bytesOf(each.payload);
-        const whole = payload.length < each.size ? bytesOf((await get(`${topicPath(topic)}/message/${each.id}`, { batch: each.batchIndex })).payload) : payload;
-        const value = valueOf(whole, await this.book.version(each.schemaVersion ?? -1));
-        return this.conditions.every((one) => meets(value, one));
-      } catch {
-        return false; // another form of value
-      }
+        const whole = each.cut ? bytesOf((await get(`${topicPath(topic)}/message/${each.id}`, { batch: each.batchIndex })).payload) : payload;
+        if (!each.null) value = decode(whole, await this.book.of(each), false);
+        value = JSON.parse(value);
+      } catch { /* a text, or gone */ }
+      return { value, key, properties, publishTime, partition: Number(partitionOf(topic) ?? -1), id: placeOf(each) };
     }));
-    return messages.filter((_, at) => fits[at]);
+    const [shown, failed] = await (await this.shows)(given);
+    this.failed ||= failed && ` The program failed for some: ${failed}`;
+    return messages.filter((_, at) => shown[at]);
   }
 
   // Reads until a page is full. Of each partition some are kept back: the next page may need them.
   async search(further) {
-    this.cancel();
-    const running = (this.running = new AbortController());
-    this.act.textContent = "Stop";
+    const running = this.start("Stop");
     this.more.hidden = true;
     const older = this.from.value === "latest";
     let shown = 0;
@@ -167,7 +207,7 @@ export class Messages {
             const found = await get(`${topicPath(cursor.topic)}/messages`, this.question(cursor), running.signal);
             cursor.next = found.next;
             cursor.left = found.left;
-            cursor.found.push(...await this.matching(found.messages, cursor.topic));
+            cursor.found.push(...await this.matching(found.messages, cursor.topic, running.signal));
             examined += found.examined;
           }));
           if (running.signal.aborted) return;
@@ -183,8 +223,8 @@ export class Messages {
       const left = this.cursors.some((each) => each.found.length || each.left);
       this.more.hidden = !left;
       const number = plural(this.list.children.length, "message");
-      this.said.textContent = this.list.children.length || further ? left ? `${number}, and there are more.` : `${number}: that is all.`
-        : this.key.value || this.words.value || this.conditions.length ? `No message matches; ${count(examined)} entries were searched.` : "There is no message here.";
+      this.said.textContent = (this.list.children.length || further ? left ? `${number}, and there are more.` : `${number}: that is all.`
+        : this.key.value || this.words.value || this.program[0] ? `No message matches; ${count(examined)} entries were searched.` : "There is no message here.") + this.failed;
     } catch (error) {
       if (error.name !== "AbortError") this.said.textContent = error.message;
     } finally {
@@ -193,6 +233,7 @@ export class Messages {
   }
 
   ended() {
+    this.running.abort(); // ends the worker of its program, too
     this.running = null;
     this.progress.hidden = true;
     this.act.textContent = "Search";
@@ -202,7 +243,6 @@ export class Messages {
   cancel() {
     clearTimeout(this.timer);
     if (!this.running) return;
-    this.running.abort();
     this.said.textContent = `Stopped: ${plural(this.list.children.length, "message")} so far.`;
     this.more.hidden = this.live;
     this.ended();
@@ -210,8 +250,7 @@ export class Messages {
 
   // New messages as they are published, the newest first.
   async follow() {
-    const running = (this.running = new AbortController());
-    this.act.textContent = "Pause";
+    const running = this.start("Pause");
     const next = new Map();
     this.said.textContent = "Waiting for messages …";
     const step = async () => {
@@ -224,16 +263,17 @@ export class Messages {
           next.set(topic, found.next);
           behind += found.behind;
           missed += found.skipped + (found.notShown ?? 0);
-          for (const each of await this.matching(found.messages.slice(-TAIL_SHOWN), topic)) this.list.prepend(await messageItem(each, this.book, topic));
+          for (const each of await this.matching(found.messages.slice(-TAIL_SHOWN), topic, running.signal)) this.list.prepend(await messageItem(each, this.book, topic));
           if (running.signal.aborted) return;
         }
         while (this.list.children.length > TAIL_SHOWN) this.list.lastElementChild.remove();
         this.said.textContent = missed ? `Too many to show: ${count(missed)} messages were skipped.`
           : behind > 1 ? `${count(behind)} entries are still to be searched.`
-            : this.list.children.length ? "The newest first." : "Waiting for messages …";
+            : (this.list.children.length ? "The newest first." : "Waiting for messages …") + this.failed;
       } catch (error) {
         if (error.name === "AbortError") return;
         this.said.textContent = error.message;
+        if (error.status === undefined) return void this.ended(); // the program's
       }
       this.timer = setTimeout(step, behind > 1 ? AGAIN_MS : TAIL_MS);
     };
@@ -263,6 +303,11 @@ export class SchemaBook {
     return this.known.get(number);
   }
 
+  // The schema of a message's payload; a masked one is JSON.
+  of(message) {
+    return message.masked ? null : this.version(message.schemaVersion ?? -1);
+  }
+
   newest() {
     this.known.delete(-1);
     return this.version(-1);
@@ -275,9 +320,9 @@ const partitionOf = (topic) => /-partition-(\d+)$/.exec(topic)?.[1];
 // `topic` is the topic or partition that stores the message.
 export async function messageItem(message, book, topic) {
   const payload = bytesOf(message.payload);
-  const cut = payload.length < message.size;
+  const { cut } = message;
   let schema = null;
-  if (!message.problem && message.payload !== undefined) schema = await book.version(message.schemaVersion ?? -1);
+  if (!message.problem && message.payload !== undefined) schema = await book.of(message);
   const meta = [];
   const tell = (name, value) => value !== undefined && value !== "" && meta.push(h("span", {}, `${name} `, h("b", {}, value), "  "));
   tell("key", message.key);
@@ -308,7 +353,7 @@ async function openMessage(message, book, topic) {
   try {
     const whole = await get(`${topicPath(topic)}/message/${message.id}`, { batch: message.batchIndex });
     const payload = bytesOf(whole.payload);
-    const schema = await book.version(whole.schemaVersion ?? -1);
+    const schema = await book.of(whole);
     const texts = { Value: () => (whole.null ? "null" : decode(payload, schema, false)), Text: () => textOf(payload), JSON: () => jsonText(payload), Hexadecimal: () => hexDump(payload) };
     const choose = (name) => {
       for (const each of views.querySelectorAll("[aria-pressed]")) each.setAttribute("aria-pressed", String(each.textContent === name));
@@ -317,7 +362,7 @@ async function openMessage(message, book, topic) {
     const copy = () => navigator.clipboard.writeText(shown.textContent).then(() => toast("Copied"), () => toast("the browser does not allow copying", "bad"));
     fill(views, Object.keys(texts).map((name) => button(name, () => choose(name), { "aria-pressed": "false" })),
       h("span", { class: "gap" }), button("Copy", copy), button("Download", () => download(payload, placeOf(message))),
-      whole.null || !isEditable(payload) ? null : button("Publish again", () => produce(topic.replace(/-partition-\d+$/, ""), undefined, { payload: textOf(payload), key: message.key, properties: message.properties })));
+      whole.null || whole.masked || !(isEncoded(schema) || isEditable(payload)) ? null : button("Publish again", () => produce(topic.replace(/-partition-\d+$/, ""), undefined, { payload: isEncoded(schema) ? texts.Value() : textOf(payload), key: message.key, properties: message.properties })));
     choose("Value");
   } catch (error) {
     fill(shown, error.message);
@@ -332,24 +377,26 @@ function download(payload, name) {
 
 // Publishes one message, with the text, key and properties of `like` to begin with.
 export function produce(topic, done, like = {}) {
-  const named = (properties) => properties.split("\n").filter(Boolean).map((each) => each.split(/=(.*)/s));
+  const named = (properties) => properties.split("\n").filter(Boolean).map((each) => each.split(/=(.*)/s).slice(0, 2));
+  const send = (preview, { payload, key, properties }) => {
+    const wrong = named(properties).find(([name, value]) => !name || value === undefined);
+    if (wrong) throw new Error(`“${wrong.join("=")}” is not NAME=VALUE.`);
+    return post("/console/api/publish", {}, { topic, preview, payload, key: key || null, properties: Object.fromEntries(named(properties)) });
+  };
   ask("Publish a message", {
     fields: {
-      payload: ["Value, as text", { tag: "textarea", rows: 5, value: like.payload }], key: ["Key (may be empty)", { value: like.key }],
+      payload: ["Value (JSON, if the topic has a schema)", { tag: "textarea", rows: 5, value: like.payload }], key: ["Key (may be empty)", { value: like.key }],
       properties: ["Properties, NAME=VALUE on each line (may be empty)", { tag: "textarea", rows: 2, value: Object.entries(like.properties ?? {}).map((each) => each.join("=")).join("\n") }],
     },
     action: "Publish", done,
-    preview({ payload, key, properties }) {
-      const wrong = named(properties).find(([name, value]) => !name || value === undefined);
-      if (wrong) throw new Error(`“${wrong.join("=")}” is not NAME=VALUE.`);
+    async preview(values) {
+      const { type } = await send(true, values);
+      const schema = type && !["BYTES", "STRING"].includes(type);
       return {
-        text: "stores one message, which every subscription of the topic receives",
-        command: shell("produce", [shortTopic(topic), payload], option("--key", key) + named(properties).map((each) => option("-p", each.slice(0, 2).join("="))).join("")),
+        text: `stores one message${schema ? `, encoded by the topic's schema (${type.toLowerCase()})` : ""}, which every subscription of the topic receives`,
+        command: shell("produce", [shortTopic(topic), values.payload], option("--key", values.key) + named(values.properties).map((each) => option("-p", each.join("="))).join("") + (schema ? " --schema" : "")),
       };
     },
-    async run({ payload, key, properties }) {
-      const body = { payload, key: key || null, properties: Object.fromEntries(named(properties).map(([name, value]) => [name, value])) };
-      return `Stored as ${(await call("POST", `${topicPath(topic)}/message`, { body })).id}`;
-    },
+    run: async (values) => `Stored as ${(await send(false, values)).id}`,
   });
 }

@@ -6,26 +6,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from geminga.wire.columnar import bitmap, number_array
+
 Mask = NDArray[np.bool_]
 Int64s = NDArray[np.int64]
-
-
-def bitmap(valid: Mask) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def validity(absent: Mask | None) -> tuple[pa.Buffer | None, int]:
     """Return the validity buffer and the number of nulls."""
     nulls = 0 if absent is None else int(absent.sum())
     return (bitmap(~absent) if absent is not None and nulls else None), nulls
-
-
-def numbers(values: NDArray[Any], kind: pa.DataType, absent: Mask | None = None) -> pa.Array:
-    """Return an array over ``values``, which has the width of ``kind``; null where ``absent``."""
-    valid, nulls = validity(absent)
-    return pa.Array.from_buffers(
-        kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))], nulls
-    )
 
 
 def booleans(values: Mask, absent: Mask | None = None) -> pa.Array:
@@ -83,4 +73,4 @@ def scattered(values: NDArray[Any], absent: Mask | None, fill: Any = 0) -> NDArr
 
 def indices(present: Mask) -> pa.Array:
     """Return indices that spread a dense array over the present slots; null elsewhere."""
-    return numbers(np.cumsum(present) - 1, pa.int64(), ~present)
+    return number_array(np.cumsum(present) - 1, pa.int64(), ~present)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from geminga.spark.payloads.arrays import (
@@ -17,7 +18,6 @@ from geminga.spark.payloads.arrays import (
     gathered,
     indices,
     nulls_of,
-    numbers,
     scattered,
     validity,
 )
@@ -26,6 +26,7 @@ from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import number_of, spark_type
 from geminga.spark.releases import arrow_type
 from geminga.spark.schema import as_text
+from geminga.wire.columnar import number_array
 
 
 @dataclass(slots=True)
@@ -196,7 +197,7 @@ class _Built:
         start, count = self.base[number], self.counts[number]
         pairs = self.out[start : start + 2 * count].reshape(count, 2)
         if node.logical == "decimal":
-            return numbers(scattered(pairs, absent), arrow_type(spark_type(node)), absent)
+            return number_array(scattered(pairs, absent), arrow_type(spark_type(node)), absent)
         starts, sizes = scattered(pairs[:, 0], absent), scattered(pairs[:, 1], absent, -1)
         found = gathered(self.data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes))
         return as_text(found) if node.kind == "string" else found
@@ -244,19 +245,13 @@ class _Built:
         columns = [self.array(children[i], chosen != i) for i in members]
         number_kind = number_of(node)
         if number_kind is not None:
-            return _coalesced(columns, arrow_type(number_kind))
+            return pc.coalesce(*(column.cast(arrow_type(number_kind)) for column in columns))
         if not members:
             return pa.nulls(len(chosen), pa.null())
         fields = [pa.field(f"member{i}", column.type) for i, column in enumerate(columns)]
         is_absent = np.isin(chosen, [-1, *nothing])
         mask = booleans(is_absent) if is_absent.any() else None
         return pa.StructArray.from_arrays(columns, fields=fields, mask=mask)
-
-
-def _coalesced(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:
-    import pyarrow.compute as pc
-
-    return pc.coalesce(*(column.cast(kind) for column in columns))
 
 
 def _spread(array: pa.Array, absent: Mask | None) -> pa.Array:
@@ -269,10 +264,12 @@ def _leaf(values: Int64s, node: SchemaNode, absent: Mask | None) -> pa.Array:
     if node.kind == "boolean":
         return booleans(values != 0, absent)
     if node.kind == "enum":
-        words = pa.DictionaryArray.from_arrays(numbers(values, pa.int64(), absent), pa.array(node.symbols))
+        words = pa.DictionaryArray.from_arrays(
+            number_array(values, pa.int64(), absent), pa.array(node.symbols)
+        )
         return words.cast(pa.string())
     if node.kind == "float":
-        return numbers(values.astype(np.uint32), kind, absent)
+        return number_array(values.astype(np.uint32), kind, absent)
     if node.kind == "int":
-        return numbers(values.astype(np.int32), kind, absent)
-    return numbers(values, kind, absent)
+        return number_array(values.astype(np.int32), kind, absent)
+    return number_array(values, kind, absent)

@@ -11,13 +11,7 @@ from typing import Any
 from geminga.errors import IncompatibleSchema
 from geminga.schema.key_value import KeyValueEncodingType, encoding_of, parts_of
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.spark.payloads.nodes import (
-    NO_DEFAULT,
-    Definition,
-    SchemaField,
-    SchemaNode,
-    check_size,
-)
+from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, SchemaField, SchemaNode, check_size
 
 
 def definition_of(info: SchemaInfo) -> Definition:

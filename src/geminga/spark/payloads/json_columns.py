@@ -35,6 +35,9 @@ def parsed_type(node: SchemaNode, kind: pa.DataType, *, times_are_text: bool) ->
     if node.kind == "array":
         item = parsed_type(node.branches[0], kind.value_type, times_are_text=times_are_text)
         return pa.list_(kind.value_field.with_type(item))
+    if node.kind == "map":
+        item = parsed_type(node.branches[0], kind.item_type, times_are_text=times_are_text)
+        return pa.list_(pa.struct([("key", pa.string()), ("value", item)]))
     if node.logical == "decimal":
         return pa.decimal256(76, 38)
     if node.logical:
@@ -59,6 +62,12 @@ def converted(array: pa.Array, node: SchemaNode, kind: pa.DataType, zone: dt.tzi
     if node.kind == "array":
         values = converted(array.values, node.branches[0], kind.value_type, zone)
         return nested(array, pa.list_(kind.value_field.with_type(values.type)), values)
+    if node.kind == "map":
+        keys, items = array.values.flatten()
+        items = converted(items, node.branches[0], kind.item_type, zone)
+        kind = pa.map_(kind.key_field, kind.item_field.with_type(items.type))
+        pairs = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
+        return nested(array, kind, pairs)
     if node.logical == "decimal":
         return array
     if node.logical:

@@ -2,7 +2,8 @@
 
 Arrow's own parser parses all payloads of a record batch at once. Each payload is on its own line, ``{"v":
 payload}``: after the closing brace only another line may begin, so a payload can't extend into the next one,
-and as many values as lines means one each. If that fails, the payloads before the one that Arrow names are
+and as many values as lines means one each. Payloads with maps, or with other values than texts in text
+fields, are rewritten before. If that fails, the payloads before the one that Arrow names are
 parsed (or the first half, if it names none), that one and some after it by Python's parser with exact
 decimals, whose values are converted a column at a time, and so on.
 """
@@ -17,7 +18,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -26,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geminga.spark.payloads.arrays import Mask, booleans, validity
+from geminga.spark.payloads.arrays import Mask, binary_parts, booleans, validity
 from geminga.spark.payloads.fitting import fit, pruned
 from geminga.spark.payloads.json_columns import UNITS_US, converted, parsed_type
 from geminga.spark.payloads.nodes import SchemaNode
@@ -43,7 +44,8 @@ _ROW = re.compile(r" in row (\d+)$")
 
 class JsonReader:
     """Reads the payloads of one definition. ``wanted`` and ``reader`` as for Avro; ``zone``: the default time
-    zone of times without one, as returned by `zone_of`."""
+    zone of times without one, as returned by `zone_of`. With ``holds``, a test of a `parsed` value, a payload
+    is also damaged if it fails the test or repeats a key: see `geminga.spark.payloads.held_json`."""
 
     def __init__(
         self,
@@ -51,20 +53,25 @@ class JsonReader:
         wanted: pa.DataType | None = None,
         reader: SchemaNode | None = None,
         zone: str = "UTC",
+        holds: Callable[[Any], bool] | None = None,
     ) -> None:
+        self.holds = holds
         self.node = pruned(node, wanted, reader)
         self.kind = arrow_type(spark_type(self.node))
         self.zone = zone_of(zone)
-        self.at_once: list[tuple[pa.DataType, str]] = []
-        """Ways to parse payloads: the type, with times as text or as numbers, and the pattern of numbers that
-        are text. The one that fitted last is first."""
+        self.at_once: list[tuple[pa.DataType, bool]] = []
+        """Ways to parse payloads: the type, with times as text or as numbers, and whether the payloads are
+        rewritten before. The one that fitted last is first."""
         self._exact_left, self._exact_size = 0, _FEW
         """Payloads for Python's parser before Arrow's is tried again, now and after its next failure."""
-        self.has_decimals = _has_decimals(self.node)
+        self.has_decimals = _has(self.node, "decimal")
         if _parses_at_once(self.node):
             types = [parsed_type(self.node, self.kind, times_are_text=text) for text in (True, False)]
-            patterns = dict.fromkeys(("", _numbers_in_text(self.node)))
-            self.at_once = [(kind, each) for each in patterns for kind in dict.fromkeys(types)]
+            has_maps, has_texts = _has(self.node, "map"), _has(self.node, "text")
+            ways = [way for way in (False, True) if (has_maps or has_texts if way else not has_maps)]
+            if holds is not None:  # times as text, and other values than texts in no text field
+                types, ways = types[:1], [False] if not has_maps and not _has(self.node, "float") else []
+            self.at_once = [(kind, way) for way in ways for kind in dict.fromkeys(types)]
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """Return the values of ``payloads`` (binary), null where a payload is null or damaged, and the mask
@@ -109,15 +116,23 @@ class JsonReader:
             return found
         return first
 
-    def _parsed_as(self, kind: pa.DataType, numbers: str, payloads: pa.Array) -> pa.Array:
-        """Return the values, parsed as ``kind``, with quotes around the numbers that the pattern ``numbers``
-        finds. Raises `AttributeError` or an Arrow error."""
+    @functools.cached_property
+    def _rewriting(self) -> _Rewriting:
+        return _Rewriting(self.node)
+
+    def _parsed_as(self, kind: pa.DataType, rewrites: bool, payloads: pa.Array) -> pa.Array:
+        """Return the values, parsed as ``kind``, after rewriting the payloads if ``rewrites``. Raises
+        `AttributeError` or an Arrow error."""
         filled = pc.fill_null(payloads, b"null") if payloads.null_count else payloads
         if self.has_decimals and pc.any(pc.match_substring_regex(filled, _WRAPS)).as_py():
             raise pa.ArrowInvalid("a number that Arrow's decimals may not hold")
-        if numbers:
-            filled = pc.replace_substring_regex(filled, numbers, r'\1"\2"')
-        return fit(converted(parsed_by_arrow(filled, kind), self.node, self.kind, self.zone), self.kind)
+        if self.holds is not None and pc.any(pc.match_substring_regex(filled, _CUT_OFF)).as_py():
+            raise pa.ArrowInvalid("a number or time that may have more digits than its column")
+        if rewrites:
+            filled = self._rewriting(filled)
+        unknown = "ignore" if self.holds is None else "error"
+        values = parsed_by_arrow(filled, kind, unknown_fields=unknown)
+        return fit(converted(values, self.node, self.kind, self.zone), self.kind)
 
     def exactly(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """Return the same as `read`, from Python's parser alone."""
@@ -128,9 +143,11 @@ class JsonReader:
             values = payloads.to_pylist()
         for number, payload in enumerate(values):
             try:
-                values[number] = None if payload is None else parsed(payload)
+                values[number] = None if payload is None else parsed(payload, twice=self.holds is None)
+                damaged[number] = self.holds is not None and not self.holds(values[number])
             except (ValueError, ArithmeticError, RecursionError):
-                values[number], damaged[number] = None, True
+                damaged[number] = True
+            values[number] = None if damaged[number] else values[number]
         return _column(values, self.node, self.kind, self.zone, damaged), damaged
 
 
@@ -161,44 +178,79 @@ def _parses_at_once(node: SchemaNode) -> bool:
     node = node.inner
     if node.kind == "record":
         return bool(node.fields) and all(_parses_at_once(field.node) for field in node.fields)
-    if node.kind == "array":
+    if node.kind in ("array", "map"):
         return _parses_at_once(node.branches[0])
-    return bool(node.logical) or node.kind not in ("union", "map", "null")
+    return bool(node.logical) or node.kind not in ("union", "null")
 
 
-def _numbers_in_text(node: SchemaNode) -> str:
-    """Return the pattern of numbers in fields that hold any value as text; empty without such fields.
+class _Rewriting:
+    """Table of the nodes that `geminga.spark.payloads.json_kernels` rewrites, or that contain such nodes."""
 
-    The text before a match ends with a key: after a brace or a comma, a quotation mark begins one. If a match
-    ends within a number, Arrow's parser fails. Names that fields of other types have too are left out: a
-    number may be no valid value there, and its text one (base64).
-    """
-    leaves = list(_leaves(node))
-    names = {name for name, each in leaves if each.kind == "text"}
-    names -= {name for name, each in leaves if each.kind != "text"}
-    if not names:
-        return ""
-    keys = "|".join(re.escape(json.dumps(name, ensure_ascii=False)) for name in sorted(names))
-    return rf"([{{,]\s*(?:{keys})\s*:\s*)(-?[1-9]\d*(?:\.\d{{1,6}})?|0(?:\.\d{{1,6}})?|-0\.\d{{1,6}})"
+    def __init__(self, root: SchemaNode) -> None:
+        from geminga.spark.payloads import json_kernels
+
+        self.kernels = json_kernels
+        self.ops: list[int] = []
+        self.children: list[list[tuple[bytes, int]]] = []
+        """Keys, as JSON texts, and numbers of the nodes below each."""
+        self._add(root)
+        below = [child for each in self.children for child in each]
+        names = [name for name, _ in below]
+        self.tables = (
+            np.array(self.ops, np.int64),
+            np.cumsum([0, *map(len, self.children)], dtype=np.int64),
+            np.array([number for _, number in below], np.int64),
+            np.frombuffer(b"".join(names) or b" ", np.uint8),
+            np.cumsum([0, *map(len, names)], dtype=np.int64),
+        )
+
+    def _add(self, node: SchemaNode) -> int:
+        """Add a node and those below; return its number."""
+        node = node.inner
+        if node.logical or node.kind not in _REWRITTEN:
+            return self.kernels.COPIED
+        number = len(self.ops)
+        self.ops.append(_REWRITTEN.index(node.kind))
+        self.children.append([])
+        for name, child in (
+            *((f.name, f.node) for f in node.fields),
+            *(("", each) for each in node.branches),
+        ):
+            self.children[number].append((json.dumps(name, ensure_ascii=False).encode(), self._add(child)))
+        if number and node.kind in ("record", "array") and len(self.ops) == number + 1:
+            del self.ops[number:], self.children[number:]  # nothing below is rewritten
+            return self.kernels.COPIED
+        return number
+
+    def __call__(self, payloads: pa.Array) -> pa.Array:
+        """Return the rewritten payloads (binary, without nulls). Raises `ArrowInvalid` for too large ones."""
+        starts, ends, data = binary_parts(payloads)
+        size = self.kernels.GROWTH_MAX * int(ends[-1] - starts[0]) + self.kernels.ROOM * len(payloads)
+        if size >= 1 << 31:
+            raise pa.ArrowInvalid("payloads that are too large together")
+        out, offsets = np.empty(size, np.uint8), np.zeros(len(payloads) + 1, np.int32)
+        rewrite: Any = self.kernels.rewrite
+        rewrite(data, starts, ends, self.tables, out, offsets)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out)]
+        return pa.Array.from_buffers(pa.binary(), len(payloads), buffers)
 
 
-def _leaves(node: SchemaNode) -> Iterator[tuple[str, SchemaNode]]:
-    for field in node.inner.fields:
-        yield field.name, field.node.inner
-        yield from _leaves(field.node.inner)
-    for branch in node.inner.branches:
-        yield from _leaves(branch)
+_REWRITTEN = ("text", "record", "array", "map")
+"""Kinds of nodes by their operations in `geminga.spark.payloads.json_kernels`."""
 
 
-def _has_decimals(node: SchemaNode) -> bool:
+def _has(node: SchemaNode, kind: str) -> bool:
+    """Return whether a node, or one below, is of a kind, or has a logical type of that name."""
     node = node.inner
-    return node.logical == "decimal" or any(
-        map(_has_decimals, (*node.branches, *(field.node for field in node.fields)))
-    )
+    below = (*node.branches, *(field.node for field in node.fields))
+    return kind == (node.logical or node.kind) or any(_has(each, kind) for each in below)
 
 
 _WRAPS = r"\d{39}|\d[eE]\+?\d"
 """Numbers that could overflow in Arrow's parser when it rescales them to a decimal."""
+_CUT_OFF = r"\.\d{7}|[\d.]{16}|\d[eE]|\\u00[23]|[:,\[\s-](NaN|Inf(inity)?)\s*[,\]}]"
+"""Times, also with escaped digits, and numbers that may be cut off: each double has 15 exact digits. NaN and
+Infinity, which Arrow reads, are no JSON."""
 
 
 # --- Python's parser ------------------------------------------------------------------------------
@@ -206,21 +258,30 @@ _WRAPS = r"\d{39}|\d[eE]\+?\d"
 Convert = Callable[[Any], Any]
 
 _DECODER = json.JSONDecoder(parse_float=decimal.Decimal)
+_NUMBER_MAX = 1000
+"""Maximum characters of a number for Jackson's parser."""
 _SCAN: Any = _DECODER.scan_once  # type: ignore[attr-defined] # half of the decoder's time is around it
 
 
 def parsed(text: bytes | str, *, twice: bool = True) -> Any:
     """Parse JSON with exact numbers: integers as int, others as Decimal. Raises `ValueError`,
-    without ``twice`` also for a duplicate key, and `ArithmeticError` for an exponent beyond Decimal's."""
+    without ``twice`` also for a duplicate key and for text that Spark's `json_object_keys` rejects, and
+    `ArithmeticError` for an exponent beyond Decimal's."""
     text = text if isinstance(text, str) else text.decode()
     if not twice:
-        return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=_once)
+        return json.loads(text, parse_float=_number, parse_constant=_number, object_pairs_hook=_once)
     try:
         value, end = _SCAN(text, 0)
     except StopIteration:
         end = -1
     # Otherwise there are spaces around the value, a byte order mark, or a fault.
     return value if end == len(text) else _DECODER.decode(text.removeprefix("\ufeff"))
+
+
+def _number(text: str) -> decimal.Decimal:
+    if len(text) > _NUMBER_MAX or text[-1].isalpha():
+        raise ValueError("NaN, Infinity or a number that is too long")
+    return decimal.Decimal(text)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

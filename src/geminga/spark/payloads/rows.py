@@ -16,7 +16,7 @@ from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.dead_letters import MESSAGE_COLUMNS, DeadLetters
 from geminga.spark.options import ReadOptions
-from geminga.spark.payloads.arrays import Mask, booleans, numbers
+from geminga.spark.payloads.arrays import Mask, booleans
 from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
@@ -29,6 +29,7 @@ from geminga.spark.reading import Again
 from geminga.spark.releases import arrow_schema
 from geminga.spark.schema import COLUMNS, as_type, column_name
 from geminga.spark.tasks import session_zone
+from geminga.wire.columnar import number_array
 
 logger = logging.getLogger("geminga.spark")
 
@@ -231,12 +232,9 @@ class PayloadBatchConverter:
         parts, order, masks = [], [], []
         for code in present:
             places = np.flatnonzero(codes == code)
-            chosen = numbers(places, pa.int64())
+            chosen = number_array(places, pa.int64())
             rows, damaged = self._of_version(
-                names[code],
-                found["value"].take(chosen),
-                None if keys is None else keys.take(chosen),
-                reasons,
+                names[code], found["value"].take(chosen), None if keys is None else keys.take(chosen), reasons
             )
             parts.append(rows)
             masks.append(damaged)
@@ -244,7 +242,7 @@ class PayloadBatchConverter:
         if not parts:
             return pa.nulls(0, self.wanted.arrow), np.zeros(0, np.bool_), reasons
         back = np.argsort(np.concatenate(order), kind="stable")
-        rows = pa.concat_arrays(parts).take(numbers(back, pa.int64()))
+        rows = pa.concat_arrays(parts).take(number_array(back, pa.int64()))
         return rows, np.concatenate(masks)[back], reasons
 
     def _of_version(

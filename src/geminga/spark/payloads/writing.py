@@ -5,26 +5,7 @@ import re
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from geminga.errors import IncompatibleSchema, InvalidMessage
 from geminga.schema.generic import schema_of
@@ -40,22 +21,22 @@ from geminga.spark.schema import same_name
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-_FORMS: dict[DataType, tuple[Any, SchemaNode]] = {
-    BinaryType(): ("bytes", SchemaNode("bytes")),
-    BooleanType(): ("boolean", SchemaNode("boolean")),
-    ByteType(): ("int", SchemaNode("int8")),
-    ShortType(): ("int", SchemaNode("int16")),
-    IntegerType(): ("int", SchemaNode("int")),
-    LongType(): ("long", SchemaNode("long")),
-    FloatType(): ("float", SchemaNode("float")),
-    DoubleType(): ("double", SchemaNode("double")),
-    StringType(): ("string", SchemaNode("text")),
-    NullType(): ("null", SchemaNode("null")),
-    DateType(): ({"type": "int", "logicalType": "date"}, SchemaNode("string", "date")),
-    TimestampType(): (
+_FORMS: dict[T.DataType, tuple[Any, SchemaNode]] = {
+    T.BinaryType(): ("bytes", SchemaNode("bytes")),
+    T.BooleanType(): ("boolean", SchemaNode("boolean")),
+    T.ByteType(): ("int", SchemaNode("int8")),
+    T.ShortType(): ("int", SchemaNode("int16")),
+    T.IntegerType(): ("int", SchemaNode("int")),
+    T.LongType(): ("long", SchemaNode("long")),
+    T.FloatType(): ("float", SchemaNode("float")),
+    T.DoubleType(): ("double", SchemaNode("double")),
+    T.StringType(): ("string", SchemaNode("text")),
+    T.NullType(): ("null", SchemaNode("null")),
+    T.DateType(): ({"type": "int", "logicalType": "date"}, SchemaNode("string", "date")),
+    T.TimestampType(): (
         {"type": "long", "logicalType": "timestamp-micros"}, SchemaNode("long", "timestamp-seconds")
     ),
-    TimestampNTZType(): (
+    T.TimestampNTZType(): (
         {"type": "long", "logicalType": "local-timestamp-micros"},
         SchemaNode("string", "local-timestamp-micros"),
     ),
@@ -64,7 +45,7 @@ _FORMS: dict[DataType, tuple[Any, SchemaNode]] = {
 seconds, a date may not, and any value is text."""
 
 
-def avro_definition(schema: StructType, name: str, namespace: str = "") -> dict[str, Any]:
+def avro_definition(schema: T.StructType, name: str, namespace: str = "") -> dict[str, Any]:
     """Return the Avro definition of rows of ``schema``.
 
     Names are those of Spark's ``to_avro``. Every field is a union with null and has null as its default,
@@ -84,23 +65,23 @@ def avro_definition(schema: StructType, name: str, namespace: str = "") -> dict[
     return {**described, "namespace": namespace} if namespace else described
 
 
-def _defined(kind: DataType, name: str, namespace: str) -> Any:
-    if isinstance(kind, StructType):
+def _defined(kind: T.DataType, name: str, namespace: str) -> Any:
+    if isinstance(kind, T.StructType):
         return avro_definition(kind, name, namespace)
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         return {"type": "array", "items": _optional(_defined(kind.elementType, name, namespace))}
-    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+    if isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
         return {"type": "map", "values": _optional(_defined(kind.valueType, name, namespace))}
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, T.DecimalType):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if kind not in _FORMS:
         raise IncompatibleSchema(f"column {name!r}: {_not_representable(kind)}")
     return _FORMS[kind][0]
 
 
-def _not_representable(kind: DataType) -> str:
+def _not_representable(kind: T.DataType) -> str:
     advice = "cast the column to STRING"
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.MapType):
         advice = "keys of maps must be strings: use transform_keys(), or map_entries() for an array"
     elif kind.typeName() == "variant":
         advice = "convert the column with to_json()"
@@ -111,27 +92,27 @@ def _optional(defined: Any) -> Any:
     return defined if defined == "null" else ["null", defined]
 
 
-def node_of_type(kind: DataType) -> SchemaNode:
+def node_of_type(kind: T.DataType) -> SchemaNode:
     """Return the node whose JSON Spark's own ``from_json`` reads as ``kind``.
 
     Raises `IncompatibleSchema` for a type that has none.
     """
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         return SchemaNode(
             "record", fields=tuple(SchemaField(f.name, node_of_type(f.dataType)) for f in kind.fields)
         )
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         return SchemaNode("array", branches=(node_of_type(kind.elementType),))
-    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+    if isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
         return SchemaNode("map", branches=(node_of_type(kind.valueType),))
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, T.DecimalType):
         return SchemaNode("bytes", "decimal", precision=kind.precision, scale=kind.scale)
     if kind not in _FORMS:
         raise IncompatibleSchema(_not_representable(kind))
     return _FORMS[kind][1]
 
 
-def frame_schema(schema: StructType, value_schema: str, name: str, namespace: str) -> SchemaInfo:
+def frame_schema(schema: T.StructType, value_schema: str, name: str, namespace: str) -> SchemaInfo:
     """Return the schema to register for a frame whose payload columns are ``schema``."""
     return SchemaInfo(
         type=int(SchemaType[value_schema]),
@@ -146,7 +127,7 @@ class PayloadWriter:
     Raises `IncompatibleSchema` naming a column that doesn't fit.
     """
 
-    def __init__(self, info: SchemaInfo, schema: StructType) -> None:
+    def __init__(self, info: SchemaInfo, schema: T.StructType) -> None:
         self.info = info
         self.definition = definition_of(info)
         _check_writable(self.definition)

@@ -4,8 +4,6 @@ It is determined once and kept in a file, because table and topic keep growing: 
 same way whether a row comes from the table or the topic.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

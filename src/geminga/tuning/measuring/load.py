@@ -28,11 +28,11 @@ TICK_SECONDS = 0.0002
 CHUNK = 64
 """Messages sent between two readings of the clock."""
 GRACE_SECONDS = 0.05
-"""A sender that is this far behind at the end stops."""
+"""Delay behind the schedule beyond which a sender skips the rest at the end of a run."""
 BASELINE_SECONDS = 1.0
 DRAIN_SECONDS_MAX = 60.0
 KEYS_MAX = 1 << 16
-"""Most distinct keys; then they repeat."""
+"""Maximum distinct keys; then they repeat."""
 _FUZZ = 1e-9
 """Rounding error of the arithmetic, in messages."""
 
@@ -77,7 +77,7 @@ class Receipts:
         """Number of messages that each latency stands for."""
         self.last_at_ns = 0
         self.in_window = 0
-        """Receipts until the last due time, as far as it was read."""
+        """Receipts before ``until_ns``, as of the last one with a measured latency."""
 
     @property
     def settled(self) -> int:
@@ -93,7 +93,7 @@ class Receipts:
             self.first_failure = self.first_failure or str(result)
 
     def timed(self, due_ns: int, messages: int, result: Any, _message_id: Any) -> None:
-        """Like `counted`, with the latency from a due time, which stands for several messages."""
+        """Like `counted`, and record the latency since a due time; it stands for ``messages`` messages."""
         self.counted(result, None)
         if result != self._ok:
             return
@@ -105,7 +105,7 @@ class Receipts:
         self.messages_of.append(messages)
 
     def all_latencies_ns(self) -> Any:
-        """Return one latency per message: chunks hold many messages in a burst, otherwise one or two."""
+        """Return one latency per message: a measured one is repeated for the messages it stands for."""
         import numpy as np
 
         return np.repeat(
@@ -126,12 +126,7 @@ class Sender:
         self.behind_seconds_max = 0.0
 
     def run(
-        self,
-        send: Any,
-        receipts: Receipts,
-        start_ns: int,
-        until_seconds: float,
-        since_seconds: float = 0.0,
+        self, send: Any, receipts: Receipts, start_ns: int, until_seconds: float, since_seconds: float = 0.0
     ) -> None:
         """Publish the messages due from ``since_seconds`` until a time, in seconds from ``start_ns``;
         continues where the last call ended.
@@ -181,7 +176,7 @@ def _cpu_seconds() -> float:
 
 
 def _baseline(payloads: Payloads, pace: Pace, keys: list[str], ok: Any) -> float:
-    """Return the CPU seconds per second of this loop alone."""
+    """Return the CPU seconds per second of the loop with a no-op producer."""
     sender, receipts = Sender(payloads, pace, keys), Receipts(ok)
 
     def send(_payload: bytes, back: Any, partition_key: str = "") -> None:

@@ -51,7 +51,7 @@ class RunOutcome:
     sent: int = 0
     """Messages that the client accepted; fewer than due if the sender is blocked."""
     window_seconds: float = 0.0
-    """Time during which messages were due."""
+    """Time from the first to the last moment at which a message was to be sent."""
     profile: dict[str, Any] = field(default_factory=dict)
     """The traffic, from `TrafficProfile.to_dict`."""
     failed: int = 0
@@ -85,13 +85,13 @@ class RunOutcome:
     behind_seconds_max: float = 0.0
     """Longest delay of the sender behind its clock: it was blocked, or the machine was busy."""
     receipts_in_window: int = 0
-    """Receipts while messages were due."""
+    """Receipts that arrived within ``window_seconds``."""
     run: int = 0
     at: str = ""
 
     @property
     def rate(self) -> float:
-        """Receipts per second, while messages were due."""
+        """Receipts per second in ``window_seconds``, else in the whole run."""
         if self.window_seconds:
             return self.receipts_in_window / self.window_seconds
         return self.receipts / self.seconds if self.seconds else 0.0

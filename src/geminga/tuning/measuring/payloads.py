@@ -62,12 +62,7 @@ class Payloads:
 
 
 def structured_json(
-    message_bytes: float,
-    *,
-    kind: str = "logs",
-    variation: float = 0.0,
-    count: int = 20_000,
-    seed: int = 1,
+    message_bytes: float, *, kind: str = "logs", variation: float = 0.0, count: int = 20_000, seed: int = 1
 ) -> Payloads:
     """Return JSON of a ``kind`` (see `KINDS`) with ``message_bytes`` (log-normal with a ``variation``)."""
     check_int("count", count, 1, 1_000_000)

@@ -204,10 +204,7 @@ class Run:
         return _CounterReading(counts, cpu, disk, syncs, *machine)
 
     def _measured(
-        self,
-        producers: list[MeasuredProcess],
-        watcher: MeasuredProcess | None,
-        topic: TopicName,
+        self, producers: list[MeasuredProcess], watcher: MeasuredProcess | None, topic: TopicName
     ) -> RunOutcome:
         conditions = self._conditions
         time.sleep(SETTLE_SECONDS)
@@ -264,11 +261,7 @@ class Run:
         )
 
     def _outcome(
-        self,
-        before: _CounterReading,
-        after: _CounterReading,
-        read: dict[str, Any] | None,
-        **values: Any,
+        self, before: _CounterReading, after: _CounterReading, read: dict[str, Any] | None, **values: Any
     ) -> RunOutcome:
         entries = after.counts.entries - before.counts.entries
         messages = after.counts.messages - before.counts.messages

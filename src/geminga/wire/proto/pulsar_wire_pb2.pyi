@@ -856,12 +856,14 @@ class CommandRedeliverUnacknowledgedMessages(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ..., message_ids: _Optional[_Iterable[_Union[MessageIdData, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
 
 class CommandSuccess(_message.Message):
-    __slots__ = ("request_id", "schema")
+    __slots__ = ("request_id", "schema", "withholds_entries")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    WITHHOLDS_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     schema: Schema
-    def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ...) -> None: ...
+    withholds_entries: bool
+    def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., withholds_entries: bool = ...) -> None: ...
 
 class CommandProducerSuccess(_message.Message):
     __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready")

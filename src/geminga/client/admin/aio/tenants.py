@@ -21,11 +21,7 @@ class Tenants(AdminSection):
         return await self._calls.get(TenantInfo, f"tenants/{part('tenant', tenant)}")
 
     async def create(
-        self,
-        tenant: str,
-        *,
-        admin_roles: Iterable[str] = (),
-        allowed_clusters: Iterable[str] | None = None,
+        self, tenant: str, *, admin_roles: Iterable[str] = (), allowed_clusters: Iterable[str] | None = None
     ) -> None:
         """Create a tenant; it may use all clusters unless some are named. Raises `AdminConflict`."""
         info = await self._info(admin_roles, allowed_clusters)
