@@ -32,6 +32,7 @@ from geminga.broker.admin.http import answer, whole_number
 from geminga.broker.admin.masking import Masks
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.partitioned import MergedStats
+from geminga.broker.admin.stats import IS_NAME_GENERATED
 from geminga.broker.admin.subscription_overview import base_of
 from geminga.broker.admin.tailing import MESSAGES_MAX, MessageFilter, payload_messages
 from geminga.broker.settings import BrokerSettings
@@ -522,11 +523,18 @@ async def _filter(of: Remote, request: web.Request, query: Mapping[str, str]) ->
     return MessageFilter.of(query, masked, lambda _: schema)
 
 
+_GENERATED_NAME: Final = re.compile(r"-\d+-\d+\Z")
+"""End of the names that Apache Pulsar gives to producers without one."""
+
+
 async def _partitioned_stats(request: web.Request, *, of: Remote) -> web.Response:
     """Stats of a partitioned topic, with each producer and consumer once."""
     found = await of.get(request, f"{_topic_path(request)}/partitioned-stats?perPartition=true")
     merged = MergedStats()
     for part in found["partitions"].values():
+        for producer in part.get("publishers", ()):
+            # Apache Pulsar does not say it.
+            producer.setdefault(IS_NAME_GENERATED, bool(_GENERATED_NAME.search(producer["producerName"])))
         merged.add(part)
     whole = merged.finish()
     return answer(found | {name: whole[name] for name in ("publishers", "subscriptions")})

@@ -43,6 +43,10 @@ _TOKEN: Final = re.compile(r"[-\w]+\.[-\w]+\.[-\w]+", re.ASCII)
 Page = Callable[[Mapping[str, str]], web.StreamResponse]
 
 
+class QuestionNeeded(Exception):
+    """An issuer's answer to a silent sign-in: it would have to ask the person something."""
+
+
 class SignIn:
     """Sign-in at the issuer of the settings; without an issuer its routes answer 404."""
 
@@ -91,6 +95,8 @@ class SignIn:
             raise web.HTTPNotFound
         try:
             found = self._page({"token": await self._token(request)})
+        except QuestionNeeded:
+            found = self._page({"token": ""})
         except IssuerFailed as error:
             found = self._failed(error)
         name = COOKIE + request.query.get("state", "")
@@ -99,16 +105,16 @@ class SignIn:
         return found
 
     def _failed(self, error: Exception) -> web.StreamResponse:
-        return self._page({"token": "", "problem": f"The sign-in failed: {error}" if str(error) else ""})
+        return self._page({"token": "", "problem": f"The sign-in failed: {error}"})
 
     async def _token(self, request: web.Request) -> str:
-        """Return the identity token for the code of a callback. Raises `IssuerFailed`."""
+        """Return the identity token for the code of a callback. Raises `IssuerFailed`, `QuestionNeeded`."""
         query, state = request.query, request.query.get("state", "")
         verifier = request.cookies.get(COOKIE + state, "")
         if not verifier or state != _digest("state", verifier):
             raise IssuerFailed("it was not begun in this browser, or too long ago")
         if "code" not in query:
-            raise IssuerFailed("" if query.get("error") in NOT_SILENT else _reason(query))
+            raise QuestionNeeded if query.get("error") in NOT_SILENT else IssuerFailed(_reason(query))
         form = {
             "grant_type": "authorization_code", "code": query["code"], "code_verifier": verifier,
             "redirect_uri": _callback_url(request), "client_id": self._client_id,

@@ -285,14 +285,19 @@ def test_stats_of_partitions_are_merged_by_name():
 
 def test_producers_named_by_the_broker_are_merged_by_connection():
     """A client without a producer name receives another name on each partition."""
-    names = [("b-1-{}0", "/a:1"), ("b-1-{}1", "/a:1"), ("b-1-{}2", "/b:1"), ("own-{}", "/a:1")]
+    names = [("b-1-{}0", "/a:1"), ("b-1-{}1", "/a:1"), ("b-1-{}2", "/b:1"), ("etl-2026-{}", "/a:1")]
     parts: list[dict[str, Any]] = [
-        {"publishers": [{"producerName": name.format(part), "address": at, "n": 1} for name, at in names]}
+        {
+            "publishers": [
+                {"producerName": name.format(part), "address": at, "isNameGenerated": name[0] == "b", "n": 1}
+                for name, at in names
+            ]
+        }
         for part in range(3)
     ]
     assert [tuple(each.values()) for each in merged_stats(parts)["publishers"]] == [
-        *((name.format(0), at, 3, 3) for name, at in names[:3]),
-        *((f"own-{part}", "/a:1", 1, 1) for part in range(3)),
+        *((name.format(0), at, True, 3, 3) for name, at in names[:3]),
+        *((f"etl-2026-{part}", "/a:1", False, 1, 1) for part in range(3)),
     ]  # fmt: skip
 
 

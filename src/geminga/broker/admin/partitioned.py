@@ -1,17 +1,17 @@
 """``.../partitioned`` and ``.../partitions``: partitioned topics."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 
 from geminga.broker.admin import http
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.routes import ADMINISTRATOR, LIST, LOOK, route
+from geminga.broker.admin.stats import IS_NAME_GENERATED
 from geminga.broker.admin.topics import DOMAIN, PATH, TopicResourceBase
 from geminga.ids import TopicName
 
@@ -182,8 +182,6 @@ _OF_THE_FIRST = frozenset(
     {"producerId", "producerName", "availablePermits", "address", "connectedSince", "avgMessagesPerEntry"}
 )
 """Fields of a producer or consumer that are not added over several partitions."""
-_GIVEN_NAME: Final = re.compile(r"-\d+-\d+\Z")
-"""End of the names that brokers give to producers without one, a different name on each partition."""
 
 
 class MergedStats:
@@ -229,7 +227,7 @@ def _merge(merged: dict[str, Any], part: dict[str, Any]) -> None:
             members, seen = merged.setdefault(key, {}), Counter[str]()
             for member in new:
                 name: Any = member.get(_MEMBERS[key], "")
-                if key == "publishers" and _GIVEN_NAME.search(name):
+                if member.get(IS_NAME_GENERATED):
                     address = member.get("address", "")
                     seen[address] += 1
                     name = address, seen[address]

@@ -192,11 +192,16 @@ def _publisher_stats(producer: Producer, now: float) -> Json:
         "producerId": producer.producer_id,
         "supportsPartialProducer": False,
         "producerName": producer.name,
+        IS_NAME_GENERATED: not producer.user_provided_name,
         "address": producer.peer.address,
         "connectedSince": iso_time(producer.connected_since_ms),
         "clientVersion": producer.peer.client_version,
         "metadata": dict(producer.metadata),
     }
+
+
+IS_NAME_GENERATED = "isNameGenerated"
+"""Field of a producer that the broker named: it has another name on each partition."""
 
 
 # --- subscriptions ---

@@ -148,7 +148,7 @@ class TokenMethod:
 
     def verified(self, data: bytes, now_ms: int, keys: Sequence[SigningKey]) -> dict[str, Any]:
         """Return a token's claims as `claims` does, for the given keys."""
-        why = "the token's key is not one of the issuer's"
+        why = "there is no key for the token"
         for key, algorithms in keys:
             try:
                 claims: dict[str, Any] = self._jwt.decode(

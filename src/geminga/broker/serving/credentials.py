@@ -110,10 +110,11 @@ def make_authentication(settings: BrokerSettings) -> Authenticator | None:
     if "basic_auth" in found:
         users = parse_users(found["basic_auth"].decode("utf-8", "replace"))
         methods["basic"] = BasicMethod(users, secrets.token_bytes(32))
-    rest = settings.anonymous_role, settings.tls_trust_certificates is not None
+    certificates = settings.tls_trust_certificates is not None
+    rest = settings.anonymous_role, certificates
     return Authenticator(
         methods,
-        anonymous_role=rest[0],
-        certificates=rest[1],
+        anonymous_role=settings.anonymous_role,
+        certificates=certificates,
         fingerprint=hashlib.sha256(repr((found, issuer, use, rest)).encode()).digest(),
     )

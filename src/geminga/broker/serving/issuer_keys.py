@@ -57,6 +57,8 @@ class IssuerTokens(TokenMethod):
         if self._is_due(kid):
             self._request()
         key = self._published.get(kid)
+        if key is None and not self._others:
+            raise Unauthenticated("the token's key is not one of the issuer's")
         if key is None:
             return self.verified(data, now_ms, self._others)
         claims = self.verified(data, now_ms, [key])
