@@ -144,7 +144,7 @@ async def test_a_binary_port_is_named_in_the_error():
         other = ClientContext(
             ClientSettings(service_url=f"http://127.0.0.1:{port}", operation_timeout_seconds=1)
         )
-        with pytest.raises(errors.PulsarException, match="REST API of a Pulsar broker"):
+        with pytest.raises(errors.PulsarException, match="web address of a Pulsar broker"):
             await other.lookup(TOPIC, timeout=0.2)
         await other.close()
         server.close()

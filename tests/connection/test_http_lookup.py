@@ -1,7 +1,4 @@
-"""Questions and answers of the REST API, byte by byte."""
-
-import json
-from typing import Any
+"""Paths, requests and answers of the REST API."""
 
 import pytest
 
@@ -17,15 +14,6 @@ HOST = Address("h", 8080)
 MODES = pb.CommandGetTopicsOfNamespace
 
 
-def answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-
-def read(body: Any, status: str = "200 OK", *headers: str) -> http_lookup.HttpAnswer:
-    return http_lookup.read_answer(HOST, answer(json.dumps(body).encode(), status, *headers))
-
-
 def test_requests_have_their_paths_and_headers():
     topic = TopicName.parse("persistent://t/n/a topic/x".replace("/x", "%x"))
     assert http_lookup.place_path(str(topic), None) == "/lookup/v2/topic/persistent/t/n/a%20topic%25x"
@@ -38,7 +26,7 @@ def test_requests_have_their_paths_and_headers():
     headers = TokenCredentials("abc").credentials().http_headers
     said = http_lookup.request(HOST, "/p?q=1", headers).decode().split("\r\n")
     assert said[:2] == ["GET /p?q=1 HTTP/1.1", "Host: h:8080"]
-    assert {"Authorization: Bearer abc", "Connection: close"} <= set(said)
+    assert "Authorization: Bearer abc" in said
     assert said[-2:] == ["", ""]
 
 
@@ -60,7 +48,7 @@ def test_credentials_cannot_write_headers():
     ],
 )
 def test_a_lookup_returns_the_topics_broker(content, tls, place):
-    found = http_lookup.place_of(http_lookup.content_of(read(content), "lookup"), "t", tls=tls)
+    found = http_lookup.place_of(content, "t", tls=tls)
     assert found == BrokerLocation(place)
 
 
@@ -101,19 +89,19 @@ def test_partitions_and_topics_are_decoded():
 @pytest.mark.parametrize(
     ("status", "kind", "retriable"),
     [
-        ("401 Unauthorized", errors.AuthenticationError, False),
-        ("403 Forbidden", errors.AuthorizationError, False),
-        ("404 Not Found", errors.TopicNotFound, False),
-        ("409 Conflict", errors.ConnectError, False),
-        ("412 Precondition Failed", errors.ConnectError, False),
-        ("429 Too Many Requests", errors.TooManyLookupRequestException, True),
-        ("500 Internal Server Error", errors.ServiceUnitNotReady, True),
-        ("503 Service Unavailable", errors.ServiceUnitNotReady, True),
+        (401, errors.AuthenticationError, False),
+        (403, errors.AuthorizationError, False),
+        (404, errors.TopicNotFound, False),
+        (409, errors.ConnectError, False),
+        (412, errors.ConnectError, False),
+        (429, errors.TooManyLookupRequestException, True),
+        (500, errors.ServiceUnitNotReady, True),
+        (503, errors.ServiceUnitNotReady, True),
     ],
 )
 def test_error_answers_become_exceptions(status, kind, retriable):
-    with pytest.raises(kind, match=f"asking: HTTP {status[:3]}: because") as caught:
-        http_lookup.content_of(read({"reason": "because"}, status), "asking")
+    with pytest.raises(kind, match=f"asking: HTTP {status}: because") as caught:
+        http_lookup.content_of(status, b'{"reason": "because"}', "asking")
     assert isinstance(caught.value, errors.ConnectError)  # what pulsar-client calls them all
     assert caught.value.retriable is retriable
     if kind is not errors.ConnectError:
@@ -121,28 +109,10 @@ def test_error_answers_become_exceptions(status, kind, retriable):
 
 
 def test_an_error_answer_without_json_is_reported():
-    data = answer(b"<html>go away</html>", "400 Bad Request")
     with pytest.raises(errors.ConnectError, match="<html>go away</html>"):
-        http_lookup.content_of(http_lookup.read_answer(HOST, data), "asking")
+        http_lookup.content_of(400, b"<html>go away</html>", "asking")
     with pytest.raises(errors.ProtocolError, match="other than JSON"):
-        http_lookup.content_of(http_lookup.read_answer(HOST, answer(b"<html>")), "asking")
-
-
-def test_a_chunked_answer_is_decoded():
-    data = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n["a",\r\n5\r\n "b"]\r\n0\r\n\r\n'
-    assert http_lookup.content_of(http_lookup.read_answer(HOST, data), "asking") == ["a", "b"]
-
-
-@pytest.mark.parametrize("data", [b"", b"\x00\x00\x00\x05", answer(b"{}")[:-1], b"HTTP/1.1 2"])
-def test_incomplete_answers_are_refused(data):
-    with pytest.raises(errors.ConnectError, match=r"h:8080 sent no complete HTTP answer"):
-        http_lookup.read_answer(HOST, data)
-
-
-def test_redirects_are_recognised():
-    assert read("", "307 Temporary Redirect", "Location: http://other:8081/lookup/v2/x?a=b").redirected
-    assert not read("", "307 Temporary Redirect").redirected
-    assert not read("", "200 OK", "Location: http://other:8081/lookup/v2/x?a=b").redirected
+        http_lookup.content_of(200, b"<html>", "asking")
 
 
 @pytest.mark.parametrize(

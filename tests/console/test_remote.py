@@ -296,7 +296,7 @@ def test_requests_with_a_foreign_host_or_origin_are_refused(console):
 def test_an_unreachable_broker_is_reported(open_console):
     status, found = ask(open_console("http://127.0.0.1:9"), "/admin/v2/geminga/subscriptions")
     assert status == 502
-    assert "does not answer" in found["reason"]
+    assert "no answer from http://127.0.0.1:9" in found["reason"]
 
 
 def test_reports_of_a_geminga_broker_are_forwarded(open_console):
@@ -394,7 +394,7 @@ def test_redirects_to_another_broker_keep_method_body_and_credentials(
     ((told, path, token, kind, sent),) = cluster.told
     assert (told, path, token) == (method, PERMISSIONS, "Bearer secret")
     assert sent == (body or b"")
-    assert kind == "application/json"
+    assert kind == "application/json" or body is None
 
 
 def test_redirects_keep_the_consoles_credentials(open_port, open_console):
@@ -413,7 +413,7 @@ def test_redirects_keep_the_consoles_credentials(open_port, open_console):
         (307, "POST", {"location": "ftp://localhost{path}"}, "not an HTTP address"),
         (303, "POST", {"location": "{path}"}, "answers POST with 303"),
         (307, "GET", {"location": "{path}"}, "too often"),
-        (307, "GET", {"location": "http://localhost:1{path}"}, "does not answer"),
+        (307, "GET", {"location": "http://localhost:1{path}"}, "no answer from http://localhost:1"),
     ],
 )
 def test_redirects_out_of_the_cluster_are_refused(open_port, open_console, status, method, led, why):

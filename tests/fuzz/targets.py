@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,8 +39,8 @@ from geminga.broker.settings import BrokerSettings
 from geminga.cli import contexts
 from geminga.cli.standalone import _read_file
 from geminga.cli.units import parse_id
+from geminga.client.admin.exchange import AdminSettings, Exchange, make_request, parse_admin_url, read_answer
 from geminga.connection import http_lookup
-from geminga.connection.addresses import Address
 from geminga.consumer.unbatching import open_payload
 from geminga.errors import PulsarException
 from geminga.functions import state
@@ -389,8 +390,24 @@ def read_websocket(data: bytes) -> None:
             part(command)
 
 
+class _Line(io.BytesIO):
+    """A connection that brings an answer and ends."""
+
+    recv_into = io.BytesIO.readinto
+
+    def settimeout(self, seconds: float) -> None:
+        """Do nothing."""
+
+
 def read_http(data: bytes) -> None:
-    content = http_lookup.content_of(http_lookup.read_answer(Address("h", 8080), data), "lookup")
+    call = (
+        AdminSettings(admin_url="http://h:8080"),
+        parse_admin_url("http://h:8080"),
+        make_request("GET", "x"),
+    )
+    line: Any = _Line(data)
+    answer = read_answer(line, Exchange(*call, time.monotonic()))
+    content = http_lookup.content_of(answer.status, answer.body, "lookup")
     http_lookup.ack_holes_of(content, "s")
     for part in (partial(http_lookup.place_of, tls=False), http_lookup.partitions_of, http_lookup.topics_of):
         with suppress(PulsarException):

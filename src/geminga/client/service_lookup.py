@@ -4,31 +4,21 @@ The scheme of the service URL selects one of them. Both try the URL's hosts in t
 answers; connections to brokers always use the binary protocol.
 """
 
-import asyncio
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 from typing import TypeVar
 
-from geminga.client.pool import (
-    BrokerConnection,
-    ConnectionPool,
-    Unreachable,
-    connect_error,
-    obtain_credentials,
-)
+from geminga.client.pool import BrokerConnection, ConnectionPool, Unreachable, connect_error
 from geminga.client.settings import ClientSettings
 from geminga.client.tasks import seen
 from geminga.connection import commands, http_lookup
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.lookup import BrokerLocation, TopicLookup, partition_count
-from geminga.connection.redirects import followed
 from geminga.errors import (
     AuthenticationError,
     ConnectError,
-    LookupError,
     OperationNotSupported,
     PulsarException,
     ServiceUnitNotReady,
@@ -230,7 +220,23 @@ def _answered(
 
 
 class HttpLookup(ServiceLookup):
-    """Lookups over the REST API, with one connection per request."""
+    """Lookups over the REST API."""
+
+    def __init__(self, pool: ConnectionPool, settings: ClientSettings, url: ServiceUrl, start: int) -> None:
+        from geminga.client.admin.exchange import AdminSettings  # imports that most clients do not need
+        from geminga.client.admin.transport import AsyncAdminSender
+
+        super().__init__(pool, settings, url, start)
+        self._sender = AsyncAdminSender(
+            AdminSettings(
+                admin_url=url.text,
+                credentials=settings.credentials,
+                operation_timeout_seconds=settings.operation_timeout_seconds,
+                connection_timeout_seconds=settings.connection_timeout_seconds,
+                tls=settings.tls,
+                redirects_max=settings.lookup_redirects_max,
+            )
+        )
 
     async def connection(self) -> BrokerConnection:
         """Raise `OperationNotSupported`: the hosts of this service URL speak HTTP."""
@@ -257,60 +263,17 @@ class HttpLookup(ServiceLookup):
         return http_lookup.ack_holes_of(await self._ask(path, f"statistics of {topic!r}"), subscription)
 
     async def _ask(self, path: str, what: str) -> object:
+        from geminga.client.admin.exchange import Request, RequestNotSent
+
         async def attempt(address: Address) -> object:
-            target = path
-            answer = await self.get(address, target)
-            for _ in range(self._settings.lookup_redirects_max):
-                if not answer.redirected:
-                    return http_lookup.content_of(answer, what)
-                address, target = followed(answer.status, answer.location or "", address, target)
-                answer = await self.get(address, target)
-            raise LookupError(f"{what} was redirected too often, last to {answer.location!r}")
+            try:
+                answer = await self._sender.follow(Request("GET", path), None, address)
+            except RequestNotSent as error:
+                cause = error.__cause__
+                raise (connect_error(address, cause) if isinstance(cause, OSError) else error) from cause
+            return http_lookup.content_of(answer.status, answer.body, what)
 
         return await self.hosts.first_that(attempt)
-
-    async def get(
-        self, address: Address, path: str, *, with_credentials: bool = True
-    ) -> http_lookup.HttpAnswer:
-        """Return the answer of ``address`` to one GET, with any status. Raises `ConnectError`."""
-        settings = self._settings
-        headers: tuple[tuple[str, str], ...] = ()
-        if with_credentials:
-            headers = (await obtain_credentials(self._pool.loop, settings.credentials)).http_headers
-        question = http_lookup.request(address, path, headers)
-        try:
-            async with asyncio.timeout(settings.connection_timeout_seconds):
-                reader, writer = await asyncio.open_connection(
-                    address.host,
-                    address.port,
-                    ssl=self._pool.tls_context() if address.tls else None,
-                    server_hostname=address.host if address.tls else None,
-                )
-        except (OSError, ssl.SSLError) as error:
-            if isinstance(error, TimeoutError):
-                raise ConnectError(f"{address.host_port} did not accept a connection in time") from error
-            raise connect_error(address, error) from error
-        try:
-            writer.write(question)
-            return http_lookup.read_answer(address, await _read_all(reader, address))
-        except (OSError, ssl.SSLError) as error:
-            raise ConnectError(f"the connection to {address.host_port} was lost: {error}") from error
-        finally:
-            writer.close()
-
-
-async def _read_all(reader: asyncio.StreamReader, address: Address) -> bytes:
-    """Read until the other side ends the connection."""
-    pieces: list[bytes] = []
-    size = 0
-    while piece := await reader.read(1 << 16):
-        pieces.append(piece)
-        size += len(piece)
-        if size > http_lookup.ANSWER_BYTES_MAX:
-            raise LookupError(
-                f"the answer of {address.host_port} has more than {http_lookup.ANSWER_BYTES_MAX} bytes"
-            )
-    return b"".join(pieces)
 
 
 def make_lookup(pool: ConnectionPool, settings: ClientSettings, random: Random) -> ServiceLookup:

@@ -44,7 +44,7 @@ def security_of(
 ) -> dict[str, Any]:
     """Return the settings ``credentials`` and ``tls`` for the TLS arguments of a client or an admin. The
     certificate of ``authentication`` replaces that of the arguments."""
-    certificate, key = given["tls_certificate_file_path"], given["tls_private_key_file_path"]
+    certificate, key = given.get("tls_certificate_file_path"), given.get("tls_private_key_file_path")
     if authentication is not None and authentication.certificate_path is not None:
         certificate, key = authentication.certificate_path, authentication.private_key_path
     tls = TlsSettings(

@@ -8,10 +8,13 @@ there names the same broker as a lookup in the binary protocol.
 import asyncio
 from typing import NoReturn
 
+from geminga.client.admin.exchange import AdminSettings, Request
+from geminga.client.admin.transport import AsyncAdminSender
 from geminga.client.context import ClientContext
 from geminga.client.service_lookup import HttpLookup
 from geminga.connection.addresses import DEFAULT_PORTS, PLAIN_SCHEME, TLS_SCHEME, Address, ServiceUrl
 from geminga.errors import ConnectError, InvalidConfiguration, InvalidUrl, PulsarException
+from geminga.wire.frames import INSTANCE_HEADER
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 LOOKED_UP = "persistent://public/default/geminga-web-address"
@@ -45,18 +48,20 @@ async def _by_instance_id(context: ClientContext, connected: pb.CommandConnected
         own = ServiceUrl.parse(sent).addresses[0]
     except InvalidUrl:
         raise InvalidConfiguration(f"the broker at {host} has no web port that can be used here") from None
-    lookup = HttpLookup(context.pool, context.settings, ServiceUrl.parse(sent), 0)
+    seconds = context.settings.connection_timeout_seconds
+    # Another host's answer would not confirm the one that redirects to it.
+    sender = AsyncAdminSender(AdminSettings(admin_url=sent, tls=context.settings.tls, redirects_max=None))
     failures: list[str] = []
     is_reached = False
     # The host that this client reached comes first; published ports of a container may be the default ones.
     for address in dict.fromkeys((Address(host.host, own.port, own.tls), own, _default(host))):
         try:
-            async with asyncio.timeout(context.settings.connection_timeout_seconds):
-                answer = await lookup.get(address, _PATH, with_credentials=False)
+            async with asyncio.timeout(seconds):
+                answer = await sender.follow(Request("GET", _PATH), (), address)
         except (PulsarException, TimeoutError) as error:
             failures.append(str(error) or f"{address.host_port} did not answer in time")
             continue
-        if answer.instance_id == connected.instance_id:
+        if answer.headers.get(INSTANCE_HEADER.lower()) == connected.instance_id:
             return _text(address)
         is_reached = True
         failures.append(f"{_text(address)} belongs to another broker")

@@ -1,19 +1,17 @@
-"""Lookups over the REST API, for service URLs with ``http`` or ``https``, as bytes in and out.
+"""Lookups over the REST API, for service URLs with ``http`` or ``https``: paths, requests, and answers.
 
 Each request is one GET (``/lookup/v2`` and ``/admin/v2``): the broker of a topic, its number of partitions,
 the topics of a namespace, the statistics of a topic. Answers are converted to those of the binary protocol,
 so that other modules need not distinguish the two.
 """
 
-import io
 import json
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from geminga.connection.addresses import Address
 from geminga.connection.commands import CLIENT_VERSION
 from geminga.connection.lookup import BrokerLocation, believed_count, usable_address
-from geminga.connection.redirects import REDIRECTS
 from geminga.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -24,11 +22,10 @@ from geminga.errors import (
     TopicNotFound,
 )
 from geminga.ids import TopicName
-from geminga.wire.frames import INSTANCE_HEADER
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-ANSWER_BYTES_MAX = 128 * 1024 * 1024
-"""Limit on the bytes read of an answer, enough for the names of a million topics."""
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+"""Limit on the bytes read of an answer: Apache Pulsar sends the stats of all topics in one."""
 
 
 class HttpAnswered(ConnectError):
@@ -62,20 +59,6 @@ class HttpTooManyRequests(TooManyLookupRequestException, HttpAnswered):
     """429: too many requests; another try may succeed."""
 
 
-class HttpAnswer(NamedTuple):
-    """Status, redirect target and body of an answer."""
-
-    status: int
-    location: str | None
-    body: bytes
-    instance_id: str | None = None
-    """Instance id of the broker, if it is one of Geminga's."""
-
-    @property
-    def redirected(self) -> bool:
-        return self.status in REDIRECTS and self.location is not None
-
-
 def place_path(topic: str, listener_name: str | None) -> str:
     """Return the path of the lookup of ``topic``."""
     query = f"?{urlencode({'listenerName': listener_name})}" if listener_name else ""
@@ -105,18 +88,15 @@ def _path_of(topic: TopicName) -> str:
 
 def request(
     address: Address, path: str, headers: tuple[tuple[str, str], ...], method: str = "GET",
-    body: bytes | None = None, *, closes: bool = True,
+    body: bytes | None = None,
 ) -> bytes:  # fmt: skip
-    """Return the bytes of a request. ``closes``: the server closes the connection after its answer. Raises
-    `AuthenticationError` for credentials that no header can hold."""
+    """Return the bytes of a request. Raises `AuthenticationError` for credentials that no header can hold."""
     lines = [
         f"{method} {path} HTTP/1.1",
         f"Host: {address.host_port}",
         f"User-Agent: {CLIENT_VERSION}",
         "Accept: application/json, */*",
     ]
-    if closes:
-        lines.append("Connection: close")
     if body is not None:
         lines.append("Content-Type: application/json")
     if body is not None or method not in ("GET", "HEAD"):
@@ -128,50 +108,21 @@ def request(
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")
 
 
-class _Bytes:
-    """Substitute for the socket that `HTTPResponse` reads from."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def makefile(self, mode: str) -> io.BytesIO:
-        return io.BytesIO(self._data)
-
-
-def read_answer(address: Address, data: bytes) -> HttpAnswer:
-    """Parse the bytes that the server sent until it closed the connection. Raises `ConnectError` if they are
-    incomplete, or not HTTP."""
-    from http.client import HTTPException, HTTPResponse  # 8 ms of imports that most clients do not need
-
-    response = HTTPResponse(_Bytes(data))  # type: ignore[arg-type]
-    try:
-        response.begin()
-        body = response.read()
-    except (HTTPException, ValueError, OverflowError, OSError) as error:
-        raise ConnectError(
-            f"{address.host_port} sent no complete HTTP answer ({type(error).__name__}): is it the REST "
-            "API of a Pulsar broker (usually port 8080)?"
-        ) from error
-    return HttpAnswer(
-        response.status, response.getheader("Location"), body, response.getheader(INSTANCE_HEADER)
-    )
-
-
-def content_of(answer: HttpAnswer, what: str) -> Any:
+def content_of(status: int, body: bytes, what: str) -> Any:
     """Return the decoded JSON of an answer. Raises the error for its status, or `ProtocolError` if it is not
     JSON."""
-    if answer.status == 200:
+    if status == 200:
         try:
-            return json.loads(answer.body)
+            return json.loads(body)
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"{what}: the REST API answered with something other than JSON") from error
-    reason = f"{what}: HTTP {answer.status}: {_reason(answer.body)}"
+    reason = f"{what}: HTTP {status}: {_reason(body)}"
     kinds = {401: HttpAuthenticationError, 403: HttpAuthorizationError, 404: HttpTopicNotFound}
-    if answer.status == 429:
+    if status == 429:
         raise HttpTooManyRequests(reason)
-    if answer.status >= 500:
+    if status >= 500:
         raise HttpNotReady(reason)
-    raise kinds.get(answer.status, HttpRefused)(reason)
+    raise kinds.get(status, HttpRefused)(reason)
 
 
 def _reason(body: bytes) -> str:

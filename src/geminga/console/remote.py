@@ -14,17 +14,15 @@ import dataclasses
 import functools
 import json
 import re
-import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-import aiohttp
 from aiohttp import web
 from aiohttp.typedefs import Middleware
-from yarl import URL
+from multidict import CIMultiDict
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.hole_map import CELLS_MAX
@@ -36,27 +34,24 @@ from geminga.broker.admin.stats import IS_NAME_GENERATED
 from geminga.broker.admin.subscription_overview import base_of
 from geminga.broker.admin.tailing import MESSAGES_MAX, MessageFilter, payload_messages
 from geminga.broker.settings import BrokerSettings
-from geminga.client.admin.exchange import REDIRECTS_MAX
-from geminga.client.admin.transport import async_credentials
+from geminga.client.admin.exchange import AdminSettings, Request
+from geminga.client.admin.transport import AsyncAdminSender, Headers
 from geminga.client.cluster import Cluster
-from geminga.client.settings import TlsSettings
+from geminga.client.settings import security_of
 from geminga.client.tls import make_context
-from geminga.connection.addresses import Address
-from geminga.connection.redirects import REDIRECTS, followed
+from geminga.connection.http_lookup import ANSWER_BYTES_MAX
 from geminga.console import derived
 from geminga.console.site import attach
 from geminga.diagnosis.commands import iso_time, shell_command
 from geminga.diagnosis.conclude import explanation
 from geminga.diagnosis.pulsar import facts_from_stats
-from geminga.errors import InvalidConfiguration, LookupError
+from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.schema_info import SchemaInfo, SchemaType
 
 Json = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ANSWER_SECONDS_MAX: Final = 60.0
-ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Limit of a response: Apache Pulsar sends the stats of all topics in one."""
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 STATS_SECONDS_MIN: Final = 3.0
 STATS_SHARE: Final = 0.05
@@ -102,96 +97,45 @@ class Remote:
         """
         admin_url = cluster.find_admin_url()
         address = urlsplit(admin_url)
-        form = address.scheme in ("http", "https") and address.hostname and "," not in address.netloc
         try:
-            port = address.port
-        except ValueError:
+            form = address.scheme in ("http", "https") and address.hostname and "," not in address.netloc
+            form = form and address.port != 0
+        except ValueError:  # of the port
             form = False
         if not form or address.query or address.fragment:
             raise InvalidConfiguration(f"admin_url={admin_url!r} is not allowed: give http(s)://host:port")
         self.url = admin_url.rstrip("/")
         self.masks = masks
         self.cluster = dataclasses.replace(cluster, admin_url=admin_url)
-        authentication = cluster.authentication()
-        self._credentials = None if authentication is None else authentication.provider
-        secure = address.scheme == "https"
-        self._address = Address(address.hostname or "", port or (443 if secure else 80), secure)
         self._prefix = address.path.rstrip("/")
-        self._tls_settings = TlsSettings(
-            trust_certificates_path=cluster.tls_trust_certs_file_path,
-            allow_insecure_connection=cluster.tls_allow_insecure_connection,
-            validate_hostname=cluster.tls_validate_hostname,
-            certificate_path=None if authentication is None else authentication.certificate_path,
-            private_key_path=None if authentication is None else authentication.private_key_path,
+        given = self.cluster.admin_arguments()
+        security = security_of(given, given["authentication"], given["tls_trust_certs_file_path"])
+        if address.scheme == "https":
+            make_context(security["tls"])
+        origin = f"{address.scheme}://{address.netloc}"
+        self._sender = AsyncAdminSender(
+            AdminSettings(admin_url=origin, operation_timeout_seconds=ANSWER_SECONDS_MAX, **security)
         )
-        self._context: ssl.SSLContext | None = None
-        if secure:
-            self._tls()
-        self._session: aiohttp.ClientSession | None = None
         self._is_geminga: bool | None = None
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
         self._lock = asyncio.Lock()
 
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+    def close(self) -> None:
+        self._sender.close()
 
     # --- requests ---
-    async def _headers(self, request: web.Request) -> dict[str, str]:
-        brought = ("Authorization", "Content-Type")
-        kept = {name: request.headers[name] for name in brought if name in request.headers}
-        if self._credentials is not None and "Authorization" not in kept:
-            kept |= dict((await async_credentials(self._credentials, None)).http_headers)
-        return kept
-
-    def _tls(self) -> ssl.SSLContext:
-        if self._context is None:
-            self._context = make_context(self._tls_settings)
-        return self._context
-
     async def ask(
         self, request: web.Request, method: str, path: str, body: bytes | None = None
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Send a request, follow redirects, and return status, headers and body. Raises `AdminRefusal` 502 if
-        a broker does not answer or redirects outside the cluster."""
-        headers = await self._headers(request)
-        address, asked, target = self._address, path, self._prefix + path
-        for _ in range(REDIRECTS_MAX + 1):
-            status, received, data = await self._exchange(address, method, target, headers, body)
-            location = received.get("Location", "") if status in REDIRECTS else ""
-            if not location:
-                return status, received, data
-            if method not in ("GET", "HEAD") and status not in (307, 308):
-                raise AdminRefusal(502, f"{address.host_port} answers {method} with {status} to {location!r}")
-            try:
-                address, target = followed(status, location, address, asked)
-            except LookupError as error:
-                raise AdminRefusal(502, str(error)) from None
-            asked = target
-        raise AdminRefusal(502, f"{self.url} redirects too often, last to {location!r}")
-
-    async def _exchange(
-        self, address: Address, method: str, target: str, headers: Mapping[str, str], body: bytes | None
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send one request. Raises `AdminRefusal` 502."""
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
-            # No cookies: a cookie set for one browser must not be sent for another.
-            self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
-        where = f"{'https' if address.tls else 'http'}://{address.host_port}"
+        a broker does not answer or redirects outside the cluster, and for credentials that fail."""
+        brought = request.headers.get("Authorization")
+        headers: Headers | None = None if brought is None else (("Authorization", brought),)
         try:
-            async with self._session.request(
-                method, URL(where + target, encoded=True), headers=headers, data=body, allow_redirects=False,
-                ssl=self._tls() if address.tls else True,
-            ) as found:  # fmt: skip
-                data = bytearray()  # bytes would be copied at each chunk
-                async for piece in found.content.iter_any():
-                    data += piece
-                    if len(data) > ANSWER_BYTES_MAX:
-                        raise AdminRefusal(502, f"{where} answers with more than {ANSWER_BYTES_MAX} bytes")
-                return found.status, found.headers, bytes(data)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise AdminRefusal(502, f"{where} does not answer: {error}") from None
+            answer = await self._sender.follow(Request(method, path, body), headers, prefix=self._prefix)
+        except PulsarException as error:
+            raise AdminRefusal(502, str(error)) from None
+        return answer.status, CIMultiDict(answer.headers), answer.body
 
     async def get(self, request: web.Request, path: str) -> Any:
         """Return the response's JSON; raises `AdminRefusal` with the broker's status and reason."""
@@ -217,7 +161,7 @@ class Remote:
         kept = {
             name: headers[name]
             for name in headers
-            if name.startswith("X-Pulsar-") or name == "WWW-Authenticate"
+            if name.startswith("x-pulsar-") or name == "www-authenticate"
         }
         kind = headers.get("Content-Type", "application/json")
         return web.Response(status=status, body=data, headers={**kept, "Content-Type": kind})
@@ -292,7 +236,7 @@ class Remote:
         try:
             return await other._stats_of(request, "")
         finally:
-            await other.close()
+            other.close()
 
     async def overview(self, request: web.Request) -> web.Response:
         version = await self.get(request, "/admin/v2/brokers/version")
@@ -652,7 +596,7 @@ def _application(
     router.add_get("/lookup/v2/{rest:.*}", pass_on)  # for commands that name the console's address
 
     async def close(_application: web.Application) -> None:
-        await remote.close()
+        remote.close()
 
     application.on_cleanup.append(close)
     return application

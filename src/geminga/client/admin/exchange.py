@@ -28,6 +28,8 @@ from geminga.connection.redirects import REDIRECTS, followed
 from geminga.ids import TopicName
 
 REDIRECTS_MAX = 5
+_REPEATS = (307, 308)
+"""Redirects after which a change is sent again."""
 IDLE_SECONDS_MAX = 5.0
 """Idle time after which a connection is not used again: servers close theirs after 30 s or more."""
 BACKOFF_FIRST_SECONDS = 0.1
@@ -49,6 +51,8 @@ class AdminSettings:
     connection_timeout_seconds: float = 10.0
     retries: int = 2
     tls: TlsSettings = field(default_factory=TlsSettings)
+    redirects_max: int | None = REDIRECTS_MAX
+    """Redirects of a call that are followed; None: none, they are answers like others."""
 
     def __post_init__(self) -> None:
         parse_admin_url(self.admin_url)
@@ -141,6 +145,8 @@ class Exchange:
         self._hosts = list(addresses)
         self.request = request
         self.address = addresses[0]
+        self.prefix = ""
+        """Beginning of all paths at the first host."""
         self._path = request.path
         self._deadline = now + settings.operation_timeout_seconds
         self._tries = 0
@@ -179,7 +185,8 @@ class Exchange:
     def message(self, headers: tuple[tuple[str, str], ...]) -> bytes:
         """Return the bytes to send."""
         asked = self.request
-        return http_lookup.request(self.address, self._path, headers, asked.method, asked.body, closes=False)
+        path = self.prefix + self._path
+        return http_lookup.request(self.address, path, headers, asked.method, asked.body)
 
     def failed(self, error: errors.PulsarException, now: float) -> float:
         """Note that no complete answer arrived. Return the seconds to pause before the next try; raise the
@@ -205,8 +212,7 @@ class Exchange:
     def answered(self, answer: AdminResponse, now: float) -> float | None:
         """Return None if the request succeeded, else the seconds until it is to be sent again (0: at once).
         Raises the error that the answer reports."""
-        if answer.status in REDIRECTS and "location" in answer.headers:
-            self._follow(answer.status, answer.headers["location"])
+        if self.redirected(answer):
             return 0.0
         if 200 <= answer.status < 300:
             return None
@@ -225,13 +231,21 @@ class Exchange:
             raise error
         return pause
 
-    def _follow(self, status: int, location: str) -> None:
-        """Follow a redirect."""
+    def redirected(self, answer: AdminResponse) -> bool:
+        """Follow the redirect of an answer; return False if it has none. Raises `LookupError` for one that is
+        not followed."""
+        location, limit = answer.headers.get("location"), self._settings.redirects_max
+        if answer.status not in REDIRECTS or not location or limit is None:
+            return False
+        if not (self.request.safe or answer.status in _REPEATS):
+            what = f"{self.address.host_port} answers {self.request.method} with {answer.status}"
+            raise errors.LookupError(f"{what} to {location!r}")
         self._redirects += 1
-        if self._redirects > REDIRECTS_MAX:
+        if self._redirects > limit:
             raise errors.LookupError(f"{self.request} was redirected too often, last to {location!r}")
-        self.address, self._path = followed(status, location, self.address, self._path)
-        self._hosts = [self.address]
+        self.address, self._path = followed(answer.status, location, self.address, self._path)
+        self._hosts, self.prefix = [self.address], ""
+        return True
 
 
 _KINDS: dict[int, type[errors.AdminError]] = {

@@ -12,7 +12,9 @@ import ssl
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from geminga.client.admin.exchange import (
     IDLE_SECONDS_MAX,
@@ -25,10 +27,9 @@ from geminga.client.admin.exchange import (
     parse_admin_url,
     read_answer,
 )
-from geminga.client.pool import obtain_credentials
 from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
-from geminga.connection.authentication import REFRESH_CHALLENGE, Credentials, CredentialsProvider, obtain
+from geminga.connection.authentication import REFRESH_CHALLENGE, obtain
 from geminga.errors import AlreadyClosed, ConnectError, PulsarException
 
 KEPT_MAX = 16
@@ -37,6 +38,7 @@ THREADS_MAX = 32
 """Limit on the concurrent calls of an asyncio admin; further ones wait for a thread."""
 
 _Idle = dict[Address, list[tuple[float, socket.socket]]]
+Headers = tuple[tuple[str, str], ...]
 
 
 class AdminSender:
@@ -58,11 +60,12 @@ class AdminSender:
         Raises the error that the answer reports."""
         return self.run(self.exchange(request))
 
-    def exchange(self, request: Request) -> Exchange:
-        """Return the exchange of a request, for `run`."""
+    def exchange(self, request: Request, address: Address | None = None) -> Exchange:
+        """Return the exchange of a request, for `run` or `follow`; ``address``: the only host to ask."""
         if self.closed:
             raise AlreadyClosed("the admin is closed")
-        return Exchange(self.settings, self._addresses, request, time.monotonic())
+        addresses = self._addresses if address is None else (address,)
+        return Exchange(self.settings, addresses, request, time.monotonic())
 
     def run(self, exchange: Exchange) -> AdminResponse:
         """Do `send` for an exchange."""
@@ -81,7 +84,17 @@ class AdminSender:
             if seconds:
                 time.sleep(seconds)
 
-    def _try(self, exchange: Exchange, headers: tuple[tuple[str, str], ...]) -> AdminResponse:
+    def follow(self, exchange: Exchange, headers: Headers | None) -> AdminResponse:
+        """Send a request once and return the answer behind its redirects, whatever its status. ``headers``:
+        those of other credentials than the configured ones. Raises `ConnectError`, `LookupError` for a
+        redirect that is not followed, and `Timeout`."""
+        if headers is None:
+            headers = obtain(self.settings.credentials, None).http_headers
+        while exchange.redirected(answer := self._try(exchange, headers)):
+            pass
+        return answer
+
+    def _try(self, exchange: Exchange, headers: Headers) -> AdminResponse:
         """Make one try. Raises `ConnectError`, and `Timeout` at the call's time limit."""
         address, message = exchange.address, exchange.message(headers)
         if exchange.request.safe:
@@ -184,13 +197,25 @@ class AsyncAdminSender:
         """Send a request, with retries as configured, and return the answer. Raises the error that it
         reports. A cancelled call ends its thread: at once, or at the connection time-out if it is
         connecting."""
-        exchange = self._sender.exchange(request)
+        return await self._in_thread(self._sender.run, self._sender.exchange(request))
+
+    async def follow(
+        self, request: Request, headers: Headers | None, address: Address | None = None, *, prefix: str = ""
+    ) -> AdminResponse:
+        """Do `AdminSender.follow`. ``prefix``: beginning of all paths at the configured host."""
+        exchange = self._sender.exchange(request, address)
+        exchange.prefix = prefix
+        return await self._in_thread(partial(self._sender.follow, headers=headers), exchange)
+
+    async def _in_thread(
+        self, send: Callable[[Exchange], AdminResponse], exchange: Exchange
+    ) -> AdminResponse:
         if self._threads is None or self._process_id != os.getpid():  # a child process lacks the threads
             self._threads = ThreadPoolExecutor(THREADS_MAX, "geminga-admin")
             self._process_id = os.getpid()
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, self._sender.run, exchange)
+            return await loop.run_in_executor(self._threads, send, exchange)
         except asyncio.CancelledError:
             exchange.abort()
             raise
@@ -227,8 +252,3 @@ def _close_all(idle: _Idle) -> None:
         for _, line in lines:
             line.close()
     idle.clear()
-
-
-async def async_credentials(provider: CredentialsProvider, challenge: bytes | None) -> Credentials:
-    """Obtain credentials from a provider, in an executor thread if it may block."""
-    return await obtain_credentials(asyncio.get_running_loop(), provider, challenge)
