@@ -1,9 +1,7 @@
 """Methods that the classes of the public API share: delegation to asyncio objects, and ``with`` statements.
 
-`called` and `waited` are methods of classes for threads that call the same method of their asyncio object.
-
-``attribute`` is the attribute that holds the asyncio object. Arguments, result and docstring are those of the
-asyncio method.
+A class for threads keeps its asyncio object in an attribute. `called` and `waited` make its methods, with the
+arguments, the result and the docstring of the asyncio object's method.
 """
 
 import functools
@@ -15,7 +13,8 @@ R = TypeVar("R")
 
 
 def called(attribute: str, method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Return a method that calls ``method``, a plain function."""
+    """Return a method that calls ``method``, a plain function, of the asyncio object in ``attribute``: with
+    ``topic = called("_reader", AsyncReader.topic)``, ``reader.topic()`` is ``reader._reader.topic()``."""
 
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -27,7 +26,8 @@ def called(attribute: str, method: Callable[Concatenate[Any, P], R]) -> Callable
 def waited(
     attribute: str, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
 ) -> Callable[Concatenate[Any, P], R]:
-    """Return a method that runs ``method``, a coroutine function, on the client's loop and waits for it."""
+    """Return a method that runs ``method``, a coroutine function, of the asyncio object in ``attribute`` on
+    the client's loop, and waits for its result."""
 
     @functools.wraps(method)
     def wait(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -62,7 +62,7 @@ _MEMBERS_MAX = 100
 _AT_A_TIME = 256
 """Topics or subscriptions that one request changes concurrently, sharing syncs."""
 _steps_end: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
-"""Time at which the last step that was promised to a long answer ends."""
+"""End of the last step that is planned for a long answer, by event loop."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 DOORKEEPER: web.AppKey[AuthorizationMiddleware] = web.AppKey("doorkeeper", AuthorizationMiddleware)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
@@ -267,7 +267,8 @@ async def for_each(items: AsyncIterator[T], act: Callable[[T], Coroutine[Any, An
 
 
 async def _pause() -> None:
-    """Wait for the next step of a long answer; all of them together have half of the time."""
+    """Sleep until a long answer may take its next step of `STEP_SECONDS`. The steps of all long answers of an
+    event loop are planned one after the other, with as much time for other work before each of them."""
     loop = asyncio.get_running_loop()
     now = loop.time()
     _steps_end[loop] = max(now, _steps_end.get(loop, now)) + 2 * STEP_SECONDS

@@ -58,7 +58,7 @@ class PartitionedTopicsResource(TopicResourceBase):
             # Newer clients send the number together with properties.
             properties = wanted.get("properties") or {}
             wanted = wanted.get("partitions")
-        count = self._checked_count(wanted, 1)
+        count = self._checked_count(wanted)
         await self.durable(
             lambda done: self.actions.create_partitioned(topic, count, done, properties=properties)
         )
@@ -70,11 +70,11 @@ class PartitionedTopicsResource(TopicResourceBase):
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic):
             raise AdminRefusal(409, f"Topic {topic} is not a partitioned topic")
-        count = self._checked_count(await http.body(request), 1)
+        count = self._checked_count(await http.body(request))
         await self.durable(lambda done: self.actions.update_partitions(topic, count, done))
 
-    def _checked_count(self, wanted: Any, minimum: int) -> int:
-        count = http.whole_number(wanted, "partitions", minimum)
+    def _checked_count(self, wanted: Any) -> int:
+        count = http.whole_number(wanted, "partitions", 1)
         limit = self.server.settings.partitions_max
         if count > limit:
             raise AdminRefusal(406, f"partitions={count} is not allowed; allowed: at most {limit}")

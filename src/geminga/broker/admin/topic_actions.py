@@ -87,11 +87,10 @@ class TopicActions:
     def create_partitioned(
         self, name: TopicName, count: int, done: Done, *, properties: Properties | None = None
     ) -> None:
-        """Create a partitioned topic with its partitions; 409 if it exists, 412 for a bad name or number."""
+        """Create a partitioned topic with its partitions; 409 if it exists or has too many, 412 for a bad
+        name."""
         if name.partition >= 0:
             raise AdminRefusal(412, "Partitioned Topic Name should not contain '-partition-'")
-        if not 1 <= count <= self._settings.partitions_max:
-            raise AdminRefusal(412, f"partitions={count}: allowed are 1 to {self._settings.partitions_max}")
         try:
             self.topics.policies(name)
             if self.exists(name):
@@ -101,16 +100,12 @@ class TopicActions:
             raise admin_error(refused) from refused
 
     def update_partitions(self, name: TopicName, count: int, done: Done) -> None:
-        """Add partitions; 409 for a plain topic, 422 if there would be fewer."""
+        """Add partitions; 409 for a plain topic or too many, 422 if there would be fewer."""
         before = self.partitions(name)
         if not before:
             raise AdminRefusal(409, f"Topic {name} is not a partitioned topic")
         if count < before:
             raise AdminRefusal(422, f"number of partitions must be more than existing {before}")
-        if count > self._settings.partitions_max:
-            raise AdminRefusal(
-                422, f"partitions={count}: at most {self._settings.partitions_max} are allowed"
-            )
         try:
             first = self.topics.find(name.partition_name(0)) if count > before and name.persistent else None
             # New partitions get the durable subscriptions of the first one.
