@@ -109,8 +109,13 @@ def test_error_answers_become_exceptions(status, kind, retriable):
 
 
 def test_an_error_answer_without_json_is_reported():
-    with pytest.raises(errors.ConnectError, match="<html>go away</html>"):
-        http_lookup.content_of(400, b"<html>go away</html>", "asking")
+    for body, said in (
+        (b"go\naway", "go away"),
+        (b"<html>go away</html>", "refused"),
+        (b"", "no reason given"),
+    ):
+        with pytest.raises(errors.ConnectError, match=f"asking: HTTP 400: {said}"):
+            http_lookup.content_of(400, body, "asking")
     with pytest.raises(errors.ProtocolError, match="other than JSON"):
         http_lookup.content_of(200, b"<html>", "asking")
 

@@ -116,7 +116,7 @@ def content_of(status: int, body: bytes, what: str) -> Any:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"{what}: the REST API answered with something other than JSON") from error
-    reason = f"{what}: HTTP {status}: {_reason(body)}"
+    reason = f"{what}: HTTP {status}: {reason_of(body)}"
     kinds = {401: HttpAuthenticationError, 403: HttpAuthorizationError, 404: HttpTopicNotFound}
     if status == 429:
         raise HttpTooManyRequests(reason)
@@ -125,12 +125,18 @@ def content_of(status: int, body: bytes, what: str) -> Any:
     raise kinds.get(status, HttpRefused)(reason)
 
 
-def _reason(body: bytes) -> str:
+def reason_of(body: bytes) -> str:
+    """Return the reason that the answer of a refusal gives."""
     text = body.decode("utf-8", "replace")
     try:
-        return str(json.loads(text)["reason"])
+        reason = str(json.loads(text)["reason"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return text.strip()[:200] or "no reason given"
+        if "<html" in text[:200].lower():  # a servlet container's page says no more than the status
+            return "refused"
+        return " ".join(text.split())[:200] or "no reason given"
+    if "\nMessage: " in reason:  # drop the Java stack trace that follows
+        reason = reason.partition("\nMessage: ")[2].partition("\n")[0]
+    return reason.strip() or "no reason given"
 
 
 def place_of(content: Any, topic: str, *, tls: bool) -> BrokerLocation:

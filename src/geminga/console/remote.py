@@ -39,7 +39,7 @@ from geminga.client.admin.transport import AsyncAdminSender, Headers
 from geminga.client.cluster import Cluster
 from geminga.client.settings import security_of
 from geminga.client.tls import make_context
-from geminga.connection.http_lookup import ANSWER_BYTES_MAX
+from geminga.connection.http_lookup import ANSWER_BYTES_MAX, reason_of
 from geminga.console import derived
 from geminga.console.site import attach
 from geminga.diagnosis.commands import iso_time, shell_command
@@ -141,7 +141,7 @@ class Remote:
         """Return the response's JSON; raises `AdminRefusal` with the broker's status and reason."""
         status, _, data = await self.ask(request, "GET", path)
         if status >= 400:
-            raise AdminRefusal(status, _reason(data) or f"{self.url} answers {status}")
+            raise AdminRefusal(status, reason_of(data))
         try:
             return json.loads(data) if data.strip() else None
         except ValueError:
@@ -171,9 +171,9 @@ class Remote:
         if self._is_geminga is None:
             status, _, data = await self.ask(request, "GET", "/admin/v2/geminga/subscriptions?limit=1")
             if status == 401:
-                raise AdminRefusal(401, _reason(data) or "Authentication required")
+                raise AdminRefusal(401, reason_of(data))
             if status >= 500:
-                raise AdminRefusal(502, _reason(data) or f"{self.url} answers {status}")
+                raise AdminRefusal(502, reason_of(data))
             self._is_geminga = status in (200, 403)
         return self._is_geminga
 
@@ -341,7 +341,7 @@ class Remote:
             status, headers, data = await self.ask(request, "GET", path)
             if status != 200:
                 if nth == 1 and status not in (404, 412):
-                    raise AdminRefusal(status, _reason(data) or f"{self.url} answers {status}")
+                    raise AdminRefusal(status, reason_of(data))
                 break
             messages += payload_messages(headers, data, wanted)
             if len(messages) >= count:
@@ -430,7 +430,7 @@ class Remote:
             request, "GET", f"{path}/ledger/{numbers[0]}/entry/{numbers[1]}"
         )
         if status >= 400:
-            raise AdminRefusal(status, _reason(data) or f"{self.url} answers {status}")
+            raise AdminRefusal(status, reason_of(data))
         batch = int(request.query.get("batch") or -1)
         wanted = await _filter(self, request, {})
         for each in payload_messages(headers, data, wanted, shown_bytes=ANSWER_BYTES_MAX):
@@ -488,13 +488,6 @@ def _topic_path(request: web.Request) -> str:
     names = request.match_info
     parts = (names["domain"], names["tenant"], names["namespace"], names["topic"])
     return "/admin/v2/" + "/".join(quote(each, safe="") for each in parts)
-
-
-def _reason(data: bytes) -> str:
-    try:
-        return str(json.loads(data)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 def make_application(remotes: Mapping[str, Remote], hosts: BrokerSettings) -> web.Application:

@@ -23,7 +23,7 @@ from geminga.config import check_int, check_seconds, check_type, refuse
 from geminga.connection import http_lookup
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.authentication import CredentialsProvider, NoAuthentication
-from geminga.connection.http_lookup import ANSWER_BYTES_MAX
+from geminga.connection.http_lookup import ANSWER_BYTES_MAX, reason_of
 from geminga.connection.redirects import REDIRECTS, followed
 from geminga.ids import TopicName
 
@@ -277,7 +277,7 @@ def refusal(answer: AdminResponse, request: Request) -> errors.AdminError:
             "the call, or it is another product; GET /admin/v2/brokers/version returns the version"
         )
         return unknown(text, status=answer.status)
-    reason = _reason(answer)
+    reason = reason_of(answer.body)
     kind = _KINDS.get(
         answer.status, errors.AdminServerError if answer.status >= 500 else errors.AdminNotAllowed
     )
@@ -307,20 +307,6 @@ def _not_found(path: str, reason: str) -> type[errors.AdminNotFound]:
             return errors.AdminSubscriptionNotFound
         return errors.AdminTopicNotFound
     return errors.AdminNotFound
-
-
-def _reason(answer: AdminResponse) -> str:
-    text = answer.text()
-    try:
-        found = json.loads(text)["reason"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        if "<html" in text[:200].lower():  # a servlet container's page says no more than the status
-            return "refused"
-        return " ".join(text.split())[:200] or "no reason given"
-    reason = str(found)
-    if "\nMessage: " in reason:  # drop the Java stack trace that follows
-        reason = reason.partition("\nMessage: ")[2].partition("\n")[0]
-    return reason.strip() or "no reason given"
 
 
 # --- HTTP/1.1 answers -----------------------------------------------------------------------------
