@@ -1,9 +1,26 @@
-"""Prometheus endpoint, for functions, mirrors and Spark's queries."""
+"""Prometheus endpoint and text format, for functions, mirrors and Spark's queries."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 _REQUEST_BYTES_MAX = 8192
+
+
+def exposition(
+    families: Iterable[tuple[str, str, str]], samples: Iterable[tuple[str, Mapping[str, str], float]]
+) -> str:
+    """Return samples (name, labels, value) in Prometheus' text format; ``families`` are name, type and
+    meaning of each metric. Metrics without a sample are left out."""
+    blocks = {name: [f"# HELP {name} {text}", f"# TYPE {name} {kind}"] for name, kind, text in families}
+    for name, labels, value in samples:
+        pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        blocks[name].append(f"{name}{{{pairs}}} {value}")
+    lines = (line for block in blocks.values() if len(block) > 2 for line in block)
+    return "\n".join([*lines, ""])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 async def serve(exposition: Callable[[], str], port: int, host: str = "127.0.0.1") -> asyncio.Server:

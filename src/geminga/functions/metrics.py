@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Mapping
 
+from geminga.client.metrics_port import exposition
+
 NAMES_MAX = 1000
 """Limit of a function's user metrics; names made of data would need unlimited memory."""
 FAMILIES = (
@@ -33,7 +35,7 @@ class Metrics:
         self.system_exceptions = 0
         self.process_seconds = 0.0
         self.last_invocation_ms = 0
-        self._labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+        self._labels = labels
         self._own: dict[str, list[float]] = {}
         self._lock = threading.Lock()
 
@@ -59,16 +61,10 @@ class Metrics:
             self.received, self.processed, self.published, self.user_exceptions, self.system_exceptions,
             self.process_seconds * 1000, self.last_invocation_ms,
         )  # fmt: skip
-        lines = []
-        for (name, kind, _, text), value in zip(FAMILIES, values, strict=True):
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name}{{{self._labels}}} {value}"]
-        own = self.own()
-        for place, (name, kind, _, text) in enumerate(OWN_FAMILIES if own else ()):
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-            for metric, found in own.items():
-                lines.append(f'{name}{{{self._labels},metric="{_escaped(metric)}"}} {found[place]}')
-        return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        names = [family[0] for family in FAMILIES]
+        samples = [(name, self._labels, value) for name, value in zip(names, values, strict=True)]
+        for metric, found in self.own().items():
+            labels = {**self._labels, "metric": metric}
+            samples += [(family[0], labels, value) for family, value in zip(OWN_FAMILIES, found, strict=True)]
+        families = ((name, kind, text) for name, kind, _, text in FAMILIES + OWN_FAMILIES)
+        return exposition(families, samples)

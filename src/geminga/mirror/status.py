@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from geminga.client.metrics_port import exposition
+
 FAMILIES = (
     ("geminga_mirror_messages_total", "counter", "messages", "Mirrored, as their batches count them."),
     ("geminga_mirror_entries_total", "counter", "entries", "The same in entries: a batch is one."),
@@ -145,15 +147,12 @@ class MirrorStatus:
 
     def exposition(self) -> str:
         """Return the status in Prometheus' text format."""
-        lines: list[str] = []
-        for name, kind, _, _ in FAMILIES:
-            lines.append(f"# TYPE {name} {kind}")
-            for one in self.partitions:
-                lines.append(f"{name}{{{self._labels(one)}}} {_value(name, one)}")
-        return "\n".join(lines) + "\n"
-
-    def _labels(self, one: PartitionStatus) -> str:
-        return f'mirror="{_escaped(self.name)}",topic="{_escaped(one.topic)}"'
+        samples = (
+            (name, {"mirror": self.name, "topic": one.topic}, _value(name, one))
+            for name, *_ in FAMILIES
+            for one in self.partitions
+        )
+        return exposition(((name, kind, text) for name, kind, _, text in FAMILIES), samples)
 
 
 def _stopped(one: PartitionStatus, caught_up: bool) -> str:
@@ -163,10 +162,6 @@ def _stopped(one: PartitionStatus, caught_up: bool) -> str:
     if one.lag_entries == 0 or (caught_up and one.lag_entries < 0):
         return "up to date"
     return "stopped before the newest message (run the mirror again to copy the rest)"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _value(name: str, one: PartitionStatus) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from geminga.client.metrics_port import serve
+from geminga.client.metrics_port import exposition, serve
 from geminga.client.runtime import LoopThread
 from geminga.spark.lag import LAG
 
@@ -134,40 +134,24 @@ class MetricsListener(StreamingQueryListener):
         """Return all metrics in Prometheus' text format."""
         with self._lock:
             kept = list(self._progress.values())
-        found: dict[str, list[str]] = {}
-        for progress in kept:
-            for name, labels, value in _samples(progress):
-                found.setdefault(name, []).append(f"{name}{_labels(progress, **labels)} {value}")
-        lines: list[str] = []
-        for name, about, kind, _ in FAMILIES:
-            if name in found:
-                lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *found[name]]
-        return "\n".join([*lines, ""])
+        samples = (sample for progress in kept for sample in _samples(progress))
+        return exposition(((name, kind, about) for name, about, kind, _ in FAMILIES), samples)
 
 
 def _samples(progress: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Yield name, labels besides the query's, and value of each metric."""
+    """Yield name, labels and value of each metric."""
+    query = {"query": str(progress.get("name") or ""), "id": str(progress["id"])}
     for field, (name, _) in _QUERY_GAUGES.items():
         if progress.get(field) is not None:
-            yield name, {}, progress[field]
+            yield name, query, progress[field]
     for topic, lag in query_lag(progress).items():
         for field, (name, _) in _TOPIC_GAUGES.items():
             if lag.get(field) is not None:
-                yield name, {"topic": topic}, lag[field]
+                yield name, {**query, "topic": topic}, lag[field]
     for metrics, observed in (progress.get("observedMetrics") or {}).items():
         for field, value in observed.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                yield _OBSERVED[0], {"metrics": metrics, "field": field}, value
-
-
-def _labels(progress: Mapping[str, Any], **more: str) -> str:
-    pairs = {"query": progress.get("name") or "", "id": progress["id"], **more}
-    text = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in pairs.items())
-    return f"{{{text}}}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+                yield _OBSERVED[0], {**query, "metrics": metrics, "field": field}, value
 
 
 class MetricsServer:
