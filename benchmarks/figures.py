@@ -342,9 +342,9 @@ def spark_jobs(values: Mapping[str, Any]) -> str:
         (peer,) = parties.keys() - {OURS}
         lines.append(f"| {work} | {cells[OURS]} | {peer} | {cells[peer]} | {cpu[peer] / cpu[OURS]:.2f} |")
     text = (
-        f"Whole queries over {values['messages']:,} messages, their start included: the lowest CPU of "
-        f"driver, JVM and workers and the median time of {values['runs']} runs in turn, after a warm-up. "
-        f"{where(values)}."
+        f"Whole queries over {values['messages']:,} messages in batches, their start included: the lowest "
+        f"CPU of driver, JVM and workers and the median time of {values['runs']} runs in turn, after a "
+        f"warm-up. {where(values)}."
     )
     return "\n".join([text, "", *lines, "", "`python -m benchmarks.spark_jobs --publish` made this."])
 

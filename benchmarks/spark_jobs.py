@@ -1,9 +1,9 @@
 """Ten everyday jobs of ``format("pulsar")`` beside the same jobs written with Spark's own means.
 
 A job over payloads stands beside ``from_json`` over the column ``value``; a job that moves rows beside the
-same query with the ``noop`` sink. CPU is that of driver, JVM and Python workers together; the time is that
-of the whole query, its start included. ``--publish`` writes the figures from which ``make docs`` draws
-``docs/benchmarks.md``.
+same query with the ``noop`` sink. Messages are published in batches. CPU is that of driver, JVM and Python
+workers together, without the broker's; the time is that of the whole query, its start included.
+``--publish`` writes the figures from which ``make docs`` draws ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Jobs(Bench):
                 self._publish(client, f"small-{number}", [plain(number)])
 
     def _publish(self, client: geminga.Client, topic: str, rows: Any) -> None:
-        with client.create_producer(topic, block_if_queue_full=True) as producer:
+        with client.create_producer(topic, batching_enabled=True, block_if_queue_full=True) as producer:
             for number, row in enumerate(rows):
                 payload = row if isinstance(row, bytes) else json.dumps(row).encode()
                 producer.send_async(
@@ -165,7 +165,7 @@ def main() -> None:
     given = parser.parse_args()
     before = os.getloadavg()[0]
     with brokers.work_folder() as folder, brokers.geminga(folder, extra=("--deduplication",)) as ours:
-        jobs = Jobs(ours.service_url, given.rows)
+        jobs = Jobs(ours.service_url, given.rows, ours.pid)
         try:
             jobs.fill()
             results = jobs.measure(given.runs)

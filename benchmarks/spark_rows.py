@@ -39,11 +39,13 @@ COLUMNS = (
 )
 
 
-def cpu_seconds() -> float:
-    """CPU of this process and all that it has started (the JVM and Spark's Python workers)."""
+def cpu_seconds(broker_pid: int = 0) -> float:
+    """CPU of this process and all that it has started but a broker: the JVM and Spark's Python workers."""
     me = psutil.Process()
     total = 0.0
     for process in (me, *me.children(recursive=True)):
+        if process.pid == broker_pid:
+            continue
         try:
             times = process.cpu_times()
         except psutil.NoSuchProcess:
@@ -135,14 +137,14 @@ class FloorStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class Bench:
-    def __init__(self, url: str, rows: int) -> None:
+    def __init__(self, url: str, rows: int, broker_pid: int = 0) -> None:
         settings = {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.memory": "4g",
             "spark.log.level": "OFF",
         }
-        self.url, self.rows = url, rows
+        self.url, self.rows, self.broker_pid = url, rows, broker_pid
         self.folder = Path(tempfile.mkdtemp())
         self.spark = session("local[2]", "bench", settings)
         self.spark.dataSource.register(FloorSource)
@@ -155,9 +157,9 @@ class Bench:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def timed(self, action: Callable[[], Any]) -> tuple[float, float]:
-        cpu, start = cpu_seconds(), time.perf_counter()
+        cpu, start = cpu_seconds(self.broker_pid), time.perf_counter()
         action()
-        return time.perf_counter() - start, cpu_seconds() - cpu
+        return time.perf_counter() - start, cpu_seconds(self.broker_pid) - cpu
 
     def tell(self, work: str, who: str, seconds: float, cpu: float) -> None:
         emit(Measurement(work=work, who=who, messages=self.rows, seconds=seconds, cpu_seconds=cpu))

@@ -180,6 +180,10 @@ def _read(
                 from geminga.spark.payloads.held_json import JsonColumnConverter
 
                 converter = JsonColumnConverter(schema, options.json_column)
+            elif options.without_json_objects:
+                from geminga.spark.payloads.held_json import WithoutObjectsConverter
+
+                converter = WithoutObjectsConverter(schema)
             elif options.value_schema == "BYTES":
                 converter = ArrowBatchConverter(schema)
             else:

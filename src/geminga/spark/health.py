@@ -188,13 +188,9 @@ class StatsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def topics_of(options: StatsOptions) -> list[str]:
     """Return the persistent topics and partitions whose local name matches, in order."""
     wanted = re.compile(options.pattern)
-    found: set[str] = set()
     with open_admin(options.access, options.admin_url) as admin:
-        names = [name for namespace in options.namespaces for name in admin.topics.list(namespace)]
-    for name in names:
-        if wanted.fullmatch(TopicName.parse(name).base.local):
-            found.add(name)
-    return sorted(found)
+        names = {name for namespace in options.namespaces for name in admin.topics.list(namespace)}
+    return sorted(name for name in names if wanted.fullmatch(TopicName.parse(name).base.local))
 
 
 def sample(options: StatsOptions, topics: Sequence[str]) -> pa.RecordBatch:

@@ -108,6 +108,9 @@ _TABLE = (
     _option(READ, values.text, "jsonColumn", text="Name of a ``STRUCT`` column of ``.schema()``, with the "
             "payloads that are JSON objects which it holds completely: each field, of that type, with all "
             "digits. ``value`` is then null; for other payloads the column is. Default: none."),
+    _option(READ, values.flag, "withoutJsonObjects", text="Leave out most messages that are JSON objects: "
+            "all but large and unusual ones and some beside each message that is none. Filter the rows by "
+            "``json_object_keys(CAST(value AS STRING)) IS NULL``. Default false."),
     _option(READ, values.choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"), "mode", field="payload_mode",
             text="Handling of messages whose payload can't be decoded: ``FAILFAST`` (default) fails the "
             "query, ``PERMISSIVE`` delivers nulls with the payload in ``columnNameOfCorruptRecord``, "
@@ -274,6 +277,7 @@ class ReadOptions:
     topics_pattern: str | None = None
     columns: tuple[str, ...] | None = None
     json_column: str | None = None
+    without_json_objects: bool = False
     starting_offsets: str | offsets.Offsets | None = None
     ending_offsets: str | offsets.Offsets = "latest"
     first_offsets: offsets.Offsets = field(default_factory=dict)
@@ -313,6 +317,8 @@ class ReadOptions:
         schema = None if self.value_schema == "BYTES" else self.value_schema
         _one_of("jsonColumn", self.json_column is not None, "columns", self.columns)
         _one_of("jsonColumn", self.json_column is not None, "valueSchema", schema)
+        _one_of("withoutJsonObjects", self.without_json_objects, "jsonColumn", self.json_column)
+        _one_of("withoutJsonObjects", self.without_json_objects, "valueSchema", schema)
         if self.value_schema == "BYTES":
             for name, field_name in _OF_SCHEMAS.items():
                 if getattr(self, field_name) != ReadOptions.__dataclass_fields__[field_name].default:
@@ -331,12 +337,8 @@ class ReadOptions:
                     "read them from an offset; allowed: persistent topics"
                 )
         _one_of("startingOffsets", self.starting_offsets is not None, "startingTime", self.starting_time_ms)
-        _one_of(
-            "startingTime",
-            self.starting_time_ms is not None,
-            "startingOffsetsByTimestamp",
-            self.starting_times,
-        )
+        has_start = self.starting_time_ms is not None
+        _one_of("startingTime", has_start, "startingOffsetsByTimestamp", self.starting_times)
         if self.dead_letter_path is not None and self.payload_mode == "FAILFAST":
             raise InvalidConfiguration(
                 "mode=FAILFAST fails a query at its first dead letter: with deadLetterPath, leave it out or "

@@ -1,4 +1,5 @@
-"""JSON objects that the columns of a query hold completely: every field, at any depth, with all digits."""
+"""JSON objects that the columns of a query hold completely: every field, at any depth, with all digits; and
+the search for messages that are no JSON objects."""
 
 import re
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from geminga.errors import InvalidConfiguration
-from geminga.spark.payloads.json_text import JsonReader, converter
+from geminga.spark.payloads.arrays import Mask, booleans
+from geminga.spark.payloads.json_text import NO_NUMBER, JsonReader, converter, parsed_by_arrow
 from geminga.spark.payloads.writing import node_of_type
+from geminga.spark.reading import Again
 from geminga.spark.releases import arrow_schema
 from geminga.spark.schema import ArrowBatchConverter, message_columns
 from geminga.spark.tasks import session_zone
@@ -20,6 +23,14 @@ from geminga.spark.tasks import session_zone
 Test = Callable[[Any], bool]
 _FINER = re.compile(r"\.\d{7}")
 """A time with more digits than microseconds have."""
+_FEW, _PARTS = 64, 16
+"""Maximum payloads that are parsed together only, and the parts of a larger number."""
+_SIZE_MAX, _DEPTH_MAX = 50_000, 1000
+"""Maximum bytes, objects and arrays of a payload that Arrow's parser decides on: Spark's allows names of
+50,000 characters, and nesting to a depth of 1000."""
+_NO_NUMBER = rf"\d{{300}}|{NO_NUMBER}"
+"""Numbers that Arrow's parser accepts and Spark's may not: a number of more than 1000 characters has a third
+of them in one run of digits at the least."""
 
 
 def held_reader(schema: T.DataType, zone: str = "UTC") -> JsonReader:
@@ -68,6 +79,47 @@ class JsonColumnConverter:
         arrays[number] = pc.if_else(rows.is_valid(), None, arrays[number])
         arrays.insert(self.at, rows.cast(self.schema.field(self.at).type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+class WithoutObjectsConverter:
+    """Converts decoded messages to record batches for the option ``withoutJsonObjects``."""
+
+    def __init__(self, schema: T.StructType) -> None:
+        self.rest = ArrowBatchConverter(schema)
+        self.columns = ["value"]
+
+    def shape(self, messages: pa.RecordBatch, again: Again | None = None) -> pa.RecordBatch:
+        """Convert those of ``messages`` that may be no objects; ``again`` decodes their other columns."""
+        chosen = may_be_none(messages.column(0))
+        if not chosen.any():
+            return pa.RecordBatch.from_pylist([], schema=self.rest.schema)
+        assert again is not None
+        return self.rest.shape(again(self.rest.columns).filter(booleans(chosen)))
+
+
+def may_be_none(payloads: pa.Array) -> Mask:
+    """Return the mask of the payloads (binary) for which Spark's `json_object_keys` may return null: all that
+    Arrow's parser rejects as JSON objects, and up to `_FEW` beside each."""
+    if _are_objects(payloads):
+        return np.zeros(len(payloads), np.bool_)
+    if len(payloads) <= _FEW:
+        return np.ones(len(payloads), np.bool_)
+    size = -(-len(payloads) // _PARTS)
+    return np.concatenate([may_be_none(payloads[i : i + size]) for i in range(0, len(payloads), size)])
+
+
+def _are_objects(payloads: pa.Array) -> bool:
+    """Return whether Arrow's parser and Spark's accept all payloads. Spark's ignores text after an object."""
+    longest = pc.max(pc.binary_length(payloads)).as_py() or 0
+    if payloads.null_count or longest > _SIZE_MAX:
+        return False
+    if longest > _DEPTH_MAX and pc.max(pc.count_substring_regex(payloads, r"[\[{]")).as_py() > _DEPTH_MAX:
+        return False
+    try:
+        is_same = not pc.any(pc.match_substring_regex(payloads, _NO_NUMBER)).as_py()
+        return is_same and not parsed_by_arrow(payloads, pa.struct([])).null_count
+    except (pa.ArrowException, AttributeError):
+        return False
 
 
 def _test(kind: T.DataType) -> Test:

@@ -248,9 +248,10 @@ def _has(node: SchemaNode, kind: str) -> bool:
 
 _WRAPS = r"\d{39}|\d[eE]\+?\d"
 """Numbers that could overflow in Arrow's parser when it rescales them to a decimal."""
-_CUT_OFF = r"\.\d{7}|[\d.]{16}|\d[eE]|\\u00[23]|[:,\[\s-](NaN|Inf(inity)?)\s*[,\]}]"
-"""Times, also with escaped digits, and numbers that may be cut off: each double has 15 exact digits. NaN and
-Infinity, which Arrow reads, are no JSON."""
+NO_NUMBER = r"[:,\[\s-](NaN|Inf(inity)?)\s*[,\]}]"
+"""NaN and Infinity, which Arrow reads, are no JSON."""
+_CUT_OFF = rf"\.\d{{7}}|[\d.]{{16}}|\d[eE]|\\u00[23]|{NO_NUMBER}"
+"""Times, also with escaped digits, and numbers that may be cut off: each double has 15 exact digits."""
 
 
 # --- Python's parser ------------------------------------------------------------------------------
