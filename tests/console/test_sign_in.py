@@ -42,6 +42,7 @@ class Issuer:
         self.tokens: list[str] = []
         self.prompts: list[str] = []
         self.has_session: bool | None = True  # None: shows an error of its own instead of a silent answer
+        self.has_form = False  # asks the person on a page of its own
         self._asked: dict[str, str] = {}
         # Another host name than the broker's: to a browser another site.
         self.url = remote_port(self._application).url.replace("127.0.0.1", "localhost")
@@ -73,9 +74,10 @@ class Issuer:
             return web.Response(text="unknown prompt")
         if self.prompts[-1] == "none" and not self.has_session:
             given = {"error": "login_required"}
-        raise web.HTTPFound(
-            URL(request.query["redirect_uri"]).with_query({**given, "state": request.query["state"]})
-        )
+        back = URL(request.query["redirect_uri"]).with_query({**given, "state": request.query["state"]})
+        if self.has_form and self.prompts[-1] != "none":
+            return web.Response(text=f"<a href='{back}'>Continue</a>", content_type="text/html")
+        raise web.HTTPFound(back)
 
     async def _token(self, request: web.Request) -> web.Response:
         form, asked = await request.post(), self._asked
@@ -159,6 +161,27 @@ def test_a_person_signs_in_and_returns_to_the_page(broker, issuer, page):
     assert issuer.methods == ["basic"]
 
 
+def test_back_from_the_issuer_leads_to_the_console(broker, issuer, page):
+    issuer.has_form = True
+    row, link = page.get_by_role("row").get_by_text("public", exact=True), page.get_by_text("Continue")
+    page.goto("about:blank")
+    page.goto(f"{broker.admin_url}/#/namespaces")
+    sign_in(page)
+    expect(link).to_be_visible()
+    page.go_back()
+    assert page.url == f"{broker.admin_url}/#/namespaces"
+    sign_in(page)
+    link.click()
+    expect(row).to_be_visible()
+    page.go_back()
+    expect(link).to_be_visible()
+    page.go_back()
+    expect(row).to_be_visible()
+    assert (page.url, issuer.prompts[-1]) == (f"{broker.admin_url}/#/namespaces", "none")
+    page.go_back()
+    assert page.url == "about:blank"
+
+
 def test_after_a_reload_the_person_is_signed_in_silently_while_the_issuer_knows_them(broker, issuer, page):
     offer, facts = page.get_by_role("button", name="Sign in with"), page.locator(".facts").first
     page.goto(f"{broker.admin_url}/#/broker")
@@ -228,13 +251,10 @@ def get(url: str, **headers: str) -> tuple[int, dict[str, str], str]:
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
     connection.request("GET", f"{parts.path}?{parts.query}", headers=headers)
     answer = connection.getresponse()
-    found = (
-        answer.status,
-        {name.lower(): value for name, value in answer.getheaders()},
-        answer.read().decode(),
-    )
+    found = {name.lower(): value for name, value in answer.getheaders()}
+    text = answer.read().decode()
     connection.close()
-    return found
+    return answer.status, found, text
 
 
 def begun(broker: EmbeddedBroker, **headers: str) -> tuple[dict[str, str], str]:
@@ -267,10 +287,8 @@ def test_a_sign_in_is_bound_to_the_browser_that_began_it(broker, issuer):
         (f"code=one&state={asked['state']}", ""), ("error=x&error_description=y", cookie),
     ):  # fmt: skip
         data, _ = ended(broker, query, shown)
-        assert data == {
-            "token": "",
-            "problem": "The sign-in failed: it was not begun in this browser, or too long ago",
-        }
+        problem = "The sign-in failed: it was not begun in this browser, or too long ago"
+        assert data == {"token": "", "problem": problem}
     assert issuer.tokens == []
 
 
@@ -308,10 +326,7 @@ def test_tokens_for_another_issuer_application_or_sign_in_are_refused(broker, is
     ("discovery", "problem"),
     [
         ({"issuer": "https://other"}, "names another issuer"),
-        (
-            {"authorization_endpoint": "http://other.example.com/"},
-            "names no authorization_endpoint with https",
-        ),
+        ({"authorization_endpoint": "http://other.example.com/"}, "names no authorization_endpoint with"),
         ({"authorization_endpoint": "javascript:alert(1)"}, "names no authorization_endpoint with https"),
         ({"authorization_endpoint": "https://host:99999/"}, "Port out of range"),
     ],

@@ -36,7 +36,9 @@ export function askAgain() {
 export function signIn() {
   sessionStorage[SHOWN] = location.hash;
   delete sessionStorage[SIGNED_IN];
-  location.replace(`${BASE}/console/login${silent ? "?silent" : ""}`);
+  // Back leads from the issuer to this page; not after a silent sign-in, which would begin again there.
+  if (silent) location.replace(`${BASE}/console/login?silent`);
+  else location.assign(`${BASE}/console/login`);
 }
 
 export async function call(method, path, { query, body, signal } = {}) {
