@@ -30,20 +30,14 @@ def test_listeners_are_parsed():
 @pytest.mark.parametrize(
     ("listeners", "said"),
     [
-        (("pulsar://a:1",), "NAME:URL"),
-        (("a:kafka://a:1",), "NAME:URL"),
-        (("a:pulsar://a",), "NAME:URL"),
-        (("a:pulsar://a:0",), "NAME:URL"),
-        (("a:pulsar://a:65536",), "NAME:URL"),
-        (("a:pulsar://user:word@a:1",), "NAME:URL"),
-        ((7,), "NAME:URL"),
-        (([],), "NAME:URL"),
-        ("a:pulsar://a:1", "tuple"),
-        (("a:pulsar://a:1", "a:pulsar://b:1"), "two addresses"),
+        (("pulsar://a:1",), "NAME:URL"), (("a:kafka://a:1",), "NAME:URL"), (("a:pulsar://a",), "NAME:URL"),
+        (("a:pulsar://a:0",), "NAME:URL"), (("a:pulsar://a:65536",), "NAME:URL"),
+        (("a:pulsar://user:word@a:1",), "NAME:URL"), ((7,), "NAME:URL"), (([],), "NAME:URL"),
+        ("a:pulsar://a:1", "tuple"), (("a:pulsar://a:1", "a:pulsar://b:1"), "two addresses"),
         (("a:pulsar://a:1", "b:pulsar://A:1"), "is of listener 'a' and of 'b'"),
         (("a:http://a:1",), "no pulsar://"),
     ],
-)
+)  # fmt: skip
 def test_invalid_listeners_are_named(listeners, said):
     with pytest.raises(InvalidConfiguration, match="advertised_listeners") as caught:
         BrokerSettings(memory=True, advertised_listeners=listeners)

@@ -16,8 +16,10 @@ from geminga.cli.units import (
     parse_span,
     parse_time,
     parse_where,
+    rate,
     size,
 )
+from geminga.diagnosis.commands import distinct
 
 
 @pytest.mark.parametrize(
@@ -81,16 +83,30 @@ def test_a_time_that_no_calendar_has_is_no_position(text):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (-1, "-"),
-        (0, "0 B"),
-        (1023, "1,023 B"),
-        (10 << 30, "10 GiB"),
-        (1536, "1.5 KiB"),
-        (5 << 50, "5,120 TiB"),
+        (-1, "-"), (0, "0 B"), (1023, "1,023 B"), (10 << 30, "10 GiB"), (1536, "1.5 KiB"),
+        ((1 << 20) - 1, "1.0 MiB"), (5 << 50, "5,120 TiB"),
     ],
-)
+)  # fmt: skip
 def test_sizes_are_in_multiples_of_1024(value, text):
     assert size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ((3 << 30, 2 << 30), ["3 GiB", "2 GiB"]), ((2 << 30, 2 << 30), ["2 GiB", "2 GiB"]),
+        (((2 << 30) + (9 << 20), 2 << 30), ["2.01 GiB", "2 GiB"]),
+        (((500 << 20) + 1500, 500 << 20), ["524,289,500 B", "524,288,000 B"]),
+        (((1 << 30) - (1 << 18), 1 << 30), ["1,023.8 MiB", "1 GiB"]),
+    ],
+)  # fmt: skip
+def test_sizes_that_are_compared_differ_in_their_texts(values, texts):
+    assert distinct(size, *values) == texts
+
+
+def test_rates_that_are_compared_differ_in_their_texts():
+    assert distinct(rate, 0.1, 0.12) == ["0.10/s", "0.12/s"]
+    assert distinct(rate, 1000, 1100.4) == ["1,000/s", "1,100/s"]
 
 
 def test_choices_are_taken_in_any_spelling():

@@ -235,3 +235,16 @@ def test_long_forecasts_are_in_words(served, page):
     )
     shown = page.evaluate(words, [59, 3_600, 86_400 * 40, 86_400 * 200, 86_400 * 365 * 12])
     assert shown == ["59 s", "1 h 0 min", "40 d 0 h", "7 months", "12 years"]
+
+
+def test_sizes_that_are_compared_differ_in_their_texts(served, page):
+    page.goto(served.url)
+    words = """async (all) => {
+        const { distinctBytes } = await import('/console/dom.js');
+        return all.map((each) => distinctBytes(...each).join(", "));
+    }"""
+    gib, mib = 1 << 30, 1 << 20
+    compared = [[2 * gib + 9 * mib, 2 * gib], [gib - mib // 4, gib], [500 * mib + 1500, 500 * mib], [0, gib]]
+    assert page.evaluate(words, compared) == [
+        "2.01 GiB, 2 GiB", "1023.8 MiB, 1 GiB", "524,289,500 B, 524,288,000 B", "0 B, 1 GiB",
+    ]  # fmt: skip

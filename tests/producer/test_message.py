@@ -56,23 +56,13 @@ def test_disabled_replication_names_the_local_cluster():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("properties", ["a"]),
-        ("properties", {"a": 1}),
-        ("properties", {1: "a"}),
-        ("partition_key", b"bytes"),
-        ("ordering_key", 5),
-        ("sequence_id", -1),
-        ("sequence_id", 1 << 63),
-        ("sequence_id", True),
-        ("replication_clusters", "c1"),
-        ("replication_clusters", [1]),
-        ("disable_replication", 1),
-        ("event_timestamp", -5),
-        ("event_timestamp", 1.5),
-        ("deliver_at", -1),
+        ("properties", ["a"]), ("properties", {"a": 1}), ("properties", {1: "a"}),
+        ("partition_key", b"bytes"), ("ordering_key", 5), ("sequence_id", -1), ("sequence_id", 1 << 63),
+        ("sequence_id", True), ("replication_clusters", "c1"), ("replication_clusters", [1]),
+        ("disable_replication", 1), ("event_timestamp", -5), ("event_timestamp", 1.5), ("deliver_at", -1),
         ("deliver_after", 5),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_names_field_value_and_range(field, value):
     with pytest.raises(InvalidMessage) as caught:
         build_message(b"", **{field: value})

@@ -109,19 +109,15 @@ def test_messages_wait_for_exclusive_access(bench):
 @pytest.mark.parametrize(
     ("error", "before", "after"),
     [
-        (errors.TopicNotFound("x"), True, True),
-        (errors.TopicTerminated("x"), True, True),
-        (errors.ProducerFenced("x"), True, True),
-        (errors.ProducerBusy("x"), True, False),
-        (errors.AuthorizationError("x"), True, False),
-        (errors.IncompatibleSchema("x"), True, False),
+        (errors.TopicNotFound("x"), True, True), (errors.TopicTerminated("x"), True, True),
+        (errors.ProducerFenced("x"), True, True), (errors.ProducerBusy("x"), True, False),
+        (errors.AuthorizationError("x"), True, False), (errors.IncompatibleSchema("x"), True, False),
         (errors.ProducerBlockedQuotaExceededException("x"), True, False),
         (errors.ProducerBlockedQuotaExceededError("x"), False, False),
-        (errors.ServiceUnitNotReady("x"), False, False),
-        (errors.ConnectError("x"), False, False),
+        (errors.ServiceUnitNotReady("x"), False, False), (errors.ConnectError("x"), False, False),
         (errors.Timeout("x"), False, False),
     ],
-)
+)  # fmt: skip
 def test_which_refusals_are_final_before_and_after_the_first_creation(bench, error, before, after):
     b = bench()
     assert b.partition.is_terminal(error) is before

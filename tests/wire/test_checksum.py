@@ -10,15 +10,10 @@ from geminga.wire.checksum import crc32c
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"", 0x00000000),
-        (b"a", 0xC1D04330),
-        (b"123456789", 0xE3069283),
-        (b"hello world", 0xC99465AA),
-        (bytes(32), 0x8A9136AA),
-        (b"\xff" * 32, 0x62A8AB43),
-        (bytes(range(32)), 0x46DD794E),
+        (b"", 0x00000000), (b"a", 0xC1D04330), (b"123456789", 0xE3069283), (b"hello world", 0xC99465AA),
+        (bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E),
     ],
-)
+)  # fmt: skip
 def test_known_values(data, expected):
     assert crc32c(data) == expected
     assert crc32c(bytearray(data)) == expected

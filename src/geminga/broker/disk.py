@@ -25,7 +25,7 @@ from typing import Any, Final
 from geminga.broker.memory_backpressure import MemoryBackpressure
 from geminga.broker.scheduler import INFINITY, Scheduler, Timer
 from geminga.broker.settings import BrokerSettings
-from geminga.diagnosis.commands import size, span
+from geminga.diagnosis.commands import distinct, size, span
 from geminga.errors import StoreFull
 from geminga.ledger.api import EntryStore, FreeSpace
 
@@ -159,9 +159,10 @@ class DiskGuard:
         space = self._space
         assert space is not None
         of = "the limit of " if self._settings.disk_limit_bytes == space.total_bytes else ""
+        free, mark, _ = distinct(size, space.free_bytes, self.mark, self.low)
         return (
-            f"{size(space.free_bytes)} of {of}{size(space.total_bytes)} are free"
-            f" in {self._settings.data_dir}, publishing stops below {size(self.mark)}"
+            f"{free} of {of}{size(space.total_bytes)} are free"
+            f" in {self._settings.data_dir}, publishing stops below {mark}"
         )
 
     # --- time ---
@@ -257,7 +258,8 @@ class DiskGuard:
             return line + "acknowledged messages are deleted"
         line += f"acknowledged messages are kept {retention_text(minutes)}"
         if minutes > 0 and self._settings.disk_retention_gives_way:
-            line += f" while {size(self.low)} are free"
+            low = distinct(size, self._space.free_bytes, self.mark, self.low)[2]
+            line += f" while {low} are free"
         return line
 
     def described(self) -> dict[str, Any]:

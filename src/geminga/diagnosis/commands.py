@@ -1,6 +1,8 @@
 """Texts that are shown to people: numbers with their noun, sizes, times, and commands for a shell."""
 
+import re
 import shlex
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 
@@ -10,17 +12,26 @@ def how_many(number: int, noun: str = "message") -> str:
     return f"{number:,} {nouns}"
 
 
-def size(value: float) -> str:
-    """Return a size as ``1.5 GiB`` or, if whole, ``20 GiB``; ``-`` if unknown (below 0)."""
+def size(value: float, digits: int = 1) -> str:
+    """Return a size as ``1.5 GiB`` or, if whole, ``20 GiB``; ``-`` if unknown (below 0). More than 3 digits:
+    in bytes."""
     if value < 0:
         return "-"
-    unit = "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
+        decimals = 0 if unit == "B" else digits - (value >= 100)
+        if round(value, decimals) < 1024 or unit == "TiB" or digits > 3:
             break
         value /= 1024
-    digits = 0 if unit == "B" or value >= 100 or value == round(value) else 1
-    return f"{value:,.{digits}f} {unit}"
+    return f"{value:,.{0 if value == round(value) else decimals}f} {unit}"
+
+
+def distinct(text: Callable[[float, int], str], *values: float) -> list[str]:
+    """Return texts of values that are compared: `size` or `rate`, with digits enough for them to differ."""
+    for digits in range(1, 5):
+        texts = [text(value, digits) for value in values]
+        if len({re.sub(r"\.0+\b", "", each) for each in texts}) == len(set(values)):
+            break
+    return texts
 
 
 def span(seconds: float) -> str:
@@ -35,9 +46,9 @@ def span(seconds: float) -> str:
     return " ".join(parts[:2]) or "0s"
 
 
-def rate(value: float) -> str:
+def rate(value: float, digits: int = 1) -> str:
     """Return a rate as ``1,234/s``; below 10 with a decimal."""
-    return f"{value:,.0f}/s" if value >= 10 or value == 0 else f"{value:.1f}/s"
+    return f"{value:,.{0 if value == 0 else digits - (value >= 10)}f}/s"
 
 
 def iso_time(milliseconds: int) -> str:

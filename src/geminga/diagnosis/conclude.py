@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from geminga.diagnosis.commands import how_many, iso_time, rate, shell_command, size, span
+from geminga.diagnosis.commands import distinct, how_many, iso_time, rate, shell_command, size, span
 from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, Relief, SubscriptionFacts, TransactionFacts
 
 Json = dict[str, Any]
@@ -326,13 +326,12 @@ class _Inquiry:
 
     def _unconnected(self) -> Finding:
         facts = self.facts
-        text = "no consumer is connected"
-        text += f" (since {iso_time(facts.left_ms)})" if facts.left_ms else ""
+        since = f" (since {iso_time(facts.left_ms)})" if facts.left_ms else ""
         start = _advise("start the consumer; to see the messages", self._command("peek"))
         details: Json = {"sinceTimestamp": facts.left_ms} if facts.left_ms else {}
         if min(self.age(facts.published_ms), self.age(facts.left_ms)) < IDLE_SECONDS:
-            return _stop("nobody-connected", text, start, **details)
-        text += ", and nothing is published"
+            return _stop("nobody-connected", f"no consumer is connected{since}", start, **details)
+        text = f"no consumer is connected{since}, and nothing is published"
         return _stop("nobody-connected", text, start, level=Trouble.IDLE, **details)
 
     # --- consumers ---
@@ -373,18 +372,15 @@ class _Inquiry:
         rate_in = self.facts.rate_in
         acks = sum(each.acks_per_second for each in self.receiving)
         held = sum(each.held for each in slow)
-        who = (
-            f"{slow[0].text} is"
-            if len(slow) == 1
-            else f"{len(slow):,} consumers, such as {slow[0].text}, are"
-        )
+        first = slow[0].text
+        who = f"{first} is" if len(slow) == 1 else f"{len(slow):,} consumers, such as {first}, are"
         last = f"{span(min(self.age(each.acked_ms) for each in slow))} ago"
         rest = f"{held:,} unacknowledged, the last acknowledgement {last}"
         details = {"consumer": slow[0].name, "unackedMessages": held,
                    "acknowledgedPerSecond": acks, "publishedPerSecond": rate_in}  # fmt: skip
         if not 0 < acks * SLOWER < rate_in:
             return Finding(kind="slow", level=Trouble.MOVING, text=f"{who} busy: {rest}", details=details)
-        text = f"{who} slower than the producers: {rate(acks)} against {rate(rate_in)}; {rest}"
+        text = f"{who} slower than the producers: {' against '.join(distinct(rate, acks, rate_in))}; {rest}"
         more = _advise("add consumers, or let the application acknowledge faster")
         return Finding(kind="slow", level=Trouble.WATCH, text=text, advice=(more,), details=details)
 
@@ -550,10 +546,8 @@ class _Inquiry:
     def _name(found: TransactionFacts) -> str:
         if not found.is_open:
             return f"transaction {found.id}, which is being ended"
-        return (
-            f"transaction {found.id} (open since {iso_time(found.began_ms)}, time limit "
-            f"{iso_time(found.ends_ms)})"
-        )
+        began, ends = iso_time(found.began_ms), iso_time(found.ends_ms)
+        return f"transaction {found.id} (open since {began}, time limit {ends})"
 
     def _of_transaction(self, kind: str, text: str, found: TransactionFacts, *, stops: bool) -> Finding:
         advice = [_advise("wait a moment; see the broker's log")]
@@ -631,18 +625,13 @@ class _Inquiry:
         if worst is None or self.age(worst.held_since_ms) < HELD_SECONDS:
             return
         pending = facts.pending_acks
-        if (
-            pending is not None
-            and self.age(pending.began_ms) >= HELD_SECONDS
-            and worst.held <= pending.messages
-        ):
+        if pending and self.age(pending.began_ms) >= HELD_SECONDS and worst.held <= pending.messages:
             return  # they may be acknowledged in a transaction
         again = self._redeliver(worst.held) if facts.is_geminga else self._reconnect(facts.held)
         since = f"{iso_time(worst.held_since_ms)}{self._again_after()}"
-        held_text = how_many(worst.held, "message")
         yield Finding(
             kind="unacknowledged", level=Trouble.WATCH,
-            text=f"{worst.text} holds {held_text}, and has acknowledged none since {since}",
+            text=f"{worst.text} holds {how_many(worst.held)}, and has acknowledged none since {since}",
             advice=(_advise("see what its application does"), *again),
             details={"consumer": worst.name, "unackedMessages": worst.held,
                      "sinceTimestamp": worst.held_since_ms},

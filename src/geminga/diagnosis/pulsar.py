@@ -7,7 +7,7 @@ keys are blocked; such figures stay unknown.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from geminga.diagnosis.commands import size
+from geminga.diagnosis.commands import distinct, size
 from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX
 from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, QuotaFacts, Relief, SubscriptionFacts
 
@@ -114,9 +114,9 @@ def _quota(subscription: str, stats: Json, own: Json) -> QuotaFacts | None:
         return None
     others = {n: s.get("backlogSize", 0) for n, s in stats["subscriptions"].items() if n != subscription}
     still = next((name for name, value in others.items() if value > limit), "")
+    found, allowed = distinct(size, kept, limit)
     return QuotaFacts(
-        text=f"the backlog is beyond its quota: {size(kept)}, {size(limit)} are allowed; producers may be "
-        "stopped",
+        text=f"the backlog is beyond its quota: {found}, {allowed} are allowed; producers may be stopped",
         subscription=subscription,
         certain=False,
         details=(("found", kept), ("limit", limit)),

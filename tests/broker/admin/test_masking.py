@@ -225,20 +225,12 @@ NULLS = {"type": "array", "items": "null"}
 @pytest.mark.parametrize(
     ("definition", "payload"),
     [
-        (DEEP, b""),
-        (NULLS, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
-        (NULLS, b"\x02"),
-        ("string", b"\xfe\xff\xff\x7fx"),
-        ("string", b"\x01x"),
-        ("string", b"\x02\xff"),
-        ("long", b"\xff" * 11),
-        ("int", b"\x02\x02"),
-        (["null"], b"\x01"),
-        (["null"], b"\x02"),
-        ({"type": "fixed", "name": "F", "size": -1}, b"x"),
-        ("double", b"1234567"),
+        (DEEP, b""), (NULLS, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"), (NULLS, b"\x02"),
+        ("string", b"\xfe\xff\xff\x7fx"), ("string", b"\x01x"), ("string", b"\x02\xff"),
+        ("long", b"\xff" * 11), ("int", b"\x02\x02"), (["null"], b"\x01"), (["null"], b"\x02"),
+        ({"type": "fixed", "name": "F", "size": -1}, b"x"), ("double", b"1234567"),
     ],
-)
+)  # fmt: skip
 def test_avro_that_would_take_long_or_does_not_fit_is_refused(definition, payload):
     with pytest.raises(Undecodable):
         decoded(avro(definition), payload)

@@ -124,20 +124,13 @@ def test_a_call_returns_decoded_json_or_none(scripted, call, monkeypatch):
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (400, errors.AdminBadRequest),
-        (401, errors.AdminAuthenticationError),
-        (403, errors.AdminAuthorizationError),
-        (404, errors.AdminTopicNotFound),
-        (405, errors.AdminNotAllowed),
-        (406, errors.AdminNotAllowed),
-        (409, errors.AdminConflict),
-        (412, errors.AdminPreconditionFailed),
-        (418, errors.AdminNotAllowed),
-        (422, errors.AdminBadRequest),
-        (500, errors.AdminServerError),
-        (503, errors.AdminUnavailable),
+        (400, errors.AdminBadRequest), (401, errors.AdminAuthenticationError),
+        (403, errors.AdminAuthorizationError), (404, errors.AdminTopicNotFound),
+        (405, errors.AdminNotAllowed), (406, errors.AdminNotAllowed), (409, errors.AdminConflict),
+        (412, errors.AdminPreconditionFailed), (418, errors.AdminNotAllowed), (422, errors.AdminBadRequest),
+        (500, errors.AdminServerError), (503, errors.AdminUnavailable),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_has_the_class_of_its_status_and_names_the_request(scripted, status, expected):
     server = scripted(answer(status, b'{"reason": "so it is"}'))
     with pytest.raises(errors.AdminError) as caught, geminga.Admin(server.url, retries=0) as admin:

@@ -22,7 +22,7 @@ from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import PublishedTopic
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.topics.transactions import Transactions
-from geminga.diagnosis.commands import size, span
+from geminga.diagnosis.commands import distinct, size, span
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
 
@@ -86,17 +86,15 @@ class QuotaExceeded:
 
     def __str__(self) -> str:
         if self.kind == "size":
-            what = f"keeps {size(self.found)} of backlog, {size(self.limit)} are allowed"
+            found, limit = distinct(size, self.found, self.limit)
+            what = f"keeps {found} of backlog, {limit} are allowed"
         else:
             what = f"has a backlog of {self.found:,} s, {self.limit:,} s are allowed"
         ledger_id, entry_id = self.oldest
         knows_age = self.age_seconds >= 0 and self.kind == "size"
         age = f", published {span(self.age_seconds)} ago" if knows_age else ""
-        hole = (
-            f"; it is a hole, later messages acknowledged: {self.acknowledged_behind:,}"
-            if self.acknowledged_behind > 0
-            else ""
-        )
+        behind = self.acknowledged_behind
+        hole = f"; it is a hole, later messages acknowledged: {behind:,}" if behind > 0 else ""
         return (
             f"backlog quota exceeded ({self.action}): subscription {self.subscription!r} {what}; its oldest "
             f"unacknowledged message is {ledger_id}:{entry_id}{age}{hole}"

@@ -134,15 +134,27 @@ export function rate(number) {
 
 export const perSecond = (number) => (number === undefined || number === null ? UNKNOWN : `${rate(number)}/s`);
 
-export function bytes(number) {
+// A size, with more digits if asked for; with more than 3 in bytes.
+export function bytes(number, digits = 1) {
   if (number === undefined || number === null || number < 0) return UNKNOWN;
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let at = 0;
-  while (number >= 1024 && at < units.length - 1) {
+  const decimals = () => (at && number % 1 ? digits - (number >= 100) : 0);
+  while (digits <= 3 && at < units.length - 1 && Number(number.toFixed(decimals())) >= 1024) {
     number /= 1024;
     at++;
   }
-  return `${at && number < 100 && number % 1 ? number.toFixed(1) : PLAIN.format(number)} ${units[at]}`;
+  return `${decimals() ? number.toFixed(decimals()) : PLAIN.format(number)} ${units[at]}`;
+}
+
+// Sizes that are compared, with digits enough for them to differ.
+export function distinctBytes(...numbers) {
+  let found;
+  for (let digits = 1; digits <= 4; digits++) {
+    found = numbers.map((each) => bytes(each, digits));
+    if (new Set(found.map((each) => each.replace(/\.0+\b/, ""))).size === new Set(numbers).size) break;
+  }
+  return found;
 }
 
 export function duration(seconds) {

@@ -3,7 +3,7 @@
 import { actionButtons, createSubscription, permissions, properties, redrive, registerSchema, skipEntry, subscriptionPath, topicActions, topicPolicies } from "./actions.js";
 import { get } from "./api.js";
 import { Chart, HoleMap, chosenEntry } from "./charts.js";
-import { LEVELS, ago, button, bytes, clock, command, count, duration, fact, faint, fill, h, head, keyed, link, nameOf, namespaceLink, pairs, panel, perSecond, plural, pretty, rate, schemaPath, sentence, sentenceText, shortTopic, subscriptionLink, table, text, topicLink, topicName, topicPath } from "./dom.js";
+import { LEVELS, ago, button, bytes, clock, command, count, distinctBytes, duration, fact, faint, fill, h, head, keyed, link, nameOf, namespaceLink, pairs, panel, perSecond, plural, pretty, rate, schemaPath, sentence, sentenceText, shortTopic, subscriptionLink, table, text, topicLink, topicName, topicPath } from "./dom.js";
 import { Messages, SchemaBook, produce } from "./messages.js";
 
 const EVERY_MS = 2000;
@@ -457,9 +457,10 @@ export function showBroker(frame) {
     inner.style.width = `${share * 100}%`;
     const line = h("em");
     line.style.left = `${Math.max(0, Math.min(1, mark)) * 100}%`;
-    fill(disk, h("p", {}, `${bytes(found.freeBytes)} free of ${bytes(found.totalBytes)}; the store takes ${bytes(found.usedBytes)}`),
+    const [free, least] = distinctBytes(found.freeBytes, found.lowWaterBytes);
+    fill(disk, h("p", {}, `${free} free of ${bytes(found.totalBytes)}; the store takes ${bytes(found.usedBytes)}`),
       h("div", { class: `gauge ${found.publishingRefused ? "none" : share > mark - 0.1 ? "low" : ""}` }, inner, line),
-      h("dl", { class: "pairs" }, pairs([["Publishing stops at", `${bytes(found.lowWaterBytes)} free`],
+      h("dl", { class: "pairs" }, pairs([["Publishing stops at", `${least} free`],
         ["Reached", found.secondsToLowWater === null ? "never at the present rate" : `in ${duration(found.secondsToLowWater)} at the present rate`],
         ["Evicted", found.gaveWayLedgers ? `${count(found.gaveWayLedgers)} ledgers, ${bytes(found.gaveWayBytes)}` : "nothing"],
         ["Folder", h("span", { class: "mono" }, found.folder)]])));
@@ -468,7 +469,7 @@ export function showBroker(frame) {
   function showMemory({ memory: found, process, store, failures }) {
     const failed = Object.entries(failures ?? {}).filter(([, number]) => number > 0);
     fill(memory, pairs([
-      ...(found ? [["Not durable yet", `${bytes(found.pendingBytes)} of ${bytes(found.pendingBytesMax)}`], ["Received, not processed", `${bytes(found.receivedBytes)} of ${bytes(found.receivedBytesMax)}`]] : []),
+      ...(found ? [["Not durable yet", distinctBytes(found.pendingBytes, found.pendingBytesMax).join(" of ")], ["Received, not processed", distinctBytes(found.receivedBytes, found.receivedBytesMax).join(" of ")]] : []),
       ...(store ? [["Queued writes", count(store.pending_writes)]] : []),
       ...(process?.longestTurnSeconds !== undefined ? [["Longest pause of the event loop", duration(process.longestTurnSeconds)]] : []),
       ["Unexpected failures", failed.length ? h("span", { class: "refused" }, failed.map(([kind, number]) => `${kind} ${number}`).join(", ")) : "none"]]));
