@@ -44,12 +44,33 @@ def test_idle_subscriptions_take_no_memory(harness, monkeypatch):
     assert kept.of([TOPIC], "s")["backlog"] == [0.0] * 10
 
 
-def test_minutes_that_were_missed_are_zero():
+def test_a_backlog_stays_while_its_topic_is_not_in_memory(harness):
+    kept = History(harness.broker)
+    peer, other = harness.producer(TOPIC), harness.peer()
+    other.subscribe(TOPIC)
+    peer.publish(5)
+    harness.advance(120)
+    peer.disconnect()
+    other.disconnect()
+    harness.advance(240)
+    assert harness.broker.topics.in_memory(TOPIC) is None
+    assert kept.of([TOPIC], "s")["backlog"] == [5] * 6
+    later = History(harness.broker)  # as after a restart
+    harness.advance(120)
+    assert later.of([TOPIC], "s")["backlog"] == []
+    harness.producer(TOPIC).publish(2)
+    harness.advance(60)
+    assert later.of([TOPIC], "s")["backlog"] == [5, 5, 7]
+    assert kept.of([TOPIC], "s")["backlog"] == [*[5] * 8, 7]
+
+
+def test_minutes_that_were_missed_have_no_messages_and_the_same_backlog():
     ring = SubscriptionHistory()
     ring.add(1, 0, 0, 5)
     ring.add(4, 60, 60, 7)
-    assert ring.line("backlog", 5)[-5:] == [5, 0, 0, 7, 0]
-    assert ring.line("backlog", 200) == [0.0] * SAMPLES
+    assert ring.line("backlog", 5)[-5:] == [5, 5, 5, 7, 7]
+    assert ring.line("in", 5)[-5:] == [0, 0, 0, 1, 0]
+    assert ring.line("in", 200) == [0.0] * SAMPLES
 
 
 def test_topics_without_subscriptions_are_sampled_in_slices(harness, monkeypatch):

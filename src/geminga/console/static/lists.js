@@ -284,7 +284,7 @@ function subscriptionRow(row) {
     const grows = growthOf(seen, times);
     text(growth, Math.abs(grows) < 0.05 ? "" : `${grows > 0 ? "+" : "−"}${rate(Math.abs(grows))}/s`);
     growth.className = `growth ${grows > 0.5 ? "up" : grows < -0.5 ? "down" : ""}`;
-    line.draw(now.history ? [...now.history, seen.at(-1)] : seen);
+    line.draw(now.history?.length ? [...now.history, seen.at(-1)] : seen);
     text(cells.unacked, now.unacked ? count(now.unacked) : "");
     text(cells.in, now.awake ? rate(now.rateIn) : "");
     text(cells.out, now.awake ? rate(now.rateOut) : "");
