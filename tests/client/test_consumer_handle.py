@@ -100,6 +100,23 @@ async def test_seek_waits_for_the_answer_before_it_subscribes_again():
         assert (await consumer.receive()).data() == b"first"
 
 
+async def test_a_reader_from_a_time_grants_no_permits_before_its_seek():
+    async with scripted() as (broker, client):
+
+        def on_seek(peer: Peer, frame: Frame) -> None:
+            before.append(broker.count(Type.FLOW))
+            peer.send(command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=UNSOLICITED))
+            broker.ok(peer, frame.command.seek.request_id)
+
+        before: list[int] = []
+        broker.answers[Type.SEEK] = on_seek
+        reader = await client.create_reader(TOPIC, start_time=0)
+        await broker.until(Type.FLOW)
+        assert (before, broker.count(Type.SUBSCRIBE)) == ([0], 2)
+        broker.peers[-1].message(0, entry(b"first"))
+        assert (await reader.read_next()).data() == b"first"
+
+
 async def test_a_refused_seek_changes_nothing():
     async with scripted() as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")

@@ -40,6 +40,8 @@ class HandleGroup:
         """Whether handles queue undivided entries, for columnar readers."""
         self.untouched_entries = False
         """Whether entries are queued as stored: chunks are not assembled, and none is skipped."""
+        self.seeks_first = False
+        """Whether handles that are made get no permits before their first seek."""
         self._context = context
         self._topics = topics
         self._settings = settings
@@ -120,14 +122,10 @@ class HandleGroup:
 
     def _make(self, part: SubscribedPart, settings: ConsumerSettings, queue_size: int) -> ConsumerHandle:
         handle = ConsumerHandle(
-            self._context,
-            settings,
-            self._owner,
-            self.failed,
-            topic=part.topic,
-            partition=part.partition,
-            queue_size=queue_size,
-        )
+            self._context, settings, self._owner, self.failed,
+            topic=part.topic, partition=part.partition, queue_size=queue_size,
+        )  # fmt: skip
+        handle.consumer.awaits_seek = self.seeks_first
         handle.consumer.opener.whole = self.whole_entries
         handle.consumer.opener.untouched = self.untouched_entries
         return handle

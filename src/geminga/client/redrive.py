@@ -338,9 +338,8 @@ class Redrive:
             if not await self._exists(target):
                 return found
             async with await self._client.create_reader(
-                target, MessageId.earliest, crypto_failure_action=ConsumerCryptoFailureAction.CONSUME
+                target, start_time=since_ms, crypto_failure_action=ConsumerCryptoFailureAction.CONSUME
             ) as reader:
-                await reader.seek(since_ms)
                 while await reader.has_message_available():
                     found.add((await reader.read_next()).properties().get(REDRIVEN_FROM, ""))
         return found

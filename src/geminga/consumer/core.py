@@ -86,9 +86,8 @@ class ConsumerCore(Settlement):
         self.draining = False
         self.flow = FlowControl(
             settings.receiver_queue_size if queue_size is None else queue_size,
-            settings.receiver_queue_bytes_max,
-            settings.stop_at_message_id,
-        )
+            settings.receiver_queue_bytes_max, settings.stop_at_message_id,
+        )  # fmt: skip
         self.origin = ConsumerOrigin(identity.topic, identity.partition, settings.schema)
         keeps = self.origin.keeps
         self.acks = AckTracker(
@@ -115,6 +114,8 @@ class ConsumerCore(Settlement):
             is_durable=settings.durable,
         )
         self._seek_target: MessageId | int | None = None
+        self.awaits_seek = False
+        """Whether no permits are granted before a seek."""
         self._aside: list[MessageFrame] = []
         looks_at_keys = settings.consumer_type is ConsumerType.KeyShared
         self._key_looks_left = BATCHES_LOOKED_AT_MAX if looks_at_keys else 0
@@ -125,11 +126,9 @@ class ConsumerCore(Settlement):
         """Return the SUBSCRIBE command for a new connection."""
         self.state = next_state(self.state, ConsumerInput.ATTACH)
         self._end_connection()
-        epoch = None if self.settings.individual_only else self.epoch
-        start = self._position.attach()
-        return commands.subscribe(
-            self.settings, self.identity, request_id, start_message_id=start, epoch=epoch
-        )
+        settings, start = self.settings, self._position.attach()
+        epoch = None if settings.individual_only else self.epoch
+        return commands.subscribe(settings, self.identity, request_id, start_message_id=start, epoch=epoch)
 
     def subscribed(self, now: float) -> None:
         """Handle SUCCESS of the broker: send pending acknowledgements, then the permits."""
@@ -479,7 +478,8 @@ class ConsumerCore(Settlement):
         self._grant()
 
     def _grant(self) -> None:
-        if self.state is ConsumerState.READY and not self.draining and not self.unsettled.rewind.is_resting:
+        rests = self.draining or self.awaits_seek or self.unsettled.rewind.is_resting
+        if self.state is ConsumerState.READY and not rests:
             grant = self.flow.take_grant()
             if grant:
                 self.output.append(encode_flow(self.consumer_id, grant))
@@ -580,7 +580,7 @@ class ConsumerCore(Settlement):
 
     def seek_done(self) -> None:
         """Handle a successful seek: forget all acknowledgements."""
-        target, self._seek_target = self._seek_target, None
+        target, self._seek_target, self.awaits_seek = self._seek_target, None, False
         self.state = next_state(self.state, ConsumerInput.SEEK_DONE)
         self._end_connection()
         self._aside.clear()
