@@ -141,10 +141,10 @@ def test_delivery_times_are_respected(sink, pulsar_client, once, tmp_path):
     }
     with pulsar_client.subscribe(sink.topic, "s", ConsumerType.Shared) as consumer:
         sink.write(schema, rows, **given)
-        found = [consumer.receive(30_000).data() for _ in range(2)]
-        assert sorted(found) == [b"now", b"past"]
-        assert time.time() * 1000 < soon
-        assert sorted(consumer.receive(30_000).data() for _ in range(2)) == [b"later", b"later too"]
-        assert time.time() * 1000 >= soon - 10
+        found = [(consumer.receive(30_000).data(), time.time() * 1000) for _ in range(4)]
+        assert sorted(data for data, _ in found) == [b"later", b"later too", b"now", b"past"]
+        assert all(at >= soon - 10 for data, at in found if data.startswith(b"later"))
+        # On a busy machine the first two may arrive when all are due.
+        assert found[1][1] >= soon or sorted(data for data, _ in found[:2]) == [b"now", b"past"]
     with pytest.raises(InvalidMessage, match="deliver_at -1 ms lies before 1970"):
         sink.write(schema, {"value": ["x"], "__deliverAt": pa.array([-1], pa.int64())}, **given)
