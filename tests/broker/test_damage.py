@@ -77,11 +77,18 @@ def lives():
     return Lives()
 
 
-def fill(harness: Harness, topic: str, count: int = 10) -> Peer:
+@pytest.fixture
+def harness(lives):
+    return lives.harness
+
+
+def fill(harness: Harness, topic: str, count: int = 10, *, subscribes: bool = False) -> Peer:
     peer = harness.producer(topic, producer_name="p", user_provided_producer_name=True)
     for number in range(count):
         payload = f"{topic} {number}".encode()
         peer.send(number, entry_bytes(payload, publish_time=harness.now_ms, sequence_id=number))
+    if subscribes:
+        peer.subscribe(topic)
     return peer
 
 
@@ -97,8 +104,7 @@ def check_serves(harness: Harness, topic: str, *, subscription: str = "fresh") -
     assert peer.payloads()[-1] == b"new"
 
 
-def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives):
-    harness = lives.harness
+def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(harness, lives):
     for topic in (HARMED, WELL):
         peer = fill(harness, topic)
         peer.subscribe(topic)
@@ -114,11 +120,9 @@ def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(lives):
     check_serves(harness, HARMED)
 
 
-def test_after_a_lost_seek_no_entry_is_skipped(lives):
+def test_after_a_lost_seek_no_entry_is_skipped(harness, lives):
     """Acknowledgements from before the seek would hide the entries that it asked to be redelivered."""
-    harness = lives.harness
-    peer = fill(harness, HARMED)
-    peer.subscribe(HARMED)
+    peer = fill(harness, HARMED, subscribes=True)
     messages = peer.messages()
     peer.ack((messages[8].ledger_id, messages[8].entry_id), cumulative=True)
     topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
@@ -136,10 +140,8 @@ def test_after_a_lost_seek_no_entry_is_skipped(lives):
     assert peer.payloads() == [], "what was acknowledged since comes again"
 
 
-def test_an_unreadable_cursor_is_fenced_and_can_be_reset(lives):
-    harness = lives.harness
-    peer = fill(harness, HARMED)
-    peer.subscribe(HARMED)
+def test_an_unreadable_cursor_is_fenced_and_can_be_reset(harness, lives):
+    peer = fill(harness, HARMED, subscribes=True)
     harness.store.keys.put(cursor_key(HARMED, "s"), b"\x63of a later version")
     harness.poll()
     harness = lives.harm().restart()
@@ -202,9 +204,8 @@ def test_the_last_message_id_is_that_of_the_newest_readable_entry(lives):
     assert last_entry_id(peer) == 0, "the new entry is the first of a new ledger"
 
 
-def test_damage_that_reading_finds_changes_the_last_message_id(lives):
+def test_damage_that_reading_finds_changes_the_last_message_id(harness, lives):
     """The broker runs on: it reads the entries from the disk for the question itself."""
-    harness = lives.harness
     fill(harness, HARMED, 10).disconnect()
     name = TopicName.parse(HARMED)
     harness.actions.unload(name)
@@ -247,8 +248,7 @@ def test_many_damaged_entries_are_settled_in_steps(lives, monkeypatch):
 
 def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry():
     lives = Lives(retention_minutes=0, message_ttl_seconds=3600)
-    peer = fill(lives.harness, HARMED, 12)
-    peer.subscribe(HARMED)
+    peer = fill(lives.harness, HARMED, 12, subscribes=True)
     harness = lives.harm(f"{HARMED} 1".encode() + b"", f"{HARMED} 5".encode()).restart()
     peer = harness.consumer(HARMED)
     for message in peer.messages():
@@ -272,11 +272,9 @@ def test_expiry_continues_behind_a_damaged_entry():
     assert topic.subscriptions["s"].backlog == 0
 
 
-def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(lives):
+def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(harness, lives):
     """The offsets of acknowledged entries that are gone are not given to others."""
-    harness = lives.harness
-    peer = fill(harness, HARMED, 3)
-    peer.subscribe(HARMED)
+    peer = fill(harness, HARMED, 3, subscribes=True)
     log = f"{FOLDER}/log-0000000001"
     start = harness.store.stats().disk_bytes
     for number in range(3, 20):
@@ -322,8 +320,7 @@ def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again():
     assert topic.subscriptions["s"].backlog == 0
 
 
-def test_a_policy_lost_completely_has_its_defaults(lives):
-    harness = lives.harness
+def test_a_policy_lost_completely_has_its_defaults(harness, lives):
     harness.broker.namespaces.create_namespace("public", "other", {"message_ttl_in_seconds": 5})
     topic = TopicName.parse(HARMED)
     harness.broker.topics.make(topic)
@@ -384,10 +381,8 @@ def test_lost_records_leave_the_topic_and_all_others_served(which):
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_a_lost_ledger_list_is_rebuilt_and_stored(lives):
-    harness = lives.harness
-    peer = fill(harness, HARMED)
-    peer.subscribe(HARMED)
+def test_a_lost_ledger_list_is_rebuilt_and_stored(harness, lives):
+    peer = fill(harness, HARMED, subscribes=True)
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
     for number in (0, 1, 2, 3, 4, 8):
         peer.ack(ids[number])
@@ -400,8 +395,7 @@ def test_a_lost_ledger_list_is_rebuilt_and_stored(lives):
     assert not harness.store.damage.found
 
 
-def test_a_ledger_without_owner_is_returned_to_its_topic(lives):
-    harness = lives.harness
+def test_a_ledger_without_owner_is_returned_to_its_topic(harness, lives):
     fill(harness, HARMED, 3).subscribe(HARMED)
     content = lives.disk.content(f"{FOLDER}/log-0000000001")
     place = content.index(HARMED.encode(), content.index(f"ledgers/{HARMED}".encode()) - 200)
@@ -416,8 +410,7 @@ def test_a_ledger_without_owner_is_returned_to_its_topic(lives):
     assert harness.store.damage.found == []
 
 
-def test_a_lost_schema_version_does_not_renumber_the_others(lives):
-    harness = lives.harness
+def test_a_lost_schema_version_does_not_renumber_the_others(harness, lives):
     name = TopicName.parse(HARMED)
     fill(harness, HARMED, 1)
     harness.broker.namespaces.set_policy(

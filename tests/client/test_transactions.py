@@ -105,8 +105,24 @@ class Coordinator(ScriptedBroker):
         return self.seen.count("END_TXN")
 
 
+MADE = {"broker", "client", "producer", "consumer", "message", "txn"}
+
+
 def virtual(test):
-    """Run an asyncio test with a `Coordinator` and a client in virtual time."""
+    """Run an asyncio test with a `Coordinator` and a client in virtual time; it may also take a ``producer``,
+    a ``consumer`` with the ``message`` that it received, and an open ``txn``."""
+    names = inspect.signature(test).parameters
+
+    async def made(broker, client):
+        if "producer" in names:
+            yield "producer", await client.create_producer(TOPIC)
+        if "message" in names:
+            consumer, (message,) = await received(broker, client, entry(b"in"))
+            yield "message", message
+            if "consumer" in names:
+                yield "consumer", consumer
+        if "txn" in names:
+            yield "txn", await client.new_transaction()
 
     def run(**given):
         numbers = random.Random(1)
@@ -122,14 +138,15 @@ def virtual(test):
                 broker.url, operation_timeout_seconds=5, initial_backoff_interval_ms=10
             )
             try:
-                await test(broker, client, **given)
+                found = {name: each async for name, each in made(broker, client)}
+                await test(broker, client, **found, **given)
             finally:
                 await client.close()
                 await broker.stop()
 
         loop.play(1, main())
 
-    others = list(inspect.signature(test).parameters.values())[2:]
+    others = [each for name, each in names.items() if name not in MADE]
     run.__name__, run.__signature__ = test.__name__, inspect.Signature(others)
     return run
 
@@ -159,9 +176,7 @@ def metadata_of(send):
 
 
 @virtual
-async def test_requests_are_sent_in_the_order_of_the_protocol(broker, client):
-    producer = await client.create_producer(TOPIC)
-    consumer, (message,) = await received(broker, client, entry(b"in"))
+async def test_requests_are_sent_in_the_order_of_the_protocol(broker, client, producer, consumer, message):
     async with await client.new_transaction(timeout=90) as txn:
         assert txn.state is TransactionState.OPEN
         await producer.send(b"one", txn=txn)
@@ -182,10 +197,8 @@ async def test_requests_are_sent_in_the_order_of_the_protocol(broker, client):
 
 @virtual
 async def test_sends_wait_until_the_coordinator_knows_the_partition_and_the_end_waits_for_receipts(
-    broker, client
+    broker, client, producer, txn
 ):
-    producer = await client.create_producer(TOPIC)
-    txn = await client.new_transaction()
     broker.withheld = {Type.ADD_PARTITION_TO_TXN, Type.SEND}
     producer.send_async(b"x", None, txn=txn)
     committing = asyncio.ensure_future(txn.commit())
@@ -247,8 +260,7 @@ async def test_messages_of_one_key_and_different_transactions_share_no_batch(bro
 
 
 @virtual
-async def test_many_messages_belong_to_a_transaction(broker, client):
-    producer = await client.create_producer(TOPIC)
+async def test_many_messages_belong_to_a_transaction(broker, client, producer):
     outcomes = []
     async with await client.new_transaction() as txn:
         await producer.send_many([b"a"] * 3, txn=txn)
@@ -315,9 +327,7 @@ async def test_a_chunked_message_belongs_to_a_transaction_in_all_its_chunks(brok
 
 
 @virtual
-async def test_an_exception_in_the_block_aborts_the_transaction(broker, client):
-    producer = await client.create_producer(TOPIC)
-    txn = await client.new_transaction()
+async def test_an_exception_in_the_block_aborts_the_transaction(broker, client, producer, txn):
 
     async def block():
         async with txn:
@@ -351,12 +361,17 @@ async def test_a_failed_abort_does_not_hide_the_exception_of_the_block(broker, c
     assert "no abort after an exception, but at the time limit" in caplog.text
 
 
+UNKNOWN = [
+    (pb.TransactionNotFound, errors.TransactionNotFound),
+    (pb.InvalidTxnStatus, errors.InvalidTxnStatusError),
+]
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
+        *UNKNOWN,
         (pb.TransactionConflict, errors.TransactionConflict),
-        (pb.TransactionNotFound, errors.TransactionNotFound),
-        (pb.InvalidTxnStatus, errors.InvalidTxnStatusError),
         (pb.TransactionCoordinatorNotFound, errors.TransactionCoordinatorNotFoundError),
         (pb.AuthorizationError, errors.AuthorizationError),
     ],
@@ -371,19 +386,11 @@ async def test_a_refusal_to_begin_is_raised(broker, client, code, kind, where):
     assert (await client.new_transaction()).state is TransactionState.OPEN
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        (pb.TransactionNotFound, errors.TransactionNotFound),
-        (pb.InvalidTxnStatus, errors.InvalidTxnStatusError),
-    ],
-)
+@pytest.mark.parametrize(("code", "kind"), UNKNOWN)
 @virtual
 async def test_a_coordinator_that_does_not_know_the_transaction_fails_its_operations(
-    broker, client, code, kind
+    broker, client, producer, consumer, message, code, kind
 ):
-    producer = await client.create_producer(TOPIC)
-    consumer, (message,) = await received(broker, client, entry(b"in"))
     broker.failing = {Type.ADD_PARTITION_TO_TXN: code, Type.ADD_SUBSCRIPTION_TO_TXN: code}
     txn = await client.new_transaction()
     with pytest.raises(kind):
@@ -401,8 +408,7 @@ async def test_a_coordinator_that_does_not_know_the_transaction_fails_its_operat
 
 
 @virtual
-async def test_a_conflicting_acknowledgement_aborts_at_the_commit(broker, client):
-    consumer, (message,) = await received(broker, client, entry(b"in"))
+async def test_a_conflicting_acknowledgement_aborts_at_the_commit(broker, client, consumer, message):
     broker.failing[Type.ACK] = pb.TransactionConflict
     txn = await client.new_transaction()
     await consumer.acknowledge(message, txn=txn)
@@ -412,19 +418,12 @@ async def test_a_conflicting_acknowledgement_aborts_at_the_commit(broker, client
     assert (broker.action, txn.state) == ("ABORT", TransactionState.ABORTED)
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        (pb.TransactionNotFound, errors.TransactionNotFound),
-        (pb.InvalidTxnStatus, errors.InvalidTxnStatusError),
-    ],
-)
+@pytest.mark.parametrize(("code", "kind"), UNKNOWN)
 @pytest.mark.parametrize("end", ["commit", "abort"])
 @virtual
 async def test_an_end_that_the_coordinator_refuses_leaves_the_transaction_in_error(
-    broker, client, code, kind, end
+    broker, client, txn, code, kind, end
 ):
-    txn = await client.new_transaction()
     broker.failing[Type.END_TXN] = code
     with pytest.raises(kind):
         await getattr(txn, end)()
@@ -433,8 +432,7 @@ async def test_an_end_that_the_coordinator_refuses_leaves_the_transaction_in_err
 
 @pytest.mark.parametrize("step", [*REQUESTS, Type.SEND])
 @virtual
-async def test_a_transaction_is_committed_over_a_connection_cut_at_any_step(broker, client, step):
-    producer = await client.create_producer(TOPIC)
+async def test_a_transaction_is_committed_over_a_connection_cut_at_any_step(broker, client, producer, step):
     broker.cutting = [step]
     async with await client.new_transaction() as txn:
         await producer.send(b"x", txn=txn)
@@ -448,8 +446,9 @@ async def test_a_transaction_is_committed_over_a_connection_cut_at_any_step(brok
 
 
 @virtual
-async def test_an_acknowledgement_without_a_receipt_before_a_cut_aborts_the_transaction(broker, client):
-    consumer, (message,) = await received(broker, client, entry(b"in"))
+async def test_an_acknowledgement_without_a_receipt_before_a_cut_aborts_the_transaction(
+    broker, client, consumer, message
+):
     broker.cutting = [Type.ACK]
     txn = await client.new_transaction()
     await consumer.acknowledge(message, txn=txn)
@@ -460,8 +459,7 @@ async def test_an_acknowledgement_without_a_receipt_before_a_cut_aborts_the_tran
 
 
 @virtual
-async def test_a_commit_whose_answer_was_lost_may_have_happened(broker, client):
-    txn = await client.new_transaction()
+async def test_a_commit_whose_answer_was_lost_may_have_happened(broker, client, txn):
     broker.cutting = [Type.END_TXN]
     broker.failing[Type.END_TXN] = pb.TransactionNotFound
     with pytest.raises(errors.TransactionNotFound, match="may have committed it"):
@@ -470,8 +468,7 @@ async def test_a_commit_whose_answer_was_lost_may_have_happened(broker, client):
 
 
 @virtual
-async def test_an_abort_whose_answer_was_lost_has_happened(broker, client):
-    txn = await client.new_transaction()
+async def test_an_abort_whose_answer_was_lost_has_happened(broker, client, txn):
     broker.cutting = [Type.END_TXN]
     broker.failing[Type.END_TXN] = pb.TransactionNotFound
     await txn.abort()
@@ -485,8 +482,7 @@ async def ends_without_an_answer(broker, end, match=None):
 
 
 @virtual
-async def test_a_commit_without_an_answer_times_out_and_can_be_repeated(broker, client):
-    txn = await client.new_transaction()
+async def test_a_commit_without_an_answer_times_out_and_can_be_repeated(broker, client, txn):
     await ends_without_an_answer(broker, txn.commit, "committing transaction")
     assert txn.state is TransactionState.COMMITTING
     broker.withheld = set()
@@ -495,8 +491,7 @@ async def test_a_commit_without_an_answer_times_out_and_can_be_repeated(broker, 
 
 
 @virtual
-async def test_a_repeated_commit_that_finds_no_transaction_may_have_happened_before(broker, client):
-    txn = await client.new_transaction()
+async def test_a_repeated_commit_that_finds_no_transaction_may_have_happened_before(broker, client, txn):
     await ends_without_an_answer(broker, txn.commit)
     broker.withheld = set()
     broker.failing[Type.END_TXN] = pb.TransactionNotFound
@@ -506,9 +501,7 @@ async def test_a_repeated_commit_that_finds_no_transaction_may_have_happened_bef
 
 @pytest.mark.parametrize("withheld", [Type.SEND, Type.END_TXN])
 @virtual
-async def test_only_one_of_two_commits_at_once_ends_the_transaction(broker, client, withheld):
-    producer = await client.create_producer(TOPIC)
-    txn = await client.new_transaction()
+async def test_only_one_of_two_commits_at_once_ends_the_transaction(broker, client, producer, txn, withheld):
     broker.withheld = {withheld}
     producer.send_async(b"x", None, txn=txn)
     both = [asyncio.ensure_future(txn.commit()) for _ in range(2)]
@@ -537,9 +530,7 @@ async def test_a_message_after_the_seal_fails_and_does_not_change_the_end(broker
 
 
 @virtual
-async def test_a_commit_without_an_answer_has_nothing_delivered_again(broker, client):
-    consumer, (message,) = await received(broker, client, entry(b"in"))
-    txn = await client.new_transaction()
+async def test_a_commit_without_an_answer_has_nothing_delivered_again(broker, client, consumer, message, txn):
     await consumer.acknowledge(message, txn=txn)
     await ends_without_an_answer(broker, txn.commit)
     with pytest.raises(errors.InvalidTxnStatusError):
@@ -551,9 +542,9 @@ async def test_a_commit_without_an_answer_has_nothing_delivered_again(broker, cl
 
 
 @virtual
-async def test_a_repeated_abort_has_messages_delivered_again_and_one_after_the_end_does_not(broker, client):
-    consumer, (message,) = await received(broker, client, entry(b"in"))
-    txn = await client.new_transaction()
+async def test_a_repeated_abort_has_messages_delivered_again_and_one_after_the_end_does_not(
+    broker, client, consumer, message, txn
+):
     await consumer.acknowledge(message, txn=txn)
     await ends_without_an_answer(broker, txn.abort)
     await pass_time(1)
@@ -567,8 +558,9 @@ async def test_a_repeated_abort_has_messages_delivered_again_and_one_after_the_e
 
 
 @virtual
-async def test_an_exception_after_the_time_limit_has_messages_delivered_again(broker, client):
-    consumer, (message,) = await received(broker, client, entry(b"in"))
+async def test_an_exception_after_the_time_limit_has_messages_delivered_again(
+    broker, client, consumer, message
+):
 
     async def block():
         async with await client.new_transaction(timeout=10) as txn:
@@ -583,9 +575,7 @@ async def test_an_exception_after_the_time_limit_has_messages_delivered_again(br
 
 
 @virtual
-async def test_a_consumer_closed_before_the_commit_aborts_it(broker, client):
-    consumer, (message,) = await received(broker, client, entry(b"in"))
-    txn = await client.new_transaction()
+async def test_a_consumer_closed_before_the_commit_aborts_it(broker, client, consumer, message, txn):
     await consumer.acknowledge(message, txn=txn)
     await consumer.close()
     with pytest.raises(errors.TransactionHasOperationFailed, match=r"consumer of .*/t is CLOS"):
@@ -594,8 +584,7 @@ async def test_a_consumer_closed_before_the_commit_aborts_it(broker, client):
 
 
 @virtual
-async def test_a_coordinator_that_has_moved_is_looked_up_again(broker, client):
-    txn = await client.new_transaction()
+async def test_a_coordinator_that_has_moved_is_looked_up_again(broker, client, txn):
     lookups = broker.count(Type.LOOKUP)
     broker.failing[Type.END_TXN] = pb.TransactionCoordinatorNotFound
     committing = asyncio.ensure_future(txn.commit())
@@ -607,9 +596,9 @@ async def test_a_coordinator_that_has_moved_is_looked_up_again(broker, client):
 
 
 @virtual
-async def test_after_its_time_limit_a_transaction_refuses_everything_without_a_request(broker, client):
-    producer = await client.create_producer(TOPIC)
-    consumer, (message,) = await received(broker, client, entry(b"in"))
+async def test_after_its_time_limit_a_transaction_refuses_everything_without_a_request(
+    broker, client, producer, consumer, message
+):
     txn = await client.new_transaction(timeout=10)
     await producer.send(b"x", txn=txn)
     await pass_time(10)
@@ -627,8 +616,7 @@ async def test_after_its_time_limit_a_transaction_refuses_everything_without_a_r
 
 
 @virtual
-async def test_a_commit_whose_receipts_do_not_arrive_in_time_aborts(broker, client):
-    producer = await client.create_producer(TOPIC)
+async def test_a_commit_whose_receipts_do_not_arrive_in_time_aborts(broker, client, producer):
     txn = await client.new_transaction(timeout=10)
     broker.withheld = {Type.SEND}
     producer.send_async(b"x", None, txn=txn)
@@ -775,9 +763,9 @@ async def test_a_batch_of_a_transaction_that_is_never_ended_is_whole_after_its_t
 
 
 @virtual
-async def test_a_transaction_that_is_never_ended_leaves_nothing_in_its_producer_and_consumer(broker, client):
-    producer = await client.create_producer(TOPIC)
-    consumer, (message,) = await received(broker, client, entry(b"in"))
+async def test_a_transaction_that_is_never_ended_leaves_nothing_in_its_producer_and_consumer(
+    broker, client, producer, consumer, message
+):
 
     def kept():
         gc.collect()

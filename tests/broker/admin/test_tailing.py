@@ -133,8 +133,7 @@ def test_a_tail_sees_each_message_once(harness, topic):
         producer.publish(6, first=start)
         found = tail(topic, behind, 10, MessageFilter())
         seen += payloads(found)
-        ledger, entry = found["next"].split(":")
-        behind = int(ledger), int(entry)
+        behind = tuple(map(int, found["next"].split(":")))
     assert seen == [b"m%d" % number for number in range(30)]
     assert tail(topic, behind, 10, MessageFilter())["messages"] == []
 
@@ -152,8 +151,7 @@ def test_filters_examine_every_later_entry(harness, topic):
     while True:
         found = tail(topic, behind, 10, MessageFilter(text="m7"))
         seen += payloads(found)
-        ledger, entry = found["next"].split(":")
-        behind = int(ledger), int(entry)
+        behind = tuple(map(int, found["next"].split(":")))
         answers += 1
         assert found["examined"] <= 110
         if not found["behind"]:
@@ -170,8 +168,7 @@ def test_an_answer_ends_at_its_time_limit(harness, topic, monkeypatch):
         found = tail(topic, behind, 10, MessageFilter(text="m"))
         assert found["examined"] == 1
         seen += payloads(found)
-        ledger, entry = found["next"].split(":")
-        behind = int(ledger), int(entry)
+        behind = tuple(map(int, found["next"].split(":")))
     assert seen == [b"m%d" % number for number in range(5)]
 
 
