@@ -59,8 +59,12 @@ class Held:
         self.release()
 
 
-def test_a_full_queue_refuses_by_callback_or_by_exception(broker, client):
-    held = Held(broker)
+@pytest.fixture
+def held(broker):
+    return Held(broker)
+
+
+def test_a_full_queue_refuses_by_callback_or_by_exception(client, held):
     producer = client.create_producer("t", max_pending_messages=3)
     got = []
     for _ in range(4):
@@ -77,8 +81,7 @@ def test_a_full_queue_refuses_by_callback_or_by_exception(broker, client):
     producer.send(b"x")
 
 
-def test_a_full_queue_blocks_every_thread_and_lets_all_go_on(broker, client):
-    held = Held(broker)
+def test_a_full_queue_blocks_every_thread_and_lets_all_go_on(client, held):
     producer = client.create_producer("t", max_pending_messages=4, block_if_queue_full=True)
     got, each = [], 25
 
@@ -128,8 +131,7 @@ def test_sends_to_a_stuck_partition_do_not_block_those_to_another(broker, client
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs POSIX signals")
-def test_a_signal_that_ends_a_wait_delays_no_other_sender(broker, client):
-    held = Held(broker)
+def test_a_signal_that_ends_a_wait_delays_no_other_sender(client, held):
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     producer.send_async(b"first", None)
 
@@ -155,8 +157,7 @@ def test_a_signal_that_ends_a_wait_delays_no_other_sender(broker, client):
     join_threads(behind)
 
 
-def test_closing_ends_every_wait_for_permits(broker, client):
-    held = Held(broker)
+def test_closing_ends_every_wait_for_permits(client, held):
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     producer.send_async(b"x", None)
     errors_seen = []
@@ -254,8 +255,7 @@ def sizes_sent(held):
     return [round(len(frame.entry), -2) for _, frame in held._held]
 
 
-async def test_a_small_message_does_not_pass_a_large_one_that_waits_for_bytes(broker):
-    held = Held(broker)
+async def test_a_small_message_does_not_pass_a_large_one_that_waits_for_bytes(broker, held):
     async with geminga.asyncio.Client(broker.url, memory_limit_bytes=10_000) as client:
         producer = await client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
         first = asyncio.ensure_future(producer.send(b"x" * 6000))
@@ -273,9 +273,8 @@ async def test_a_small_message_does_not_pass_a_large_one_that_waits_for_bytes(br
 
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("batching", [False, True])
-def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, keyed):
+def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, keyed, held):
     """Two threads saw the same number, and the large message of one of them has to wait."""
-    held = Held(broker)
     with geminga.Client(broker.url, memory_limit_bytes=10_000) as client:
         producer = client.create_producer("t", batching_enabled=batching, batching_max_publish_delay_ms=1)
         producer.send_async(b"x" * 6000, None)
@@ -365,8 +364,7 @@ def test_a_synchronous_send_does_not_wait_for_the_delay(broker, client):
     assert time.monotonic() - started < 30
 
 
-def test_a_synchronous_send_that_waited_for_bytes_does_not_wait_for_the_delay(broker):
-    held = Held(broker)
+def test_a_synchronous_send_that_waited_for_bytes_does_not_wait_for_the_delay(broker, held):
     with geminga.Client(broker.url, memory_limit_bytes=1000) as client:
         other = client.create_producer("other")
         producer = client.create_producer(
@@ -390,8 +388,7 @@ def test_the_delay_closes_batches_without_a_waiting_sender(broker, client):
     assert 0.025 < time.monotonic() - started < 30
 
 
-def test_a_lost_connection_is_replaced_and_everything_sent_again(broker, client):
-    held = Held(broker)
+def test_a_lost_connection_is_replaced_and_everything_sent_again(broker, client, held):
     producer = client.create_producer(
         "t", batching_enabled=True, batching_max_messages=2, batching_max_publish_delay_ms=60_000
     )
@@ -476,8 +473,7 @@ def overtaken(producer, got, names):
     publisher_of(producer).submit_queue.pairs += pairs
 
 
-def test_close_waits_for_accepted_messages_without_a_permit(broker, client):
-    held = Held(broker)
+def test_close_waits_for_accepted_messages_without_a_permit(client, held):
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     got = []
     producer.send_async(b"0", lambda r, m: got.append((b"0", r)))
@@ -490,8 +486,7 @@ def test_close_waits_for_accepted_messages_without_a_permit(broker, client):
     assert got == [(b"%d" % number, Result.Ok) for number in range(3)]
 
 
-def test_close_without_a_connection_does_not_wait_for_messages_without_a_permit(broker):
-    held = Held(broker)
+def test_close_without_a_connection_does_not_wait_for_messages_without_a_permit(broker, held):
     client = geminga.Client(broker.url, operation_timeout_seconds=600)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     got = []

@@ -32,6 +32,11 @@ def add(
     return chunks.add(metadata, b"ab", (1, entry_id), now, NOW_MS)
 
 
+@pytest.fixture
+def chunks():
+    return assembler()
+
+
 @pytest.mark.parametrize(
     ("arrivals", "acknowledged", "dropped", "delivered"),
     [
@@ -49,9 +54,8 @@ def add(
         pytest.param("0@0 1@1 0@0 1@1 2@2", [], [], [0, 1, 2], id="behind a redelivered first chunk"),
     ],
 )
-def test_the_last_of_several_chunks(arrivals, acknowledged, dropped, delivered):
+def test_the_last_of_several_chunks(arrivals, acknowledged, dropped, delivered, chunks):
     """``2@5`` is chunk 2 in entry 5."""
-    chunks = assembler()
     for arrival in arrivals.split():
         index, entry_id = arrival.split("@")
         verdict = add(chunks, chunk("a", int(index)), int(entry_id))
@@ -62,9 +66,8 @@ def test_the_last_of_several_chunks(arrivals, acknowledged, dropped, delivered):
         assert [entry_id for _, entry_id in verdict.chunk_ids] == delivered
 
 
-def test_a_redelivered_attempt_is_delivered_while_a_later_one_is_incomplete():
+def test_a_redelivered_attempt_is_delivered_while_a_later_one_is_incomplete(chunks):
     """The producer has the receipt of the first attempt, so the later one is never continued."""
-    chunks = assembler()
     for index in range(3):
         verdict = add(chunks, chunk("a", index), index)
     assert verdict.payload == b"ababab"
@@ -78,8 +81,7 @@ def test_a_redelivered_attempt_is_delivered_while_a_later_one_is_incomplete():
     assert (expired.acknowledge, expired.dropped) == ([(1, 3)], [])
 
 
-def test_a_later_attempt_takes_back_no_chunk_of_a_delivered_one():
-    chunks = assembler()
+def test_a_later_attempt_takes_back_no_chunk_of_a_delivered_one(chunks):
     add(chunks, chunk("a", 0), 3)
     for index in (0, 1, 2, 0):
         add(chunks, chunk("a", index), index)
@@ -91,8 +93,7 @@ def test_a_later_attempt_takes_back_no_chunk_of_a_delivered_one():
     assert add(chunks, chunk("a", 2), 2).payload == b"ababab"
 
 
-def test_chunks_of_an_earlier_attempt_stay_if_the_later_one_is_never_complete():
-    chunks = assembler()
+def test_chunks_of_an_earlier_attempt_stay_if_the_later_one_is_never_complete(chunks):
     add(chunks, chunk("a", 0), 2)
     add(chunks, chunk("a", 0), 0)
     expired = chunks.expire(60.0)
@@ -112,8 +113,7 @@ def test_the_limit_drops_chunks_of_an_earlier_attempt_too(acknowledge):
 
 
 @pytest.mark.parametrize("total", [3, 7])
-def test_a_wrong_size_drops_chunks_of_an_earlier_attempt_too(total):
-    chunks = assembler()
+def test_a_wrong_size_drops_chunks_of_an_earlier_attempt_too(total, chunks):
     add(chunks, chunk("a", 0, total=total), 2)
     add(chunks, chunk("a", 0, total=total), 0)
     verdicts = [add(chunks, chunk("a", index, total=total), 2 + index) for index in (1, 2)]
@@ -121,15 +121,13 @@ def test_a_wrong_size_drops_chunks_of_an_earlier_attempt_too(total):
     assert len(chunks) == 0
 
 
-def test_a_gap_in_an_expired_message_is_acknowledged_away():
-    chunks = assembler()
+def test_a_gap_in_an_expired_message_is_acknowledged_away(chunks):
     old = NOW_MS - 61_000
     add(chunks, chunk("a", 0, publish_time=old), 0)
     assert add(chunks, chunk("a", 2, publish_time=old), 2).acknowledge == [(1, 0), (1, 2)]
 
 
-def test_a_chunk_without_its_first_is_acknowledged_once_expired():
-    chunks = assembler()
+def test_a_chunk_without_its_first_is_acknowledged_once_expired(chunks):
     assert add(chunks, chunk("a", 1), 1).acknowledge == []
     assert add(chunks, chunk("a", 1, publish_time=NOW_MS - 61_000), 1).acknowledge == [(1, 1)]
 
@@ -168,8 +166,7 @@ def test_the_oldest_incomplete_message_is_dropped_at_the_limit(acknowledge):
     assert add(chunks, chunk("a", 1), 3).payload is None
 
 
-def test_never_finished_messages_expire():
-    chunks = assembler()
+def test_never_finished_messages_expire(chunks):
     add(chunks, chunk("a", 0), 0, now=10.0)
     add(chunks, chunk("b", 0), 1, now=20.0)
     assert chunks.next_deadline() == 70.0
@@ -195,8 +192,7 @@ def test_larger_than_announced_or_accepted():
         assert add(chunks, chunk("a", 2, total=total), 2).payload is None
 
 
-def test_smaller_than_announced():
-    chunks = assembler()
+def test_smaller_than_announced(chunks):
     for index in range(3):
         verdict = add(chunks, chunk("a", index, total=7), index)
     assert verdict.payload is None

@@ -37,6 +37,11 @@ def data(messages: list[Message]) -> list[bytes]:
     return [message.data() for message in messages]
 
 
+@pytest.fixture
+def consumer(subscribed):
+    return subscribed()
+
+
 # --- the connection ---
 def test_subscribe_then_permits(subscribed):
     consumer = subscribed(attach=False, receiver_queue_size=7)
@@ -86,9 +91,8 @@ def test_queued_messages_are_received_without_a_connection_and_only_unacknowledg
         assert subscribe.subscribe.start_message_id.entryId == 3
 
 
-def test_redelivery_requested_without_a_connection_removes_unread_messages(subscribed, make):
+def test_redelivery_requested_without_a_connection_removes_unread_messages(make, consumer):
     """A cumulative acknowledgement of a later message would acknowledge the one that is to be redelivered."""
-    consumer = subscribed()
     consumer.receive_numbers(3)
     failed = consumer.queue.take()
     consumer.core.disconnected(consumer.now)
@@ -308,8 +312,7 @@ def test_undecryptable_entries_stay_with_the_broker(subscribed, make):
     assert isinstance(event.error, CryptoError)
 
 
-def test_a_batch_compacted_out_completely_is_acknowledged(subscribed, make):
-    consumer = subscribed()
+def test_a_batch_compacted_out_completely_is_acknowledged(make, consumer):
     body = make.body([b"", b""], compacted_out=True)
     metadata = make.metadata(num_messages_in_batch=2).SerializeToString()
     consumer.receive(build_entry(metadata, body), 3)
@@ -322,8 +325,7 @@ def test_a_batch_compacted_out_completely_is_acknowledged(subscribed, make):
     assert [m.entryId for m in ack.ack.message_id] == [3, 4]
 
 
-def test_never_finished_chunks_are_acknowledged_in_the_end(subscribed, make):
-    consumer = subscribed()
+def test_never_finished_chunks_are_acknowledged_in_the_end(make, consumer):
     consumer.receive(make.single(b"ab", chunk_id=0, **CHUNK_OF_THREE), 10)
     assert consumer.core.next_deadline() == consumer.now + 60
     assert consumer.advance(59.0) == []
@@ -332,9 +334,8 @@ def test_never_finished_chunks_are_acknowledged_in_the_end(subscribed, make):
     assert [m.entryId for m in ack.ack.message_id] == [10]
 
 
-def test_chunks_of_a_message_in_hand_do_not_expire(subscribed, make):
+def test_chunks_of_a_message_in_hand_do_not_expire(make, consumer):
     """The broker has begun to deliver it again, after a transaction was aborted: it is not processed yet."""
-    consumer = subscribed()
     for index in (0, 1, 2, 0, 1):
         consumer.receive(make.single(b"ab", chunk_id=index, **CHUNK_OF_THREE), index)
     messages = consumer.take()
@@ -344,9 +345,8 @@ def test_chunks_of_a_message_in_hand_do_not_expire(subscribed, make):
     assert [m.entryId for m in ack.ack.message_id] == [0, 1, 2]
 
 
-def test_a_chunk_that_comes_late_after_a_redelivery_request_is_not_acknowledged(subscribed, make):
+def test_a_chunk_that_comes_late_after_a_redelivery_request_is_not_acknowledged(make, consumer):
     """Old as it is, it would count as the rest of a message that is never complete, which would be lost."""
-    consumer = subscribed()
     old = {
         "uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 4, "publish_time": 1,
     }  # fmt: skip
@@ -584,8 +584,7 @@ def test_dead_letters(subscribed, make, published, whole):
 
 
 # --- seek ---
-def test_seek_to_a_message(subscribed, make):
-    consumer = subscribed()
+def test_seek_to_a_message(make, consumer):
     consumer.receive(make.single(b"a"), 0)
     consumer.core.acknowledge_messages(consumer.take(), consumer.now)
     consumer.receive(make.single(b"b"), 1)
@@ -604,8 +603,7 @@ def test_seek_to_a_message(subscribed, make):
     assert [m.entryId for m in ack.ack.message_id] == [0], "the sought one does not stay unacknowledged"
 
 
-def test_the_position_of_a_seek_counts_once_on_a_durable_subscription(subscribed, make):
-    consumer = subscribed()
+def test_the_position_of_a_seek_counts_once_on_a_durable_subscription(make, consumer):
     consumer.core.begin_seek(MessageId(-1, 7, 5), 99)
     consumer.core.disconnected(consumer.now)
     consumer.core.seek_done()
@@ -626,8 +624,7 @@ def test_seek_without_a_disconnect(subscribed, make):
     assert data(consumer.take()) == [b"a"]
 
 
-def test_seek_inside_a_batch_sends_the_remaining_positions(subscribed, make):
-    consumer = subscribed()
+def test_seek_inside_a_batch_sends_the_remaining_positions(make, consumer):
     seek = consumer.core.begin_seek(MessageId(-1, 7, 3, 1, batch_size=4), 99)
     assert list(seek.seek.message_id.ack_set) == [0b1100]
     consumer.core.seek_done()
@@ -646,8 +643,7 @@ def test_seek_by_time(subscribed, make):
     assert data(consumer.take()) == [b"a"]
 
 
-def test_a_failed_seek_loses_nothing(subscribed, make):
-    consumer = subscribed()
+def test_a_failed_seek_loses_nothing(make, consumer):
     consumer.core.begin_seek(MessageId(-1, 7, 0), 99)
     consumer.receive(make.single(b"a"), 4)
     assert len(consumer.queue) == 0
@@ -709,8 +705,7 @@ def test_an_unreadable_whole_entry_is_no_dead_letter(subscribed, make):
 # --- the end ---
 
 
-def test_close_sends_what_is_pending(subscribed, make):
-    consumer = subscribed()
+def test_close_sends_what_is_pending(make, consumer):
     consumer.receive_numbers(2)
     consumer.core.acknowledge_messages([consumer.queue.take()], consumer.now)
     assert consumer.core.begin_close()
@@ -793,8 +788,7 @@ def test_a_batch_of_before_a_seek_is_not_done_by_its_second_half(subscribed, mak
     assert "ACK" not in kinds(consumer.advance(1.0)), "the broker would keep the first half back, too"
 
 
-def test_the_last_of_several_cumulative_acknowledgements_counts(subscribed, make):
-    consumer = subscribed()
+def test_the_last_of_several_cumulative_acknowledgements_counts(make, consumer):
     consumer.receive(make.single(b"0"), 0)
     consumer.receive(make.batch([b"1", b"2", b"3"]), 1)
     zero, one, two, _ = consumer.take()
@@ -805,8 +799,7 @@ def test_the_last_of_several_cumulative_acknowledgements_counts(subscribed, make
     assert consumer.core.counted.acknowledged == 3
 
 
-def test_a_subscription_that_was_moved_back_delivers_what_was_acknowledged_up_to_a_place(subscribed, make):
-    consumer = subscribed()
+def test_a_subscription_that_was_moved_back_delivers_what_was_acknowledged_up_to_a_place(make, consumer):
     consumer.receive_numbers(3)
     consumer.core.acknowledge_through([consumer.take()[-1]], consumer.now)
     assert "ACK" in kinds(consumer.advance(1.0))

@@ -56,8 +56,12 @@ def take_all(queue: ReceiveQueue) -> list[tuple[int, int] | None]:
     return [place(queue.take()) for _ in range(len(queue))]
 
 
-def test_messages_leave_in_order():
-    queue = ReceiveQueue()
+@pytest.fixture
+def queue():
+    return ReceiveQueue()
+
+
+def test_messages_leave_in_order(queue):
     queue.add(entry(1), range(3))
     queue.add(entry(2), ALONE)
     queue.add(entry(3), [4, 7])
@@ -68,8 +72,7 @@ def test_messages_leave_in_order():
     assert not queue.lots
 
 
-def test_a_used_up_lot_counts_no_messages():
-    queue = ReceiveQueue()
+def test_a_used_up_lot_counts_no_messages(queue):
     queue.add(entry(1), ALONE)
     queue.take()
     assert len(queue.lots) == 1  # no thread has read it since
@@ -82,8 +85,7 @@ def test_a_used_up_lot_counts_no_messages():
     assert take_all(queue) == [(2, 0), (2, 1)]
 
 
-def test_entries_count_as_one():
-    queue = ReceiveQueue()
+def test_entries_count_as_one(queue):
     queue.add_entry(entry(1))
     queue.add(entry(2), range(10))
     assert len(queue) == 11
@@ -94,8 +96,7 @@ def test_entries_count_as_one():
     assert [queue.held_by_origin()[origin][0] for origin in (HERE, ELSEWHERE)] == [11, 1]
 
 
-def test_wake_is_called_only_when_somebody_waits():
-    queue = ReceiveQueue()
+def test_wake_is_called_only_when_somebody_waits(queue):
     line: list[str] = []
     woken: list[int] = []
     queue.waiting = line
@@ -112,8 +113,7 @@ def test_wake_is_called_only_when_somebody_waits():
     assert woken == [3, 4, 5, 7]
 
 
-def test_put_back_is_in_front():
-    queue = ReceiveQueue()
+def test_put_back_is_in_front(queue):
     first, second = entry(1), entry(2)
     queue.add(entry(3), range(2))
     queue.put_back([Message(first, 5), Message(first, 6), Message(second, -1), Message(first, 9)])
@@ -122,8 +122,7 @@ def test_put_back_is_in_front():
     assert take_all(queue) == [(1, 5), (1, 6), (2, -1), (1, 9), (3, 0), (3, 1)]
 
 
-def test_many_are_taken_by_entry():
-    queue = ReceiveQueue()
+def test_many_are_taken_by_entry(queue):
     queue.add(entry(1), range(3))
     queue.add(entry(2), ALONE)
     queue.add(entry(3), range(10))
@@ -135,8 +134,7 @@ def test_many_are_taken_by_entry():
     assert queue.take_many(100) == queue.take_many(0) == []
 
 
-def test_take_back_keeps_the_others_in_order_and_wakes_for_them():
-    queue = ReceiveQueue()
+def test_take_back_keeps_the_others_in_order_and_wakes_for_them(queue):
     woken: list[int] = []
     queue.waiting = ["somebody"]
     queue.wake = lambda: None
@@ -173,8 +171,7 @@ def test_many_consumers_take_back_their_messages_in_proportion_to_their_number(l
     assert lines[1] < 12 * lines[0]
 
 
-def test_messages_added_while_others_take_theirs_back_are_taken_back_too():
-    queue = ReceiveQueue()
+def test_messages_added_while_others_take_theirs_back_are_taken_back_too(queue):
     for number in range(3):
         queue.add(entry(number, HERE), range(2))
         queue.add(entry(number, ELSEWHERE), range(2))
@@ -250,8 +247,7 @@ def test_take_back_against_concurrent_receivers_loses_and_doubles_nothing(seed):
     assert sorted(found) == [(number, index) for number, size in enumerate(sizes) for index in range(size)]
 
 
-def test_queued_messages_add_few_objects_to_the_garbage_collector():
-    queue = ReceiveQueue()
+def test_queued_messages_add_few_objects_to_the_garbage_collector(queue):
     gc.collect()
     before = len(gc.get_objects())
     for number in range(100):
@@ -298,9 +294,8 @@ def test_take_out_keeps_messages_of_a_lot_that_a_receiver_removes_meanwhile():
     assert take_all(queue) == [(0, -1), (2, -1), (3, -1)]
 
 
-def test_take_out_does_not_touch_a_run_whose_messages_with_these_ids_were_taken():
+def test_take_out_does_not_touch_a_run_whose_messages_with_these_ids_were_taken(queue):
     """While it were replaced, another thread could receive messages behind it."""
-    queue = ReceiveQueue()
     queue.add(UnbatchedRun(HERE, 0, 15), rows(3))
     first = queue.take()
     before = list(queue.lots)

@@ -38,6 +38,11 @@ def three_ledgers() -> ScriptedCluster:
     return cluster
 
 
+@pytest.fixture
+def cluster():
+    return ScriptedCluster()
+
+
 # --- positions ---
 def test_starting_offsets_are_resolved():
     cluster = one_ledger(4)
@@ -217,8 +222,7 @@ def test_row_limits_cross_ledgers_and_take_one_batch_at_least():
     assert len(take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, BatchLimits(bytes=1))) == 15
 
 
-def test_shares_of_idle_partitions_go_to_the_others():
-    cluster = ScriptedCluster()
+def test_shares_of_idle_partitions_go_to_the_others(cluster):
     cluster.publish((TOPIC, 0), 1, [[b"v"] * 10] * 2)
     cluster.publish((TOPIC, 1), 2, [[b"v"] * 10] * 50)
     cluster.publish((TOPIC, 2), 3, [])
@@ -232,9 +236,8 @@ def test_shares_of_idle_partitions_go_to_the_others():
     assert (by_entries[TOPIC, 0], by_entries[TOPIC, 1]) == (Offset(1, 1), Offset(2, 17))
 
 
-def test_a_limit_holds_for_the_micro_batch_and_each_partition_gets_a_turn():
+def test_a_limit_holds_for_the_micro_batch_and_each_partition_gets_a_turn(cluster):
     """A micro-batch takes at least one entry, not one of each partition; later ones take the others."""
-    cluster = ScriptedCluster()
     for index in range(50):
         cluster.publish((TOPIC, index), 3 + index, [[b"v"] * 100] * 2)
     found = planner(cluster)
@@ -287,8 +290,7 @@ def test_ranges_follow_ledgers_and_sizes():
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_batch_range_that_ends_before_its_start_is_empty(compacted):
-    cluster = ScriptedCluster()
+def test_a_batch_range_that_ends_before_its_start_is_empty(compacted, cluster):
     ahead, behind = (TOPIC, 0), (TOPIC, 1)
     for partition in (ahead, behind):
         cluster.publish(partition, 5, [[b"v"]] * 9)
@@ -329,8 +331,7 @@ def test_a_stream_reads_each_partition_in_one_task_unless_options_split_it():
         assert len(places_of(cluster, ranges)) == 200
 
 
-def test_many_ledgers_are_split_evenly_in_few_rounds():
-    cluster = ScriptedCluster()
+def test_many_ledgers_are_split_evenly_in_few_rounds(cluster):
     for ledger in range(1000):
         cluster.publish(ONE, 7 + 13 * ledger, [[b"v"]] * 2)
     last = 7 + 13 * 999
@@ -342,8 +343,7 @@ def test_many_ledgers_are_split_evenly_in_few_rounds():
     assert cluster.rounds < 100 + 1000
 
 
-def test_closed_ledgers_are_split_too():
-    cluster = ScriptedCluster()
+def test_closed_ledgers_are_split_too(cluster):
     for ledger, entries in ((3, 95), (20, 7), (21, 40)):
         cluster.publish(ONE, ledger, [[b"v"]] * entries)
     end = {ONE: Offset(21, 39)}
@@ -357,8 +357,7 @@ def test_closed_ledgers_are_split_too():
     assert max(sizes) <= 12
 
 
-def test_a_minimum_of_tasks_counts_all_ledgers():
-    cluster = ScriptedCluster()
+def test_a_minimum_of_tasks_counts_all_ledgers(cluster):
     for ledger, entries in enumerate([1] * 40 + [200] * 20 + [1]):
         cluster.publish(ONE, ledger, [[b"v"]] * entries)
     ranges = planner(cluster, min_partitions=50).ranges({}, {ONE: Offset(60, 0)})
@@ -366,8 +365,7 @@ def test_a_minimum_of_tasks_counts_all_ledgers():
     assert 50 <= len(ranges) <= 41 + 20 * 3
 
 
-def test_tasks_are_even_and_of_a_size_in_bytes():
-    cluster = ScriptedCluster()
+def test_tasks_are_even_and_of_a_size_in_bytes(cluster):
     cluster.publish(ONE, 3, [[b"v" * 900]] * 2000)
     end = {ONE: Offset(3, 1999)}
     (length,) = {len(entry) for entry in cluster.topics[ONE].values()}
@@ -384,8 +382,7 @@ def test_tasks_are_even_and_of_a_size_in_bytes():
     assert cluster.questions == 0
 
 
-def test_many_large_partitions_are_estimated_by_samples():
-    cluster = ScriptedCluster()
+def test_many_large_partitions_are_estimated_by_samples(cluster):
     partitions = [(TOPIC, index) for index in range(40)]
     for partition in partitions:
         cluster.publish(partition, 3, [[b"v" * 900]] * 300)

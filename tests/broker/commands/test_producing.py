@@ -23,6 +23,11 @@ def refused(peer: Any, **fields: Any) -> int:
     return frame.command.error.error
 
 
+@pytest.fixture
+def peer(harness):
+    return harness.producer(TOPIC)
+
+
 def test_generated_names_are_never_reused(harness):
     peer = harness.peer()
     names = [peer.producer(TOPIC, producer_id=n).producer_name for n in range(3)]
@@ -89,8 +94,7 @@ def test_the_initial_subscription_needs_auto_creation(make_harness):
 
 
 # --- SEND ---
-def test_receipts_come_in_order_and_echo_what_was_sent(harness):
-    peer = harness.producer(TOPIC)
+def test_receipts_come_in_order_and_echo_what_was_sent(harness, peer):
     harness.auto_poll = False
     for sequence_id, messages, highest in ((3, 1, None), (7, 3, 9), (100, 1, None)):
         peer.send(sequence_id, messages=messages, highest=highest)
@@ -100,8 +104,7 @@ def test_receipts_come_in_order_and_echo_what_was_sent(harness):
     assert found == [(3, 0, 0, 0), (7, 9, 0, 1), (100, 0, 0, 2)]
 
 
-def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness):
-    peer = harness.producer(TOPIC)
+def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness, peer):
     consumer = harness.consumer(TOPIC)
     harness.auto_poll = False
     peer.send(0)
@@ -112,8 +115,7 @@ def test_nothing_is_receipted_or_delivered_before_it_is_durable(harness):
     assert len(peer.receipts()) == len(consumer.messages()) == 1
 
 
-def test_entries_are_stored_and_delivered_unchanged(harness, make_entry):
-    peer = harness.producer(TOPIC)
+def test_entries_are_stored_and_delivered_unchanged(harness, make_entry, peer):
     consumer = harness.consumer(TOPIC)
     with_magic = make_entry(b"payload", partition_key="k")
     without_magic = with_magic[6:]
@@ -126,8 +128,7 @@ def test_entries_are_stored_and_delivered_unchanged(harness, make_entry):
 
 
 @pytest.mark.parametrize("size", [*range(2, 6), None])  # the magic, and what there is of the checksum; all
-def test_a_wrong_or_short_checksum_fails_only_that_send(harness, make_entry, size):
-    peer = harness.producer(TOPIC)
+def test_a_wrong_or_short_checksum_fails_only_that_send(make_entry, size, peer):
     entry = bytearray(make_entry(b"payload"))
     entry[-1] ^= 1
     peer.send(5, bytes(entry[:size]))
@@ -145,8 +146,7 @@ def test_a_wrong_or_short_checksum_fails_only_that_send(harness, make_entry, siz
         ({"transaction": (0, 1)}, pb.NotAllowedError),
     ],
 )
-def test_sends_with_bad_numbers_are_refused(harness, make_entry, fields, code):
-    peer = harness.producer(TOPIC)
+def test_sends_with_bad_numbers_are_refused(make_entry, fields, code, peer):
     entry = make_entry()
     numbers: dict[str, Any] = {"highest_sequence_id": None, **fields}
     frame = encode_send(1, 5, 1, numbers.pop("highest_sequence_id"), len(entry), **numbers)
@@ -155,14 +155,12 @@ def test_sends_with_bad_numbers_are_refused(harness, make_entry, fields, code):
     assert not peer.is_closed
 
 
-def test_a_send_of_no_messages_closes_the_connection(harness):
-    peer = harness.producer(TOPIC)
+def test_a_send_of_no_messages_closes_the_connection(peer):
     peer.send(0, messages=0)
     assert peer.is_closed
 
 
-def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harness):
-    peer = harness.producer(TOPIC)
+def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harness, peer):
     harness.actions.unload(NAME)
     closed = peer.pop().command.close_producer
     assert (closed.producer_id, closed.request_id) == (1, (1 << 64) - 1)
@@ -175,8 +173,7 @@ def test_a_send_after_the_broker_closed_the_producer_is_dropped_for_a_while(harn
     assert peer.is_closed
 
 
-def test_each_send_to_a_stopped_store_is_answered_with_an_error(harness):
-    peer = harness.producer(TOPIC)
+def test_each_send_to_a_stopped_store_is_answered_with_an_error(harness, peer):
     peer.send(0)
     peer.receipts()
     harness.store.close()
@@ -195,8 +192,7 @@ def test_entries_that_violate_policies_are_refused(harness, make_entry):
 
 
 # --- CLOSE_PRODUCER ---
-def test_closing_waits_for_the_receipts(harness):
-    peer = harness.producer(TOPIC)
+def test_closing_waits_for_the_receipts(harness, peer):
     harness.auto_poll = False
     peer.send(0)
     peer.send(1)
@@ -210,8 +206,7 @@ def test_closing_an_unknown_producer_succeeds(harness):
     assert harness.peer().request("close_producer", producer_id=9).type == Command.SUCCESS
 
 
-def test_a_terminated_topic_takes_no_more(harness):
-    peer = harness.producer(TOPIC)
+def test_a_terminated_topic_takes_no_more(harness, peer):
     harness.consumer(TOPIC)
     peer.send(0)
     peer.receipts()
