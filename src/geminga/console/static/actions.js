@@ -234,7 +234,6 @@ export function redrive(topic, subscription, done) {
   });
 }
 
-// --- policies ---
 const UNLIMITED = "no limit";
 const limit = (number, words = count) => (number > 0 ? words(number) : UNLIMITED);
 function span(seconds) {
@@ -432,7 +431,6 @@ async function namespacePolicies(element, namespace, signal) {
   })));
 }
 
-// --- permissions ---
 const PERMITTED = ["produce", "consume"];
 
 // `of`: the path of a resource in admin REST, and its noun and name on the command line.

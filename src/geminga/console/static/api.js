@@ -36,9 +36,8 @@ export function askAgain() {
 export function signIn() {
   sessionStorage[SHOWN] = location.hash;
   delete sessionStorage[SIGNED_IN];
-  // Back leads from the issuer to this page; not after a silent sign-in, which would begin again there.
-  if (silent) location.replace(`${BASE}/console/login?silent`);
-  else location.assign(`${BASE}/console/login`);
+  // Back leads to this page, but not to begin a silent sign-in again.
+  location[silent ? "replace" : "assign"](`${BASE}/console/login${silent ? "?silent" : ""}`);
 }
 
 export async function call(method, path, { query, body, signal } = {}) {

@@ -74,7 +74,6 @@ function pretty(text) {
   }
 }
 
-// XML with line breaks between elements.
 function indented(text) {
   let depth = 0;
   return text.replace(/>\s*</g, ">\n<").split("\n").map((line) => {

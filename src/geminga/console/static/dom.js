@@ -107,7 +107,6 @@ export function table(titles, { key, name, read, nothing = "", fixed = false }) 
 export const pairs = (found) => found.map(([title, ...value]) => [h("dt", {}, title), h("dd", {}, value)]);
 export const fact = (title, value, small) => h("div", {}, h("dt", {}, title), h("dd", {}, value, small ? h("small", {}, small) : null));
 
-// Shown until the first answer.
 export const skeleton = () => h("div", { class: "skeletons", "aria-hidden": "true" }, Array.from({ length: 4 }, () => h("i")));
 
 // --- numbers, times, names and commands ---
@@ -134,27 +133,21 @@ export function rate(number) {
 
 export const perSecond = (number) => (number === undefined || number === null ? UNKNOWN : `${rate(number)}/s`);
 
-// A size, with more digits if asked for; with more than 3 in bytes.
-export function bytes(number, digits = 1) {
+export function bytes(number) {
   if (number === undefined || number === null || number < 0) return UNKNOWN;
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let at = 0;
-  const decimals = () => (at && number % 1 ? digits - (number >= 100) : 0);
-  while (digits <= 3 && at < units.length - 1 && Number(number.toFixed(decimals())) >= 1024) {
+  while (number >= 1024 && at < units.length - 1) {
     number /= 1024;
     at++;
   }
-  return `${decimals() ? number.toFixed(decimals()) : PLAIN.format(number)} ${units[at]}`;
+  return `${at && number < 100 && number % 1 ? number.toFixed(1) : PLAIN.format(number)} ${units[at]}`;
 }
 
-// Sizes that are compared, with digits enough for them to differ.
-export function distinctBytes(...numbers) {
-  let found;
-  for (let digits = 1; digits <= 4; digits++) {
-    found = numbers.map((each) => bytes(each, digits));
-    if (new Set(found.map((each) => each.replace(/\.0+\b/, ""))).size === new Set(numbers).size) break;
-  }
-  return found;
+// Sizes that are compared: in bytes where they would read alike.
+export function distinctBytes(one, other) {
+  const alike = one !== other && bytes(one).replace(".0", "") === bytes(other).replace(".0", "");
+  return [one, other].map((each) => (alike ? `${PLAIN.format(each)} B` : bytes(each)));
 }
 
 export function duration(seconds) {
@@ -170,8 +163,7 @@ export function duration(seconds) {
 export const SPANS = [["days", 86400], ["hours", 3600], ["minutes", 60], ["seconds", 1]];
 
 export function clock(milliseconds) {
-  if (!milliseconds) return UNKNOWN;
-  const moment = new Date(milliseconds);
+  const moment = new Date(milliseconds || NaN);
   if (Number.isNaN(moment.getTime())) return UNKNOWN;
   return Math.abs(Date.now() - milliseconds) < 86400e3 ? CLOCK.format(moment) : DAY.format(moment);
 }
@@ -195,7 +187,6 @@ export const sentence = (words) => String(words).split(/(\d{4}-\d\d-\d\dT\d\d:\d
 export const sentenceText = (words) =>
   sentence(words).map((each) => (each instanceof Node ? each.textContent : each)).join("");
 
-// The parts of persistent://tenant/namespace/local.
 export function nameOf(topic) {
   const [domain, rest = ""] = topic.split("://");
   const [tenant, namespace, ...local] = rest.split("/");
@@ -227,7 +218,6 @@ export const topicsLink = (words) => `#/topics?${new URLSearchParams(words)}`;
 export const namespaceLink = (namespace) => `#/n/${namespace.split("/").map(encoded).join("/")}`;
 export const subscriptionLink = (topic, subscription) => `#/s/${encoded(topic)}/${encoded(subscription)}`;
 
-// A topic's name as elements: the local name, then tenant and namespace.
 export function topicName(topic) {
   const { domain, tenant, namespace, local } = nameOf(topic);
   return [

@@ -164,7 +164,6 @@ function listRow(columns, link, ...below) {
   return { element, cells, level };
 }
 
-// --- all subscriptions ---
 const SAMPLES = 60;
 const GROWTH_SAMPLES = 10;
 const TOPICS_SHOWN = 5;

@@ -119,7 +119,6 @@ addEventListener("scroll", () => {
   }, 100);
 }, { passive: true });
 
-// --- theme: stored in this browser ---
 function applyTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
@@ -145,7 +144,6 @@ document.getElementById("theme").addEventListener("click", () => {
   } catch { /* the browser stores nothing */ }
 });
 
-// --- keys ---
 const KEYS = [
   ["/", "search"],
   ["j k, ↓ ↑", "next and previous row"],

@@ -165,7 +165,6 @@ export class Messages {
     return this.running;
   }
 
-  // Those of `messages` that the program shows.
   async matching(messages, topic, signal) {
     if (!this.program[0]) return messages;
     this.shows ??= filterBy(this.program, signal);

@@ -166,7 +166,6 @@ export function showTopic(frame, topic, query) {
 
 const definition = (data) => (data ? h("pre", { tabIndex: 0 }, pretty(data)) : null);
 
-// --- one subscription ---
 const SLOTS = 65536;
 const FINDINGS_SHOWN = 20;
 const GROWING_SECONDS = 180;
