@@ -34,10 +34,14 @@ def preload() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
+    import pyarrow.json  # noqa: F401
+
     import geminga.client.columnar_producer
     import geminga.client.entry_reader
     import geminga.client.sync
     import geminga.spark.datasource
+    import geminga.spark.payloads.held_json
+    import geminga.spark.payloads.rows
     import geminga.spark.writing  # noqa: F401
     from geminga.wire import compiled
 

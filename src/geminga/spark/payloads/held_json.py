@@ -92,7 +92,9 @@ class WithoutObjectsConverter:
         """Convert those of ``messages`` that may be no objects; ``again`` decodes their other columns."""
         chosen = may_be_none(messages.column(0))
         if not chosen.any():
-            return pa.RecordBatch.from_pylist([], schema=self.rest.schema)
+            # Arrow would import pandas to make a batch of a list.
+            nothing = [pa.nulls(0, field.type) for field in self.rest.schema]
+            return pa.RecordBatch.from_arrays(nothing, schema=self.rest.schema)
         assert again is not None
         return self.rest.shape(again(self.rest.columns).filter(booleans(chosen)))
 
