@@ -95,7 +95,7 @@ class Bench:
             ledger.confirmed += 1
 
         for number in range(entries):
-            ledger.append(entry, 1, now_ms=1, limits=limits, keep=False, done=done)
+            ledger.append(entry, 1, now_ms=1, limits=limits, done=done)
             if number % 20_000 == 0:
                 self.drain()
         self.drain()
