@@ -76,7 +76,7 @@ class JsonColumnConverter:
         number = self.columns.index("value")
         rows, _ = self.reader.read(messages.column(number))
         arrays = self.rest.shape(messages).columns
-        arrays[number] = pc.if_else(rows.is_valid(), None, arrays[number])
+        arrays[number] = pc.if_else(rows.is_valid(), pa.nulls(1, arrays[number].type)[0], arrays[number])
         arrays.insert(self.at, rows.cast(self.schema.field(self.at).type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -92,7 +92,7 @@ class WithoutObjectsConverter:
         """Convert those of ``messages`` that may be no objects; ``again`` decodes their other columns."""
         chosen = may_be_none(messages.column(0))
         if not chosen.any():
-            # Arrow would import pandas to make a batch of a list.
+            # Not made of a list: for the first of those, Arrow imports pandas.
             nothing = [pa.nulls(0, field.type) for field in self.rest.schema]
             return pa.RecordBatch.from_arrays(nothing, schema=self.rest.schema)
         assert again is not None
