@@ -109,7 +109,7 @@ _TABLE = (
             "payloads that are JSON objects which it holds completely: each field, of that type, with all "
             "digits. ``value`` is then null; for other payloads the column is. Default: none."),
     _option(READ, values.flag, "withoutJsonObjects", text="Leave out most messages that are JSON objects: "
-            "all but large and unusual ones and some beside each message that is none. Filter the rows by "
+            "all but large and unusual ones and some beside each other message. Filter the rows by "
             "``json_object_keys(CAST(value AS STRING)) IS NULL``. Default false."),
     _option(READ, values.choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"), "mode", field="payload_mode",
             text="Handling of messages whose payload can't be decoded: ``FAILFAST`` (default) fails the "
