@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from geminga.client.context import ClientContext
 from geminga.client.service_lookup import ServiceUnreachable
 from geminga.client.settings import ClientSettings
 from geminga.connection.authentication import BasicCredentials
+from geminga.ids import TopicName
 
 TOPIC = "persistent://public/default/t"
 
@@ -125,9 +128,60 @@ async def test_hosts_are_tried_in_turn():
             assert await context.partitions(TOPIC) == 0
 
 
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """A port that accepts no connection and refuses none."""
+    with ExitStack() as opened:
+        listening = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):  # fill the queue of connections to accept
+            line = opened.enter_context(socket.socket())
+            line.setblocking(False)
+            line.connect_ex(listening.getsockname())
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a queue of connections with a limit")
+async def test_a_host_that_is_silent_holds_up_many_lookups_once():
+    with silent_port() as silent:
+        async with looking_up(url=f"http://127.0.0.1:{silent},127.0.0.1:{{port}}") as (rest, context):
+            rest.answers["/lookup/"] = lambda: (200, {"brokerUrl": "pulsar://b:6650"}, "")
+            assert context.service.hosts.current.port == silent
+            await asyncio.gather(*(context.service.place(f"{TOPIC}{number}", 60) for number in range(100)))
+            assert len(rest.asked) == 100
+            assert context.service.hosts.current.port == rest.port
+
+
+async def test_a_closed_client_has_no_connection_of_its_lookups():
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 200 Ok\r\nContent-Length: 16\r\n\r\n{"partitions":3}')
+        ended.append(await reader.read())
+        writer.close()
+
+    ended: list[bytes] = []
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        context = ClientContext(ClientSettings(service_url=f"http://127.0.0.1:{port}"))
+        assert await context.partitions(TOPIC) == 3
+        assert not ended
+        await context.close()
+        async with asyncio.timeout(60):
+            while not ended:
+                await asyncio.sleep(0.01)
+        with pytest.raises(errors.AlreadyClosed):
+            await context.service.partitions(TopicName.parse(TOPIC), auto_creation=True, remaining=1)
+
+
+async def test_the_host_of_a_redirect_is_named_where_it_is_down():
+    async with looking_up() as (rest, context):
+        rest.answers["/lookup/"] = lambda: (307, "", "Location: http://127.0.0.1:1/lookup/x\r\n")
+        with pytest.raises(ServiceUnreachable, match=r"no answer from http://127\.0\.0\.1:1 "):
+            await context.service.place(TOPIC, 60)
+
+
 async def test_no_host_answers():
     async with looking_up(url="http://127.0.0.1:1") as (_rest, context):
-        with pytest.raises((ServiceUnreachable, errors.Timeout), match="refused the connection"):
+        with pytest.raises((ServiceUnreachable, errors.Timeout), match="Connection refused"):
             await context.lookup(TOPIC, timeout=0.2)
 
 

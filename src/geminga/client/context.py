@@ -496,6 +496,7 @@ class ClientContext:
                 logger.exception("unexpected error while dropping %r", handle)
         for task in self.background:
             task.cancel()
+        self.service.close()
         self.pool.close()
 
     def fail_leftovers(self) -> None:

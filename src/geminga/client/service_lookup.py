@@ -4,13 +4,16 @@ The scheme of the service URL selects one of them. Both try the URL's hosts in t
 answers; connections to brokers always use the binary protocol.
 """
 
+import asyncio
+import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 from typing import TypeVar
 
-from geminga.client.pool import BrokerConnection, ConnectionPool, Unreachable, connect_error
+from geminga.client.pool import BrokerConnection, ConnectionPool, Unreachable
 from geminga.client.settings import ClientSettings
 from geminga.client.tasks import seen
 from geminga.connection import commands, http_lookup
@@ -61,9 +64,10 @@ class Hosts:
     def current(self) -> Address:
         return self._addresses[self._index]
 
-    def next(self) -> None:
-        """Start with the next host from now on."""
-        self._index = (self._index + 1) % len(self._addresses)
+    def next(self, failed: Address) -> None:
+        """Start with the host after ``failed`` from now on, unless another call has done so."""
+        if self.current == failed:
+            self._index = (self._index + 1) % len(self._addresses)
 
     async def first_that(self, attempt: Callable[[Address], Awaitable[T]]) -> T:
         """Return the result of ``attempt`` for the first reachable host. Raises `ServiceUnreachable` if no
@@ -71,19 +75,20 @@ class Hosts:
         failures: list[ConnectError] = []
         worth_waiting = False
         for _ in self._addresses:
+            address = self.current
             try:
-                result = await attempt(self.current)
+                result = await attempt(address)
             except (ConnectError, Timeout) as error:
                 if isinstance(error, http_lookup.HttpAnswered):
                     if error.retriable:
-                        self.next()  # perhaps another host is ready
+                        self.next(address)  # perhaps another host is ready
                     raise
                 if isinstance(error, AuthenticationError):
                     raise
                 failures.append(ConnectError(str(error)))
                 worth_waiting = worth_waiting or not isinstance(error, Unreachable)
                 self.last_failure = error
-                self.next()
+                self.next(address)
             else:
                 self.last_failure = None
                 self.told = False
@@ -136,6 +141,9 @@ class ServiceLookup(ABC):
         here: no command of the binary protocol returns them."""
         return None
 
+    def close(self) -> None:  # noqa: B027 - there may be none
+        """Close the connections that only lookups use."""
+
 
 class BinaryLookup(ServiceLookup):
     """Lookups in the binary protocol (framing.md section 4)."""
@@ -160,7 +168,7 @@ class BinaryLookup(ServiceLookup):
             try:
                 answer = await connection.request(make, max(0.0, deadline - self._pool.loop.time()))
             except ServiceUnitNotReady:
-                self.hosts.next()  # perhaps another broker is ready
+                self.hosts.next(self.hosts.current)  # perhaps another broker is ready
                 raise
             location = _answered(connection, lookup, answer)
             if location is not None:
@@ -224,9 +232,10 @@ class HttpLookup(ServiceLookup):
 
     def __init__(self, pool: ConnectionPool, settings: ClientSettings, url: ServiceUrl, start: int) -> None:
         from geminga.client.admin.exchange import AdminSettings  # imports that most clients do not need
-        from geminga.client.admin.transport import AsyncAdminSender
+        from geminga.client.admin.transport import THREADS_MAX, AsyncAdminSender
 
         super().__init__(pool, settings, url, start)
+        self._slots = asyncio.Semaphore(THREADS_MAX)  # a call that waits for a thread has no host yet
         self._sender = AsyncAdminSender(
             AdminSettings(
                 admin_url=url.text,
@@ -269,11 +278,15 @@ class HttpLookup(ServiceLookup):
             try:
                 answer = await self._sender.follow(Request("GET", path), None, address)
             except RequestNotSent as error:
-                cause = error.__cause__
-                raise (connect_error(address, cause) if isinstance(cause, OSError) else error) from cause
+                never = isinstance(error.__cause__, (ssl.SSLError, socket.gaierror))
+                raise (Unreachable if never else ConnectError)(str(error)) from error
             return http_lookup.content_of(answer.status, answer.body, what)
 
-        return await self.hosts.first_that(attempt)
+        async with self._slots:
+            return await self.hosts.first_that(attempt)
+
+    def close(self) -> None:
+        self._sender.close()
 
 
 def make_lookup(pool: ConnectionPool, settings: ClientSettings, random: Random) -> ServiceLookup:

@@ -97,13 +97,13 @@ def request(
         f"User-Agent: {CLIENT_VERSION}",
         "Accept: application/json, */*",
     ]
-    if body is not None:
-        lines.append("Content-Type: application/json")
     if body is not None or method not in ("GET", "HEAD"):
         lines.append(f"Content-Length: {len(body or b'')}")
     for name, value in headers:
-        if any(c in value for c in "\r\n\x00"):
-            raise AuthenticationError("the credentials hold a line break, which HTTP headers do not allow")
+        if any(c in "\r\n\x00" or c > "\xff" for c in value):
+            raise AuthenticationError(
+                "the credentials hold a character that HTTP headers do not allow, such as a line break"
+            )
         lines.append(f"{name}: {value}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")
 

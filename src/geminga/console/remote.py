@@ -131,8 +131,11 @@ class Remote:
         a broker does not answer or redirects outside the cluster, and for credentials that fail."""
         brought = request.headers.get("Authorization")
         headers: Headers | None = None if brought is None else (("Authorization", brought),)
+        kind = request.headers.get("Content-Type", "application/json")
         try:
-            answer = await self._sender.follow(Request(method, path, body), headers, prefix=self._prefix)
+            answer = await self._sender.follow(
+                Request(method, path, body, kind), headers, prefix=self._prefix
+            )
         except PulsarException as error:
             raise AdminRefusal(502, str(error)) from None
         return answer.status, CIMultiDict(answer.headers), answer.body

@@ -5,6 +5,7 @@ import contextlib
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -419,6 +420,23 @@ async def test_a_cancelled_call_ends_its_thread(scripted):
         with pytest.raises(asyncio.CancelledError):
             await waiting
     check_threads_end()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a queue of connections with a limit")
+async def test_a_cancelled_call_stops_connecting():
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as opened:
+        where, port = full.getsockname()
+        for _ in range(4):
+            line = opened.enter_context(socket.socket())
+            line.setblocking(False)
+            line.connect_ex((where, port))
+        async with geminga.asyncio.Admin(f"http://{where}:{port}", connection_timeout_ms=600_000) as admin:
+            waiting = asyncio.create_task(admin.call("GET", "clusters"))
+            await asyncio.sleep(0.5)  # it is connecting
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        check_threads_end()
 
 
 def test_a_length_of_thousands_of_digits_is_refused(scripted, call):

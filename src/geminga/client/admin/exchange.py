@@ -80,6 +80,7 @@ class Request:
     method: str
     path: str
     body: bytes | None = None
+    content_type: str = "application/json"
 
     @property
     def safe(self) -> bool:
@@ -186,6 +187,8 @@ class Exchange:
         """Return the bytes to send."""
         asked = self.request
         path = self.prefix + self._path
+        if asked.body is not None:
+            headers = (("Content-Type", asked.content_type), *headers)
         return http_lookup.request(self.address, path, headers, asked.method, asked.body)
 
     def failed(self, error: errors.PulsarException, now: float) -> float:

@@ -30,7 +30,7 @@ from geminga.client.admin.exchange import (
 from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import REFRESH_CHALLENGE, obtain
-from geminga.errors import AlreadyClosed, ConnectError, PulsarException
+from geminga.errors import AlreadyClosed, ConnectError, PulsarException, Timeout
 
 KEPT_MAX = 16
 """Limit on idle connections to one host."""
@@ -104,24 +104,50 @@ class AdminSender:
         return self._talk(self._open(address, exchange), message, exchange)
 
     def _open(self, address: Address, exchange: Exchange) -> socket.socket:
+        """Connect. Raises `RequestNotSent`."""
         try:
-            left = exchange.seconds_left(time.monotonic())
-            seconds = min(self.settings.connection_timeout_seconds, left)
-            connected = socket.create_connection((address.host, address.port), seconds)
-        except (OSError, ValueError) as error:
-            raise _unsent(address, error) from error
-        try:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line = self._connect(address, exchange)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if address.tls:
                 if self._tls is None:
                     self._tls = make_context(self.settings.tls)
-                return self._tls.wrap_socket(connected, server_hostname=address.host)
-            return connected
+                line = self._tls.wrap_socket(
+                    line, server_hostname=address.host, do_handshake_on_connect=False
+                )
+                self._limit(line, exchange)
+                line.do_handshake()
+            return line
         except BaseException as error:
-            connected.close()
-            if isinstance(error, (OSError, ValueError)) and not isinstance(error, PulsarException):
+            if exchange.line is not None:
+                exchange.line.close()
+            if isinstance(error, Timeout) or (
+                isinstance(error, (OSError, ValueError)) and not isinstance(error, PulsarException)
+            ):
                 raise _unsent(address, error) from error
             raise
+
+    def _connect(self, address: Address, exchange: Exchange) -> socket.socket:
+        """Connect to the first of the host's addresses that accepts."""
+        error = OSError("the host has no address")
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        ):
+            try:
+                line = socket.socket(family, kind, protocol)
+                self._limit(line, exchange)
+                line.connect(where)
+                return line
+            except OSError as failed:
+                error = failed
+                if exchange.line is not None:
+                    exchange.line.close()
+        raise error
+
+    def _limit(self, line: socket.socket, exchange: Exchange) -> None:
+        """Limit the time for connecting; `Exchange.abort` ends it."""
+        exchange.line = line
+        left = exchange.seconds_left(time.monotonic())
+        line.settimeout(min(self.settings.connection_timeout_seconds, left))
 
     def _talk(self, line: socket.socket, message: bytes, exchange: Exchange) -> AdminResponse:
         address = exchange.address
@@ -169,7 +195,7 @@ class AdminSender:
         with self._lock:
             idle = self._idle.setdefault(address, [])
             idle.append((time.monotonic(), line))
-            gone = idle.pop(0)[1] if len(idle) > KEPT_MAX else None
+            gone = idle.pop(0)[1] if len(idle) > KEPT_MAX or self.closed else None
         if gone is not None:
             gone.close()
 
@@ -195,8 +221,7 @@ class AsyncAdminSender:
 
     async def send(self, request: Request) -> AdminResponse:
         """Send a request, with retries as configured, and return the answer. Raises the error that it
-        reports. A cancelled call ends its thread: at once, or at the connection time-out if it is
-        connecting."""
+        reports. A cancelled call ends its thread at once."""
         return await self._in_thread(self._sender.run, self._sender.exchange(request))
 
     async def follow(
@@ -238,7 +263,7 @@ def _unsent(address: Address, error: OSError | ValueError) -> RequestNotSent:
     if isinstance(error, ssl.SSLError):
         return RequestNotSent(f"TLS with {where} failed: {error.reason or error}; does that port speak TLS?")
     if isinstance(error, socket.gaierror):
-        return RequestNotSent(f"the host name {address.host!r} is unknown; check the admin URL")
+        return RequestNotSent(f"the host name {address.host!r} is unknown; check the URL")
     if isinstance(error, TimeoutError):
         return RequestNotSent(f"no answer from {where}: it did not accept a connection in time")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
