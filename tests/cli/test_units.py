@@ -84,7 +84,7 @@ def test_a_time_that_no_calendar_has_is_no_position(text):
     ("value", "text"),
     [
         (-1, "-"), (0, "0 B"), (1023, "1,023 B"), (10 << 30, "10 GiB"), (1536, "1.5 KiB"),
-        ((1 << 20) - 1, "1.0 MiB"), (5 << 50, "5,120 TiB"),
+        ((1 << 20) - 1, "1.0 MiB"), (5 << 50, "5,120 TiB"), (float("inf"), "inf TiB"),
     ],
 )  # fmt: skip
 def test_sizes_are_in_multiples_of_1024(value, text):

@@ -12,6 +12,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
+from waiting import eventually_async
 
 from geminga import errors
 from geminga.client.context import ClientContext
@@ -165,9 +166,7 @@ async def test_a_closed_client_has_no_connection_of_its_lookups():
         assert await context.partitions(TOPIC) == 3
         assert not ended
         await context.close()
-        async with asyncio.timeout(60):
-            while not ended:
-                await asyncio.sleep(0.01)
+        assert await eventually_async(lambda: ended) == [b""]
         with pytest.raises(errors.AlreadyClosed):
             await context.service.partitions(TopicName.parse(TOPIC), auto_creation=True, remaining=1)
 

@@ -22,7 +22,7 @@ def size(value: float, digits: int = 1) -> str:
         if round(value, decimals) < 1024 or unit == "TiB" or digits > 3:
             break
         value /= 1024
-    return f"{value:,.{0 if value == round(value) else decimals}f} {unit}"
+    return f"{value:,.{0 if value % 1 == 0 else decimals}f} {unit}"
 
 
 def distinct(text: Callable[[float, int], str], *values: float) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from waiting import join_threads
+from waiting import eventually_async, join_threads
 
 import geminga
 import geminga.asyncio
@@ -432,7 +432,9 @@ async def test_a_cancelled_call_stops_connecting():
             line.connect_ex((where, port))
         async with geminga.asyncio.Admin(f"http://{where}:{port}", connection_timeout_ms=600_000) as admin:
             waiting = asyncio.create_task(admin.call("GET", "clusters"))
-            await asyncio.sleep(0.5)  # it is connecting
+            await eventually_async(
+                lambda: any(each.name.startswith("geminga-admin") for each in threading.enumerate())
+            )
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting

@@ -85,7 +85,7 @@ class AdminSender:
                 time.sleep(seconds)
 
     def follow(self, exchange: Exchange, headers: Headers | None) -> AdminResponse:
-        """Send a request once and return the answer behind its redirects, errors too. ``headers``:
+        """Send a request once and return the answer behind its redirects, of any status. ``headers``:
         those of other credentials than the configured ones. Raises `ConnectError`, `LookupError` for a
         redirect that is not followed, and `Timeout`."""
         if headers is None:
