@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from cases import cases
 
 from geminga import config
 from geminga.errors import InvalidConfiguration
@@ -19,18 +20,7 @@ def test_whole_numbers_in_range(low, high):
     assert config.check_int("field_name", 5, low, high) == 5
 
 
-@pytest.mark.parametrize(
-    ("value", "low", "high", "allowed"),
-    [
-        (-1, 0, None, "a whole number >= 0"),
-        (11, None, 10, "a whole number <= 10"),
-        (11, 0, 10, "a whole number >= 0 and <= 10"),
-        (True, 0, 10, "a whole number >= 0 and <= 10"),
-        (1.0, None, None, "a whole number"),
-        ("1", None, None, "a whole number"),
-        (None, None, None, "a whole number"),
-    ],
-)
+@pytest.mark.parametrize(("value", "low", "high", "allowed"), cases("whole_numbers_refused"))
 def test_whole_numbers_out_of_range(value, low, high, allowed):
     message = refusal(config.check_int, value, low, high)
     assert message == f"field_name={value!r} is not allowed; allowed: {allowed}"

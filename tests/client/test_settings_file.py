@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 import geminga
 from geminga.client.settings_file import FileSettings, dump_settings
@@ -37,19 +38,7 @@ def test_a_producer_is_made_from_a_file(tmp_path):
         producer.send(b"hello")
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("[producer]\nbatch_max_messages = 1\n", "no setting 'batch_max_messages'.*batching_max_messages"),
-        ("[producers]\n", "table='producers'.*did you mean 'producer'"),
-        ('[producer]\ncompression_type = "ZSTDD"\n', "compression_type='ZSTDD'.*did you mean 'ZSTD'"),
-        ('[producer]\nbatching_max_messages = "many"\n', "batching_max_messages='many'"),
-        ('[producer]\nblock_if_queue_full = "yes"\n', "block_if_queue_full='yes'"),
-        ("producer = 3\n", "producer=3"),
-        ("[producer\n", "is not TOML"),
-        ('[producer]\ntopic = "x"\n', "no setting 'topic'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), cases("settings_files_refused"))
 def test_what_is_wrong_is_named(tmp_path, text, sentence):
     with pytest.raises(InvalidConfiguration, match=sentence):
         geminga.load_settings(written(tmp_path, text))

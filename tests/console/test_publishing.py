@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import web_requests
+from cases import cases
 from google.protobuf import descriptor_pb2
 
 import geminga
@@ -168,18 +169,7 @@ def test_numbers_are_encoded_and_texts_stay_texts(broker):
     assert publish(broker.admin_url, "numbers", '"x"')[0] == 412
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        ({"topic": 5}, "topic=5 is not allowed; allowed: a text"),
-        ({"payload": None}, "payload=None is not allowed; allowed: a text"),
-        ({"key": 5}, "key=5 is not allowed; allowed: a text"),
-        ({"properties": {"a": 1}}, "properties={'a': 1} is not allowed; allowed: texts by name"),
-        ({"payload": "\ud800"}, "'utf-8' codec can't encode"),
-        ({"key": "\ud800"}, "partition_key="),
-        ({"properties": {"\ud800": "x"}}, "a key of properties"),
-    ],
-)
+@pytest.mark.parametrize(("body", "reason"), cases("console_texts_refused"))
 def test_what_is_no_text_is_refused(broker, body, reason):
     status, said = publish(broker.admin_url, **({"topic": "t", "payload": "x"} | body))
     assert (status, said[: len(reason)]) == (412, reason)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from geminga.ledger.api import PrefetchRequest
 from geminga.ledger.catalog import CHUNK_ENTRIES_MAX, Catalog, EntryChunk, LedgerChange
@@ -66,18 +67,7 @@ def test_a_failed_checkpoint_changes_nothing(catalog):
     assert catalog.number("number") == 1
 
 
-@pytest.mark.parametrize(
-    ("table", "change"),
-    [
-        ("meta", "UPDATE meta SET value='7' || substr(value, 2) WHERE name='position'"),
-        ("ledger", "UPDATE ledger SET entries=99"),
-        ("ledger", "UPDATE ledger SET owner='mallory'"),
-        ("chunk", "UPDATE chunk SET body=zeroblob(length(body))"),
-        ("chunk", "UPDATE chunk SET first=1"),
-        ("item", "UPDATE item SET base='other'"),
-        ("delta", "UPDATE delta SET body=zeroblob(5)"),
-    ],
-)
+@pytest.mark.parametrize(("table", "change"), cases("catalog_rows_changed"))
 def test_changed_rows_are_detected(tmp_path, table, change):
     noted: list[int] = []
     connection = RealFileSystem().connect(str(tmp_path / "catalog.db"))

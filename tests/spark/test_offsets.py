@@ -1,4 +1,5 @@
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,19 +38,7 @@ def test_handwritten_offsets_are_parsed():
     assert from_json({"t": list(MessageId.latest.serialize())}) == {(TOPIC, -1): LATEST}
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("{", "no JSON"),
-        ("[1]", "not a map"),
-        ('{"t": {"x": "1:2"}}', "partition 'x' is no number"),
-        ('{"t": "12"}', "offset '12' is not of the form 'ledger:entry'"),
-        ('{"t": "1:-2"}', "not of the form"),
-        ('{"t": 12}', "12 is no text"),
-        ('{"t": [1, 2, "a"]}', "offsets of t: "),
-        ('{"t": [255, 255]}', "offsets of t: not the bytes of a message id"),
-    ],
-)
+@pytest.mark.parametrize(("value", "message"), cases("spark_offsets_refused"))
 def test_invalid_offsets_are_refused(value, message):
     with pytest.raises(InvalidConfiguration, match=message):
         from_json(value)

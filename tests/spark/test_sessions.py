@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 from interpreter import run_python
 from pyspark.errors import StreamingQueryException
 
@@ -92,21 +93,7 @@ class Asked(Exception):
         self.options = options
 
 
-@pytest.mark.parametrize(
-    ("master", "config", "defaults", "is_tuned"),
-    [
-        (None, {}, "", True),
-        ("local[2]", {}, "spark.master spark://cluster:7077", True),
-        ("spark://cluster:7077", {}, "", False),
-        (None, {"spark.master": "yarn"}, "", False),
-        (None, {}, "spark.master   spark://cluster:7077\n", False),
-        (None, {}, "spark.master=spark://cluster:7077\n", False),
-        (None, {}, "spark.executor.memory 4g\nspark.master local[4]\n", True),
-        (None, {}, "# spark.master spark://cluster:7077\n", True),
-        (None, {}, "# caf\xe9\nspark.master yarn\n", False),
-        ("local", {}, "spark.master   spark://cluster:7077\n", True),
-    ],
-)
+@pytest.mark.parametrize(("master", "config", "defaults", "is_tuned"), cases("spark_sessions"))
 def test_only_local_sessions_created_here_are_tuned(
     master, config, defaults, is_tuned, monkeypatch, tmp_path
 ):

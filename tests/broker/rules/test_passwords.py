@@ -13,6 +13,7 @@ import geminga
 pytest.importorskip("passlib")
 pytest.importorskip("bcrypt")
 
+from cases import cases
 from passlib.context import CryptContext
 
 from geminga.broker.rules.authentication import Authenticator, Unauthenticated
@@ -74,21 +75,7 @@ def test_guessing_takes_a_share_of_the_time_and_does_not_delay_known_users(metho
         method.authenticate(b"sha256:wrong", NOW - 1_000_000)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("joe", "line 1 is not user:hash"),
-        ("joe:", "line 1 is not user:hash"),
-        (":abNANd1rDfiNc", "line 1 is not user:hash"),
-        ("a:abNANd1rDfiNc\njoe:abNANd1rDfiNc:x", "line 2 is not user:hash"),
-        ("joe:password", "line 1 is none of"),
-        ("joe:$1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/", "line 1 is none of"),
-        ("joe:$apr1$abcdefgh$short", "line 1"),
-        ("joe:abNANd1rDfiNc\njoe:abNANd1rDfiNc", "line 2 names 'joe' once more"),
-        ("joe:$2y$20$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a", "fewer rounds"),
-        ("# nobody", "names no user"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), cases("password_files_refused"))
 def test_errors_of_a_file_do_not_show_hashes(text, said):
     with pytest.raises(InvalidConfiguration, match="basic_auth") as caught:
         parse_users(text)
