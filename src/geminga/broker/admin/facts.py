@@ -131,7 +131,6 @@ class _Facts:
             throttled=any(limit.wait(now) > 0 for limit in subscription.dispatch_limits),
             delayed=0 if shared is None else shared.delayed_size,
             delayed_next_ms=0 if shared is None else shared.next_delayed_ms,
-            delayed_max=0 if shared is None else shared.delayed_limit,
             keys=self._keys(keyed) if detailed and keyed is not None else (),
             draining=0 if keyed is None else keyed.draining_slots,
             unowned=0 if keyed is None else keyed.unowned_size,

@@ -16,6 +16,7 @@ from typing import Protocol
 from geminga.broker.compacted_view import CompactedLedger, Position
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.delivery.pending_acks import PendingAcks
 from geminga.broker.managed_ledger import ManagedLedger
@@ -58,6 +59,7 @@ class SubscribedTopic(Protocol):
     policies: Policies
     ledger: ManagedLedger
     compacted: CompactedLedger | None
+    delivery_times: DeliveryTimes
 
     @property
     def settings(self) -> BrokerSettings: ...

@@ -166,7 +166,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def redeliver(self, consumer: Consumer | None, offsets: Iterable[int]) -> None:
         if consumer is None:
-            read = [offset for offset in offsets if offset < self.read_offset]
+            read = list(filter(self._was_read, offsets))
             self._reopened = sorted({*self._reopened, *(at for at in read if at not in self._slots)})
             offsets = [at for at in read if at in self._slots]
         super().redeliver(consumer, offsets)
@@ -178,10 +178,22 @@ class KeySharedDispatcher(SharedDispatcher):
             if self._waits:
                 return
             del self._reopened[0]
-            if found and offset == expected:
-                slot = self._slots[offset] = self.selector.slot(sticky_key(head_of(found[0])))
+            head = head_of(found[0]) if found and offset == expected else None
+            if found and offset == expected and not self._delay(offset, head):
+                slot = self._slots[offset] = self.selector.slot(sticky_key(head))
                 self._replaying.add(offset)
                 self._route(offset, slot)
+                self._entries_left -= 1
+                self._unsent += 1
+
+    def _read_due(self) -> bool:
+        """Read delayed entries that are due for their keys; False if there are none or enough are waiting."""
+        if self._reopened or self.look_ahead_full:
+            return False
+        self._reopened = self._delayed.take_due(ENTRIES_PER_TURN_MAX)
+        is_any = bool(self._reopened)
+        self._read_reopened()
+        return is_any and not self._reopened
 
     def _route(self, offset: int, slot: int) -> None:
         """Queue a waiting entry for its consumer, its slot or a new owner."""
@@ -261,6 +273,8 @@ class KeySharedDispatcher(SharedDispatcher):
                 else:
                     self._sendable.pop(consumer, None)
             if self._retry is None and self._next_in_line() is not None:
+                if self._delayed.is_active:
+                    progress = self._read_due() or progress
                 progress = self._read_ahead() or progress
 
     def _send_queued(self, consumer: Consumer) -> bool:
@@ -303,10 +317,9 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _read_ahead(self) -> bool:
         """Read new entries and send or queue each; False if there are no more or enough are waiting."""
-        if self.look_ahead_full or self._delayed.is_full:
+        if self.look_ahead_full:
             return False
-        offset, found = self._read(self.read_offset, ENTRIES_PER_TURN_MAX)
-        self.read_offset = offset
+        offset, found = self._read_new(ENTRIES_PER_TURN_MAX)
         for entry in found:
             head = head_of(entry)
             slot = self.selector.slot(sticky_key(head))
@@ -330,6 +343,12 @@ class KeySharedDispatcher(SharedDispatcher):
             offset += 1
             self.read_offset = offset
         return bool(found)
+
+    def _delay(self, offset: int, head: EntryHead | None) -> bool:
+        if not super()._delay(offset, head):
+            return False
+        self._slots.pop(offset, None)  # found again when it is due
+        return True
 
     def _send_bound(
         self, consumer: Consumer, offset: int, slot: int, entry: bytes, head: EntryHead | None
