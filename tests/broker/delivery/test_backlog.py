@@ -256,7 +256,7 @@ class Backlog(RuleBasedStateMachine):
             if held[offset]:
                 holder = next(each for each in dispatcher.consumers if offset in each.pending)
                 assert holder.pending[offset] == len(entry.open)
-            if dispatcher._was_read(offset):
+            if dispatcher.was_read(offset):
                 waits = offset in dispatcher._replaying or offset in dispatcher._delayed
                 assert waits + held[offset] == 1, (offset, waits, held[offset])
 

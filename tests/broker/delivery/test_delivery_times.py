@@ -1,4 +1,4 @@
-"""Index of delivery times against a plain model: each entry is due once, never early, whatever is lost."""
+"""Index of delivery times against a plain model, with lost writes: entries are due once, never early."""
 
 import random
 import tracemalloc

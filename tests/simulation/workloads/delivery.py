@@ -3,7 +3,14 @@
 import asyncio
 from typing import Any
 
-from geminga import AlreadyClosed, BatchingType, ConsumerDeadLetterPolicy, ConsumerType, MessageId, PulsarException
+from geminga import (
+    AlreadyClosed,
+    BatchingType,
+    ConsumerDeadLetterPolicy,
+    ConsumerType,
+    MessageId,
+    PulsarException,
+)
 from geminga.ids import TopicName
 from tests.simulation import checker, rules
 from tests.simulation.history import Position

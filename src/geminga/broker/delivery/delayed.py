@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from geminga.broker.delivery.delivery_times import DeliveryTimes
-from geminga.broker.delivery.ranges import RangeSet
+from geminga.broker.delivery.ranges import RangeSet, add_set, remove_set, take_lowest
 
 
 def _nobody_waits() -> None:
@@ -40,14 +40,17 @@ class DelayedEntries:
         """``are_delayed``: whether the topic's policies allow delays."""
         self._times = times
         self._ready = ready
-        self.waiting = times.offsets.copy() if are_delayed else RangeSet()
+        self.waiting = RangeSet()
+        if are_delayed:
+            add_set(self.waiting, times.offsets)
         self._due = RangeSet()
         self._known: RangeSet | None = None
         self.waiting.remove_range(0, cursor.mark)
         if self.waiting:
-            self._known = self.waiting.copy()
-            self._known.update(cursor.holes)
-            self.waiting.subtract(cursor.holes)
+            self._known = RangeSet()
+            add_set(self._known, self.waiting)
+            add_set(self._known, cursor.holes)
+            remove_set(self.waiting, cursor.holes)
         self._note()
         times.attach(self)
 
@@ -117,7 +120,7 @@ class DelayedEntries:
 
     def take_due(self, entries_max: int) -> list[int]:
         """Remove and return the due entries with the lowest offsets."""
-        found = self._due.take(entries_max)
+        found = take_lowest(self._due, entries_max)
         self._note()
         return found
 

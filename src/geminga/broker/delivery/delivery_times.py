@@ -22,7 +22,7 @@ from itertools import count
 from typing import Protocol
 
 from geminga.broker.columns import IntegerColumn
-from geminga.broker.delivery.ranges import RangeSet
+from geminga.broker.delivery.ranges import RangeSet, add_set
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.records import RecordReader, put_varint
 from geminga.broker.scheduler import Scheduler, Timer
@@ -132,11 +132,10 @@ class DeliveryTimes:
                 self._delete_keys(number)
             else:
                 run, _, offsets = found
-                self.offsets.update(offsets)
+                add_set(self.offsets, offsets)
                 self._runs[run] = None
                 self._push(run)
             yield
-        self._arm()
 
     def _read_summary(self, number: int, value: StoredValue) -> tuple[_Run, int, RangeSet] | None:
         """Return a run, its last time and its offsets; None if damaged, or of entries that are gone."""
@@ -291,6 +290,7 @@ class DeliveryTimes:
     # --- those who wait ---
     def attach(self, listener: TimesListener) -> None:
         self._listeners[listener] = None
+        self._arm()
 
     def detach(self, listener: TimesListener) -> None:
         self._listeners.pop(listener, None)

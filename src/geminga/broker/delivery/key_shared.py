@@ -166,7 +166,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def redeliver(self, consumer: Consumer | None, offsets: Iterable[int]) -> None:
         if consumer is None:
-            read = list(filter(self._was_read, offsets))
+            read = list(filter(self.was_read, offsets))
             self._reopened = sorted({*self._reopened, *(at for at in read if at not in self._slots)})
             offsets = [at for at in read if at in self._slots]
         super().redeliver(consumer, offsets)
@@ -187,7 +187,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 self._unsent += 1
 
     def _read_due(self) -> bool:
-        """Read delayed entries that are due for their keys; False if there are none or enough are waiting."""
+        """Read due entries for their keys; False if no delayed entry is due, or enough are waiting."""
         if self._reopened or self.look_ahead_full:
             return False
         self._reopened = self._delayed.take_due(ENTRIES_PER_TURN_MAX)
@@ -304,7 +304,9 @@ class KeySharedDispatcher(SharedDispatcher):
                 self._suspended.setdefault(slot, []).append(expected)
                 self._entries_left -= 1
                 continue
-            if not self._delay(expected, head):
+            if self._delay(expected, head):
+                del self._slots[expected]  # found again when it is due
+            else:
                 self._send_bound(consumer, expected, slot, entry, head)
             # Only now: had sending failed, it would still be in the line.
             self._dequeue(queue)
@@ -322,9 +324,8 @@ class KeySharedDispatcher(SharedDispatcher):
         offset, found = self._read_new(ENTRIES_PER_TURN_MAX)
         for entry in found:
             head = head_of(entry)
-            slot = self.selector.slot(sticky_key(head))
-            self._slots[offset] = slot
             if not self._delay(offset, head):
+                slot = self._slots[offset] = self.selector.slot(sticky_key(head))
                 owner = self._owner(slot)
                 if (
                     owner is not None
@@ -343,12 +344,6 @@ class KeySharedDispatcher(SharedDispatcher):
             offset += 1
             self.read_offset = offset
         return bool(found)
-
-    def _delay(self, offset: int, head: EntryHead | None) -> bool:
-        if not super()._delay(offset, head):
-            return False
-        self._slots.pop(offset, None)  # found again when it is due
-        return True
 
     def _send_bound(
         self, consumer: Consumer, offset: int, slot: int, entry: bytes, head: EntryHead | None

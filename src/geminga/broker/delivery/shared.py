@@ -180,11 +180,11 @@ class SharedDispatcher(Dispatcher):
         if consumer is not None:
             self._returning.append((consumer, iter(offsets)))
         else:
-            read = filter(self._was_read, offsets)
+            read = filter(self.was_read, offsets)
             self._returning += [(self.holder_of(offset), iter((offset,))) for offset in read]
         self.dispatch()
 
-    def _was_read(self, offset: int) -> bool:
+    def was_read(self, offset: int) -> bool:
         """Return whether the entry is not read as a new one any more."""
         return offset < self.read_offset or self._delayed.is_known(offset)
 

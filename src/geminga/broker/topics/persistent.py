@@ -47,10 +47,10 @@ class PersistentTopic:
 
     __slots__ = (
         "__weakref__", "_deleted", "_entries", "access", "bytes_in", "bytes_out_gone", "check_ms",
-        "compacted", "compaction", "consumers_connected", "dedup", "delivery_times", "last_used_ms", "ledger", "limits",
-        "loaded_at", "messages_in", "messages_out_gone", "name", "offload", "policies", "quota_exceeded",
-        "rate_limits", "record", "restricted", "scheduler", "services", "subscriptions", "text",
-        "transactions", "writes",
+        "compacted", "compaction", "consumers_connected", "dedup", "delivery_times", "last_used_ms", "ledger",
+        "limits", "loaded_at", "messages_in", "messages_out_gone", "name", "offload", "policies",
+        "quota_exceeded", "rate_limits", "record", "restricted", "scheduler", "services", "subscriptions",
+        "text", "transactions", "writes",
     )  # fmt: skip
 
     persistent = True

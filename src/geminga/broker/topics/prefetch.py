@@ -43,8 +43,7 @@ def topic_of(name: TopicName) -> PrefetchRequest:
         ledger_list.key_of(text), totals_key(text), dedup_key(text), schema_key(name), aborted_key(text),
     )  # fmt: skip
     return PrefetchRequest(
-        (*existence_of(name).keys, *((key, key) for key in alone), *ranges),
-        ((text, text),),
+        (*existence_of(name).keys, *((key, key) for key in alone), *ranges), ((text, text),)
     )
 
 
