@@ -206,6 +206,20 @@ def test_known_delayed_messages_are_not_read_again(harness, producer, make_entry
 
 
 @KINDS
+def test_known_delayed_messages_do_not_count_as_unread(harness, producer, make_entry, small_runs, kind):
+    harness.consumer(TOPIC, kind=kind)
+    producer.send(0, make_entry(b"now"))
+    send_delayed(harness, producer, make_entry)
+    harness.crash()
+    peer = harness.consumer(TOPIC, kind=kind, permits=0)
+    dispatcher = subscription_of(harness).dispatcher
+    assert (dispatcher.read_offset, dispatcher.known_ahead) == (0, COUNT)
+    peer.command("flow", consumer_id=1, messagePermits=1000)
+    assert peer.payloads() == [b"now"]
+    assert (dispatcher.read_offset, dispatcher.known_ahead) == (COUNT + 1, 0)
+
+
+@KINDS
 def test_acknowledged_before_its_time_a_message_is_not_delivered(
     harness, producer, make_entry, small_runs, kind
 ):

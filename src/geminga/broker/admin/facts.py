@@ -152,8 +152,9 @@ class _Facts:
     def _waiting(self, dispatcher: Dispatcher) -> int:
         """Return the number of entries that are due and not delivered, or to be redelivered."""
         unread = self._next_open(dispatcher.read_offset)
-        again = self.shared.replay_size if self.shared is not None else 0
-        return max(0, self.ledger.confirmed - unread) + again
+        shared = self.shared
+        again, known = (0, 0) if shared is None else (shared.replay_size, shared.known_ahead)
+        return max(0, self.ledger.confirmed - unread - known) + again
 
     def _next_open(self, offset: int) -> int:
         """Return the first entry from ``offset`` on that is acknowledged neither for good nor in an open

@@ -78,6 +78,13 @@ class DelayedEntries:
         """Return whether a dispatcher that has not read so far is not to read the entry as a new one."""
         return self._known is not None and offset in self._known
 
+    def known_behind(self, offset: int) -> int:
+        """Return the number of entries from ``offset`` on that are not to be read as new ones."""
+        known = self._known
+        if known is None or known.end <= offset:
+            return 0
+        return known.histogram(offset, known.end, known.end - offset)[0]
+
     def unknown_from(self, offset: int, cursor: AckedEntries) -> int:
         """Return the first open entry from ``offset`` on that is to be read as a new one."""
         known = self._known

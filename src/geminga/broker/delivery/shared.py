@@ -120,6 +120,11 @@ class SharedDispatcher(Dispatcher):
         return len(self._delayed.waiting)
 
     @property
+    def known_ahead(self) -> int:
+        """Entries behind the read position that are not read any more: they are delayed or acknowledged."""
+        return self._delayed.known_behind(self.read_offset)
+
+    @property
     def next_delayed_ms(self) -> int:
         return self._delayed.next_ms
 
