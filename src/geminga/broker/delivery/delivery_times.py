@@ -151,11 +151,11 @@ class DeliveryTimes:
         except StoreDamaged as error:
             log.error("%s; its entries are read again", error)
             return None
-        last = offsets.end - 1
+        start, last = next(offsets.ranges(1), (0, 0))[0], offsets.end - 1
         # Other entries may be at these offsets if the topic was deleted by a broker without this index.
         if last < 0 or len(offsets) > entries or self._ledger.offset(ledger_id, entry_id) != last:
             return None
-        return _Run(number, offsets.next_present(0, last), last, entries, first_ms), last_ms, offsets
+        return _Run(number, start, last, entries, first_ms), last_ms, offsets
 
     def _store(self) -> None:
         """Move the runs in memory to one in the store."""

@@ -146,6 +146,13 @@ class Dispatcher(ABC):
                 return offset, []
             offset = skipped
 
+    def _ahead_of(self, offset: int) -> int:
+        """Return up to which offset to read from the disk at once."""
+        confirmed = self.topic.ledger.confirmed
+        # Between many holes it is cheaper to read acknowledged entries, too.
+        end = self.cursor.open_run(offset, min(confirmed, offset + ENTRIES_PER_FETCH_MAX))
+        return max(end, min(confirmed, offset + ENTRIES_PER_READ_MAX))
+
     @property
     def reading_fails(self) -> bool:
         """Whether the last read of the store failed; it is retried later."""
@@ -159,9 +166,7 @@ class Dispatcher(ABC):
                 return None
         if len(self._fetching) >= FETCHES_MAX:
             return None
-        # Between many holes it is cheaper to read acknowledged entries, too.
-        end = self.cursor.open_run(offset, min(ledger.confirmed, offset + ENTRIES_PER_FETCH_MAX))
-        end = max(end, min(ledger.confirmed, offset + ENTRIES_PER_READ_MAX))
+        end = max(stop, self._ahead_of(offset))
         self._fetching[offset] = end
         try:
             found = ledger.fetch(

@@ -400,6 +400,10 @@ class SharedDispatcher(Dispatcher):
             self.read_offset = offset = offset + 1
         return bool(found)
 
+    def _ahead_of(self, offset: int) -> int:
+        # Entries that wait for their time are not read.
+        return self._delayed.waiting.next_present(offset, super()._ahead_of(offset))
+
     def _read_new(self, entries_max: int) -> tuple[int, list[bytes]]:
         """Read new entries from the read position on, and move it to the first of them."""
         delayed = self._delayed
