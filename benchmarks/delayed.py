@@ -200,7 +200,7 @@ def recover(folder: Path, messages: int) -> None:
     used = time.process_time()
     while bench.now_ms < FIRST_MS + 10_000:
         bench.turn()
-        time.sleep(max(0.0, min(0.01, bench.broker.deadline - time.monotonic())))
+        time.sleep(max(0.0, min(0.001, bench.broker.deadline - time.monotonic())))
     late = sorted(peer.late_ms)
     cpu_due, grown = time.process_time() - used, resident_megabytes(os.getpid()) - before
     emit(

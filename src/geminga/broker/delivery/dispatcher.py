@@ -19,6 +19,7 @@ from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.delivery.pending_acks import PendingAcks
+from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler, Timer
@@ -108,6 +109,8 @@ class Dispatcher(ABC):
         self._continuation: Timer | None = None
         self._has_left, self._leaving_since = False, 0.0
         self._fetching: dict[int, int] = {}
+        self._not_due = RangeSet()
+        """Entries that wait for their time: they are not read ahead."""
         self._waits = False
         self._closed = False
         self._dispatching = False
@@ -146,13 +149,6 @@ class Dispatcher(ABC):
                 return offset, []
             offset = skipped
 
-    def _ahead_of(self, offset: int) -> int:
-        """Return up to which offset to read from the disk at once."""
-        confirmed = self.topic.ledger.confirmed
-        # Between many holes it is cheaper to read acknowledged entries, too.
-        end = self.cursor.open_run(offset, min(confirmed, offset + ENTRIES_PER_FETCH_MAX))
-        return max(end, min(confirmed, offset + ENTRIES_PER_READ_MAX))
-
     @property
     def reading_fails(self) -> bool:
         """Whether the last read of the store failed; it is retried later."""
@@ -166,7 +162,10 @@ class Dispatcher(ABC):
                 return None
         if len(self._fetching) >= FETCHES_MAX:
             return None
-        end = max(stop, self._ahead_of(offset))
+        # Between many holes it is cheaper to read acknowledged entries, too.
+        end = self.cursor.open_run(offset, min(ledger.confirmed, offset + ENTRIES_PER_FETCH_MAX))
+        end = max(end, min(ledger.confirmed, offset + ENTRIES_PER_READ_MAX))
+        end = max(stop, self._not_due.next_present(offset, end))
         self._fetching[offset] = end
         try:
             found = ledger.fetch(

@@ -96,6 +96,7 @@ class SharedDispatcher(Dispatcher):
             self._delays_due,
             are_delayed=self.topic.policies.delayed_delivery,
         )
+        self._not_due = self._delayed.waiting
         self.read_offset = self._delayed.unknown_from(self.read_offset, self.cursor)
         self._returning: deque[tuple[Consumer | None, Iterator[int]]] = deque()
         """Entries to be redelivered that are still to be taken from their consumer; None: it has left."""
@@ -399,10 +400,6 @@ class SharedDispatcher(Dispatcher):
                 self._send_or_hold(consumer, offset, entry, head)
             self.read_offset = offset = offset + 1
         return bool(found)
-
-    def _ahead_of(self, offset: int) -> int:
-        # Entries that wait for their time are not read.
-        return self._delayed.waiting.next_present(offset, super()._ahead_of(offset))
 
     def _read_new(self, entries_max: int) -> tuple[int, list[bytes]]:
         """Read new entries from the read position on, and move it to the first of them."""
