@@ -7,6 +7,7 @@ import pytest
 from geminga.broker.delivery import delivery_times
 from geminga.broker.delivery.delivery_times import summary_prefix
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_CALL_MAX
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import NAME, TOPIC
 
 COUNT = 40
@@ -48,7 +49,8 @@ def test_the_wall_clock_decides_about_delays_not_the_timer(harness, producer, ma
     producer.send(0, make_entry(b"late", deliver_at_time=due_ms))
     harness.broker.tick(harness.now + 2, due_ms - 1)
     assert peer.payloads() == []
-    harness.broker.tick(harness.now + 2.1, due_ms)
+    for _ in range(2):
+        harness.broker.tick(harness.now + 2.1, due_ms)
     assert peer.payloads() == [b"late"]
 
 
@@ -67,9 +69,73 @@ def test_entries_due_at_one_moment_are_delivered_in_slices(harness, producer, ma
     peer = harness.consumer(TOPIC, kind="Shared")
     due_ms = harness.now_ms + 1000
     producer.send_all(make_entry(b"%d" % sequence_id, deliver_at_time=due_ms) for sequence_id in range(35))
-    for offsets in (range(10), range(10, 20), range(20, 30), range(30, 35)):
+    got = []
+    for count in (0, 20, 0, 15):
         harness.broker.tick(harness.now + 1, due_ms)
-        assert peer.entry_ids() == list(offsets)
+        found = peer.entry_ids()
+        assert len(found) == count
+        got += found
+    assert got == list(range(35))
+
+
+@KINDS
+def test_messages_of_one_time_are_delivered_in_their_order(harness, producer, make_entry, monkeypatch, kind):
+    limits = {"RUN": 20, "SLICE": 5, "TAIL": 10}
+    for name, value in limits.items():
+        monkeypatch.setattr(delivery_times, f"{name}_ENTRIES", value)
+    monkeypatch.setattr(delivery_times, "DUE_AT_ONCE_MAX", 12)
+    monkeypatch.setattr(delivery_times, "READ_COST", 1)
+    peer = harness.consumer(TOPIC, kind=kind)
+    due_ms = harness.now_ms + 60_000
+    producer.send_all(
+        make_entry(b"%d" % number, deliver_at_time=due_ms, partition_key="k") for number in range(115)
+    )
+    harness.advance(61)
+    assert peer.entry_ids() == list(range(115))
+
+
+def test_new_messages_of_a_key_follow_the_due_ones(harness, producer, make_entry):
+    peers = [harness.consumer(TOPIC, kind="Key_Shared", permits=1) for _ in range(2)]
+    due_ms = harness.now_ms + 60_000
+    for number in range(400):
+        delay = {"deliver_at_time": due_ms} if number < 200 else {}
+        if number == 200:
+            harness.advance(61)
+        producer.send(number, make_entry(partition_key=str(number % 7), **delay))
+    for peer in peers:
+        peer.command("flow", consumer_id=1, messagePermits=1000)
+    harness.advance(1)
+    found = [peer.entry_ids() for peer in peers]
+    assert sorted(found[0] + found[1]) == list(range(400))
+    for key in range(7):
+        offsets = [offset for each in found for offset in each if offset % 7 == key]
+        assert offsets == list(range(key, 400, 7))
+
+
+def test_each_subscription_takes_due_messages_in_its_own_timer(harness, producer, make_entry, monkeypatch):
+    # One timer delivered to 100 subscriptions in a second, in which the broker did nothing else.
+    count, due_ms = 30, harness.now_ms + 1000
+    monkeypatch.setattr(delivery_times, "DUE_AT_ONCE_MAX", count)
+    peers = [harness.consumer(TOPIC, f"s{number}", kind="Shared") for number in range(10)]
+    producer.send_all(make_entry(deliver_at_time=due_ms) for _ in range(count))
+    harness.broker.tick(harness.now + 1, due_ms)
+    dispatchers = [subscription_of(harness, f"s{number}").dispatcher for number in range(10)]
+    assert {(each.delayed_size, each.replay_size) for each in dispatchers} == {(count - 3, 3)}
+    assert not any(peer.entry_ids() for peer in peers)
+    harness.advance(2)
+    assert all(peer.entry_ids() == list(range(count)) for peer in peers)
+
+
+def test_a_refused_consumer_leaves_no_dispatcher_behind(harness, producer, make_entry):
+    harness.consumer(TOPIC, "other", kind="Shared")
+    for _ in range(3):
+        peer = harness.peer()
+        answer = peer.request(
+            "subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=pb.CommandSubscribe.Key_Shared,
+            keySharedMeta={"keySharedMode": pb.STICKY},
+        )  # fmt: skip
+        assert answer.command.error.error == pb.ConsumerAssignError
+    assert len(harness.broker.topics.find(NAME).delivery_times._listeners) == 1
 
 
 def test_exclusive_consumers_do_not_wait_for_delays(harness, producer, make_entry):
@@ -253,6 +319,24 @@ def test_a_message_acknowledged_in_a_transaction_is_delivered_if_that_is_aborted
     harness.peer().end_transaction(txn, commit=commit)
     harness.advance(1)
     assert peer.payloads() == ([] if commit else [b"5"])
+
+
+@KINDS
+def test_a_message_that_an_aborted_transaction_opens_at_its_time_is_delivered_once(
+    harness, producer, make_entry, small_runs, kind
+):
+    peer = harness.consumer(TOPIC, kind=kind)
+    send_delayed(harness, producer, make_entry)
+    txn = peer.begin_transaction()
+    peer.ack((0, 0), txnid_most_bits=txn[0], txnid_least_bits=txn[1])
+    peer.disconnect()
+    peer = harness.consumer(TOPIC, kind=kind)
+    # The timer looks at the clock that was set after the end of the transaction.
+    harness.start_ms += 1_000_000
+    harness.peer().end_transaction(txn, commit=False)
+    assert peer.payloads() == [b"0"]
+    harness.advance(60)
+    assert sorted(peer.payloads()) == sorted(expected(but=(0,)))
 
 
 @KINDS

@@ -254,6 +254,16 @@ def test_delayed_entries_take_few_bytes_each():
         tracemalloc.stop()
 
 
+def test_times_that_were_lost_cost_only_the_entries_of_their_run(monkeypatch):
+    entries, seen, ranges = Entries(), [], RangeSet.ranges
+    index = DeliveryTimes(Clock(), Keys(), "t", entries)
+    index.offsets.add_all(range(0, 1_000_000, 2))
+    delayed = DelayedEntries(index, entries, lambda: None, are_delayed=True)
+    monkeypatch.setattr(RangeSet, "ranges", lambda *a, **k: (seen.append(0) or it for it in ranges(*a, **k)))
+    delayed.examine(5_000, 9_000)
+    assert (delayed.due_size, len(seen)) == (2_000, 2_001)
+
+
 def test_a_restart_reads_one_summary_for_each_run():
     clock, entries, keys = Clock(), Entries(), Keys()
     count = 10 * delivery_times.RUN_ENTRIES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from geminga.broker.delivery.delivery_times import DeliveryTimes
@@ -32,7 +33,7 @@ class DelayedEntries:
     had when it began, and the acknowledged ones. They are not read again as new entries.
     """
 
-    __slots__ = ("_due", "_known", "_ready", "_times", "is_active", "waiting")
+    __slots__ = ("_due", "_known", "_known_end", "_ready", "_times", "is_active", "waiting")
 
     def __init__(
         self, times: DeliveryTimes, cursor: AckedEntries, ready: Callable[[], None], *, are_delayed: bool
@@ -45,11 +46,13 @@ class DelayedEntries:
             add_set(self.waiting, times.offsets)
         self._due = RangeSet()
         self._known: RangeSet | None = None
+        self._known_end = 0
         self.waiting.remove_range(0, cursor.mark)
         if self.waiting:
             self._known = RangeSet()
             add_set(self._known, self.waiting)
             add_set(self._known, cursor.holes)
+            self._known_end = self._known.end
             remove_set(self.waiting, cursor.holes)
         self._note()
         times.attach(self)
@@ -81,9 +84,9 @@ class DelayedEntries:
     def known_behind(self, offset: int) -> int:
         """Return the number of entries from ``offset`` on that are not to be read as new ones."""
         known = self._known
-        if known is None or known.end <= offset:
+        if known is None or self._known_end <= offset:
             return 0
-        return known.histogram(offset, known.end, known.end - offset)[0]
+        return known.histogram(offset, self._known_end, self._known_end - offset)[0]
 
     def unknown_from(self, offset: int, cursor: AckedEntries) -> int:
         """Return the first open entry from ``offset`` on that is to be read as a new one."""
@@ -92,7 +95,7 @@ class DelayedEntries:
             offset = cursor.next_open(offset)
             while (behind := known.next_missing(offset)) != offset:
                 offset = cursor.next_open(behind)
-            if offset >= known.end:
+            if offset >= self._known_end:
                 self._known = None
                 self._note()
         return offset
@@ -116,7 +119,8 @@ class DelayedEntries:
 
     def examine(self, start: int, stop: int) -> None:
         """Take the entries of a range as due: the dispatcher reads their times."""
-        found = [at for low, high in self.waiting.ranges(begin=start) for at in range(low, min(high, stop))]
+        near = takewhile(lambda each: each[0] < stop, self.waiting.ranges(begin=start))
+        found = [at for low, high in near for at in range(low, min(high, stop))]
         self.waiting.remove_range(start, stop)
         self._move(found)
 

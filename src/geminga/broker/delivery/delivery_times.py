@@ -40,7 +40,8 @@ TAIL_ENTRIES = 256
 UNLOADED_ENTRIES_MIN = 1_024
 """Entries that are stored as a run when the topic leaves memory; fewer are found again."""
 DUE_AT_ONCE_MAX = 2_000
-"""Entries that become due in one run of the timer; the next ones wait for the next run, after other work."""
+"""Entries that become due in one run of the timer, each counted for every subscription that waits; the next
+ones wait for the next run, after other work."""
 READ_COST = 100
 """Entries that reading a run counts as, in one run of the timer."""
 LOOK_SECONDS = 10.0
@@ -112,8 +113,9 @@ class DeliveryTimes:
         self._tail: list[tuple[int, int]] = []
         """Heap of the newest entries: time and offset."""
         self._runs: dict[_Run, None] = {}
-        self._heap: list[tuple[int, int, _Run]] = []
-        """The runs by the time of their next entries; the second number only tells them apart."""
+        self._heap: list[tuple[int, int, int, _Run]] = []
+        """The runs by the time of their next entries, and by their first offsets: entries of one time are due
+        in the order of the topic. The third number only tells runs apart."""
         self._order = count()
         self._next_number = 0
         self._listeners: dict[TimesListener, None] = {}
@@ -177,7 +179,7 @@ class DeliveryTimes:
             self._push(stored)
         for run in runs:
             self._drop(run)
-        self._heap = [each for each in self._heap if each[2].left]
+        self._heap = [each for each in self._heap if each[-1].left]
         heapq.heapify(self._heap)
 
     def _put(self, number: int, pairs: list[tuple[int, int]]) -> _Run:
@@ -268,14 +270,14 @@ class DeliveryTimes:
         return min([*times, self._tail[0][0]] if self._tail else times, default=0)
 
     def _push(self, run: _Run) -> None:
-        heapq.heappush(self._heap, (run.next_ms, next(self._order), run))
+        heapq.heappush(self._heap, (run.next_ms, run.start, next(self._order), run))
 
     def _next_run(self) -> _Run | None:
         """Return the run with the next entry."""
         heap = self._heap
         while heap:
-            if heap[0][2].left:
-                return heap[0][2]
+            if heap[0][-1].left:
+                return heap[0][-1]
             heapq.heappop(heap)
         return None
 
@@ -326,10 +328,10 @@ class DeliveryTimes:
     def _take_due(self, now_ms: int, lost: list[_Run]) -> list[int]:
         """Return the offsets of entries that are due; runs that are damaged are added to ``lost``."""
         due: list[int] = []
-        budget, tail = DUE_AT_ONCE_MAX, self._tail
+        budget, tail = max(1, DUE_AT_ONCE_MAX // max(1, len(self._listeners))), self._tail
         while budget > 0:
             run = self._next_run()
-            if tail and (run is None or tail[0][0] <= run.next_ms):
+            if tail and (run is None or tail[0] < (run.next_ms, run.start)):
                 if tail[0][0] > now_ms:
                     break
                 due.append(heapq.heappop(tail)[1])

@@ -273,9 +273,11 @@ class KeySharedDispatcher(SharedDispatcher):
                 else:
                     self._sendable.pop(consumer, None)
             if self._retry is None and self._next_in_line() is not None:
-                if self._delayed.is_active:
+                # New entries follow the due ones: those of a key keep their order.
+                if self._delayed.due_size or self._reopened:
                     progress = self._read_due() or progress
-                progress = self._read_ahead() or progress
+                else:
+                    progress = self._read_ahead() or progress
 
     def _send_queued(self, consumer: Consumer) -> bool:
         """Send the entries queued for a consumer; False if no entry left its queue."""

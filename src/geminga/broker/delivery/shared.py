@@ -25,7 +25,7 @@ RETURNED_AT_ONCE_MAX = 2_000
 ASSEMBLING_MAX = 10_000
 """Chunked messages whose consumer is kept; that of the oldest is dropped."""
 DUE_QUEUED_MAX = 2_000
-"""Delayed entries that are due are queued for redelivery up to this length of the queue."""
+"""Delayed entries that are due are queued for redelivery up to this length, when the queue is half of it."""
 REDELIVERY_COUNTS_MAX = 1_000_000
 """Entries whose redelivery count is kept; the counts of the oldest are dropped."""
 
@@ -329,8 +329,9 @@ class SharedDispatcher(Dispatcher):
             if consumer is None:
                 return
             before = consumer.messages_out
-            if self._delayed.is_active:
-                self._give_back(self._delayed.take_due(max(0, DUE_QUEUED_MAX - len(self._replaying))))
+            queued = len(self._replaying)
+            if self._delayed.due_size and queued <= DUE_QUEUED_MAX // 2:
+                self._give_back(self._delayed.take_due(DUE_QUEUED_MAX - queued))
             offsets = self._next_replays(min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
             if offsets:
                 if not self._send_replays(consumer, offsets):
@@ -528,6 +529,8 @@ class SharedDispatcher(Dispatcher):
         if head is None or not head.deliver_at_time:
             return False
         if head.deliver_at_time <= self.scheduler.now_ms or not self.topic.policies.delayed_delivery:
+            if self._delayed.is_active:
+                self._delayed.discard((offset,))  # its timer may be late: it is not sent again then
             return False
         self._delayed.add(offset, head.deliver_at_time)
         self._entries_left -= 1
@@ -535,5 +538,5 @@ class SharedDispatcher(Dispatcher):
         return True
 
     def _delays_due(self) -> None:
-        """Send delayed entries that are due."""
-        self.scheduler.isolated("dispatch", self.subscription, self.dispatch)
+        """Send delayed entries that are due, after those of the topic's other subscriptions became due."""
+        self._continue_in(0.0)

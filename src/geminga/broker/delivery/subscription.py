@@ -189,7 +189,12 @@ class PersistentSubscription:
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
             dispatcher = self._new_dispatcher(consumer)
-        dispatcher.add(consumer)
+        try:
+            dispatcher.add(consumer)
+        except Refused:
+            if dispatcher is not self.dispatcher:
+                dispatcher.close()
+            raise
         self.type = consumer.type
         self.dispatcher = dispatcher
         self.consumers[consumer] = None
