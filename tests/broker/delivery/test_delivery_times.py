@@ -12,6 +12,7 @@ from geminga.broker.delivery import delivery_times
 from geminga.broker.delivery.delayed import DelayedEntries
 from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.ranges import RangeSet
+from geminga.errors import StoreStopped
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.varint import varint
 
@@ -262,6 +263,29 @@ def test_times_that_were_lost_cost_only_the_entries_of_their_run(monkeypatch):
     monkeypatch.setattr(RangeSet, "ranges", lambda *a, **k: (seen.append(0) or it for it in ranges(*a, **k)))
     delayed.examine(5_000, 9_000)
     assert (delayed.due_size, len(seen)) == (2_000, 2_001)
+
+
+def test_a_store_that_has_stopped_is_tried_seldom():
+    entries, keys, tries = Entries(), Keys(), []
+    clock = Clock()
+    index = DeliveryTimes(clock, keys, "t", entries)
+    put = keys.put
+
+    def refuse(key: str, value: bytes) -> None:
+        tries.append(key)
+        raise StoreStopped("the disk is gone")
+
+    keys.put = refuse
+    count = 20 * delivery_times.RUN_ENTRIES
+    entries.times = [clock.now_ms + 60_000] * (count + delivery_times.TAIL_ENTRIES)
+    for offset in range(count):
+        index.add(offset, entries.times[offset])
+    assert len(tries) == 5
+    keys.put = put
+    index.leave_memory()
+    reader = Reader(clock, keys, entries)
+    reader.read()
+    assert (len(reader.delayed.waiting), reader.reads) == (len(entries.times), delivery_times.TAIL_ENTRIES)
 
 
 def test_a_restart_reads_one_summary_for_each_run():

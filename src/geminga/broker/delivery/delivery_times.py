@@ -100,7 +100,7 @@ class DeliveryTimes:
 
     __slots__ = (
         "_heap", "_keys", "_ledger", "_listeners", "_next_number", "_order", "_owner", "_runs", "_scheduler",
-        "_tail", "_timer", "offsets",
+        "_store_from", "_tail", "_timer", "offsets",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler, keys: StoreKeys, owner: str, ledger: ManagedLedger) -> None:
@@ -118,6 +118,8 @@ class DeliveryTimes:
         in the order of the topic. The third number only tells runs apart."""
         self._order = count()
         self._next_number = 0
+        self._store_from = RUN_ENTRIES
+        """Entries in memory from which a run is stored: more after the store has failed."""
         self._listeners: dict[TimesListener, None] = {}
         self._timer: Timer | None = None
 
@@ -173,7 +175,9 @@ class DeliveryTimes:
                 stored = self._put(self._next_number, pairs)
             except StoreError as error:
                 log.warning("delivery times of %s were not stored: %s", self._owner, error)
+                self._store_from = 2 * len(pairs)
                 return
+            self._store_from = RUN_ENTRIES
             self._next_number += 1
             self._runs[stored] = None
             self._push(stored)
@@ -238,7 +242,7 @@ class DeliveryTimes:
         heapq.heappush(self._tail, (at_ms, offset))
         if len(self._tail) >= TAIL_ENTRIES:
             self._order_tail()
-            if sum(run.left for run in self._runs_in_memory()) >= RUN_ENTRIES:
+            if sum(run.left for run in self._runs_in_memory()) >= self._store_from:
                 self._store()
         self._arm()
 
