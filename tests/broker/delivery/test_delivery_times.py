@@ -12,7 +12,7 @@ from geminga.broker.delivery import delivery_times
 from geminga.broker.delivery.delayed import DelayedEntries
 from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.ranges import RangeSet
-from geminga.errors import StoreStopped
+from geminga.errors import StoreBusy, StoreStopped
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.varint import varint
 
@@ -263,6 +263,29 @@ def test_times_that_were_lost_cost_only_the_entries_of_their_run(monkeypatch):
     monkeypatch.setattr(RangeSet, "ranges", lambda *a, **k: (seen.append(0) or it for it in ranges(*a, **k)))
     delayed.examine(5_000, 9_000)
     assert (delayed.due_size, len(seen)) == (2_000, 2_001)
+
+
+def test_times_that_cannot_be_read_now_are_kept_and_read_later(monkeypatch):
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 8)
+    monkeypatch.setattr(delivery_times, "TAIL_ENTRIES", 2)
+    entries, keys, clock = Entries(), Keys(), Clock()
+    entries.times = [clock.now_ms + 1_000 * number for number in range(1, 17)]
+    reader = Reader(clock, keys, entries)
+    reader.read()
+    stored, get, tries = list(keys.names("delays/")), keys.get, []
+
+    def is_busy(key: str) -> None:
+        tries.append(key)
+        raise StoreBusy("the disk does not answer")
+
+    keys.get = is_busy
+    clock.advance(5_000)
+    assert (len(entries.holes), len(tries), list(keys.names("delays/"))) == (0, 5, stored)
+    keys.get = get
+    clock.advance(1_000)
+    assert len(entries.holes) == 6
+    finish(reader)
+    assert reader.reads == 32
 
 
 def test_a_store_that_has_stopped_is_tried_seldom():

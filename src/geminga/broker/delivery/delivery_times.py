@@ -26,7 +26,7 @@ from geminga.broker.delivery.ranges import RangeSet, add_set
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.records import RecordReader, put_varint
 from geminga.broker.scheduler import Scheduler, Timer
-from geminga.errors import StoreDamaged, StoreError
+from geminga.errors import StoreBusy, StoreDamaged, StoreError
 from geminga.ledger.api import StoredValue, StoreKeys
 
 log = logging.getLogger("geminga.broker")
@@ -44,6 +44,8 @@ DUE_AT_ONCE_MAX = 2_000
 ones wait for the next run, after other work."""
 READ_COST = 100
 """Entries that reading a run counts as, in one run of the timer."""
+READ_RETRY_SECONDS = 1.0
+"""Wait before a run is read again that could not be read because the disk does not answer."""
 LOOK_SECONDS = 10.0
 """Longest interval of checks of the wall clock: it may be set, or the machine may have been suspended."""
 
@@ -99,8 +101,8 @@ class DeliveryTimes:
     """Index of a topic. ``offsets`` are the delayed entries, of all subscriptions, that are not due yet."""
 
     __slots__ = (
-        "_heap", "_keys", "_ledger", "_listeners", "_next_number", "_order", "_owner", "_runs", "_scheduler",
-        "_store_from", "_tail", "_timer", "offsets",
+        "_heap", "_keys", "_ledger", "_listeners", "_next_number", "_not_before", "_order", "_owner", "_runs",
+        "_scheduler", "_store_from", "_tail", "_timer", "offsets",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler, keys: StoreKeys, owner: str, ledger: ManagedLedger) -> None:
@@ -122,6 +124,8 @@ class DeliveryTimes:
         """Entries in memory from which a run is stored: more after the store has failed."""
         self._listeners: dict[TimesListener, None] = {}
         self._timer: Timer | None = None
+        self._not_before = 0.0
+        """Time of the next try after a run could not be read."""
 
     # --- runs in the store ---
     def load(self) -> Iterator[None]:
@@ -202,7 +206,7 @@ class DeliveryTimes:
         return _Run(number, min(offsets), last, len(pairs), times[0])
 
     def _read(self, run: _Run) -> bool:
-        """Read the next entries of a run; False if they are damaged."""
+        """Read the next entries of a run; False if they are damaged. Raises `StoreBusy`."""
         key = times_key(self._owner, run.number)
         try:
             value = self._keys.get(key)
@@ -213,6 +217,8 @@ class DeliveryTimes:
             start = len(times) - run.left
             if len(times) != len(offsets) or start < 0 or times[start] != run.next_ms:
                 raise reader.damaged("other times than in the summary")
+        except StoreBusy:
+            raise
         except StoreError as error:
             log.error("%s; the entries of this run are read again", error)
             return False
@@ -306,6 +312,7 @@ class DeliveryTimes:
         if not next_ms:
             return
         when = scheduler.now + min(max(0.0, (next_ms - scheduler.now_ms) / 1000), LOOK_SECONDS)
+        when = max(when, self._not_before)
         if timer is not None and timer.callback is not None:
             if timer.when <= when:
                 return
@@ -345,7 +352,13 @@ class DeliveryTimes:
                 break
             if not run.times:
                 budget -= READ_COST
-                if not self._read(run):
+                try:
+                    is_whole = self._read(run)
+                except StoreBusy as error:
+                    log.error("delivery times of %s cannot be read now: %s", self._owner, error)
+                    self._not_before = self._scheduler.now + READ_RETRY_SECONDS
+                    break
+                if not is_whole:
                     self._drop(run)
                     lost.append(run)
                     continue
