@@ -126,8 +126,11 @@ def test_each_subscription_takes_due_messages_in_its_own_timer(harness, producer
     assert all(peer.entry_ids() == list(range(count)) for peer in peers)
 
 
-def test_a_refused_consumer_leaves_no_dispatcher_behind(harness, producer, make_entry):
+def test_a_refused_consumer_leaves_no_dispatcher_behind(harness, monkeypatch):
     harness.consumer(TOPIC, "other", kind="Shared")
+    attached, detached = [], []
+    monkeypatch.setattr(delivery_times.DeliveryTimes, "attach", lambda _, each: attached.append(each))
+    monkeypatch.setattr(delivery_times.DeliveryTimes, "detach", lambda _, each: detached.append(each))
     for _ in range(3):
         peer = harness.peer()
         answer = peer.request(
@@ -135,7 +138,7 @@ def test_a_refused_consumer_leaves_no_dispatcher_behind(harness, producer, make_
             keySharedMeta={"keySharedMode": pb.STICKY},
         )  # fmt: skip
         assert answer.command.error.error == pb.ConsumerAssignError
-    assert len(harness.broker.topics.find(NAME).delivery_times._listeners) == 1
+    assert (len(attached), detached) == (3, attached)
 
 
 def test_exclusive_consumers_do_not_wait_for_delays(harness, producer, make_entry):

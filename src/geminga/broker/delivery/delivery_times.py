@@ -120,8 +120,8 @@ class DeliveryTimes:
         in the order of the topic. The third number only tells runs apart."""
         self._order = count()
         self._next_number = 0
-        self._store_from = RUN_ENTRIES
-        """Entries in memory from which a run is stored: more after the store has failed."""
+        self._store_from = 0
+        """After the store has failed, the entries in memory from which it is tried again."""
         self._listeners: dict[TimesListener, None] = {}
         self._timer: Timer | None = None
         self._not_before = 0.0
@@ -181,7 +181,7 @@ class DeliveryTimes:
                 log.warning("delivery times of %s were not stored: %s", self._owner, error)
                 self._store_from = 2 * len(pairs)
                 return
-            self._store_from = RUN_ENTRIES
+            self._store_from = 0
             self._next_number += 1
             self._runs[stored] = None
             self._push(stored)
@@ -248,7 +248,7 @@ class DeliveryTimes:
         heapq.heappush(self._tail, (at_ms, offset))
         if len(self._tail) >= TAIL_ENTRIES:
             self._order_tail()
-            if sum(run.left for run in self._runs_in_memory()) >= self._store_from:
+            if sum(run.left for run in self._runs_in_memory()) >= max(RUN_ENTRIES, self._store_from):
                 self._store()
         self._arm()
 
