@@ -111,7 +111,12 @@ class KeySharedDispatcher(SharedDispatcher):
                 "The subscription's consumers use another Key_Shared mode (AUTO_SPLIT or STICKY)",
             )
         ranges: list[Range] = [(each.start, each.end) for each in policy.hashRanges]
-        self.selector.add(consumer, ranges)
+        try:
+            self.selector.add(consumer, ranges)
+        except Refused:
+            if not self.consumers:
+                self.close()  # it was made for this consumer
+            raise
         self._queues[consumer] = []
         super().add(consumer)
         if self._replaying:

@@ -189,12 +189,7 @@ class PersistentSubscription:
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
             dispatcher = self._new_dispatcher(consumer)
-        try:
-            dispatcher.add(consumer)
-        except Refused:
-            if dispatcher is not self.dispatcher:
-                dispatcher.close()
-            raise
+        dispatcher.add(consumer)
         self.type = consumer.type
         self.dispatcher = dispatcher
         self.consumers[consumer] = None
