@@ -291,13 +291,14 @@ def test_administrators_see_and_abort_open_transactions(broker, client):
     txn = client.new_transaction(timeout=300)
     producer.send(b"never", txn=txn)
     consumer.acknowledge(message, txn=txn)
-    eventually(lambda: not txn.transaction.core.pending)
     number = "{}/{}".format(*txn.id)
     place, there = ("public/default/" + each.rpartition("/")[2] for each in (source, target))
 
     def ask(path):
         return admin.call("GET", f"/admin/v3/transactions/{path}")
 
+    eventually(lambda: source in ask(f"transactionMetadata/{number}")["ackedPartitions"])
+    eventually(lambda: not txn.transaction.core.pending)
     found = ask(f"transactionMetadata/{number}")
     assert found["txnId"] == "({},{})".format(*txn.id)
     assert (found["status"], found["timeoutAt"]) == ("OPEN", 300_000)
