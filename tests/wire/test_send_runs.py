@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from split_runs import singly
 
 from geminga.errors import ProtocolError
+from geminga.wire import send_runs
 from geminga.wire.batch import metadata_fields
 from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.frames import (
@@ -19,7 +20,7 @@ from geminga.wire.frames import (
 )
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.send_runs import SendRun, encode_send_receipts, encode_sends
+from geminga.wire.send_runs import SendRun, _shape, encode_send_receipts, encode_sends
 from geminga.wire.varint import varint
 
 ENTRY = build_entry(b"\x0a\x01p\x10\x00\x18\x01", b"payload")
@@ -74,6 +75,26 @@ def test_sends_with_gaps_or_malformed_sequence_ids_decode_as_without_runs():
             except ProtocolError:
                 found.append("error")
         assert runs == singles
+
+
+@pytest.mark.parametrize("step", [0, 10, -1])
+def test_ids_that_do_not_follow_each_other_cost_a_look_a_frame(step, monkeypatch):
+    looks = 0
+
+    class Counting:
+        def __init__(self, head_size: int, number_size: int) -> None:
+            self._shape = _shape(head_size, number_size)
+            self.size = self._shape.size
+
+        def unpack_from(self, data: bytes, at: int) -> tuple[Any, ...]:
+            nonlocal looks
+            looks += 1
+            return self._shape.unpack_from(data, at)
+
+    monkeypatch.setattr(send_runs, "_shape", Counting)
+    data = b"".join(send(5000 + n * step) for n in range(1000))
+    assert len(BrokerFrameDecoder().feed(data)) == 1000
+    assert looks <= 1000
 
 
 def test_frames_max_counts_the_sends_of_a_run():

@@ -23,6 +23,7 @@ from geminga.wire.varint import varint, varints
 _CHECKED = Struct(">HI").unpack_from
 _FIELD_HEADS = 2
 """Bytes of the tags of the two fields that every SEND has."""
+_FIRST_PIECE = 8
 _BODY_START = 12
 """Start of the body: after two sizes, the command's type, and the body's tag and size."""
 
@@ -77,28 +78,29 @@ def read_run(
     # A frame that ends inside its command is no SEND, even if an entry seems to follow.
     least, total_max = size - 4, min(frame_size_max - 4, size - 4 + ENTRY_COPY_BYTES_MAX)
     entries: list[bytes] = [first.entry]  # type: ignore[list-item]
-    numbers: list[bytes] = []
-    add_entry, add_number = entries.append, numbers.append
-    at = frame_end
-    stop = end - size
-    while at <= stop:
-        total, found, number = unpack(data, at)
-        next_at = at + 4 + total
-        if found != head or next_at > end or not least <= total <= total_max or count_max <= 0:
-            break
-        add_entry(data[at + size : next_at])
-        add_number(number)
-        at = next_at
-        count_max -= 1
-    if not numbers:
+    add_entry = entries.append
+    at, stop, piece = frame_end, end - size, _FIRST_PIECE
+    # A run may end soon, and many frames may follow: ids are expected in pieces of growing size.
+    while count_max > 0:
+        following = varints(first.sequence_id + len(entries), min(piece, count_max))
+        for expected in following:
+            if at > stop:
+                break
+            total, found, number = unpack(data, at)
+            next_at = at + 4 + total
+            if number != expected or found != head or next_at > end or not least <= total <= total_max:
+                break
+            add_entry(data[at + size : next_at])
+            at = next_at
+        else:
+            count_max -= piece
+            piece *= 4
+            continue
+        break
+    if len(entries) == 1:
         return None, frame_end
-    following = varints(first.sequence_id + 1, len(numbers))
-    if numbers != following:
-        count = next(index for index, number in enumerate(numbers) if number != following[index])
-        at -= sum(size + len(entry) for entry in entries[1 + count :])
-        del entries[1 + count :]
     ids = range(first.sequence_id, first.sequence_id + len(entries))
-    return (SendRun(first.producer_id, ids, entries), at) if len(ids) > 1 else (None, frame_end)
+    return SendRun(first.producer_id, ids, entries), at
 
 
 _PACK_UINT32 = Struct(">I").pack
