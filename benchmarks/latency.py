@@ -97,7 +97,7 @@ class Generator:
         self._messages = messages
         self._producer = Peer(address, topic)
         self._consumer = Receiver(address, topic, "latency") if delivery else None
-        self._frame = _frame(_send_command(0, messages), batch_entry(messages, SIZE))
+        self._command, self._entry = _send_command(0, messages), batch_entry(messages, SIZE)
         self._out: deque[memoryview] = deque()
         self._unread = b""
         self._unacked = self._permits = 0
@@ -110,9 +110,14 @@ class Generator:
         flow.flow.consumer_id, flow.flow.messagePermits = 1, count
         consumer.socket.sendall(_frame(flow))
 
+    def _next_frame(self) -> bytes:
+        frame = _frame(self._command, self._entry)
+        self._command.send.sequence_id += self._messages
+        return frame
+
     def send(self, due: float, frames: int) -> None:
         """Queue frames that are due now."""
-        self._out.append(memoryview(self._frame * frames))
+        self._out.append(memoryview(b"".join(self._next_frame() for _ in range(frames))))
         self.published.expect(due, frames)
         if self._consumer is not None:
             self.delivered.expect(due, frames)
