@@ -161,7 +161,7 @@ def _spark_scratch() -> CheckResult:
     free = min(shutil.disk_usage(folder).free for folder in folders)
     detail = f"{size(free)} free in {', '.join(folders)}"
     if free < SCRATCH_MIN:
-        return _warning("spark scratch", f"{detail}: shuffles need space; set SPARK_LOCAL_DIRS")
+        return _warning("spark scratch", f"{detail}; shuffles need {size(SCRATCH_MIN)}: set SPARK_LOCAL_DIRS")
     return _ok("spark scratch", detail)
 
 
