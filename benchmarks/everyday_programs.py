@@ -12,7 +12,7 @@ import importlib
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -516,20 +516,19 @@ def _receipts(run: Run) -> tuple[Callable[[Any, Any], None], list[Any]]:
 
 
 def _send_async(
-    run: Run, *, content: bytes = CONTENT, client_options: Any = None, url: str = "", keyed: bool = False,
-    **options: Any,
+    run: Run, *, content: bytes = CONTENT, client_options: Any = None, url: str = "",
+    fields: Sequence[dict[str, Any]] = (), **options: Any,
 ) -> None:  # fmt: skip
+    """Send messages, with ``fields`` in turn."""
     client = run.pulsar.Client(url or run.url, **(client_options or {}))
     producer = client.create_producer(run.topic, block_if_queue_full=True, **options)
 
     callback, failures = _receipts(run)
 
     def send(count: int) -> None:
-        if keyed:
+        if fields:
             for number in range(count):
-                producer.send_async(
-                    content, callback, partition_key=KEYS[number % 100], properties=PROPERTIES
-                )
+                producer.send_async(content, callback, **fields[number % len(fields)])
         else:
             for _ in range(count):
                 producer.send_async(content, callback)
@@ -606,7 +605,21 @@ def send_async_batched(run: Run) -> None:
 
 @program("send-async-keyed", "send_async, batched, with key and properties", 50_000)
 def send_async_keyed(run: Run) -> None:
-    _send_async(run, batching_enabled=True, keyed=True)
+    fields = [{"partition_key": key, "properties": PROPERTIES} for key in KEYS]
+    _send_async(run, batching_enabled=True, fields=fields)
+
+
+EVENT_TIMES = [{"event_timestamp": 1_700_000_000_000 + number} for number in range(100)]
+
+
+@program("send-async-event-time", "send_async, batched, with event time", 50_000)
+def send_async_event_time(run: Run) -> None:
+    _send_async(run, batching_enabled=True, fields=EVENT_TIMES)
+
+
+@program("send-async-event-time-unbatched", "send_async, unbatched, with event time", 20_000)
+def send_async_event_time_unbatched(run: Run) -> None:
+    _send_async(run, fields=EVENT_TIMES)
 
 
 @program("send-async-lz4", "send_async, batched, LZ4", 200_000)

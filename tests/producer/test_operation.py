@@ -1,10 +1,12 @@
 """Encoded operations, compared with frames of the Java and C++ clients and protobuf's own parser."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from recorded import recorded_frames
 
 from geminga.errors import MessageTooBig
-from geminga.producer.message import OutgoingMessage, simple_message
+from geminga.producer.message import OutgoingMessage, RichMessage, build_message, simple_message
 from geminga.producer.operation import SendOperation, name_field
 from geminga.wire.batch import decode_batch
 from geminga.wire.compression import decompress
@@ -155,3 +157,71 @@ def test_a_damaged_copy_is_noticed():
     assert operation.checksum_is_intact()
     operation.body = b"y" + operation.body[1:]
     assert not operation.checksum_is_intact()
+
+
+MESSAGES = st.lists(
+    st.builds(
+        build_message,
+        st.one_of(st.none(), st.binary(max_size=40)),
+        properties=st.sampled_from([None, {"a": "b"}, {"a": "ä", "": "v" * 200}]),
+        partition_key=st.sampled_from([None, "k", "ключ"]),
+        ordering_key=st.sampled_from([None, "o", b"\xff" * 130]),
+        replication_clusters=st.sampled_from([None, ["east"], ["east", "west"]]),
+        event_timestamp=st.sampled_from([None, 0, 1, 1_700_000_000_000, (1 << 63) - 1]),
+        deliver_at=st.sampled_from([None, 1_700_000_000_000]),
+        kind=st.just(RichMessage),
+    )
+    | st.builds(simple_message, st.binary(max_size=40), st.sampled_from([None, "k"]))
+    | st.none(),
+    min_size=2,
+    max_size=12,
+).filter(any)
+
+
+@given(MESSAGES, st.sampled_from([0, 126, 16_380, 1 << 40]), st.integers(0, 1))
+def test_messages_of_a_run_keep_all_their_fields(messages, first, done):
+    payloads = [b"plain" if each is None else each.payload for each in messages]
+    by_index = {index: each for index, each in enumerate(messages) if each is not None}
+    run = simple(len(messages), first, payloads=payloads, is_batch=False, is_run=True, messages=by_index)
+    run.permits = len(messages)
+    singles = run.singles()
+    if done:
+        run.split_off(1, 0, 0)
+    frames = FrameDecoder(1 << 26).feed(b"".join(map(bytes, run.frame(7, name_field("p"), 5, MAX))))
+    assert len(frames) == len(messages) - done
+    for frame, single, payload in zip(frames, singles[done:], payloads[done:], strict=True):
+        head, body = single.frame(7, name_field("p"), 5, MAX)
+        (alone,) = FrameDecoder(1 << 26).feed(head + bytes(body))
+        expected, got = parse_entry(alone.entry), parse_entry(frame.entry)
+        assert (got.metadata, bytes(got.payload)) == (expected.metadata, payload)
+        assert frame.sequence_id == alone.sequence_id == got.metadata.sequence_id
+        message = single.messages[0] if single.messages else simple_message(b"", None)
+        assert outgoing_fields(outgoing(got.metadata, payload)) == outgoing_fields(message)
+        assert tuple(got.metadata.replicate_to) == message.replicate_to
+        assert got.metadata.deliver_at_time == message.deliver_at_time
+
+
+@given(MESSAGES, st.sampled_from([0, 126, 16_380, 1 << 40]))
+def test_messages_of_a_batch_keep_all_their_fields(messages, first):
+    payloads = [b"plain" if each is None else each.payload for each in messages]
+    by_index = {index: each for index, each in enumerate(messages) if each is not None}
+    operation = simple(len(messages), first, payloads=payloads, messages=by_index)
+    operation.encode_body()
+    data = bytes(operation.body)
+    for sequence_id, (message, payload) in enumerate(zip(messages, payloads, strict=True), first):
+        size = int.from_bytes(data[:4], "big")
+        metadata = pb.SingleMessageMetadata.FromString(data[4 : 4 + size])
+        end = 4 + size + metadata.payload_size
+        assert (metadata.sequence_id, data[4 + size : end]) == (sequence_id, payload)
+        found = outgoing_fields(outgoing(metadata, payload))
+        assert found == outgoing_fields(message or simple_message(b"", None))
+        data = data[end:]
+    assert not data
+
+
+def outgoing_fields(message):
+    """Return the fields that a message has in a batch, too."""
+    return (
+        message.null_value, message.partition_key, message.ordering_key, message.properties,
+        message.event_time,
+    )  # fmt: skip

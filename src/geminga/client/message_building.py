@@ -16,6 +16,7 @@ from geminga.producer.interceptors import InterceptorChain
 from geminga.producer.message import (
     KeyedContent,
     OutgoingMessage,
+    RichMessage,
     SimpleMessage,
     bound_to,
     build_message,
@@ -46,6 +47,7 @@ class MessageBuilder:
         """The last builder for a transaction."""
         self._now_ms = publisher.context.now_ms
         self._encode = settings.encode
+        self._batching = settings.batching_enabled
         self._schema_version: bytes | None = None
         self._interceptors = InterceptorChain(settings.interceptors)
         self._whole = bool(self._interceptors) or (
@@ -119,7 +121,10 @@ class MessageBuilder:
         if not self._whole and content is not None and keyed is None and extras[2:] == NO_EXTRAS[2:]:
             message = build_simple_message(content, extras[0], extras[1])
             return message.payload, message
-        message = build_message(content, *extras, now_ms=0 if extras[8] is None else self._now_ms())
+        delayed = extras[7] is not None or extras[8] is not None
+        single = self._whole or self.transaction is not None or extras[3] is not None
+        kind = OutgoingMessage if single or (delayed and self._batching) else RichMessage
+        message = build_message(content, *extras, now_ms=self._now_ms() if delayed else 0, kind=kind)
         message.schema_version = self._schema_version
         if keyed is not None:
             keyed.give_key(message)

@@ -23,14 +23,14 @@ from geminga.client.submit_queue import (
     WaitingSend,
 )
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
-from geminga.producer.message import BoundMessage, SimpleMessage, bound_to, note_refusal
+from geminga.producer.message import BoundMessage, RichMessage, SimpleMessage, bound_to, note_refusal
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.transactions import TransactionCore
 
 logger = logging.getLogger("geminga.producer")
 
-_SIMPLE = frozenset((bytes, SimpleMessage))
+_SIMPLE = frozenset((bytes, SimpleMessage, RichMessage))
 
 
 class SubmitWorker:

@@ -18,7 +18,7 @@ from geminga.producer.chunking import (
     ChunkPart,
     chunk_count,
 )
-from geminga.producer.message import OutgoingMessage, SimpleMessage
+from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import RUN_BYTES_MAX, RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX, SendOperation
 from geminga.producer.pending_limits import PendingLimits
 from geminga.producer.self_tuning import PartitionTuning
@@ -211,7 +211,7 @@ class BatchBuilder:
         self,
         payloads: list[bytes],
         tokens: list[Any],
-        messages: list[SimpleMessage | None] | None,
+        messages: list[OutgoingMessage | None] | None,
         start: int,
         now: float,
         transaction: TransactionCore | None = None,
@@ -261,7 +261,7 @@ class BatchBuilder:
         self,
         payloads: list[bytes],
         tokens: list[Any],
-        messages: list[SimpleMessage | None] | None,
+        messages: list[OutgoingMessage | None] | None,
         size: int,
         now: float,
     ) -> SendOperation:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from geminga.producer.message import OutgoingMessage, SimpleMessage
+from geminga.producer.message import OutgoingMessage
 from geminga.transactions import TransactionCore
 
 MARK_FACTOR = 4
@@ -38,7 +38,7 @@ class BatchTiming:
         self.times.append(now)
 
 
-def by_index(messages: list[SimpleMessage | None], start: int) -> dict[int, OutgoingMessage]:
+def by_index(messages: list[OutgoingMessage | None], start: int) -> dict[int, OutgoingMessage]:
     """Return the messages that are not None by their index, from ``start`` on."""
     if None in messages:
         return {index: each for index, each in enumerate(messages, start) if each is not None}
@@ -79,7 +79,11 @@ class Batch:
         self.size += len(payload)
 
     def append_many(
-        self, payloads: list[bytes], tokens: list[Any], messages: list[SimpleMessage | None] | None, size: int
+        self,
+        payloads: list[bytes],
+        tokens: list[Any],
+        messages: list[OutgoingMessage | None] | None,
+        size: int,
     ) -> None:
         """Add simple messages of ``size`` payload bytes together; the caller has checked `accepts_simple`,
         and the limits. ``messages`` None: none has a key or properties."""

@@ -92,6 +92,13 @@ class SimpleMessage(OutgoingMessage):
     transaction: TransactionCore | None = None
 
 
+class RichMessage(OutgoingMessage):
+    """A message with an automatic sequence id, without schema version and transaction of its own, and without
+    a delivery time if the producer makes batches: such messages are handled together, as simple ones."""
+
+    __slots__ = ()
+
+
 class BoundMessage(SimpleMessage):
     """A `SimpleMessage` of a transaction."""
 
@@ -312,8 +319,9 @@ def build_message(
     deliver_after: Any = None,
     *,
     now_ms: int = 0,
+    kind: type[OutgoingMessage] = OutgoingMessage,
 ) -> OutgoingMessage:
-    """Return a checked message from the arguments of ``send``.
+    """Return a checked message of a ``kind`` from the arguments of ``send``.
 
     ``content`` None is a null value (a tombstone on compacted topics). Empty keys and empty cluster lists
     mean none, as in ``pulsar-client``. ``now_ms`` is the wall clock time to which ``deliver_after`` is added;
@@ -325,7 +333,7 @@ def build_message(
         raise _refuse("disable_replication", disable_replication, "True or False")
     clusters = () if replication_clusters is None else _check_clusters(replication_clusters)
     # Field by field: a call with keywords would cost more than all these checks.
-    message = OutgoingMessage.__new__(OutgoingMessage)
+    message = kind.__new__(kind)
     message.payload = b"" if content is None else payload_of(content)
     message.null_value = content is None
     message.partition_key = key

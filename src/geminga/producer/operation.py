@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import add
 from struct import Struct
 from typing import Any
 
 from geminga.errors import MessageTooBig
 from geminga.producer.batching import BatchTiming
 from geminga.producer.chunking import ChunkPart
-from geminga.producer.message import BoundMessage, OutgoingMessage, SimpleMessage
+from geminga.producer.message import BoundMessage, OutgoingMessage, RichMessage, SimpleMessage
 from geminga.transactions import TransactionCore
 from geminga.wire.batch import (
     append_full_message,
@@ -53,7 +54,7 @@ _NO_BYTES = b"\x48\0"
 Seal = Callable[[Buffer], "Sealed | None"]
 """Encrypts a payload (`geminga.wire.encryption.PayloadEncryptor.seal`); None: no encryption."""
 
-_SIMPLE = frozenset((SimpleMessage, BoundMessage))
+_SIMPLE = frozenset((SimpleMessage, BoundMessage, RichMessage))
 
 NO_RECEIPT = -2
 """``ledger_id`` of an operation that is not settled; that of a duplicate's receipt is -1."""
@@ -196,9 +197,10 @@ class SendOperation:
             return encode_plain_batch(payloads, self.sequence_id)
         messages = self.messages or {}
         if self.sequence_ids is None and set(map(type, messages.values())) <= _SIMPLE:
-            if not any(each.properties or each.partition_key for each in messages.values()):
+            further = self._further(_further_in_batch)
+            if not further and not any(each.properties or each.partition_key for each in messages.values()):
                 return encode_plain_batch(payloads, self.sequence_id)
-            return encode_rich_batch(payloads, self._fields(b"\x0a", b"\x12"), self.sequence_id)
+            return encode_rich_batch(payloads, self._fields(b"\x0a", b"\x12"), self.sequence_id, further)
         buffer: list[bytes] = []
         ids = self.sequence_ids or range(self.sequence_id, self.sequence_id + len(payloads))
         for index, (payload, sequence_id) in enumerate(zip(payloads, ids, strict=True)):
@@ -215,6 +217,15 @@ class SendOperation:
         if len(messages) == len(self.tokens) and not self.done:  # each message has one, in order
             return metadata_fields(property_tag, key_tag, messages.values())
         return metadata_fields(property_tag, key_tag, map(messages.get, range(self.done, len(self.tokens))))
+
+    def _further(self, encode: Callable[[OutgoingMessage], bytes]) -> list[bytes] | None:
+        """Return the encoded fields of each message without an outcome beside its key and properties; None if
+        no message has any."""
+        messages = self.messages or {}
+        if RichMessage not in set(map(type, messages.values())):
+            return None
+        pending = map(messages.get, range(self.done, len(self.tokens)))
+        return [encode(each) if type(each) is RichMessage else b"" for each in pending]
 
     # --- a run ------------------------------------------------------------------------------------
 
@@ -268,6 +279,9 @@ class SendOperation:
         fields = None if self.messages is None else self._fields(b"\x22", b"\x32")
         if fields is not None and b"" in payloads:
             fields = [f if p or not f else f + _NO_BYTES for f, p in zip(fields, payloads, strict=True)]
+        further = self._further(_further_alone)
+        if fields is not None and further is not None:
+            fields = list(map(add, fields, further))
         fixed = len(producer_name) + len(schema) + 64 + (0 if fields is None else max(map(len, fields)))
         if max(map(len, payloads)) + fixed > max_message_size:
             raise MessageTooBig(f"a message of {self!r} may exceed max_message_size={max_message_size}")
@@ -370,7 +384,7 @@ class SendOperation:
         return None if self.messages is None else self.messages.get(0)
 
     def _fields_behind(self, schema_version: bytes) -> bytes:
-        """Return the fields of ``MessageMetadata`` after ``publish_time``, in ascending order."""
+        """Return the fields of ``MessageMetadata`` after ``publish_time``."""
         first = self._first_message()
         compressed = b""
         if self.compression:
@@ -403,26 +417,17 @@ class SendOperation:
             parts.append(_text(b"\x32", first.partition_key))
         if alone and parts and not (compressed or self.uncompressed_size or self.chunk):
             compressed = _NO_BYTES
-        parts += [_text(b"\x3a", cluster) for cluster in first.replicate_to]
         parts.append(compressed)
         if not alone:
             parts += (b"\x58", varint(self.count))
-        elif first.event_time:
-            parts += (b"\x60", varint(first.event_time))
         parts.append(self.sealed)
         own = first.schema_version
         parts.append(schema_version if own is None else _bytes(b"\x82\x01", own))
-        if first.partition_key_b64:
-            parts.append(b"\x88\x01\x01")
-        if first.ordering_key is not None:
-            parts.append(_bytes(b"\x92\x01", first.ordering_key))
-        if first.deliver_at_time:
-            parts += (b"\x98\x01", varint(first.deliver_at_time))
         parts.append(self._transaction_fields())
-        if not alone:
-            parts += (b"\xc0\x01", varint(self.highest_sequence_id))
-        elif first.null_value:
-            parts.append(b"\xc8\x01\x01")
+        if alone:
+            parts.append(_further_alone(first))
+        else:
+            parts += (_further_shared(first), b"\xc0\x01", varint(self.highest_sequence_id))
         return b"".join(parts)
 
     def metadata_size(self) -> int:
@@ -450,6 +455,34 @@ def _text(tag: bytes, value: str) -> bytes:
 
 def _bytes(tag: bytes, value: bytes) -> bytes:
     return tag + varint(len(value)) + value
+
+
+def _further_shared(message: OutgoingMessage) -> bytes:
+    """Return the fields of ``MessageMetadata`` that a batch has from its first message, but for the key."""
+    parts = [_text(b"\x3a", cluster) for cluster in message.replicate_to]
+    if message.partition_key_b64:
+        parts.append(b"\x88\x01\x01")
+    if message.ordering_key is not None:
+        parts.append(_bytes(b"\x92\x01", message.ordering_key))
+    if message.deliver_at_time:
+        parts += (b"\x98\x01", varint(message.deliver_at_time))
+    return b"".join(parts)
+
+
+def _further_alone(message: OutgoingMessage) -> bytes:
+    """Return the fields of ``MessageMetadata`` of a single message, but for key and properties."""
+    event_time = b"\x60" + varint(message.event_time) if message.event_time else b""
+    return event_time + _further_shared(message) + (b"\xc8\x01\x01" if message.null_value else b"")
+
+
+def _further_in_batch(message: OutgoingMessage) -> bytes:
+    """Return the fields of ``SingleMessageMetadata``, but for key and properties."""
+    fields = b"\x28" + varint(message.event_time) if message.event_time else b""
+    if message.partition_key_b64:
+        fields += b"\x30\x01"
+    if message.ordering_key is not None:
+        fields += _bytes(b"\x3a", message.ordering_key)
+    return fields + b"\x48\x01" if message.null_value else fields
 
 
 def _single_metadata(message: OutgoingMessage, sequence_id: int) -> bytes:

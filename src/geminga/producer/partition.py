@@ -20,7 +20,7 @@ from geminga import errors
 from geminga.producer.assembling import IDS_AND_TIME_SIZE_MAX, PRODUCER_NAME_SIZE_GUESS, BatchBuilder
 from geminga.producer.batching import Batch, KeyedBatches
 from geminga.producer.chunking import UNKNOWN_DUPLICATE, ChunkPart, incomplete
-from geminga.producer.message import OutgoingMessage, SimpleMessage
+from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation, name_field, schema_version_field
 from geminga.producer.pending import PendingQueue
 from geminga.producer.pending_limits import PendingLimits
@@ -294,7 +294,7 @@ class PartitionProducer:
         self,
         payloads: list[bytes],
         tokens: list[Any],
-        messages: list[SimpleMessage | None] | None,
+        messages: list[OutgoingMessage | None] | None,
         start: int,
         now: float,
         transaction: TransactionCore | None = None,
@@ -312,7 +312,7 @@ class PartitionProducer:
         self,
         payloads: list[bytes],
         tokens: list[Any],
-        messages: list[SimpleMessage | None] | None,
+        messages: list[OutgoingMessage | None] | None,
         size: int,
         now: float,
     ) -> None:

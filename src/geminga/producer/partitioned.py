@@ -11,7 +11,7 @@ from typing import Any
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
 from geminga.producer.assembling import sends_runs
-from geminga.producer.message import OutgoingMessage, SimpleMessage
+from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import RUN_BYTES_MAX, RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.pending_limits import ByteBudget, PendingLimits, Permits, partition_share
@@ -175,7 +175,7 @@ class PartitionedProducer:
         self,
         payloads: list[bytes],
         tokens: list[Any],
-        messages: list[SimpleMessage | None] | None,
+        messages: list[OutgoingMessage | None] | None,
         start: int,
         now: float,
         partition: PartitionProducer | None = None,
@@ -200,12 +200,12 @@ class PartitionedProducer:
         self,
         payloads: list[bytes],
         tokens: list[Any],
-        messages: list[SimpleMessage | None] | None,
+        messages: list[OutgoingMessage | None] | None,
         start: int,
         now: float,
     ) -> int:
         """Route unbatched messages one by one, and add those of each partition as runs."""
-        runs: dict[PartitionProducer, tuple[list[bytes], list[Any], list[SimpleMessage | None]]] = {}
+        runs: dict[PartitionProducer, tuple[list[bytes], list[Any], list[OutgoingMessage | None]]] = {}
         end = len(payloads)
         for index in range(start, end):
             payload = payloads[index]

@@ -123,10 +123,19 @@ def metadata_fields(property_tag: bytes, key_tag: bytes, messages: Iterable[Any]
     return fields
 
 
-def encode_rich_batch(payloads: Sequence[bytes], fields: Sequence[bytes], first_sequence_id: int) -> bytes:
-    """Return the batch payload of messages with consecutive sequence ids, some with properties or a key:
-    ``fields`` are those of each message (`metadata_fields`), empty for none."""
+def encode_rich_batch(
+    payloads: Sequence[bytes],
+    fields: Sequence[bytes],
+    first_sequence_id: int,
+    further: Sequence[bytes] | None = None,
+) -> bytes:
+    """Return the batch payload of messages with consecutive sequence ids, some with more than that.
+
+    ``fields`` are the properties and the key of each (`metadata_fields`), ``further`` all its other fields.
+    """
     numbers = varints(first_sequence_id, len(payloads))
+    if further is not None:
+        numbers = list(map(add, numbers, further))
     sizes = list(map(_SIZE_FIELDS.__getitem__, map(len, payloads)))
     metadata_sizes = map(add, map(add, map(len, fields), map(len, sizes)), map(len, numbers))
     pieces = zip(map(_SIZE.pack, metadata_sizes), fields, sizes, numbers, payloads, strict=True)

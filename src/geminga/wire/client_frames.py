@@ -30,8 +30,8 @@ GROWTH = 8
 """Maximum size of the buffer as a multiple of what arrived of such a frame."""
 RECEIPTS_BYTES_MAX = 1 << 14
 """Bytes after a large message that are searched for a run of receipts."""
-_FIRST_PIECE = 8
-"""Number of frames in the first comparison with a run; each next piece is twice as large."""
+_FIRST_PIECE = 1
+"""Number of frames in the first comparison with a run; each next piece is four times as large."""
 
 
 class ClientFrameDecoder(FrameDecoder):
@@ -144,7 +144,12 @@ def read_receipt_run(
     if data[frame_end : frame_end + _BODY_START] != data[start : start + _BODY_START]:
         return None, frame_end
     size = frame_end - start
-    more = _more(first, data, start, frame_end, min(count_max, (len(data) - frame_end) // size))
+    count_max = min(count_max, (len(data) - frame_end) // size)
+    # The low bits of its sequence id, which many producers choose with gaps.
+    low = _BODY_START + 2 + len(varint(first.producer_id))
+    if count_max < 1 or (data[frame_end + low] - data[start + low]) & 0x7F != 1:
+        return None, frame_end
+    more = _more(first, data, start, frame_end, count_max)
     return (ReceiptRun(first, 1 + more), frame_end + more * size) if more else (None, frame_end)
 
 
@@ -177,5 +182,5 @@ def _more(first: ReceiptFrame, data: bytes, start: int, frame_end: int, count_ma
             return found + list(matches).index(False)
         found += piece
         at += len(whole)
-        piece *= 2
+        piece *= 4
     return found
