@@ -374,20 +374,27 @@ def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(make_harness, 
     assert read(harness) == []
 
 
+def begin_compactions(harness: Harness, *, others: int, entries: int = 1) -> list[TopicName]:
+    """Have this topic and others with so many entries each compacted, without polling the store."""
+    peer = publisher(harness, (single("k", b"%d" % number) for number in range(10)))
+    names = [NAME, *(TopicName.parse(f"other{number}") for number in range(others))]
+    peer.receipts()
+    for number, name in enumerate(names[1:], 2):
+        peer.producer(name.text, number)
+        for _ in range(entries):
+            peer.send(0, single("k", b"1"), producer_id=number)
+            peer.receipts()
+    peer.disconnect()
+    harness.auto_poll = False
+    for name in names:
+        harness.actions.compact(name)
+    return names
+
+
 def test_closing_during_a_compaction_is_no_failure(harness, monkeypatch, caplog):
     """Compactions that wait for their turn do not begin then."""
     monkeypatch.setattr(background_jobs, "SLICE_SECONDS", -1.0)
-    peer = publisher(harness, (single("k", b"%d" % number) for number in range(10)))
-    others = [TopicName.parse(f"other{number}") for number in range(50)]
-    peer.receipts()
-    for number, name in enumerate(others, 2):
-        peer.producer(name.text, number)
-        peer.send(0, single("k", b"1"), producer_id=number)
-        peer.receipts()
-    peer.disconnect()
-    harness.auto_poll = False
-    for name in (NAME, *others):
-        harness.actions.compact(name)
+    begin_compactions(harness, others=50)
     topic: Any = harness.broker.topics.in_memory(NAME)
     while not topic.compaction.bytes_read:
         harness.store.poll()
@@ -405,18 +412,11 @@ def test_closing_during_a_compaction_is_no_failure(harness, monkeypatch, caplog)
 
 
 def test_many_waiting_compactions_without_work_end(harness, monkeypatch):
-    peer = publisher(harness, (single("k", b"%d" % number) for number in range(10)))
-    others = [TopicName.parse(f"other{number}") for number in range(600)]
-    peer.receipts()
-    for number, name in enumerate(others, 2):
-        peer.producer(name.text, number)
-    harness.auto_poll = False
-    for name in (NAME, *others):
-        harness.actions.compact(name)
+    names = begin_compactions(harness, others=600, entries=0)
     harness.auto_poll = True
     finish(harness)
     harness.advance(1)
-    for name in (NAME, *others):
+    for name in names:
         assert harness.actions.compaction_status(name) == {"status": "SUCCESS", "lastError": ""}
 
 
