@@ -375,7 +375,7 @@ def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(make_harness, 
 
 
 def begin_compactions(harness: Harness, *, others: int, entries: int = 1) -> list[TopicName]:
-    """Have this topic and others with so many entries each compacted, without polling the store."""
+    """Begin to compact this topic and others with ``entries`` entries each, without polling the store."""
     peer = publisher(harness, (single("k", b"%d" % number) for number in range(10)))
     names = [NAME, *(TopicName.parse(f"other{number}") for number in range(others))]
     peer.receipts()
