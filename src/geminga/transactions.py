@@ -92,10 +92,10 @@ class TransactionCore:
             return _S.TIME_OUT
         return self._state
 
-    def check_open(self, what: str = "takes no more messages and acknowledgements") -> None:
+    def check_open(self) -> None:
         """Raise `InvalidTxnStatusError` unless the transaction is open."""
         if self.state is not _S.OPEN:
-            raise self._wrong_state(what)
+            raise self._wrong_state("takes no more messages and acknowledgements")
 
     def _wrong_state(self, what: str) -> InvalidTxnStatusError:
         state = self.state

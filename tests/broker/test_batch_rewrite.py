@@ -3,9 +3,7 @@
 from random import Random
 from typing import Any
 
-import pytest
-
-from geminga.broker.batch_rewrite import STEP_MESSAGES, OpenedBatch, opened, rebatched
+from geminga.broker.batch_rewrite import OpenedBatch, opened
 from geminga.broker.cooperative import at_once
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -85,22 +83,3 @@ def test_damaged_batches_are_detected_as_by_protobuf():
         entry = build_entry(metadata.SerializeToString(), bytes(parse_entry(entry).payload))
         read += check(entry)
     assert read > 500
-
-
-@pytest.mark.parametrize("compression", CODECS)
-def test_kept_messages_keep_their_index(compression):
-    random = Random(7)
-    for count in (1, 2, 64, 2 * STEP_MESSAGES + 3):
-        messages = [message(random, size=random.choice([0, 3, 40])) for _ in range(count)]
-        entry = entry_of(messages, compression=compression)
-        for kept in (1 << (count - 1), (1 << count) - 1, random.getrandbits(count) | 1):
-            left = open_batch(at_once(rebatched(entry, kept)))
-            whole = open_batch(entry)
-            assert left is not None
-            assert whole is not None
-            for index in range(count):
-                data = left.body[left.starts[index] : left.starts[index + 1]]
-                if kept >> index & 1:
-                    assert data == messages[index]
-                else:
-                    assert left.messages[index] is None

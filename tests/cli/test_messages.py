@@ -274,8 +274,10 @@ def test_peek_and_consume_choose_by_position_key_and_text(run):
         assert [row["value"] for row in rows] == ["number 15", "number 20", "number 25"]
     assert "1 message" in run("peek", "cli-chosen", "s", "--from", "1h", "-n", "1").stderr
     assert not _lines(run("peek", "cli-chosen", "s", "--key", "other", "--json"))
-    refused = run("consume", "cli-chosen", "-s", "s", "--key", "k2", check=False)
-    assert (refused.exit_code, "without --subscription" in refused.stderr) == (2, True)
+    assert _lines(run("consume", "cli-chosen", "--from", "1h", "-n", "1", "--json"))[0]["value"] == "number 0"
+    for option, hint in (("--key", "without --subscription"), ("--from", "geminga subscriptions reset")):
+        refused = run("consume", "cli-chosen", "-s", "s", option, start, check=False)
+        assert (refused.exit_code, hint in refused.stderr) == (2, True)
 
 
 def test_peek_prints_as_many_messages_as_it_is_asked_for(run, broker, monkeypatch):
@@ -284,17 +286,6 @@ def test_peek_prints_as_many_messages_as_it_is_asked_for(run, broker, monkeypatc
     run("subscriptions", "create", "cli-many", "s")
     run("produce", "cli-many", stdin="\n".join(map(str, range(15))) + "\n")
     assert len(_lines(run("peek", "cli-many", "s", "-n", "20", "--json"))) == 15
-
-
-def test_consume_starts_at_a_time_or_a_printed_id(run):
-    for text in ("one", "two", "three"):
-        run("produce", "cli-where", text)
-    rows = _lines(run("consume", "cli-where", "-n", "3", "--json", "--from", "1h"))
-    second = rows[1]["message_id"]
-    rows = _lines(run("consume", "cli-where", "-n", "2", "--json", "--from", second))
-    assert [row["value"] for row in rows] == ["two", "three"]
-    refused = run("consume", "cli-where", "-s", "s", "--from", second, check=False)
-    assert (refused.exit_code, "geminga subscriptions reset" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("endless", [("--follow",), ("--count", "0")])

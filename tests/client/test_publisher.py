@@ -466,21 +466,22 @@ def test_a_refused_creation_leaves_nothing_behind(broker, client):
     eventually(lambda: broker.count(pb.BaseCommand.CLOSE_PRODUCER) == 2)
 
 
-def overtaken(producer, got, names):
-    """Plain messages that were handed over though there is no permit: as several threads do that look at the
-    same number at once."""
-    pairs = [half for name in names for half in (name, lambda r, m, name=name: got.append((name, r)))]
-    publisher_of(producer).submit_queue.pairs += pairs
-
-
-def test_close_waits_for_accepted_messages_without_a_permit(client, held):
+def overtaken_and_closing(client, held, names):
+    """Have a producer close with plain messages that were handed over though there is no permit, as several
+    threads do that look at the same number at once. Return the outcomes and the closing thread."""
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     got = []
     producer.send_async(b"0", lambda r, m: got.append((b"0", r)))
     eventually(lambda: held.count() == 1)
-    overtaken(producer, got, [b"1", b"2"])
+    pairs = [half for name in names for half in (name, lambda r, m, name=name: got.append((name, r)))]
+    publisher_of(producer).submit_queue.pairs += pairs
     closing = start_thread(producer.close)
     eventually(lambda: wait_queue_of(producer).accepted())
+    return got, closing
+
+
+def test_close_waits_for_accepted_messages_without_a_permit(client, held):
+    got, closing = overtaken_and_closing(client, held, [b"1", b"2"])
     held.stop()
     join_threads(closing)
     assert got == [(b"%d" % number, Result.Ok) for number in range(3)]
@@ -488,13 +489,7 @@ def test_close_waits_for_accepted_messages_without_a_permit(client, held):
 
 def test_close_without_a_connection_does_not_wait_for_messages_without_a_permit(broker, held):
     client = geminga.Client(broker.url, operation_timeout_seconds=600)
-    producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
-    got = []
-    producer.send_async(b"0", lambda r, m: got.append((b"0", r)))
-    eventually(lambda: held.count() == 1)
-    overtaken(producer, got, [b"1"])
-    closing = start_thread(producer.close)
-    eventually(lambda: wait_queue_of(producer).accepted())
+    got, closing = overtaken_and_closing(client, held, [b"1"])
     broker.run(broker.stop(), 60)
     join_threads(closing)
     assert sorted(got) == [(b"0", Result.AlreadyClosed), (b"1", Result.AlreadyClosed)]

@@ -734,30 +734,21 @@ def redelivered(raw, **fields):
     return encode_message(0, 1, 0, -1, len(raw), redelivery_count=1, **fields) + raw
 
 
+@pytest.mark.parametrize("end", ["abort", "abort after a redelivery", "time limit"])
 @virtual
-async def test_a_batch_redelivered_without_messages_of_an_aborted_transaction_is_whole_after_it(
-    broker, client
+async def test_a_batch_acknowledged_in_part_is_whole_after_a_transaction_without_a_commit(
+    broker, client, end
 ):
-    shared = {"consumer_type": geminga.ConsumerType.Shared}
-    consumer, messages = await received(broker, client, entry(b"a", b"b"), **shared)
-    txn = await client.new_transaction()
-    await consumer.acknowledge(messages[0], txn=txn)
-    await until(lambda: broker.acks)
-    # While the acknowledgement is pending, the broker delivers the rest of the batch.
-    broker.peers[-1].transport.write(redelivered(entry(b"a", b"b"), ack_set=[0b10]))
-    assert (await consumer.receive()).data() == b"b"
-    await txn.abort()
-    broker.peers[-1].transport.write(redelivered(entry(b"a", b"b")))
-    assert [(await consumer.receive()).data() for _ in range(2)] == [b"a", b"b"]
-
-
-@virtual
-async def test_a_batch_of_a_transaction_that_is_never_ended_is_whole_after_its_time(broker, client):
     shared = {"consumer_type": geminga.ConsumerType.Shared}
     consumer, messages = await received(broker, client, entry(b"a", b"b"), **shared)
     txn = await client.new_transaction(timeout=5)
     await consumer.acknowledge(messages[0], txn=txn)
-    await pass_time(6)
+    await until(lambda: broker.acks)
+    if end == "abort after a redelivery":
+        # While the acknowledgement is pending, the broker delivers the rest of the batch.
+        broker.peers[-1].transport.write(redelivered(entry(b"a", b"b"), ack_set=[0b10]))
+        assert (await consumer.receive()).data() == b"b"
+    await (pass_time(6) if end == "time limit" else txn.abort())
     broker.peers[-1].transport.write(redelivered(entry(b"a", b"b")))
     assert [(await consumer.receive()).data() for _ in range(2)] == [b"a", b"b"]
 

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 from aiohttp import web
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+from web_port import Port
 
 from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.web import make_application
@@ -47,7 +47,7 @@ harnesses = module_at("console_harness", ROOT / "tests/broker/conftest.py")
 module_at("console_remote", ROOT / "tests/console/test_remote.py")
 
 
-class Served:
+class Served(Port):
     """A `Harness` with the web port of a broker. Everything happens on the loop of its thread: `do`."""
 
     def __init__(self, **settings: Any) -> None:
@@ -57,14 +57,8 @@ class Served:
         self.tls = None
         self.unanswered = InFlightRequests()
         self.started_at_ms = self.harness.now_ms
-        self.url = ""
         self.requests: list[str] = []
-        self._loop = asyncio.new_event_loop()
-        self._started = threading.Event()
-        self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
-        self._thread.start()
-        assert self._started.wait(60)
+        super().__init__(self._application)
 
     # --- what the resources need of a server ---
     @property
@@ -88,17 +82,10 @@ class Served:
         return found
 
     # --- its own ---
-    async def _serve(self) -> None:
+    def _application(self) -> web.Application:
         application = make_application(self, attach)
         application.on_response_prepare.append(self._asked)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        self._started.set()
-        await self._stop.wait()
-        await runner.cleanup()
+        return application
 
     async def _asked(self, request: web.Request, _response: web.StreamResponse) -> None:
         self.requests.append(request.path_qs)
@@ -127,11 +114,6 @@ class Served:
             self.harness.poll()
 
         self.do(make)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(60)
-        self._loop.close()
 
 
 @pytest.fixture

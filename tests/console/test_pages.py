@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 from google.protobuf import descriptor_pb2, json_format
 from playwright.sync_api import expect
+from web_port import Port
 
 from geminga.broker.rules.tokens import make_token
 from geminga.ids import TopicName
@@ -572,8 +573,8 @@ def test_a_token_is_requested_and_not_stored(make_served, page):
 def test_an_apache_pulsar_is_shown_with_its_statistics(page):
     """The same pages over what is derived: nothing that Apache Pulsar does not tell leaves a hole in them."""
     remote = importlib.import_module("console_remote")
-    apache = remote.Port(remote.Apache().application)
-    console = remote.Port(lambda: remote.elsewhere(apache.url))
+    apache = Port(remote.Apache().application)
+    console = Port(lambda: remote.elsewhere(apache.url))
     try:
         page.goto(console.url)
         expect(page.locator("h1")).to_have_text("2 are stopped.")

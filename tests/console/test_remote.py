@@ -1,11 +1,9 @@
 """The console for a broker elsewhere: passed on to a Geminga, derived where it is an Apache Pulsar."""
 
-import asyncio
 import base64
 import dataclasses
 import http.client
 import json
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +16,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import RSAAlgorithm
+from web_port import Port
 
 from geminga.broker.admin.masking import NOT_SHOWN, Masks
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -35,33 +34,6 @@ NOW = 1_800_000_000_000
 def elsewhere(url: str, **shown: str) -> web.Application:
     """The console for the broker at an address."""
     return make_application({"there": Remote(Cluster(admin_url=url, **shown))}, SETTINGS)
-
-
-class Port:
-    """A web application on a thread of its own."""
-
-    def __init__(self, make: Callable[[], web.Application]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._started, self._stop = threading.Event(), asyncio.Event()
-        self._make = make
-        self.url = ""
-        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
-        self._thread.start()
-        assert self._started.wait(60)
-
-    async def _serve(self) -> None:
-        runner = web.AppRunner(self._make(), access_log=None, shutdown_timeout=1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        self._started.set()
-        await self._stop.wait()
-        await runner.cleanup()
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(60)
-        self._loop.close()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import hashlib
 import http.client
 import re
 import time
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -15,6 +14,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from playwright.sync_api import Page, expect
+from web_port import Port
 from yarl import URL
 
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -23,9 +23,7 @@ from geminga.client.cluster import Cluster
 from geminga.console.remote import Remote, make_application
 from geminga.console.site import attach
 from geminga.errors import InvalidConfiguration
-from tests.support.modules import module_at
 
-remote = module_at("console_remote", Path(__file__).with_name("test_remote.py"))
 SECRET = "a secret/of the console"
 
 
@@ -104,7 +102,7 @@ _opened: list[Any] = []
 
 
 def remote_port(make: Any) -> Any:
-    _opened.append(remote.Port(make))
+    _opened.append(Port(make))
     return _opened[-1]
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
+from web_port import Port
 
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -389,9 +390,7 @@ def console_of(brokers: dict[str, EmbeddedBroker]) -> Iterator[str]:
     """The address of ``geminga console`` for several brokers."""
     clusters = {name: Cluster(admin_url=each.admin_url) for name, each in brokers.items()}
     settings = BrokerSettings(memory=True, port=0, web_port=0)
-    port = sys.modules["console_remote"].Port(
-        lambda: make_application({name: Remote(each) for name, each in clusters.items()}, settings)
-    )
+    port = Port(lambda: make_application({name: Remote(each) for name, each in clusters.items()}, settings))
     try:
         yield port.url
     finally:

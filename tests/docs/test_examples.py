@@ -27,7 +27,6 @@ ELSEWHERE = {
     "coming-from-kafka.md": "tests/spark/test_page.py",
     "offloading.md": "tests/spark/test_page.py",
     "pipelines.md": "tests/spark/pipelines",
-    "security.md": "tests/docs/test_security_page.py",
     "spark.md": "tests/spark/test_page.py",
     "transactions.md": "tests/interop/test_transactions.py",
 }
@@ -121,3 +120,5 @@ def test_commands_run(page, tmp_path):
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    said = (done.stdout + done.stderr).encode("latin-1", "replace")
+    assert not [key for key in tmp_path.glob("*.key") if key.read_bytes() in said], "secrets are not shown"

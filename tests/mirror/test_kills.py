@@ -4,69 +4,21 @@ In the end the target must equal the source, entry by entry.
 """
 
 import contextlib
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from broker_process import BrokerProcess, Process
 from waiting import eventually, until_some_moment
 
 import geminga
 from geminga.client.cluster import Cluster
 from geminga.ids import TopicName
-from geminga.testing.apache_pulsar import free_ports
 from tests.client.cutting import CuttingProxy
 from tests.mirror.helpers import left, mirror, mirrored, stored
-
-
-class Process:
-    """A command of this package's as a process that can be killed and started again."""
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        # A separate process group, so that a kill does not affect other processes.
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "geminga", *self.words],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**os.environ, "GEMINGA_CONFIG_HOME": "/nonexistent"},
-        )
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def again(self) -> None:
-        self.kill()
-        self.start()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-
-class BrokerProcess(Process):
-    def __init__(self, folder: Path) -> None:
-        port, web_port = free_ports(2)
-        self.service_url, self.admin_url = f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{web_port}"
-        super().__init__(
-            "standalone", "--data-dir", str(folder), "--port", str(port), "--web-port", str(web_port)
-        )
-
-    def client(self) -> geminga.Client:
-        return geminga.Client(self.service_url, operation_timeout_seconds=60)
 
 
 class MirrorProcess(Process):

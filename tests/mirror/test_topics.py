@@ -96,12 +96,23 @@ async def compare(source: Admin, target: Admin) -> None:
     await target.close()
 
 
-async def test_only_policies_in_use_are_requested(two, monkeypatch):
-    async with Admin(two[0].admin_url) as admin:
-        await prepare(admin, TOPICS)
-    with monkeypatch.context() as patched:
-        asked = Asked(patched, two[0].admin_url)
-        ends = await make_all(*two)
+@pytest.fixture
+def made(two, monkeypatch):
+    """A function that copies topics with policies, and returns the source's calls and both ends."""
+
+    async def make(count: int, refusal: Exception | None = None, *, tells: bool = True) -> Any:
+        async with Admin(two[0].admin_url) as admin:
+            await prepare(admin, count)
+        with monkeypatch.context() as patched:
+            asked = Asked(patched, two[0].admin_url)
+            asked.tells, asked.refusal = tells, refusal
+            return asked, await make_all(*two)
+
+    return make
+
+
+async def test_only_policies_in_use_are_requested(made):
+    asked, ends = await made(TOPICS)
     assert asked.calls["policiesSet"] == TOPICS
     assert asked.calls["properties"] == TOPICS
     assert sum(asked.calls.values()) <= 2 * TOPICS + 10
@@ -109,30 +120,18 @@ async def test_only_policies_in_use_are_requested(two, monkeypatch):
     await compare(*ends)
 
 
-async def test_without_a_list_of_set_policies_each_policy_is_requested(two, monkeypatch):
-    async with Admin(two[0].admin_url) as admin:
-        await prepare(admin, 8)
-    with monkeypatch.context() as patched:
-        asked = Asked(patched, two[0].admin_url)
-        asked.tells = False
-        ends = await make_all(*two)
+async def test_without_a_list_of_set_policies_each_policy_is_requested(made):
+    asked, ends = await made(8, tells=False)
     assert asked.calls["retention"] == 8
     assert asked.calls["policiesSet"] <= 8
     assert asked.at_once_max <= ASKED_AT_ONCE + 2 * 8  # properties, quotas
     await compare(*ends)
 
 
-async def test_a_source_whose_topics_have_no_policies_is_asked_once(two, monkeypatch, caplog):
-    async with Admin(two[0].admin_url) as admin:
-        await prepare(admin, TOPICS)
+async def test_a_source_whose_topics_have_no_policies_is_asked_once(made, monkeypatch, caplog):
     monkeypatch.setattr(topics, "NOT_COPIED", _all_but("max_consumers", "max_producers"))
-    with monkeypatch.context() as patched:
-        asked = Asked(patched, two[0].admin_url)
-        asked.tells = False
-        asked.refusal = AdminNotAllowed(
-            "Topic level policies is disabled, to enable the topic level policy and retry.", status=405
-        )
-        ends = await make_all(*two)
+    disabled = "Topic level policies is disabled, to enable the topic level policy and retry."
+    asked, ends = await made(TOPICS, AdminNotAllowed(disabled, status=405), tells=False)
     for end in ends:
         await end.close()
     assert asked.calls["maxConsumers"] + asked.calls["maxProducers"] <= ASKED_AT_ONCE

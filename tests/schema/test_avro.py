@@ -1,10 +1,10 @@
 """Avro payloads and definitions: values, writers' schemas, and Java's payloads."""
 
-import enum
 import sys
 
 import pytest
 from received import Received
+from record_classes import Color, records, value_of
 from recorded import java_payloads
 
 from geminga import errors, schema
@@ -14,37 +14,15 @@ from geminga.schema import versions
 pytest.importorskip("fastavro")
 
 
-class Color(enum.Enum):
-    RED = 1
-    BLUE = 2
-
-
-def records(module):
-    class Inner(module.Record):
-        x = module.Integer(required=True)
-
-    class Outer(module.Record):
-        text = module.String()
-        color = Color
-        inner = Inner()
-        items = module.Array(module.String())
-        table = module.Map(Inner())
-
-    return Inner, Outer
-
-
-Inner, Outer = records(schema)
-
-
-def value(inner, outer):
-    return outer(text="grüß", color=Color.BLUE, inner=inner(x=1), items=["a"], table={"k": inner(x=2)})
+RECORDS = records(schema)
+Inner, Everything = RECORDS["Inner"], RECORDS["Everything"]
 
 
 def test_records_are_encoded_and_decoded():
-    codec = schema.AvroSchema(Outer)
-    record = value(Inner, Outer)
+    codec = schema.AvroSchema(Everything)
+    record = value_of(RECORDS, "Everything")
     assert codec.decode(codec.encode(record)) == record
-    with pytest.raises(TypeError, match="takes a Outer"):
+    with pytest.raises(TypeError, match="takes a Everything"):
         codec.encode({"text": "x"})
 
 
@@ -173,8 +151,8 @@ def test_names_of_writer_and_reader_may_differ():
 
 
 def test_damaged_payloads_and_definitions_are_refused():
-    codec = schema.AvroSchema(Outer)
-    payload = codec.encode(value(Inner, Outer))
+    codec = schema.AvroSchema(Everything)
+    payload = codec.encode(value_of(RECORDS, "Everything"))
     for size in range(len(payload)):
         with pytest.raises(errors.CorruptPayload):
             codec.decode(payload[:size])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import weakref
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -88,36 +89,43 @@ def test_nothing_of_a_run_stays_in_memory(caplog):
     assert played() is None
 
 
-def test_a_broker_killed_while_it_stops_is_started_again(monkeypatch):
-    world = World(0, only=frozenset({"t"}), without=frozenset({"offload"}))
-    machine = world.machine
-    machine.calm = True
-
-    def stop_and_hang() -> None:
-        monkeypatch.setattr(machine.server, "stop", asyncio.Event().wait)
-        machine.server.store_stopped.set()
+def play_calmly(world: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[None]]) -> None:
+    """Run a broker without faults of its own while ``act`` runs, and stop it."""
+    world.machine.calm = True
 
     async def main() -> None:
-        keeper = asyncio.create_task(machine.run())
-        for seconds, act in ((1, stop_and_hang), (1, machine.kill), (10, lambda: None)):
-            await world.pass_time(seconds)
-            act()
-        assert machine.life == 2
+        keeper = asyncio.create_task(world.machine.run())
+        await act()
         keeper.cancel()
-        await machine.stop()
+        await world.machine.stop()
 
     monkeypatch.setattr(world, "main", main)
     world.play()
 
 
+def test_a_broker_killed_while_it_stops_is_started_again(monkeypatch):
+    world = World(0, only=frozenset({"t"}), without=frozenset({"offload"}))
+    machine = world.machine
+
+    def stop_and_hang() -> None:
+        monkeypatch.setattr(machine.server, "stop", asyncio.Event().wait)
+        machine.server.store_stopped.set()
+
+    async def kill() -> None:
+        for seconds, step in ((1, stop_and_hang), (1, machine.kill), (10, lambda: None)):
+            await world.pass_time(seconds)
+            step()
+        assert machine.life == 2
+
+    play_calmly(world, monkeypatch, kill)
+
+
 def test_writes_that_a_full_disk_holds_up_resume_without_a_restart(monkeypatch):
     world = World(1, only=frozenset({"t"}), without=frozenset({"offload"}))
     machine, disk = world.machine, world.machine.disk
-    machine.calm = True
     created: list[object] = []
 
-    async def main() -> None:
-        keeper = asyncio.create_task(machine.run())
+    async def fill() -> None:
         await world.pass_time(1)
         disk.others_bytes = disk.capacity_bytes - disk.used_bytes - 1000
         for number in range(30):  # the space that is left is used up when its checkpoint has ended
@@ -129,11 +137,8 @@ def test_writes_that_a_full_disk_holds_up_resume_without_a_restart(monkeypatch):
         await world.pass_time(5)
         assert created == [None] * 30
         assert machine.server.broker.disk.level is DiskLevel.PLENTY
-        keeper.cancel()
-        await machine.stop()
 
-    monkeypatch.setattr(world, "main", main)
-    world.play()
+    play_calmly(world, monkeypatch, fill)
 
 
 def test_the_runs_reach_what_they_are_meant_to_reach():

@@ -178,7 +178,9 @@ def check_policies_of_namespaces(admin: Any, _place: Place) -> None:
         admin.namespaces.set_backlog_quota(name, quota, kind=kind)
         found = admin.namespaces.backlog_quotas(name)[kind]
         assert (found.policy, found.limit_seconds) == (quota.policy, quota.limit_seconds)
+        assert found.limit_bytes == quota.limit_bytes or kind == "message_age"
         admin.namespaces.remove_backlog_quota(name, kind=kind)
+        assert kind not in admin.namespaces.backlog_quotas(name)
     with pytest.raises(geminga.InvalidConfiguration, match="retention="):
         admin.namespaces.retention.set(name, "7d")
     with pytest.raises(geminga.AdminNotFound):

@@ -1,19 +1,15 @@
 """The proof, small, against a broker of ours: every subject goes the whole way."""
 
 import json
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
 import pytest
-from waiting import eventually
+from broker_process import BrokerProcess
 
 from geminga.broker.serving.embedded import EmbeddedBroker
-from geminga.client.admin import admin
-from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.errors import InvalidConfiguration
 from geminga.ids import TopicName
-from geminga.testing.apache_pulsar import free_ports
 from geminga.tuning import prove
 from geminga.tuning.measuring.broker_view import BrokerView
 from geminga.tuning.proof_report import WIRE, picture, saving, table
@@ -92,18 +88,11 @@ def test_finished_runs_are_kept_when_the_broker_stops(broker, tmp_path, monkeypa
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_broker_killed_under_load_costs_only_that_run(tmp_path):
-    port, web_port = free_ports(2)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "geminga.cli.main", "standalone", "--data-dir", str(tmp_path / "data"),
-         "--port", str(port), "--web-port", str(web_port)],
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        service_url, admin_url = f"pulsar://127.0.0.1:{port}", f"http://127.0.0.1:{web_port}"
-        eventually(lambda: admin(admin_url, "GET", "clusters"), but=PulsarException)
+    with BrokerProcess(tmp_path / "data") as server:
+        server.wait_ready()
         wanted = ProofPlan(
-            service_url=service_url, admin_url=admin_url, profile=PROFILE, clients=("geminga",), repeats=1,
-            seconds=1.0, warm_seconds=0.2, idle_seconds=0.1,
+            service_url=server.service_url, admin_url=server.admin_url, profile=PROFILE,
+            clients=("geminga",), repeats=1, seconds=1.0, warm_seconds=0.2, idle_seconds=0.1,
             only=("*stock, LZ4", "*formula, ZSTD"),
         )  # fmt: skip
         prover = Prover(wanted, tmp_path / "proof", lambda line: None)
@@ -126,9 +115,6 @@ def test_a_broker_killed_under_load_costs_only_that_run(tmp_path):
             patch.setattr(prove.Run, "_look", looked)
             patch.setattr(prove, "subjects", impatient)
             proof = prover.prove()
-    finally:
-        server.kill()
-        server.wait()
     assert [outcome.subject for outcome in proof.outcomes] == ["Geminga, stock, LZ4"]
     assert "no answer from" in proof.stopped
     assert proof.outcomes == Proof.load(tmp_path / "proof").outcomes, "it is measured again, not kept by half"

@@ -1,13 +1,12 @@
 """The same record classes in pulsar-client and here: definitions, payloads and schema versions agree, both
 ways through our broker."""
 
-import enum
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pulsar import schema as theirs
+from record_classes import records, value_of
 
 import geminga
 from geminga import schema as ours
@@ -15,66 +14,8 @@ from geminga import schema as ours
 pytest.importorskip("fastavro")
 
 
-class Color(enum.Enum):
-    RED = 1
-    BLUE = 2
-
-
-def records(module: Any) -> dict[str, Any]:
-    class Inner(module.Record):
-        x = module.Integer(required=True)
-        y = module.String(default="why")
-
-    class Plain(module.Record):
-        a = module.String()
-        b = module.Integer()
-        c = module.Boolean()
-
-    class Everything(module.Record):
-        _avro_namespace = "org.example"
-        text = module.String(required=True)
-        number = module.Long(default=7, required_default=True)
-        small = module.Integer(default=3)
-        flag = module.Boolean(default=True)
-        ratio = module.Double(required=True)
-        half = module.Float()
-        raw = module.Bytes()
-        nothing = module.Null()
-        color = Color
-        chosen = module.CustomEnum(Color, default=Color.RED, required_default=True)
-        inner = Inner()
-        needed = Inner(required=True)
-        items = module.Array(module.String())
-        inners = module.Array(Inner())
-        table = module.Map(Inner())
-        counts = module.Map(module.Integer(), default={"a": 1})
-        deep = module.Array(module.Array(module.Map(module.Long())))
-
-    class Sorted(module.Record):
-        _sorted_fields = True
-        b = module.Integer()
-        a = module.Integer()
-
-    return {"Inner": Inner, "Plain": Plain, "Everything": Everything, "Sorted": Sorted}
-
-
 OURS, THEIRS = records(ours), records(theirs)
 NAMES = sorted(OURS)
-
-
-def value(module: dict[str, Any], name: str) -> Any:
-    inner = module["Inner"]
-    values: dict[str, Callable[[], dict[str, Any]]] = {
-        "Inner": lambda: {"x": 5},
-        "Plain": lambda: {"a": "grüß", "b": 1, "c": True},
-        "Sorted": lambda: {"a": 1, "b": 2},
-        "Everything": lambda: {
-            "text": "t", "number": 1 << 40, "ratio": 0.25, "half": 1.5, "raw": b"bytes",
-            "color": Color.BLUE, "inner": inner(x=1), "needed": inner(x=2, y="z"), "items": ["a", "b"],
-            "inners": [inner(x=3)], "table": {"k": inner(x=4)}, "counts": {"n": 1}, "deep": [[{"d": 1}]],
-        },
-    }  # fmt: skip
-    return module[name](**values[name]())
 
 
 def plain(record: Any) -> Any:
@@ -96,9 +37,9 @@ def test_record_definitions_and_payloads_are_the_same(kind, name):
     assert info.data.decode() == other.schema_info().schema()
     assert info.name == other.schema_info().name()
     assert info.type == int(other.schema_info().schema_type())
-    payload = other.encode(value(THEIRS, name))
-    assert mine.encode(value(OURS, name)) == payload
-    assert plain(mine.decode(payload)) == plain(value(OURS, name))
+    payload = other.encode(value_of(THEIRS, name))
+    assert mine.encode(value_of(OURS, name)) == payload
+    assert plain(mine.decode(payload)) == plain(value_of(OURS, name))
 
 
 @pytest.fixture
@@ -113,12 +54,12 @@ def test_each_library_reads_the_records_of_the_other(client, here, admin, topic,
     mine, other = getattr(ours, kind)(OURS[name]), getattr(theirs, kind)(THEIRS[name])
     at_theirs = client.subscribe(topic, "theirs", schema=other)
     at_ours = here.subscribe(topic, "ours", schema=mine)
-    client.create_producer(topic, schema=other).send(value(THEIRS, name))
-    here.create_producer(topic, schema=mine).send(value(OURS, name))
+    client.create_producer(topic, schema=other).send(value_of(THEIRS, name))
+    here.create_producer(topic, schema=mine).send(value_of(OURS, name))
     for consumer in (at_theirs, at_ours):
         for _ in range(2):
             message = consumer.receive(30_000)
-            assert plain(message.value()) == plain(value(OURS, name))
+            assert plain(message.value()) == plain(value_of(OURS, name))
             assert bytes(message.schema_version(), "latin-1") == bytes(8)
             consumer.acknowledge(message)
     # One version: both libraries described the very same schema.

@@ -117,9 +117,9 @@ class TierCatalog:
         if owned is not None and owned.pop(record.ledger, None) is not None:
             self._owned -= 1
 
-    def cleared(self, uuid: str, done: Done | None = None) -> None:
+    def cleared(self, uuid: str) -> None:
         """Note that the file does not exist."""
-        self._store.keys.delete(_SUSPECTS + uuid, done)
+        self._store.keys.delete(_SUSPECTS + uuid)
 
     def all_suspects(self) -> list[OrphanCandidate]:
         """Return files that may belong to no ledger."""

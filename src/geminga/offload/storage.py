@@ -77,11 +77,11 @@ def ledger_file(ledger_id: int, uuid: str) -> str:
     return f"ledger-{ledger_id:019d}-{uuid}.parquet"
 
 
-def check_file(file: Any, size: int, crc: int, *, piece: int = 4 * 1024 * 1024) -> str:
+def check_file(file: Any, size: int, crc: int) -> str:
     """Describe the fault of an open file's bytes; empty if size and checksum match."""
     found = at = 0
     while at < size:
-        data = file.read(min(piece, size - at))
+        data = file.read(min(4 * 1024 * 1024, size - at))
         if not data:
             return f"it ends after {at} of {size} bytes"
         found = crc32c(data, found)

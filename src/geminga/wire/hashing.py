@@ -60,20 +60,20 @@ _BOOST_Q = 0x9E3779B97F4A7C15
 _BOOST_K = 0xDF442D22CE4859B9
 
 
-def _multiply_fold(left: int, right: int) -> int:
-    product = (left & _MASK_64) * right
+def _multiply_fold(value: int) -> int:
+    product = (value & _MASK_64) * _BOOST_K
     return (product & _MASK_64) ^ (product >> 64)
 
 
 def _boost_hash(data: bytes) -> int:
     """Return ``boost::hash<std::string>`` (Boost 1.81 or later), low 31 bits, as ``pulsar-client`` does."""
     size = len(data)
-    weight = _multiply_fold(_BOOST_Q, _BOOST_K)
+    weight = _multiply_fold(_BOOST_Q)
     value = weight ^ size
     whole = size & ~7
     for start in range(0, whole, 8):
         weight = (weight + _BOOST_Q) & _MASK_64
-        value ^= _multiply_fold(int.from_bytes(data[start : start + 8], "little") + weight, _BOOST_K)
+        value ^= _multiply_fold(int.from_bytes(data[start : start + 8], "little") + weight)
     tail = data[whole:]
     rest = len(tail)
     word = 0
@@ -83,8 +83,8 @@ def _boost_hash(data: bytes) -> int:
         first, second = (rest - 1) & 2, rest >> 1
         word = tail[first] << 8 * first | tail[second] << 8 * second | tail[0]
     weight = (weight + _BOOST_Q) & _MASK_64
-    value ^= _multiply_fold(word + weight, _BOOST_K)
-    return _multiply_fold(value + weight, _BOOST_K) & _MASK_31
+    value ^= _multiply_fold(word + weight)
+    return _multiply_fold(value + weight) & _MASK_31
 
 
 def _encoded(key: str) -> bytes:

@@ -191,21 +191,6 @@ _ANY_OBJECT = {
 }  # fmt: skip
 
 
-def test_backlog_quotas_of_size_and_age_are_set_and_shown(rest, namespace):
-    assert rest.get(f"namespaces/{namespace}/backlogQuotaMap") == {}
-    quota = {"limit": 10485760, "limitSize": 10485760, "limitTime": -1, "policy": "producer_exception"}
-    rest.call("POST", f"namespaces/{namespace}/backlogQuota", quota)
-    rest.call(
-        "POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=message_age", {**quota, "limitTime": 9}
-    )
-    found = rest.get(f"namespaces/{namespace}/backlogQuotaMap")
-    assert found["destination_storage"] == quota
-    assert found["message_age"]["limitTime"] == 9
-    rest.call("DELETE", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=message_age")
-    assert set(rest.get(f"namespaces/{namespace}/backlogQuotaMap")) == {"destination_storage"}
-    rest.fails(412, "POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=odd", quota)
-
-
 def test_replication_properties_and_permissions_are_set_and_shown(rest, namespace):
     assert rest.get(f"namespaces/{namespace}/replication") == ["standalone"]
     rest.call("POST", f"namespaces/{namespace}/replication", ["standalone"], status=200)
@@ -216,11 +201,8 @@ def test_replication_properties_and_permissions_are_set_and_shown(rest, namespac
     assert rest.raw("GET", f"/admin/v2/namespaces/{namespace}/property/a")[1] == b"b"
     rest.call("DELETE", f"namespaces/{namespace}/properties")
     assert rest.get(f"namespaces/{namespace}/properties") == {}
-    rest.call("POST", f"namespaces/{namespace}/permissions/role1", ["produce"])
-    assert rest.get(f"namespaces/{namespace}/permissions") == {"role1": ["produce"]}
     rest.fails(412, "POST", f"namespaces/{namespace}/permissions/role1", ["destroy"])
-    rest.call("DELETE", f"namespaces/{namespace}/permissions/role1")
-    assert rest.get(f"namespaces/{namespace}/permissions") == {}
+    rest.fails(412, "POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=odd", {"limitSize": 1})
     rest.call("POST", f"namespaces/{namespace}/permissions/subscription/s", ["r1"])
     assert rest.get(f"namespaces/{namespace}/permissions/subscription") == {"s": ["r1"]}
     assert rest.raw("GET", f"/admin/v2/namespaces/{namespace}/antiAffinity")[0] == 204
@@ -294,20 +276,12 @@ def test_a_bundle_is_split_on_request(rest, namespace):
 
 
 # --- topics ---
-def test_a_topic_is_created_shown_and_deleted(rest, namespace):
-    path = f"persistent/{namespace}/a%20topic%2Fwith"
-    rest.fails(412, "PUT", path, {})
+def test_an_empty_topic_answers_every_call(rest, namespace):
+    rest.fails(412, "PUT", f"persistent/{namespace}/a%20topic%2Fwith", {})
+    rest.fails(404, "PUT", "persistent/public/nowhere/t", {})
     path = f"persistent/{namespace}/t"
-    rest.fails(404, "GET", f"{path}/stats")
     rest.call("PUT", path, {"owner": "me"})
-    rest.fails(409, "PUT", path, {})
-    assert rest.get(f"persistent/{namespace}") == [f"persistent://{namespace}/t"]
-    assert rest.get(f"namespaces/{namespace}/topics") == [f"persistent://{namespace}/t"]
     assert rest.get(f"{path}/properties") == {"owner": "me"}
-    rest.call("PUT", f"{path}/properties", {"tk": "tv"})
-    assert rest.get(f"{path}/properties") == {"owner": "me", "tk": "tv"}
-    rest.call("DELETE", f"{path}/properties?key=owner")
-    assert rest.get(f"{path}/properties") == {"tk": "tv"}
     assert rest.get(f"{path}/partitions") == {"partitions": 0, "deleted": False}
     assert rest.get(f"{path}/lastMessageId")["entryId"] == -1
     rest.call("PUT", f"{path}/unload")
@@ -315,20 +289,13 @@ def test_a_topic_is_created_shown_and_deleted(rest, namespace):
     rest.call("POST", f"{path}/trim", status=200)
     rest.call("DELETE", path)
     rest.fails(404, "DELETE", path)
-    rest.fails(404, "PUT", "persistent/public/nowhere/t", {})
 
 
-def test_partitioned_topics_are_created_shown_and_enlarged(rest, namespace):
+def test_partitioned_topics_are_enlarged_and_shown(rest, namespace):
     path = f"persistent/{namespace}/p"
     rest.fails(404, "GET", f"{path}/partitions")
     assert rest.get(f"{path}/partitions?checkAllowAutoCreation=true")["partitions"] == 0
     rest.call("PUT", f"{path}/partitions?createLocalTopicOnly=false", 2)
-    assert rest.get(f"{path}/partitions") == {"partitions": 2, "deleted": False}
-    assert rest.get(f"persistent/{namespace}/partitioned") == [f"persistent://{namespace}/p"]
-    assert rest.get(f"persistent/{namespace}") == [
-        f"persistent://{namespace}/p-partition-0",
-        f"persistent://{namespace}/p-partition-1",
-    ]
     rest.fails(409, "PUT", f"{path}/partitions", 2)
     rest.fails(409, "PUT", path, {})
     rest.fails(412, "PUT", f"{path}-partition-1/partitions", 2)
@@ -337,7 +304,6 @@ def test_partitioned_topics_are_created_shown_and_enlarged(rest, namespace):
     rest.call("PUT", f"persistent/{namespace}/plain", {})
     rest.fails(409, "POST", f"persistent/{namespace}/plain/partitions", 3)
     rest.call("DELETE", f"persistent/{namespace}/plain")
-    assert rest.get(f"{path}/partitions")["partitions"] == 3
     rest.fails(422, "POST", f"{path}/partitions", 2)
     assert "at most 1024" in rest.fails(412, "PUT", f"persistent/{namespace}/{'x' * 1024}", {})
     rest.fails(412, "PUT", f"persistent/{namespace}/q/partitions", 0)
@@ -345,14 +311,10 @@ def test_partitioned_topics_are_created_shown_and_enlarged(rest, namespace):
     rest.fails(412, "PUT", f"persistent/{namespace}/q/partitions", "many")
     rest.call("POST", f"{path}/createMissedPartitions")
     stats = rest.get(f"{path}/partitioned-stats?perPartition=true")
-    assert stats["metadata"]["partitions"] == 3
-    assert len(stats["partitions"]) == 3
+    assert (stats["metadata"]["partitions"], len(stats["partitions"])) == (3, 3)
     assert rest.get(f"{path}/partitioned-stats?perPartition=false")["partitions"] == {}
     assert len(rest.get(f"{path}/partitioned-internalStats")["partitions"]) == 3
     rest.fails(404, "GET", f"{path}/stats")
-    rest.call("PUT", f"{path}/subscription/s", EARLIEST)
-    assert rest.get(f"{path}/subscriptions") == ["s"]
-    assert rest.get(f"{path}-partition-2/subscriptions") == ["s"]
     assert set(rest.call("POST", f"{path}/terminate/partitions", status=200)) == {"0", "1", "2"}
     rest.call("DELETE", f"{path}/partitions")
     assert rest.get(f"persistent/{namespace}") == []
@@ -372,11 +334,10 @@ def test_non_persistent_topics_are_created_and_shown(rest, namespace):
     assert (inside["entriesAddedCounter"], inside["numberOfEntries"], inside["cursors"]) == (0, 0, {})
 
 
-def test_subscriptions_are_created_shown_and_deleted(rest, namespace):
+def test_changes_of_subscriptions_are_checked(rest, namespace):
     path = f"persistent/{namespace}/t"
     rest.call("PUT", f"{path}/subscription/s?replicated=false", LATEST)
     assert rest.get(f"{path}/subscriptions") == ["s"], "the topic is created with it"
-    rest.fails(409, "PUT", f"{path}/subscription/s", LATEST)
     rest.call("PUT", f"{path}/subscription/%F0%9F%90%99%20%2F", EARLIEST)
     assert "🐙 /" in rest.get(f"{path}/subscriptions")
     for operation in ("skip/1", "skip_all", "expireMessages/10", f"resetcursor/{int(time.time() * 1000)}"):
@@ -387,8 +348,6 @@ def test_subscriptions_are_created_shown_and_deleted(rest, namespace):
     rest.fails(412, "POST", f"{path}/subscription/s/skip/x")
     rest.fails(400, "POST", f"{path}/subscription/s/resetcursor", {"ledgerId": 1})
     rest.fails(404, "GET", f"{path}/subscription/s/position/1")
-    rest.call("PUT", f"{path}/subscription/s/properties", {"k": "v"})
-    assert rest.get(f"{path}/subscription/s/properties") == {"k": "v"}
     assert rest.call("POST", f"{path}/subscription/s/analyzeBacklog", status=200)["messages"] == 0
     rest.call("DELETE", f"{path}/subscription/s")
     rest.fails(404, "DELETE", f"{path}/subscription/s")
@@ -482,6 +441,12 @@ def test_applied_values_are_shown_for_every_policy(rest, namespace):
     rest.call("POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=message_age", {"limitTime": 60})
     found = rest.get(f"{path}/backlogQuotaMap?applied=true")
     assert (found["message_age"]["limitTime"], found["destination_storage"]["limitTime"]) == (60, -1)
+    assert rest.get(f"{path}/retention?applied=true")["retentionTimeInMinutes"] == 7 * 24 * 60
+    rest.call("POST", f"namespaces/{namespace}/messageTTL", 50)
+    assert (rest.get(f"{path}/messageTTL"), rest.get(f"{path}/messageTTL?applied=true")) == (None, 50)
+    rest.call("POST", f"{path}/messageTTL?messageTTL=10")
+    assert rest.get(f"{path}/messageTTL?applied=true") == 10
+    rest.fails(412, "POST", f"{path}/messageTTL?messageTTL=soon")
 
 
 def test_policies_of_all_clusters_are_separate_from_local_ones(rest, broker, namespace):
@@ -510,18 +475,6 @@ def test_policies_of_all_clusters_are_separate_from_local_ones(rest, broker, nam
     rest.call("POST", f"{path}/messageTTL?isGlobal=true&messageTTL=9")
     assert rest.get(f"{path}/messageTTL?isGlobal=true") == 9
     assert rest.get(f"{path}/messageTTL") is None
-
-
-def test_an_applied_ttl_is_that_of_the_topic_or_else_of_the_namespace(rest, namespace):
-    path = f"persistent/{namespace}/t"
-    rest.call("PUT", path, {})
-    rest.call("POST", f"namespaces/{namespace}/messageTTL", 50)
-    assert rest.get(f"{path}/messageTTL") is None
-    assert rest.get(f"{path}/messageTTL?applied=true") == 50
-    rest.call("POST", f"{path}/messageTTL?messageTTL=10")
-    assert rest.get(f"{path}/messageTTL?applied=true") == 10
-    rest.fails(412, "POST", f"{path}/messageTTL?messageTTL=soon")
-    assert rest.get(f"{path}/retention?applied=true")["retentionTimeInMinutes"] == 7 * 24 * 60
 
 
 # --- the broker about itself ---

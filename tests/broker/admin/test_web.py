@@ -90,24 +90,18 @@ def check_answers(broker: EmbeddedBroker) -> None:
         assert answer.status == 200
 
 
-def test_peers_that_leave_answers_unread_give_way_to_others(broker, leave_unread):
+@pytest.mark.parametrize("peers_are", ["silent", "answered", "not reading"])
+def test_idle_and_unread_connections_give_way_to_others(broker, leave_unread, peers_are):
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(connected(broker)) for _ in range(LIMIT)]
         for peer in peers:
-            leave_unread(peer)
+            if peers_are == "not reading":
+                leave_unread(peer)
+            elif peers_are == "answered":
+                peer.sendall(REQUEST)
+                assert peer.recv(4096).startswith(b"HTTP/1.1 401 ")
         for _ in range(3):
             check_answers(broker)
-        assert was_disconnected(peers[0])
-
-
-@pytest.mark.parametrize("request_bytes", [b"", REQUEST], ids=["silent", "answered"])
-def test_idle_connections_give_way_to_others(broker, request_bytes):
-    with contextlib.ExitStack() as stack:
-        peers = [stack.enter_context(connected(broker)) for _ in range(LIMIT)]
-        for peer in peers:
-            peer.sendall(request_bytes)
-            assert not request_bytes or peer.recv(4096).startswith(b"HTTP/1.1 401 ")
-        check_answers(broker)
         assert was_disconnected(peers[0])
 
 

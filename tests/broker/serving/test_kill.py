@@ -9,17 +9,13 @@ the broker is sometimes killed while it recovers.
 import contextlib
 import os
 import random
-import select
-import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from broker_process import BrokerProcess
 from waiting import until_some_moment
 
 from geminga.broker.core import Broker
@@ -36,43 +32,6 @@ from tests.broker.conftest import encoded, encoded_ack
 pulsar = pytest.importorskip("pulsar", reason="needs the official client: pip install pulsar-client")
 
 ROUNDS = int(os.environ.get("GEMINGA_KILL_ROUNDS", "6"))
-START_SECONDS_MAX = 60.0
-PROGRAM = """
-import sys
-from geminga.broker.settings import BrokerSettings
-from geminga.broker.serving.standalone import run
-sys.exit(run(BrokerSettings(data_dir=sys.argv[1], port=0, web_port=None)))
-"""
-
-
-class BrokerProcess:
-    """``geminga standalone`` without its web server."""
-
-    def __init__(self, folder: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-
-    def wait_ready(self) -> str:
-        """The service URL from the start line."""
-        assert self.process.stdout is not None
-        deadline, text = time.monotonic() + START_SECONDS_MAX, b""
-        while time.monotonic() < deadline:
-            ready, _, _ = select.select([self.process.stdout], [], [], 0.5)
-            if ready:
-                chunk = os.read(self.process.stdout.fileno(), 4096)
-                text += chunk
-                for word in text.decode(errors="replace").split():
-                    if word.startswith("pulsar://") and b"\n" in text:
-                        return word
-                if not chunk:
-                    break
-        raise AssertionError(f"the broker did not start: {text.decode(errors='replace')}")
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        self.process.stdout.close()
 
 
 class Acknowledger:
@@ -245,44 +204,31 @@ def check_backlogs(folder: Path, topics: list[str]) -> int:
     return counted
 
 
-@pytest.fixture
-def processes():
-    started: list[BrokerProcess] = []
-    yield started
-    for broker in started:
-        if broker.process.poll() is None:
-            broker.kill()
-
-
 @pytest.mark.witness
-def test_everything_receipted_survives_kills(tmp_path, processes, request):
+def test_everything_receipted_survives_kills(tmp_path, request):
     seed = request.config.option.rotation
     chance = random.Random(seed)
     topic, receipts, confirmed = "", {"batched": [], "single": []}, set()
     topics: list[str] = []
     total_messages = total_acks = 0
 
-    def start() -> BrokerProcess:
-        processes.append(BrokerProcess(tmp_path / "store"))
-        return processes[-1]
-
+    broker = BrokerProcess(tmp_path / "store")
+    url = broker.service_url
     for number in range(ROUNDS):
-        if number % 4 == 3:
-            # Killed while it recovers: the next recovery must not mind.
-            early = start()
-            until_some_moment(chance, 0.4)
-            early.kill()
-        broker = start()
-        url = broker.wait_ready()
-        if topic:
-            check_messages(url, topic, receipts)
-            check_acknowledgements(url, topic, confirmed)
-        topic = f"persistent://public/default/round-{number}"
-        topics.append(topic)
-        load = Load(url, topic)
-        acknowledger = Acknowledger(url, topic)
-        until_some_moment(chance, 0.35)
-        broker.kill()
+        with broker:
+            if number % 4 == 3:
+                # Killed while it recovers: the next recovery must not mind.
+                until_some_moment(chance, 0.4)
+                broker.again()
+            broker.wait_ready()
+            if topic:
+                check_messages(url, topic, receipts)
+                check_acknowledgements(url, topic, confirmed)
+            topic = f"persistent://public/default/round-{number}"
+            topics.append(topic)
+            load = Load(url, topic)
+            acknowledger = Acknowledger(url, topic)
+            until_some_moment(chance, 0.35)
         acknowledger.close()
         load.close()
         receipts, confirmed = load.receipts, acknowledger.confirmed

@@ -374,20 +374,27 @@ def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(make_harness, 
     assert read(harness) == []
 
 
+def begin_compactions(harness: Harness, *, others: int, entries: int = 1) -> list[TopicName]:
+    """Begin to compact this topic and others with ``entries`` entries each, without polling the store."""
+    peer = publisher(harness, (single("k", b"%d" % number) for number in range(10)))
+    names = [NAME, *(TopicName.parse(f"other{number}") for number in range(others))]
+    peer.receipts()
+    for number, name in enumerate(names[1:], 2):
+        peer.producer(name.text, number)
+        for _ in range(entries):
+            peer.send(0, single("k", b"1"), producer_id=number)
+            peer.receipts()
+    peer.disconnect()
+    harness.auto_poll = False
+    for name in names:
+        harness.actions.compact(name)
+    return names
+
+
 def test_closing_during_a_compaction_is_no_failure(harness, monkeypatch, caplog):
     """Compactions that wait for their turn do not begin then."""
     monkeypatch.setattr(background_jobs, "SLICE_SECONDS", -1.0)
-    peer = publisher(harness, (single("k", b"%d" % number) for number in range(10)))
-    others = [TopicName.parse(f"other{number}") for number in range(50)]
-    peer.receipts()
-    for number, name in enumerate(others, 2):
-        peer.producer(name.text, number)
-        peer.send(0, single("k", b"1"), producer_id=number)
-        peer.receipts()
-    peer.disconnect()
-    harness.auto_poll = False
-    for name in (NAME, *others):
-        harness.actions.compact(name)
+    begin_compactions(harness, others=50)
     topic: Any = harness.broker.topics.in_memory(NAME)
     while not topic.compaction.bytes_read:
         harness.store.poll()
@@ -405,18 +412,11 @@ def test_closing_during_a_compaction_is_no_failure(harness, monkeypatch, caplog)
 
 
 def test_many_waiting_compactions_without_work_end(harness, monkeypatch):
-    peer = publisher(harness, (single("k", b"%d" % number) for number in range(10)))
-    others = [TopicName.parse(f"other{number}") for number in range(600)]
-    peer.receipts()
-    for number, name in enumerate(others, 2):
-        peer.producer(name.text, number)
-    harness.auto_poll = False
-    for name in (NAME, *others):
-        harness.actions.compact(name)
+    names = begin_compactions(harness, others=600, entries=0)
     harness.auto_poll = True
     finish(harness)
     harness.advance(1)
-    for name in (NAME, *others):
+    for name in names:
         assert harness.actions.compaction_status(name) == {"status": "SUCCESS", "lastError": ""}
 
 
@@ -593,23 +593,14 @@ def test_status_stats_and_refusals_are_reported(harness):
     assert len(read(harness)) == 5
 
 
-def test_a_deleted_topic_leaves_no_compacted_ledger(harness):
-    peer = publisher(harness, (single("k", b"%d" % number) for number in range(5)))
-    compact(harness)
-    peer.send(9, single("k", b"more"))
-    harness.actions.compact(NAME)
-    harness.actions.delete(NAME, True, lambda error: None)
-    finish(harness)
-    assert not compacted_ledgers(harness)
-    assert not list(harness.store.keys.names("cursor/"))
-
-
-def test_a_topic_that_is_deleted_during_its_compaction_is_freed(make_harness, monkeypatch):
-    monkeypatch.setattr(background_jobs, "SLICE_SECONDS", -1.0)
+def test_a_topic_that_is_deleted_during_its_compaction_leaves_nothing(make_harness, monkeypatch):
     was_running = 0
     for steps in range(40):
         harness = make_harness()
         publisher(harness, numbered(range(10), 4)).disconnect()
+        compact(harness)
+        publisher(harness, numbered(range(10), 4)).disconnect()
+        monkeypatch.setattr(background_jobs, "SLICE_SECONDS", -1.0)
         topic = weakref.ref(harness.broker.topics.find(NAME))
         harness.auto_poll = False
         harness.actions.compact(NAME)
@@ -619,10 +610,13 @@ def test_a_topic_that_is_deleted_during_its_compaction_is_freed(make_harness, mo
         was_running += topic().compaction.is_running
         harness.actions.delete(NAME, True, lambda error: None)
         harness.auto_poll = True
+        monkeypatch.undo()
         finish(harness)
         harness.advance(1.0)
         gc.collect()
         assert topic() is None, f"deleted after {steps} steps"
+        assert not compacted_ledgers(harness)
+        assert not list(harness.store.keys.names("cursor/"))
     assert 5 < was_running < 40
 
 

@@ -278,16 +278,14 @@ class NamespaceRegistry:
             self._documents.remove(TOPIC_POLICIES, {}, key, done)
         self._changed(topic.namespace_name, topic.base, before)
 
-    def forget_topic(self, topic: TopicName, done: Done | None = None) -> bool:
+    def forget_topic(self, topic: TopicName) -> bool:
         """Delete a topic's own policies; return whether there were any. Watchers are not called."""
         key = str(topic.base)
-        if self._documents.has(TOPIC_POLICIES + key):
-            self._documents.remove(TOPIC_POLICIES, {}, key, done)
-            self._resolved_topics.pop(key, None)
-            return True
-        if done is not None:
-            done(None)
-        return False
+        if not self._documents.has(TOPIC_POLICIES + key):
+            return False
+        self._documents.remove(TOPIC_POLICIES, {}, key, None)
+        self._resolved_topics.pop(key, None)
+        return True
 
     # --- inside ---
     def _require(self, tenant: str, namespace: str) -> Json:

@@ -62,7 +62,7 @@ def _cost_ms(scheme: str, hashed: str) -> float:
     return _COST_MS[scheme]
 
 
-def parse_users(text: str, what: str = "basic_auth") -> Mapping[str, str]:
+def parse_users(text: str) -> Mapping[str, str]:
     """Parse hashes by user from lines ``user:hash``; ``#`` begins a comment.
 
     Raises `InvalidConfiguration` that names the line and never shows a hash.
@@ -75,25 +75,25 @@ def parse_users(text: str, what: str = "basic_auth") -> Mapping[str, str]:
             continue
         user, _, hashed = line.partition(":")
         if not user.strip() or not hashed or ":" in hashed:
-            raise InvalidConfiguration(f"{what}: line {number} is not user:hash")
+            raise InvalidConfiguration(f"basic_auth: line {number} is not user:hash")
         if user in users:
-            raise InvalidConfiguration(f"{what}: line {number} names {user!r} once more")
+            raise InvalidConfiguration(f"basic_auth: line {number} names {user!r} once more")
         scheme = library.identify(hashed)
         if scheme is None or (scheme == "des_crypt" and not _DES.match(hashed)):
-            raise InvalidConfiguration(f"{what}: the hash in line {number} is none of {_KINDS}")
+            raise InvalidConfiguration(f"basic_auth: the hash in line {number} is none of {_KINDS}")
         try:
             library.handler(scheme).from_string(hashed)
             cost = _cost_ms(scheme, hashed)
         except (ValueError, TypeError, IndexError):
-            raise InvalidConfiguration(f"{what}: the hash in line {number} is damaged") from None
+            raise InvalidConfiguration(f"basic_auth: the hash in line {number} is damaged") from None
         if cost > _COST_MS_MAX:
             raise InvalidConfiguration(
-                f"{what}: the hash in line {number} takes {cost / 1000:.0f} s to check; "
+                f"basic_auth: the hash in line {number} takes {cost / 1000:.0f} s to check; "
                 "make one with fewer rounds"
             )
         users[user] = hashed
     if not users:
-        raise InvalidConfiguration(f"{what} names no user")
+        raise InvalidConfiguration("basic_auth names no user")
     return users
 
 
