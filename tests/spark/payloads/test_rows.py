@@ -216,6 +216,8 @@ def test_a_topic_without_a_schema_needs_a_given_one(source, pulsar_client):
     moment = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
     rows = source.rows("id INTEGER, at TIMESTAMP", valueSchema="JSON")
     assert rows == [{"id": 1, "at": moment}, {"id": None, "at": None}]
+    with pytest.raises(CorruptPayload, match="its 39 bytes are no JSON object that the requested columns hold"):
+        source.rows("id BOOLEAN", valueSchema="JSON")
 
 
 @pytest.mark.parametrize(
