@@ -81,8 +81,9 @@ def test_a_task_without_rows_does_not_connect():
 
 def test_a_message_that_is_too_big_fails_the_task(pulsar_broker, pulsar_topic):
     batch = pa.record_batch({"value": pa.array([b"x" * (6 << 20)], pa.binary())})
-    with pytest.raises(MessageTooBig):
+    with pytest.raises(MessageTooBig) as caught:
         PulsarWriter(options(pulsar_broker, topic=pulsar_topic), VALUE).write(iter([batch]))
+    assert caught.value.__notes__[0].startswith(f"{pulsar_topic}: the sink makes no chunks")
 
 
 def test_options_choose_the_writer(pulsar_broker):

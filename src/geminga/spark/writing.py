@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from geminga.errors import InvalidConfiguration
+from geminga.errors import InvalidConfiguration, MessageTooBig
 from geminga.spark import releases
 from geminga.spark.frames import OutgoingFrame, by_topic
 from geminga.spark.options import WriteOptions
@@ -46,15 +46,23 @@ def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.Reco
     frame, done = OutgoingFrame(options, schema), PulsarCommit()
     producers: dict[str, Producer[Any]] = {}
     results: deque[Future[TableResult]] = deque()
-    with contextlib.ExitStack() as borrowed:
-        for table in frame.tables(batches):
-            for topic, part in by_topic(table, options.topic):
-                if topic not in producers:
-                    producers[topic] = borrowed.enter_context(kept.borrowed(options, topic, info=frame.info))
-                results.append(producers[topic].submit_table(part))
-            while results and results[0].done():
-                done.rows += results.popleft().result().rows
-        done.rows += sum(result.result().rows for result in results)
+    try:
+        with contextlib.ExitStack() as borrowed:
+            for table in frame.tables(batches):
+                for topic, part in by_topic(table, options.topic):
+                    if topic not in producers:
+                        producers[topic] = borrowed.enter_context(
+                            kept.borrowed(options, topic, info=frame.info)
+                        )
+                    results.append(producers[topic].submit_table(part))
+                while results and results[0].done():
+                    done.rows += results.popleft().result().rows
+            done.rows += sum(result.result().rows for result in results)
+    except MessageTooBig as error:
+        error.add_note(
+            f"{', '.join(producers)}: the sink makes no chunks: filter such rows, cut or compress them"
+        )
+        raise
     return done
 
 
