@@ -5,11 +5,9 @@ again; `geminga.spark.exactly_once` avoids that.
 """
 
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -31,39 +29,22 @@ if TYPE_CHECKING:
     from geminga.client.columnar_producer import TableResult
     from geminga.client.producer import Producer
 
-logger = logging.getLogger("geminga.spark")
 
-
-@dataclass
-class PulsarCommit(WriterCommitMessage):
-    """Number of rows that a task has published."""
-
-    rows: int = 0
-
-
-def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> PulsarCommit:
+def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> None:
     """Publish a task's rows; return when all have their receipts."""
-    frame, done = OutgoingFrame(options, schema), PulsarCommit()
+    frame = OutgoingFrame(options, schema)
     producers: dict[str, Producer[Any]] = {}
     results: deque[Future[TableResult]] = deque()
-    try:
-        with contextlib.ExitStack() as borrowed:
-            for table in frame.tables(batches):
-                for topic, part in by_topic(table, options.topic):
-                    if topic not in producers:
-                        producers[topic] = borrowed.enter_context(
-                            kept.borrowed(options, topic, info=frame.info)
-                        )
-                    results.append(producers[topic].submit_table(part))
-                while results and results[0].done():
-                    done.rows += results.popleft().result().rows
-            done.rows += sum(result.result().rows for result in results)
-    except MessageTooBig as error:
-        error.add_note(
-            f"{', '.join(producers)}: the sink makes no chunks: filter such rows, cut or compress them"
-        )
-        raise
-    return done
+    with contextlib.ExitStack() as borrowed:
+        for table in frame.tables(batches):
+            for topic, part in by_topic(table, options.topic):
+                if topic not in producers:
+                    producers[topic] = borrowed.enter_context(kept.borrowed(options, topic, info=frame.info))
+                results.append(producers[topic].submit_table(part))
+            while results and results[0].done():
+                results.popleft().result()
+        for result in results:
+            result.result()
 
 
 class _TaskWriter:
@@ -75,15 +56,17 @@ class _TaskWriter:
         self.schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return publish(self.options, self.schema, iterator)
+        try:
+            publish(self.options, self.schema, iterator)
+        except MessageTooBig as error:
+            topic = self.options.topic or "a topic of the rows"
+            error.add_note(f"{topic}: the sink makes no chunks: filter such rows, cut or compress them")
+            raise
+        return WriterCommitMessage()
 
 
 class PulsarWriter(_TaskWriter, DataSourceArrowWriter):
     """A batch write, at least once."""
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        done = [message for message in messages if isinstance(message, PulsarCommit)]
-        logger.info("published %d rows from %d tasks", sum(commit.rows for commit in done), len(done))
 
 
 class PulsarStreamWriter(_TaskWriter, releases.DataSourceStreamArrowWriter):

@@ -221,9 +221,7 @@ def test_a_topic_without_a_schema_needs_a_given_one(source, pulsar_client):
         CorruptPayload, match="its 39 bytes are no JSON object that the requested columns hold"
     ):
         source.rows("id BOOLEAN", valueSchema="JSON")
-    with pytest.raises(
-        IncompatibleSchema, match=r"'marks' can't be read from JSON as map<int,int>.*as STRING"
-    ):
+    with pytest.raises(IncompatibleSchema, match=r"'marks': no schema can represent map<int,int>"):
         source.source(valueSchema="JSON").reader(StructType().add("marks", MapType(NUMBER, NUMBER)))
 
 

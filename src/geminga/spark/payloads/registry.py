@@ -143,8 +143,8 @@ def newest_schemas(options: ReadOptions, cluster: Cluster, schema: StructType) -
                 )
         elif not is_message_column(field.name):
             wanted.add(field)
-            if is_json:
-                _check_in_json(field)
+    if is_json:
+        node_of_type(wanted)
     names: set[str] = set()
     for topic, info in known.newest.items():
         columns = columns_of(definition_of(info))
@@ -156,17 +156,6 @@ def newest_schemas(options: ReadOptions, cluster: Cluster, schema: StructType) -
     if not is_json and known.newest:
         _check_known(options, cluster, known, wanted, names)
     return known.newest
-
-
-def _check_in_json(field: StructField) -> None:
-    """Raise `IncompatibleSchema` for a column of a type that no JSON value has."""
-    try:
-        node_of_type(field.dataType)
-    except IncompatibleSchema:
-        raise IncompatibleSchema(
-            f"column {field.name!r} can't be read from JSON as {field.dataType.simpleString()}: read times "
-            "of day, variants, intervals and the keys of maps as STRING"
-        ) from None
 
 
 def _check_known(
