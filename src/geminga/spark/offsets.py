@@ -177,7 +177,7 @@ def _place(name: str, place: Any) -> Offset:
         return LATEST
     if not isinstance(place, str):
         raise InvalidConfiguration(
-            f"offsets of {name}: {place!r} is not allowed; allowed: 'earliest', 'latest' or a message id like '5:12'"
+            f"offsets of {name}: {place!r} is not allowed; allowed: 'earliest', 'latest' or an id like '5:12'"
         )
     return Offset.parse(place)
 
