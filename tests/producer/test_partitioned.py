@@ -8,6 +8,7 @@ from producing import connect, producer_of, settings_of
 
 from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull, PulsarException, Timeout
 from geminga.producer.message import OutgoingMessage, simple_message
+from geminga.producer.operation import SendOperation
 from geminga.producer.pending_limits import ByteBudget
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.producer.states import ProducerState
@@ -297,6 +298,23 @@ def test_send_time_outs_come_in_their_order():
     assert {type(o.error) for o in producer.ready_set.take_settled()} == {Timeout}
     assert producer.next_deadline() == NEVER
     assert not producer.ready_set.busy
+
+
+def test_a_tables_batch_times_out_after_the_receipt_before_it():
+    """Any number of them wait: a slow broker that gives receipts all the time fails none."""
+    producer = producer_of(1, settings_of(send_timeout_seconds=1.0))
+    connect(*producer.partitions)
+    (partition,) = producer.partitions
+    for _ in range(4):
+        partition.submit(SendOperation.of_encoded(b"x", 1, (-1, -1), compression=0, uncompressed_size=1), 0.0)
+    partition.take_output(0.0, 0)
+    for number, at in enumerate((0.9, 1.8, 2.7)):
+        partition.receipt(number, 0, 1, number, at)
+        producer.tick(at + 0.2)
+        assert partition.counters.timeouts == 0
+    assert producer.next_deadline() == pytest.approx(3.7)
+    producer.tick(3.7)
+    assert partition.counters.timeouts == 1
 
 
 def test_a_partition_with_all_receipts_is_not_busy():

@@ -144,10 +144,17 @@ def test_a_start_after_the_newest_message_is_refused():
     assert following.starting("latest") == {ONE: Offset(8, 4)}
 
 
-def test_a_starting_time_in_the_future_is_refused():
-    cluster = three_ledgers()
-    plan = Planner(cluster, replace(OPTIONS, starting_time_ms=20_000), wall_clock=lambda: 10.0)
-    with pytest.raises(InvalidConfiguration, match=r"startingTime=20000 is 10 s in the future"):
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"starting_time_ms": 20_000}, "option startingTime=20000"),
+        ({"starting_times": {ONE: 20_000}}, "option startingOffsetsByTimestamp: the time 20000"),
+    ],
+    ids=["all", "one partition"],
+)
+def test_a_starting_time_in_the_future_is_refused(given, told):
+    plan = Planner(three_ledgers(), replace(OPTIONS, **given), wall_clock=lambda: 10.0)
+    with pytest.raises(InvalidConfiguration, match=f"{told} is 10 s in the future"):
         plan.starting("latest")
 
 

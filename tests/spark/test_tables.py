@@ -65,6 +65,18 @@ def test_a_table_with_options_is_refused(catalog):
     assert not catalog.spark.catalog.tableExists("flights")
 
 
+def test_a_table_with_columns_and_options_fails_at_its_first_use(catalog):
+    """Spark creates it without asking the source."""
+    options = catalog.options(catalog.target, " ")
+    catalog.spark.sql(f"CREATE TABLE target (value BINARY) USING pulsar OPTIONS {options}")
+    try:
+        for statement in ("INSERT INTO target VALUES (X'61')", "SELECT * FROM target"):
+            with pytest.raises(Exception, match=r"service\.url is missing.*does not pass a table's options"):
+                catalog.spark.sql(statement).collect()
+    finally:
+        catalog.spark.sql("DROP TABLE target")
+
+
 def test_a_table_without_columns_has_those_of_messages(catalog):
     catalog.spark.sql("DROP TABLE messages")
     catalog.spark.sql("CREATE TABLE messages USING pulsar")

@@ -99,6 +99,7 @@ class PartitionProducer:
         self._name_field = b""
         self._schema_field = b""
         self._last_error: Exception | None = None
+        self._receipted_at = float("-inf")
         self._tuning = tuning
         self._builder = BatchBuilder(topic, settings, limits, self.last_sequence_id + 1, tuning)
 
@@ -445,6 +446,12 @@ class PartitionProducer:
             self.close_batch()
         head = self.pending.head
         if head is not None and head.deadline <= now:
+            if head.permits == 0 and head.chunk is None:
+                # Any number of a table's batches wait: each has the time-out from the receipt before it.
+                head.deadline = max(head.deadline, self._builder.deadline(self._receipted_at))
+                self._ready_set.times_out(head.deadline)
+                if head.deadline > now:
+                    return
             self.counters.timeouts += 1
             cause = f"; last error: {self._last_error}" if self._last_error else ""
             refusals = errors.AuthenticationError, errors.AuthorizationError
@@ -470,6 +477,7 @@ class PartitionProducer:
         self._receipted(operation, now)
 
     def _receipted(self, operation: SendOperation, now: float) -> None:
+        self._receipted_at = now
         error = None if operation.chunk is None else self._chunk_receipted(operation, operation.chunk)
         if operation.highest_sequence_id > self.last_sequence_id:
             self.last_sequence_id = operation.highest_sequence_id

@@ -61,6 +61,10 @@ class ReadySet(Generic[P]):
             self._send_deadline = operation.deadline
         self.attention = True
 
+    def times_out(self, deadline: float) -> None:
+        """Have the send time-outs checked then, too."""
+        self._send_deadline = min(self._send_deadline, deadline)
+
     def take_settled(self) -> list[SendOperation]:
         settled, self.settled = self.settled, []
         return settled

@@ -128,7 +128,8 @@ class ProducerSettings:
     """Encodes a value to the payload, or to a `KeyedContent`; None accepts bytes only."""
 
     send_timeout_seconds: float = 30.0
-    """Time from the acceptance of a message to its receipt; 0 waits without limit."""
+    """Time from the acceptance of a message to its receipt (for later batches of a table, from the receipt
+    before); 0 waits without limit."""
     max_pending_messages: int = 1000
     """Maximum messages of a partition without a receipt; 0 is without limit."""
     max_pending_messages_across_partitions: int = 50_000

@@ -75,8 +75,10 @@ class QueryBounds:
         now_ms = int(self._wall_clock() * 1000)
         time_ms = max(times.values(), default=now_ms)
         if time_ms > now_ms + CLOCK_DIFFERENCE_MS_MAX and not self.options.future_is_latest:
+            by_partition = self.options.starting_time_ms is None
+            option = "startingOffsetsByTimestamp: the time " if by_partition else "startingTime="
             raise InvalidConfiguration(
-                f"option startingTime={time_ms} is {(time_ms - now_ms) / 1000:g} s in the future: messages "
+                f"option {option}{time_ms} is {(time_ms - now_ms) / 1000:g} s in the future: messages "
                 "published until then could not be excluded; allowed: milliseconds since 1970, "
                 f"up to now ({now_ms}), or startingOffsetsByTimestampStrategy=latest"
             )

@@ -176,7 +176,9 @@ def _place(name: str, place: Any) -> Offset:
     if place == "latest":
         return LATEST
     if not isinstance(place, str):
-        raise InvalidConfiguration(f"offsets of {name}: {place!r} is no text of the form 'ledger:entry'")
+        raise InvalidConfiguration(
+            f"offsets of {name}: {place!r} is not allowed; allowed: 'earliest', 'latest' or an id like '5:12'"
+        )
     return Offset.parse(place)
 
 

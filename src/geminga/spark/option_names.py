@@ -52,3 +52,12 @@ REFUSED: dict[str, str] = {
     "pulsar.producer.chunkingenabled": "a row must fit into one message of the broker's maxMessageSize",
 }
 """Reasons why options are refused, by lower-case name."""
+
+
+def refusal(name: str) -> str | None:
+    """Return the reason why an option is refused, or None if it is just unknown."""
+    lower = name.lower()
+    if lower.startswith(("kafka.security.", "kafka.sasl.", "kafka.ssl.")):
+        return "the options are 'auth.plugin' and 'auth.params', and 'tls.trustCertsFilePath' and its like"
+    otherwise = "a setting of Kafka's clients: leave it out" if lower.startswith("kafka.") else None
+    return REFUSED.get(lower, otherwise)

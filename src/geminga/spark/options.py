@@ -20,7 +20,7 @@ from geminga.ids import TopicName
 from geminga.producer.settings import CompressionType, ProducerSettings, check_compression_level
 from geminga.spark import offsets
 from geminga.spark import option_values as values
-from geminga.spark.option_names import NO_EFFECT, REFUSED
+from geminga.spark.option_names import NO_EFFECT, refusal
 from geminga.spark.option_values import Times
 from geminga.spark.retry_policy import RetryPolicy
 
@@ -239,8 +239,9 @@ OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
 """Every option by its name."""
 
 _BY_LOWER_NAME = {
-    name.lower(): option for option in _TABLE for name in (option.name, *option.aliases)
-}  # fmt: skip
+    name.lower(): (name, option) for option in _TABLE for name in (option.name, *option.aliases)
+}
+"""Names with their own spelling, since Spark hands them over in lower case, and their options."""
 
 _SPARK_ITS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
 
@@ -394,7 +395,7 @@ class WriteOptions:
     batching_max_bytes: int = _PRODUCER.batching_max_allowed_size_in_bytes
     batching_enabled: bool = True
     send_timeout_ms: int = round(_PRODUCER.send_timeout_seconds * 1000)
-    crypto_public_key_path: str | None = field(default=None)
+    crypto_public_key_path: str | None = None
     encryption_keys: tuple[str, ...] = ()
     value_schema: str = "BYTES"
     record_name: str = "topLevelRecord"
@@ -439,16 +440,16 @@ def without(options: Mapping[str, str], fields: Collection[str]) -> dict[str, st
     return {
         name: value
         for name, value in options.items()
-        if (option := _BY_LOWER_NAME.get(name.lower())) is None or option.field not in fields
+        if name.lower() not in _BY_LOWER_NAME or _BY_LOWER_NAME[name.lower()][1].field not in fields
     }
 
 
 def _parsed(options: Mapping[str, str], use: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     given: dict[str, str] = {}
-    for name, value in options.items():
-        lower = name.lower()
-        option = _BY_LOWER_NAME.get(lower)
+    for asked, value in options.items():
+        lower = asked.lower()
+        name, option = _BY_LOWER_NAME.get(lower, (asked, None))
         if option is None or option.use not in (use, BOTH):
             if lower in _SPARK_ITS_OWN:
                 continue
@@ -463,15 +464,15 @@ def _parsed(options: Mapping[str, str], use: str) -> dict[str, Any]:
                 f"options {given[option.field]!r} and {name!r} both set {option.name!r}: keep one of them"
             )
         given[option.field] = name
-        found[option.field] = option.parse(option.name, str(value))
+        found[option.field] = option.parse(name, str(value))
     return found
 
 
 def _unknown(name: str, option: Option | None, use: str) -> InvalidConfiguration:
     if option is not None:
         other = "writing" if use == READ else "reading"
-        return InvalidConfiguration(f"option {option.name!r} is for {other} only")
-    reason = REFUSED.get(name.lower())
+        return InvalidConfiguration(f"option {name!r} is for {other} only")
+    reason = refusal(name)
     if reason:
         return InvalidConfiguration(f"option {name!r} is not supported: {reason}")
     known = [each.name for each in _TABLE if each.use in (use, BOTH)]

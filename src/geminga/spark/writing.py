@@ -5,11 +5,9 @@ again; `geminga.spark.exactly_once` avoids that.
 """
 
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from geminga.errors import InvalidConfiguration
+from geminga.errors import InvalidConfiguration, MessageTooBig
 from geminga.spark import releases
 from geminga.spark.frames import OutgoingFrame, by_topic
 from geminga.spark.options import WriteOptions
@@ -31,19 +29,10 @@ if TYPE_CHECKING:
     from geminga.client.columnar_producer import TableResult
     from geminga.client.producer import Producer
 
-logger = logging.getLogger("geminga.spark")
 
-
-@dataclass
-class PulsarCommit(WriterCommitMessage):
-    """Number of rows that a task has published."""
-
-    rows: int = 0
-
-
-def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> PulsarCommit:
+def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> None:
     """Publish a task's rows; return when all have their receipts."""
-    frame, done = OutgoingFrame(options, schema), PulsarCommit()
+    frame = OutgoingFrame(options, schema)
     producers: dict[str, Producer[Any]] = {}
     results: deque[Future[TableResult]] = deque()
     with contextlib.ExitStack() as borrowed:
@@ -53,9 +42,9 @@ def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.Reco
                     producers[topic] = borrowed.enter_context(kept.borrowed(options, topic, info=frame.info))
                 results.append(producers[topic].submit_table(part))
             while results and results[0].done():
-                done.rows += results.popleft().result().rows
-        done.rows += sum(result.result().rows for result in results)
-    return done
+                results.popleft().result()
+        for result in results:
+            result.result()
 
 
 class _TaskWriter:
@@ -67,15 +56,17 @@ class _TaskWriter:
         self.schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return publish(self.options, self.schema, iterator)
+        try:
+            publish(self.options, self.schema, iterator)
+        except MessageTooBig as error:
+            topic = self.options.topic or "a topic of the rows"
+            error.add_note(f"{topic}: the sink makes no chunks: filter such rows, cut or compress them")
+            raise
+        return WriterCommitMessage()
 
 
 class PulsarWriter(_TaskWriter, DataSourceArrowWriter):
     """A batch write, at least once."""
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        done = [message for message in messages if isinstance(message, PulsarCommit)]
-        logger.info("published %d rows from %d tasks", sum(commit.rows for commit in done), len(done))
 
 
 class PulsarStreamWriter(_TaskWriter, releases.DataSourceStreamArrowWriter):

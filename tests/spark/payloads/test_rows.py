@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pytest
 from google.protobuf import source_context_pb2
-from pyspark.sql.types import ArrayType, StructType
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StructType
 
 from geminga import Client, schema
 from geminga.broker.serving.embedded import EmbeddedBroker
@@ -56,6 +56,7 @@ def columns(asked: str) -> StructType:
 
 WORDS = StructType().add("words", ArrayType(StructType().add("x", "string").fields[0].dataType))
 PART_OF_TEXT = StructType().add("x", "string")
+NUMBER = IntegerType()
 
 
 @dataclass
@@ -216,6 +217,12 @@ def test_a_topic_without_a_schema_needs_a_given_one(source, pulsar_client):
     moment = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
     rows = source.rows("id INTEGER, at TIMESTAMP", valueSchema="JSON")
     assert rows == [{"id": 1, "at": moment}, {"id": None, "at": None}]
+    with pytest.raises(
+        CorruptPayload, match="its 39 bytes are no JSON object that the requested columns hold"
+    ):
+        source.rows("id BOOLEAN", valueSchema="JSON")
+    with pytest.raises(IncompatibleSchema, match=r"'marks': no schema can represent map<int,int>"):
+        source.source(valueSchema="JSON").reader(StructType().add("marks", MapType(NUMBER, NUMBER)))
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_types_without_a_schema_type_are_refused():
         avro_definition(StructType().add("a b", "long"), "R")
     with pytest.raises(IncompatibleSchema, match=r"'m': no schema can represent map<int,int>; .*map_entries"):
         avro_definition(StructType().add("m", MapType(IntegerType(), IntegerType())), "R")
-    for kind, advice in ((VariantType(), "to_json"), (DayTimeIntervalType(), "cast the column to STRING")):
+    for kind, advice in ((VariantType(), "to_json"), (DayTimeIntervalType(), "use STRING, with a cast")):
         with pytest.raises(IncompatibleSchema, match=f"column 'x': no schema .*{advice}"):
             avro_definition(StructType().add("x", kind), "R")
     array = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')

@@ -14,6 +14,7 @@ from geminga.spark.options import ReadOptions
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.rows import PERMISSIVE, is_message_column
 from geminga.spark.payloads.types import check_readable, columns_of, merged
+from geminga.spark.payloads.writing import node_of_type
 from geminga.spark.schema import COLUMNS, DEFAULT_COLUMNS, chosen, message_columns, same_name
 
 VERSIONS_MAX = 1000
@@ -142,6 +143,8 @@ def newest_schemas(options: ReadOptions, cluster: Cluster, schema: StructType) -
                 )
         elif not is_message_column(field.name):
             wanted.add(field)
+    if is_json:
+        node_of_type(wanted)
     names: set[str] = set()
     for topic, info in known.newest.items():
         columns = columns_of(definition_of(info))

@@ -295,12 +295,13 @@ class PayloadBatchConverter:
     def _reason(self, found: dict[str, pa.Array], row: int, reasons: dict[bytes, str]) -> str:
         """Return the reason why a row can't be decoded."""
         version = found["schema_version"][row].as_py()
+        what = "value of the topic's schema"
+        if version:
+            what = f"value of schema version {number_of_version(version)}"
+        elif self.options.value_schema == "JSON":
+            what = "JSON object that the requested columns hold exactly"
         size = len(found["value"][row].as_py() or b"")
-        return reasons.get(version) or (
-            f"its {size} bytes are no value of schema version {number_of_version(version)}"
-            if version
-            else f"its {size} bytes are no value of the topic's schema"
-        )
+        return reasons.get(version) or f"its {size} bytes are no {what}"
 
     def _tell(self, found: dict[str, pa.Array], damaged: Mask, reasons: dict[bytes, str]) -> None:
         first = int(np.argmax(damaged))

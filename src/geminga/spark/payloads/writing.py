@@ -75,40 +75,40 @@ def _defined(kind: T.DataType, name: str, namespace: str) -> Any:
     if isinstance(kind, T.DecimalType):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if kind not in _FORMS:
-        raise IncompatibleSchema(f"column {name!r}: {_not_representable(kind)}")
+        raise _not_representable(kind, name)
     return _FORMS[kind][0]
 
 
-def _not_representable(kind: T.DataType) -> str:
-    advice = "cast the column to STRING"
+def _not_representable(kind: T.DataType, name: str) -> IncompatibleSchema:
+    advice = "use STRING, with a cast"
     if isinstance(kind, T.MapType):
         advice = "keys of maps must be strings: use transform_keys(), or map_entries() for an array"
     elif kind.typeName() == "variant":
-        advice = "convert the column with to_json()"
-    return f"no schema can represent {kind.simpleString()}; {advice}"
+        advice = "use STRING, with to_json() or parse_json()"
+    return IncompatibleSchema(f"column {name!r}: no schema can represent {kind.simpleString()}; {advice}")
 
 
 def _optional(defined: Any) -> Any:
     return defined if defined == "null" else ["null", defined]
 
 
-def node_of_type(kind: T.DataType) -> SchemaNode:
+def node_of_type(kind: T.DataType, name: str = "value") -> SchemaNode:
     """Return the node whose JSON Spark's own ``from_json`` reads as ``kind``.
 
-    Raises `IncompatibleSchema` for a type that has none.
+    Raises `IncompatibleSchema` naming the column, ``name`` or a field, for a type that has none.
     """
     if isinstance(kind, T.StructType):
         return SchemaNode(
-            "record", fields=tuple(SchemaField(f.name, node_of_type(f.dataType)) for f in kind.fields)
+            "record", fields=tuple(SchemaField(f.name, node_of_type(f.dataType, f.name)) for f in kind.fields)
         )
     if isinstance(kind, T.ArrayType):
-        return SchemaNode("array", branches=(node_of_type(kind.elementType),))
+        return SchemaNode("array", branches=(node_of_type(kind.elementType, name),))
     if isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
-        return SchemaNode("map", branches=(node_of_type(kind.valueType),))
+        return SchemaNode("map", branches=(node_of_type(kind.valueType, name),))
     if isinstance(kind, T.DecimalType):
         return SchemaNode("bytes", "decimal", precision=kind.precision, scale=kind.scale)
     if kind not in _FORMS:
-        raise IncompatibleSchema(_not_representable(kind))
+        raise _not_representable(kind, name)
     return _FORMS[kind][1]
 
 
