@@ -6,7 +6,7 @@ import re
 
 from geminga.errors import CorruptPayload
 from geminga.ledger.api import Buffer
-from geminga.wire.metadata import EntryHead, peek_entry
+from geminga.wire.metadata import EntryHead, metadata_of, peek_entry
 
 MESSAGES_MAX = 1 << 22
 """Maximum messages in an entry: each takes a byte at least, and entries are a few MiB."""
@@ -31,16 +31,21 @@ def may_be_delayed_or_chunk(entry: Buffer) -> bool:
 
 
 def count_of(head: EntryHead | None) -> int:
-    """Return the number of messages by an entry's metadata; 1 if that is impossible.
-
-    The producer sets the number, which changes the permits of consumers; so it is bounded.
-    """
-    return head.num_messages if head is not None and 1 <= head.num_messages <= MESSAGES_MAX else 1
+    """Return the number of messages by an entry's metadata; 1 if that is impossible."""
+    return 1 if head is None else _bounded(head.num_messages)
 
 
 def message_count(entry: Buffer) -> int:
-    """Return the number of messages in an entry."""
-    return count_of(head_of(entry))
+    """Return the number of messages in an entry, as `count_of` does."""
+    try:
+        return _bounded(metadata_of(entry).num_messages_in_batch)
+    except CorruptPayload:
+        return 1
+
+
+def _bounded(count: int) -> int:
+    """The producer sets the number, which changes the permits of consumers."""
+    return count if 1 <= count <= MESSAGES_MAX else 1
 
 
 def backlog_count(entry: Buffer) -> int:

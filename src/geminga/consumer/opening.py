@@ -4,7 +4,6 @@
 cannot be read. The `OpenedFrame` result lists entries to acknowledge or report.
 """
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -24,7 +23,7 @@ from geminga.errors import CorruptPayload, CryptoError
 from geminga.wire.batch import split_batch
 from geminga.wire.frames import MessageFrame
 from geminga.wire.message_runs import MessageRun, are_plain, encrypted_alike, parse_together
-from geminga.wire.metadata import build_entry, checksum_matches, parse_entry, peek_entry
+from geminga.wire.metadata import build_entry, checksum_matches, metadata_of, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Buffer = bytes | bytearray | memoryview
@@ -114,37 +113,26 @@ class EntryOpener:
 
     def _pass_whole(self, frame: MessageFrame, opened: OpenedFrame) -> bool:
         """Pass on an entry that its reader will check and decode; return False if it must be opened here."""
-        raw = frame.entry
-        if self.untouched:
-            self._pass_untouched(frame, opened)
-            return True
         try:
-            head = peek_entry(raw)
+            metadata = metadata_of(frame.entry)
         except CorruptPayload as error:
-            raise InvalidEntry(BATCH_DESERIALIZE_ERROR, str(error)) from error
-        if head.encrypted or head.num_chunks > 1 or head.marker_type is not None:
+            if not self.untouched:
+                raise InvalidEntry(BATCH_DESERIALIZE_ERROR, str(error)) from error
+            metadata = pb.MessageMetadata()
+        batched, count = metadata.HasField("num_messages_in_batch"), metadata.num_messages_in_batch
+        is_possible = 0 < count <= BATCH_COUNT_MAX
+        if self.untouched:
+            batched, count = (batched, count) if is_possible else (False, 1)
+        elif metadata.encryption_keys or metadata.num_chunks_from_msg > 1 or metadata.HasField("marker_type"):
             return False
-        count = head.num_messages if head.is_batch else 1
-        if not 0 < count <= BATCH_COUNT_MAX:
+        elif not is_possible:
             raise InvalidEntry(BATCH_DESERIALIZE_ERROR, f"{count} messages announced in a batch")
-        opened.permits = _charged(frame, count)
-        opened.entry = ReceivedEntry(
-            self._origin, frame.ledger_id, frame.entry_id, None, batched=head.is_batch,
-            raw=raw, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
-        )  # fmt: skip
-        return True
-
-    def _pass_untouched(self, frame: MessageFrame, opened: OpenedFrame) -> None:
-        batched, count = False, 1
-        with contextlib.suppress(CorruptPayload):
-            head = peek_entry(frame.entry)
-            if head.is_batch and 0 < head.num_messages <= BATCH_COUNT_MAX:
-                batched, count = True, head.num_messages
         opened.permits = _charged(frame, count)
         opened.entry = ReceivedEntry(
             self._origin, frame.ledger_id, frame.entry_id, None, batched=batched,
             raw=frame.entry, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
         )  # fmt: skip
+        return True
 
     def _open(self, frame: MessageFrame, opened: OpenedFrame, now: float, now_ms: int) -> None:
         raw = frame.entry
@@ -273,7 +261,7 @@ def kind_of_damage(raw: Buffer) -> int:
 def permits_of(frame: MessageFrame) -> int:
     """Return the permits of an entry that is not opened; if its metadata cannot be read, 1."""
     try:
-        count = parse_entry(frame.entry, verify=False).metadata.num_messages_in_batch
+        count = metadata_of(frame.entry).num_messages_in_batch
     except CorruptPayload:
         count = 1
     return _charged(frame, count if 0 < count <= BATCH_COUNT_MAX else 1)

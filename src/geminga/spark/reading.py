@@ -32,8 +32,8 @@ logger = logging.getLogger("geminga.spark")
 BATCH_ROWS = 16_384
 """Rows per record batch handed to Spark; any value between 1,000 and 50,000 is equally fast."""
 
-BATCH_BYTES = 16 * 1024 * 1024
-"""Maximum stored bytes per record batch."""
+BATCH_BYTES = 2 * 1024 * 1024
+"""Stored bytes after which entries are decoded: so few that their memory is reused, without page faults."""
 
 OPEN_CHUNKED_MAX = 10_000
 """Maximum incomplete chunked messages in one range."""
@@ -53,8 +53,8 @@ class BatchConverter(Protocol):
         """Names of the required message columns."""
 
     def shape(self, messages: pa.RecordBatch, again: Again | None = None) -> pa.RecordBatch:
-        """Convert ``messages``, which has those columns, perhaps followed by others; ``again`` returns
-        further columns of the same messages, for the rare case that needs them."""
+        """Convert ``messages``, which has those columns; ``again`` returns further columns of the same
+        messages, for the rare case that needs them."""
 
 
 class RangeReader:
@@ -104,43 +104,40 @@ class RangeReader:
             self.entries.close()
 
     def _decoded(self, arrived: list[RawEntry]) -> Iterator[pa.RecordBatch]:
-        """Decode in steps of about `BATCH_ROWS` rows."""
+        """Decode in even steps of about `BATCH_ROWS` rows."""
         from geminga.wire.columnar import message_counts
 
         entries = self._open_entries(arrived)
+        counts = message_counts(entries)
+        step = sum(counts) / max(1, round(sum(counts) / BATCH_ROWS))
         rows, first = 0, 0
-        for number, count in enumerate(message_counts(entries)):
+        for number, count in enumerate(counts):
             rows += count
-            if rows >= BATCH_ROWS:
+            if rows >= step:
                 yield self._decode(entries[first : number + 1])
                 rows, first = 0, number + 1
         if first < len(entries):
             yield self._decode(entries[first:])
 
     def _decode(self, entries: list[RawEntry]) -> pa.RecordBatch:
-        from geminga.wire.columnar import decode_entries
-
-        columns = list(self.converter.columns)
-        if self.cuts_batches:
-            columns += ["ledger_id", "entry_id", "batch_index"]
+        columns = self.converter.columns
         known = len(self.chunks.headless)
         before = self.chunks.copy()
-        messages = decode_entries(entries, columns, chunks=self.chunks)
+        messages = self._messages(entries, self.chunks, columns)
         if len(self.chunks.headless) > known and self._look_back(entries, before):
             self.chunks = before.copy()
-            messages = decode_entries(entries, columns, chunks=self.chunks)
-        if self.cuts_batches:
-            messages = self._cut(messages, len(self.converter.columns))
-        return self.converter.shape(messages, partial(self._again, entries, before))
+            messages = self._messages(entries, self.chunks, columns)
+        return self.converter.shape(messages, lambda more: self._messages(entries, before.copy(), more))
 
-    def _again(self, entries: list[RawEntry], chunks: ChunkCarry, columns: list[str]) -> pa.RecordBatch:
+    def _messages(self, entries: list[RawEntry], chunks: ChunkCarry, columns: list[str]) -> pa.RecordBatch:
+        """Decode these columns of the messages in the range."""
         from geminga.wire.columnar import decode_entries
 
-        places = ["ledger_id", "entry_id", "batch_index"] if self.cuts_batches else []
-        messages = decode_entries(entries, [*columns, *places], chunks=chunks.copy())
-        if self.cuts_batches:
-            messages = self._cut(messages, len(columns)).select(range(len(columns)))
-        return messages
+        if not self.cuts_batches:
+            return decode_entries(entries, columns, chunks=chunks)
+        places = ["ledger_id", "entry_id", "batch_index"]
+        messages = decode_entries(entries, [*columns, *places], chunks=chunks)
+        return self._cut(messages, len(columns)).select(range(len(columns)))
 
     def _cut(self, messages: pa.RecordBatch, first_extra: int) -> pa.RecordBatch:
         """Drop the rows of the first and last batch that are outside the range."""

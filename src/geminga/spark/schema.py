@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,7 @@ class ArrowBatchConverter:
         self.schema: pa.Schema = arrow_schema(schema)
 
     def shape(self, messages: pa.RecordBatch, again: object = None) -> pa.RecordBatch:
-        """Convert ``messages``, which has the columns `columns`, perhaps followed by others."""
+        """Convert ``messages``, which has the columns `columns`."""
         arrays = [as_type(messages.column(number), field.type) for number, field in enumerate(self.schema)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -125,6 +126,9 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return a message column as the Arrow type that Spark expects."""
     if array.type == kind:
         return array
+    is_coded = pa.types.is_dictionary(array.type) and array.type.value_type == kind
+    if is_coded and len(array.dictionary) == 1 and array.null_count == 0:
+        return _repeated(array.dictionary[0], 1 << len(array).bit_length()).slice(0, len(array))
     if pa.types.is_map(kind):
         # Only names and nullability inside the type differ: the buffers are reused.
         words = pa.StructArray.from_arrays(
@@ -137,6 +141,12 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         # Unchecked: an out-of-range event time must not stop the query.
         return array.cast(kind, safe=False)
     return as_text(array) if pa.types.is_string(kind) else array.cast(kind)
+
+
+@lru_cache(maxsize=4)
+def _repeated(value: pa.Scalar, count: int) -> pa.Array:
+    """Return a constant column, such as the topic of a task's rows, for all of the task's batches."""
+    return pa.repeat(value, count)
 
 
 def as_text(array: pa.Array) -> pa.Array:

@@ -26,6 +26,8 @@ _BODY_START = 12
 """Start of the body: after two sizes, the command's type, and the body's tag and size."""
 READ_BYTES = 1 << 18
 """Bytes that are read at once; more for a frame that is larger."""
+RUN_ENTRY_BYTES_MAX = READ_BYTES // 4
+"""Maximum bytes of an entry that may begin a run: of larger ones, too few are read at once."""
 GROWTH = 8
 """Maximum size of the buffer as a multiple of what arrived of such a frame."""
 RECEIPTS_BYTES_MAX = 1 << 14
@@ -88,7 +90,7 @@ class ClientFrameDecoder(FrameDecoder):
     ) -> tuple[int, int]:
         run: Frame | None = None
         end, count = frame_end, 1
-        if type(first) is MessageFrame:
+        if type(first) is MessageFrame and len(first.entry) <= RUN_ENTRY_BYTES_MAX:
             messages, end = read_message_run(first, data, start, frame_end, self.max_frame_size, room)
             if messages is not None:
                 run, count = messages, len(messages.entry_ids)
