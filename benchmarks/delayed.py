@@ -1,9 +1,9 @@
 """Millions of delayed messages on one subscription: memory, recovery after kill -9, and lateness.
 
-A broker core over a real store keeps entries that are due at random times of ten hours, and a ready one
-behind them. A Shared consumer connects, and the process kills itself once all are known to be delayed.
-Another one opens the store, loads the topic, and measures the time until the ready message arrives, and then
-how late the messages of ten seconds are.
+A broker core over a real store keeps entries that are due at random times of ten hours (``--span-seconds``),
+and a ready one behind them. A consumer connects, and the process kills itself once all are known to be
+delayed. Another one opens the store, loads the topic, and measures the time until the ready message arrives,
+and then how late the messages of ten seconds are, and the longest call into the broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.harness import OURS, Figure, Measurement, collect, emit, python, resident_megabytes
 
 TOPIC = "persistent://public/default/delayed"
-FIRST_MS, SPAN_MS = 2_000_000_000_000, 36_000_000
+FIRST_MS = 2_000_000_000_000
 """The broker's wall clock is set: the first message is due at ``FIRST_MS``."""
 READY = 1
 RUN = 500
@@ -50,7 +50,7 @@ class Peer:
             due_ms = int.from_bytes(self._unparsed[at - 8 : at], "big")
             if due_ms == READY:
                 self.got_ready = True
-            elif FIRST_MS <= due_ms < FIRST_MS + SPAN_MS:
+            elif FIRST_MS <= due_ms < 2 * FIRST_MS:
                 self.late_ms.append(self._bench.now_ms - due_ms)
         self._unparsed = self._unparsed[at:]
 
@@ -80,6 +80,8 @@ class Bench:
         )
         self.broker = Broker(self.store, settings, now=time.monotonic(), now_ms=self.now_ms)
         self.name = TopicName.parse(TOPIC)
+        self.longest_ms = 0.0
+        """Longest call into the broker."""
 
     @property
     def now_ms(self) -> int:
@@ -100,7 +102,9 @@ class Bench:
 
     def turn(self) -> None:
         for act in (self.broker.poll, self.broker.turn, self.broker.tick):
-            act(time.monotonic(), self.now_ms)
+            began = time.monotonic()
+            act(began, self.now_ms)
+            self.longest_ms = max(self.longest_ms, (time.monotonic() - began) * 1000)
 
     def drain(self) -> None:
         while self.store.stats().pending_writes:
@@ -108,7 +112,7 @@ class Bench:
             time.sleep(0.001)
         self.turn()
 
-    def fill(self, messages: int) -> None:
+    def fill(self, messages: int, span_ms: int) -> None:
         """Store the messages, and the ready one behind them."""
         from geminga.wire.metadata import build_entry
         from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -133,7 +137,7 @@ class Bench:
         for first in range(0, messages, RUN):
             entries = []
             for _ in range(min(RUN, messages - first)):
-                due_ms = metadata.deliver_at_time = FIRST_MS + draw(SPAN_MS)
+                due_ms = metadata.deliver_at_time = FIRST_MS + draw(span_ms)
                 entries.append(build_entry(metadata.SerializeToString(), due_ms.to_bytes(8, "big")))
             store(entries)
             if first % (40 * RUN) == 0:
@@ -141,7 +145,7 @@ class Bench:
         store([ready])
         self.drain()
 
-    def consume(self) -> Peer:
+    def consume(self, kind: str) -> Peer:
         from geminga.wire.frames import encode_command
         from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -151,7 +155,7 @@ class Bench:
         connect.connect.client_version, connect.connect.protocol_version = "bench", 21
         subscribe = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
         body = subscribe.subscribe
-        body.topic, body.subscription, body.subType = TOPIC, "s", pb.CommandSubscribe.Shared
+        body.topic, body.subscription, body.subType = TOPIC, "s", pb.CommandSubscribe.SubType.Value(kind)
         body.consumer_id, body.request_id = 1, 1
         flow = pb.BaseCommand(type=pb.BaseCommand.FLOW)
         flow.flow.consumer_id, flow.flow.messagePermits = 1, 1_000_000
@@ -163,12 +167,12 @@ class Bench:
         return peer
 
 
-def make(folder: Path, messages: int) -> None:
+def make(folder: Path, messages: int, span_ms: int, kind: str) -> None:
     """The first process: it ends by kill -9."""
     bench = Bench(folder, FIRST_MS - 3_600_000)
-    bench.fill(messages)
+    bench.fill(messages, span_ms)
     before, began, used = resident_megabytes(os.getpid()), time.perf_counter(), time.process_time()
-    peer = bench.consume()
+    peer = bench.consume(kind)
     while bench.delayed < messages or not peer.got_ready:
         bench.turn()
     seconds, cpu = time.perf_counter() - began, time.process_time() - used
@@ -184,20 +188,20 @@ def make(folder: Path, messages: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def recover(folder: Path, messages: int) -> None:
+def recover(folder: Path, messages: int, kind: str) -> None:
     """The second process: messages of ten seconds are delivered."""
     began, used = time.perf_counter(), time.process_time()
     bench = Bench(folder, FIRST_MS - 60_000)
     opened, before = time.perf_counter(), resident_megabytes(os.getpid())
     bench.topic  # noqa: B018 - loads it
     loaded = time.perf_counter()
-    peer = bench.consume()
+    peer = bench.consume(kind)
     while not peer.got_ready:
         bench.turn()
     seconds, cpu = time.perf_counter() - began, time.process_time() - used
     assert bench.delayed == messages, bench.delayed
     bench.set_clock(FIRST_MS - 11_000)  # a clock that was set is noticed within 10 s
-    used = time.process_time()
+    used, bench.longest_ms = time.process_time(), 0.0
     while bench.now_ms < FIRST_MS + 10_000:
         bench.turn()
         time.sleep(max(0.0, min(0.001, bench.broker.deadline - time.monotonic())))
@@ -211,6 +215,7 @@ def recover(folder: Path, messages: int) -> None:
         Figure(work=f"{WORK}: memory after recovery", who=OURS, value=grown, unit="MB"),
         Figure(work=f"{WORK}: late, median", who=OURS, value=late[len(late) // 2], unit="ms"),
         Figure(work=f"{WORK}: late, 99 %", who=OURS, value=late[len(late) * 99 // 100], unit="ms"),
+        Figure(work=f"{WORK}: longest call into the broker", who=OURS, value=bench.longest_ms, unit="ms"),
         Measurement(
             work=f"{WORK}, delivered in 10 s", who=OURS, messages=len(late), cpu_seconds=cpu_due,
             seconds=10.0,
@@ -218,10 +223,12 @@ def recover(folder: Path, messages: int) -> None:
     )  # fmt: skip
 
 
-def measure(folder: Path, messages: int) -> list[Measurement | Figure]:
+def measure(given: argparse.Namespace) -> list[Measurement | Figure]:
     """Run both processes."""
     results: list[Measurement | Figure] = []
-    arguments = ("--folder", str(folder), "--messages", str(messages))
+    options = {"folder": given.folder, "messages": given.messages, "kind": given.kind}
+    options["span-seconds"] = given.span_seconds
+    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     command = python("benchmarks.delayed", "make", *arguments)
     made = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if made.returncode != -signal.SIGKILL:
@@ -237,13 +244,17 @@ def main() -> None:
     parser.add_argument("action", choices=("make", "recover", "all"), nargs="?", default="all")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--span-seconds", type=float, default=36_000.0, help="0.001: all at one moment")
+    parser.add_argument("--kind", choices=("Shared", "Key_Shared"), default="Shared")
     given = parser.parse_args()
     if given.action == "all":
         from benchmarks.harness import table
 
-        print(table(measure(given.folder, given.messages)))
+        print(table(measure(given)))
+    elif given.action == "make":
+        make(given.folder, given.messages, max(1, round(1000 * given.span_seconds)), given.kind)
     else:
-        (make if given.action == "make" else recover)(given.folder, given.messages)
+        recover(given.folder, given.messages, given.kind)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,7 @@ class World:
         self.names = [name for name in (only or self._draw_names()) if name not in without]
         chosen = [WORKLOADS[name] for name in WORKLOADS if name in self.names]
         few = self.drawn("few delivery times in memory", 0.7)
-        delivery_times.TAIL_ENTRIES, delivery_times.SLICE_ENTRIES = (2, 2) if few else (256, 256)
-        delivery_times.RUN_ENTRIES, delivery_times.UNLOADED_ENTRIES_MIN = (4, 1) if few else (4_096, 1_024)
+        delivery_times.RUN_ENTRIES, delivery_times.SLICE_ENTRIES = (4, 2) if few else (2_048, 128)
         self.stays_up = self.drawn("stays up", 0.2)
         """Whether the broker runs on while its clients work: what lasts until a restart is then found."""
         if self.stays_up:

@@ -241,9 +241,7 @@ def make_world(random: Random, make: Any, entry: Any, monkeypatch: pytest.Monkey
     if random.random() < 0.1:
         settings["topic_dispatch_rate_messages"] = 1
     monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", random.choice((5, 2_000)))
-    few = random.choice((6, 256))
-    monkeypatch.setattr(delivery_times, "TAIL_ENTRIES", few)
-    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", few)
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", random.choice((6, 2_048)))
     world = World(random.choice(TYPES), settings, make, entry)
     world.transactions = random.random() < 0.5
     return world

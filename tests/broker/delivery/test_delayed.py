@@ -7,6 +7,9 @@ import pytest
 from geminga.broker.delivery import delivery_times
 from geminga.broker.delivery.delivery_times import summary_prefix
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_CALL_MAX
+from geminga.ledger.backup import backup, restore
+from geminga.ledger.inspection import inspect
+from geminga.ledger.store import FileStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import NAME, TOPIC
 
@@ -80,9 +83,8 @@ def test_entries_due_at_one_moment_are_delivered_in_slices(harness, producer, ma
 
 @KINDS
 def test_messages_of_one_time_are_delivered_in_their_order(harness, producer, make_entry, monkeypatch, kind):
-    limits = {"RUN": 20, "SLICE": 5, "TAIL": 10}
-    for name, value in limits.items():
-        monkeypatch.setattr(delivery_times, f"{name}_ENTRIES", value)
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 20)
+    monkeypatch.setattr(delivery_times, "SLICE_ENTRIES", 5)
     monkeypatch.setattr(delivery_times, "DUE_AT_ONCE_MAX", 12)
     monkeypatch.setattr(delivery_times, "READ_COST", 1)
     peer = harness.consumer(TOPIC, kind=kind)
@@ -212,8 +214,8 @@ def test_a_delayed_backlog_is_read_in_slices(harness, producer, make_entry, kind
 
 @pytest.fixture
 def small_runs(monkeypatch):
-    for name, value in (("RUN", 8), ("SLICE", 2), ("TAIL", 2)):
-        monkeypatch.setattr(delivery_times, f"{name}_ENTRIES", value)
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 8)
+    monkeypatch.setattr(delivery_times, "SLICE_ENTRIES", 2)
 
 
 def send_delayed(harness, producer, make_entry, count=COUNT, seconds=100):
@@ -464,6 +466,22 @@ def test_deleted_and_trimmed_messages_leave_no_delivery_times(make_harness, make
     assert keys_of(harness) == []
 
 
+def test_a_reader_does_not_wait_for_delayed_messages_that_were_trimmed(make_harness, make_entry, small_runs):
+    harness = make_harness(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0)
+    producer = harness.producer(TOPIC)
+    harness.consumer(TOPIC, kind="Shared")
+    reader = harness.consumer(TOPIC, "reader", kind="Shared", durable=False)
+    send_delayed(harness, producer, make_entry, seconds=100_000)
+    dispatcher = subscription_of(harness, "reader").dispatcher
+    assert dispatcher.delayed_size == COUNT
+    harness.actions.cursors.skip(NAME, "s", 30, lambda error: None)
+    harness.advance(40)
+    assert dispatcher.delayed_size == 10
+    harness.advance(200_000)
+    assert reader.payloads() == expected()[:10]
+    assert dispatcher.delayed_size == 0
+
+
 def test_times_of_a_deleted_topic_are_not_those_of_its_successor(harness, producer, make_entry, small_runs):
     # A broker without this index deletes a topic and leaves the keys.
     peer = harness.consumer(TOPIC, kind="Shared")
@@ -498,3 +516,22 @@ def test_few_delayed_messages_are_not_stored(harness, producer, make_entry):
     send_delayed(harness, producer, make_entry)
     harness.restart()
     assert not list(harness.store.keys.names(summary_prefix(TOPIC)))
+
+
+def test_a_restored_backup_has_the_delivery_times(make_harness, make_entry, small_runs, tmp_path):
+    with FileStore.open(tmp_path / "store", threads=False) as store:
+        harness = make_harness(store)
+        harness.consumer(TOPIC, kind="Shared")
+        send_delayed(harness, harness.producer(TOPIC), make_entry)
+        keys = keys_of(harness)
+        assert len(keys) == 10
+        backup(tmp_path / "store", tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    assert inspect(tmp_path / "restored").is_well
+    with FileStore.open(tmp_path / "restored", threads=False) as store:
+        harness = make_harness(store)
+        peer = harness.consumer(TOPIC, kind="Shared")
+        dispatcher = subscription_of(harness).dispatcher
+        assert (keys_of(harness), dispatcher.delayed_size) == (keys, COUNT)
+        harness.advance(200)
+        assert peer.payloads() == expected()

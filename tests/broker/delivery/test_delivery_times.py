@@ -11,14 +11,14 @@ import pytest
 from geminga.broker.delivery import delivery_times
 from geminga.broker.delivery.delayed import DelayedEntries
 from geminga.broker.delivery.delivery_times import DeliveryTimes
-from geminga.broker.delivery.ranges import RangeSet
+from geminga.broker.delivery.ranges import RangeSet, take_lowest
 from geminga.errors import StoreBusy, StoreStopped
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.varint import varint
 
 CHOICES = {
-    "RUN_ENTRIES": (4, 20, 4_096), "SLICE_ENTRIES": (1, 3, 256), "TAIL_ENTRIES": (2, 5, 256),
-    "UNLOADED_ENTRIES_MIN": (1, 1_024), "DUE_AT_ONCE_MAX": (1, 7, 2_000), "READ_COST": (1, 100),
+    "RUN_ENTRIES": (4, 20, 2_048), "SLICE_ENTRIES": (1, 3, 128), "DUE_AT_ONCE_MAX": (1, 7, 2_000),
+    "READ_COST": (1, 100),
 }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ class Reader:
         self.read_offset = 0
 
     def take(self) -> None:
-        for offset in self.delayed.take_due(1_000_000):
+        for offset in take_lowest(self.delayed.due, 1_000_000):
             self.deliver(offset)
 
     def deliver(self, offset: int) -> None:
@@ -123,8 +123,7 @@ class Reader:
             if at >= len(self.entries.times):
                 self.read_offset = len(self.entries.times)
                 return
-            for offset in range(at, at + self.delayed.unknown_run(at, 1)):
-                self.deliver(offset)
+            self.deliver(at)
             self.read_offset = at + 1
 
 
@@ -134,7 +133,7 @@ def check(reader: Reader) -> None:
     opened = [at for at in range(entries.start, len(entries.times)) if at not in entries.holes]
     assert all(entries.times[at] > now_ms for at in opened)
     assert sorted(at for low, high in reader.delayed.waiting.ranges() for at in range(low, high)) == opened
-    assert reader.delayed.due_size == 0
+    assert not reader.delayed.due
 
 
 def act(choice: random.Random, reader: Reader) -> None:
@@ -187,8 +186,7 @@ def test_entries_are_due_once_and_never_early_over_restarts_and_damage(draw_limi
     for _ in range(200):
         happens = choice.random()
         if happens < 0.03:
-            if choice.random() < 0.5:
-                reader.index.leave_memory()
+            reader.index.leave_memory()
             reader = Reader(reader.clock, keys, entries)
             reader.clock.advance(0)
             reader.read()
@@ -215,7 +213,7 @@ def test_a_power_loss_after_any_write_loses_and_repeats_nothing(draw_limits):
     while kept <= writes:
         choice = random.Random(5)
         draw_limits(choice)
-        for name, value in (("RUN", 8), ("SLICE", 3), ("TAIL", 2)):
+        for name, value in (("RUN", 8), ("SLICE", 3)):
             setattr(delivery_times, f"{name}_ENTRIES", value)
         entries, keys = Entries(), Keys(kept)
         reader = Reader(Clock(), keys, entries)
@@ -256,18 +254,23 @@ def test_delayed_entries_take_few_bytes_each():
 
 
 def test_times_that_were_lost_cost_only_the_entries_of_their_run(monkeypatch):
-    entries, seen, ranges = Entries(), [], RangeSet.ranges
-    index = DeliveryTimes(Clock(), Keys(), "t", entries)
-    index.offsets.add_all(range(0, 1_000_000, 2))
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 2_000)
+    entries, keys, clock = Entries(), Keys(), Clock()
+    entries.times = [clock.now_ms + 60_000 * (1 + offset // 4_000) for offset in range(40_000)]
+    index = DeliveryTimes(clock, keys, "t", entries)
     delayed = DelayedEntries(index, entries, lambda: None, are_delayed=True)
+    for offset in range(0, 40_000, 2):
+        delayed.add(offset, entries.times[offset])
+    keys.delete(delivery_times.times_key("t", 0))
+    seen, ranges = [], RangeSet.ranges
     monkeypatch.setattr(RangeSet, "ranges", lambda *a, **k: (seen.append(0) or it for it in ranges(*a, **k)))
-    delayed.examine(5_000, 9_000)
-    assert (delayed.due_size, len(seen)) == (2_000, 2_001)
+    clock.now_ms += 60_000
+    index._run_timer()
+    assert (len(delayed.due), delayed.due.end, len(seen)) == (2_000, 3_999, 2_001)
 
 
 def test_times_that_cannot_be_read_now_are_kept_and_read_later(monkeypatch):
     monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 8)
-    monkeypatch.setattr(delivery_times, "TAIL_ENTRIES", 2)
     entries, keys, clock = Entries(), Keys(), Clock()
     entries.times = [clock.now_ms + 1_000 * number for number in range(1, 17)]
     reader = Reader(clock, keys, entries)
@@ -300,15 +303,39 @@ def test_a_store_that_has_stopped_is_tried_seldom():
 
     keys.put = refuse
     count = 20 * delivery_times.RUN_ENTRIES
-    entries.times = [clock.now_ms + 60_000] * (count + delivery_times.TAIL_ENTRIES)
+    entries.times = [clock.now_ms + 60_000] * 2 * count
     for offset in range(count):
         index.add(offset, entries.times[offset])
     assert len(tries) == 5
     keys.put = put
-    index.leave_memory()
+    for offset in range(count, 2 * count):
+        index.add(offset, entries.times[offset])
     reader = Reader(clock, keys, entries)
     reader.read()
-    assert (len(reader.delayed.waiting), reader.reads) == (len(entries.times), delivery_times.TAIL_ENTRIES)
+    assert (len(reader.delayed.waiting), reader.reads) == (2 * count, 0)
+
+
+def test_entries_that_are_due_at_one_moment_are_read_once_and_take_few_bytes():
+    clock, entries, keys = Clock(), Entries(), Keys()
+    count = 50 * delivery_times.RUN_ENTRIES
+    index = DeliveryTimes(clock, keys, "t", entries)
+    delayed = DelayedEntries(index, entries, lambda: None, are_delayed=True)
+    for offset in range(count):
+        delayed.add(offset, clock.now_ms + 60_000)
+    read, steps, get = [], [], keys.get
+    keys.get = lambda key: read.append(key) or get(key)
+    clock.now_ms += 60_000
+    tracemalloc.start()
+    try:
+        while delayed.waiting:
+            before = len(delayed.due)
+            index._run_timer()
+            steps.append(len(delayed.due) - before)
+        assert tracemalloc.get_traced_memory()[1] < 8 * count
+    finally:
+        tracemalloc.stop()
+    assert (len(read), max(steps)) == (50, delivery_times.DUE_AT_ONCE_MAX)
+    assert take_lowest(delayed.due, count) == list(range(count))
 
 
 def test_a_restart_reads_one_summary_for_each_run():

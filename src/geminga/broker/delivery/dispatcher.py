@@ -162,10 +162,12 @@ class Dispatcher(ABC):
                 return None
         if len(self._fetching) >= FETCHES_MAX:
             return None
-        # Between many holes it is cheaper to read acknowledged entries, too.
         end = self.cursor.open_run(offset, min(ledger.confirmed, offset + ENTRIES_PER_FETCH_MAX))
-        end = max(end, min(ledger.confirmed, offset + ENTRIES_PER_READ_MAX))
         end = max(stop, self._not_due.next_present(offset, end))
+        # Between many holes it is cheaper to read acknowledged entries, too, and few delayed ones.
+        near = min(ledger.confirmed, offset + ENTRIES_PER_READ_MAX)
+        if 2 * self._not_due.bits(offset, near).bit_count() <= near - offset:
+            end = max(end, near)
         self._fetching[offset] = end
         try:
             found = ledger.fetch(

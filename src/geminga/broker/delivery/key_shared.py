@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.dispatcher import DispatchedSubscription
+from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription
+from geminga.broker.delivery.ranges import take_lowest
 from geminga.broker.delivery.selectors import (
     ConsistentHashSelector,
     Range,
@@ -30,6 +31,8 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 LOOK_AHEAD_PER_CONSUMER_MAX = 2_000
 LOOK_AHEAD_MAX = 20_000
 """New entries are not read while this many wait for a consumer or a slot."""
+DUE_AHEAD_MAX = 2 * LOOK_AHEAD_MAX
+"""Due delayed entries are read until this many wait: those of other keys pass a full look-ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +196,9 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _read_due(self) -> bool:
         """Read due entries for their keys; False if no delayed entry is due, or enough are waiting."""
-        if self._reopened or self.look_ahead_full:
+        if self._reopened or len(self._replaying) >= DUE_AHEAD_MAX:
             return False
-        self._reopened = self._delayed.take_due(ENTRIES_PER_TURN_MAX)
+        self._reopened = take_lowest(self._delayed.due, ENTRIES_PER_READ_MAX)
         is_any = bool(self._reopened)
         self._read_reopened()
         return is_any and not self._reopened
@@ -279,7 +282,7 @@ class KeySharedDispatcher(SharedDispatcher):
                     self._sendable.pop(consumer, None)
             if self._retry is None and self._next_in_line() is not None:
                 # New entries follow the due ones: those of a key keep their order.
-                if self._delayed.due_size or self._reopened:
+                if self._delayed.due or self._reopened:
                     progress = self._read_due() or progress
                 else:
                     progress = self._read_ahead() or progress

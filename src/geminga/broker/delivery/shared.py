@@ -15,6 +15,7 @@ from geminga.broker.delivery.dispatcher import (
     RedeliveryRound,
     TooOld,
 )
+from geminga.broker.delivery.ranges import take_lowest
 from geminga.broker.entries import count_of, head_of, may_be_delayed_or_chunk
 from geminga.wire.metadata import EntryHead
 
@@ -114,7 +115,7 @@ class SharedDispatcher(Dispatcher):
     # --- questions for stats ---
     @property
     def replay_size(self) -> int:
-        return len(self._replaying) + self._delayed.due_size
+        return len(self._replaying) + len(self._delayed.due)
 
     @property
     def delayed_size(self) -> int:
@@ -135,7 +136,7 @@ class SharedDispatcher(Dispatcher):
 
     def is_again(self, offset: int) -> bool:
         """Return whether the entry waits for redelivery."""
-        return offset in self._replaying or self._delayed.is_due(offset)
+        return offset in self._replaying or offset in self._delayed.due
 
     def redelivery_count(self, offset: int) -> int:
         """Return how often the entry was redelivered, as far as the count is kept."""
@@ -192,7 +193,7 @@ class SharedDispatcher(Dispatcher):
 
     def was_read(self, offset: int) -> bool:
         """Return whether the entry is not read as a new one any more."""
-        return offset < self.read_offset or self._delayed.is_known(offset)
+        return offset < self.read_offset or offset in self._delayed.known
 
     def redeliver_all(self, consumers: Collection[Consumer]) -> None:
         self._returning += [(consumer, iter(list(consumer.pending))) for consumer in consumers]
@@ -330,8 +331,8 @@ class SharedDispatcher(Dispatcher):
                 return
             before = consumer.messages_out
             queued = len(self._replaying)
-            if self._delayed.due_size and queued <= DUE_QUEUED_MAX // 2:
-                self._give_back(self._delayed.take_due(DUE_QUEUED_MAX - queued))
+            if self._delayed.due and queued <= DUE_QUEUED_MAX // 2:
+                self._give_back(take_lowest(self._delayed.due, DUE_QUEUED_MAX - queued))
             offsets = self._next_replays(min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
             if offsets:
                 if not self._send_replays(consumer, offsets):
@@ -406,12 +407,12 @@ class SharedDispatcher(Dispatcher):
         """Read new entries from the read position on, and move it to the first of them."""
         delayed = self._delayed
         while True:
-            start = self.read_offset
+            start, count = self.read_offset, entries_max
             if delayed.is_active:
                 start = delayed.unknown_from(start, self.cursor)
-                entries_max = delayed.unknown_run(start, entries_max)
-            self.read_offset, found = self._read(start, entries_max)
-            if not found or self.read_offset == start or not delayed.is_active:
+                count = delayed.known.next_present(start, start + count) - start
+            self.read_offset, found = self._read(start, count)
+            if not found or self.read_offset == start or not delayed.known:
                 return self.read_offset, found
             # There was a gap, and entries behind it may be known.
 

@@ -630,7 +630,7 @@ class PersistentTopic:
         self.services.transactions.forget(self.text)
         if self.transactions is not None:
             self.services.store.keys.delete(topic_transactions.aborted_key(self.text))
-        self.delivery_times.leave_memory(is_deleted=True)
+        self.delivery_times.delete()
         self.ledger.delete_all()
         self.services.due.disarm(self.text, self.record.due_ms)
         self.services.store.keys.delete(topic_key(self.text), done)
@@ -642,7 +642,6 @@ class PersistentTopic:
             self.dedup.save()
         for subscription in self.subscriptions.values():
             subscription.flush()
-        self.delivery_times.leave_memory()
         deadlines.settle(self, leaving=True)
         self._let_go()
         self.ledger.release()
@@ -652,6 +651,7 @@ class PersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.leave_memory()
         self.subscriptions.clear()
+        self.delivery_times.leave_memory()
         if self.offload is not None:
             self.offload.leave("the topic is deleted" if self._deleted else "the topic leaves memory")
         self.ledger.leave_memory()
