@@ -81,7 +81,7 @@ class Bench:
         self.broker = Broker(self.store, settings, now=time.monotonic(), now_ms=self.now_ms)
         self.name = TopicName.parse(TOPIC)
         self.longest_ms = 0.0
-        """Longest call into the broker."""
+        """CPU of the longest call into the broker."""
 
     @property
     def now_ms(self) -> int:
@@ -102,9 +102,9 @@ class Bench:
 
     def turn(self) -> None:
         for act in (self.broker.poll, self.broker.turn, self.broker.tick):
-            began = time.monotonic()
-            act(began, self.now_ms)
-            self.longest_ms = max(self.longest_ms, (time.monotonic() - began) * 1000)
+            began = time.thread_time()
+            act(time.monotonic(), self.now_ms)
+            self.longest_ms = max(self.longest_ms, (time.thread_time() - began) * 1000)
 
     def drain(self) -> None:
         while self.store.stats().pending_writes:
@@ -215,7 +215,7 @@ def recover(folder: Path, messages: int, kind: str) -> None:
         Figure(work=f"{WORK}: memory after recovery", who=OURS, value=grown, unit="MB"),
         Figure(work=f"{WORK}: late, median", who=OURS, value=late[len(late) // 2], unit="ms"),
         Figure(work=f"{WORK}: late, 99 %", who=OURS, value=late[len(late) * 99 // 100], unit="ms"),
-        Figure(work=f"{WORK}: longest call into the broker", who=OURS, value=bench.longest_ms, unit="ms"),
+        Figure(work=f"{WORK}: longest call, CPU", who=OURS, value=bench.longest_ms, unit="ms"),
         Measurement(
             work=f"{WORK}, delivered in 10 s", who=OURS, messages=len(late), cpu_seconds=cpu_due,
             seconds=10.0,

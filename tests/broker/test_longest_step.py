@@ -295,12 +295,11 @@ def delayed_messages(harness: Stepped) -> None:
     kinds = (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
     for kind in kinds:
         subscribe(receiver, f"s{kind}", kind, kind, permits=10)
-    entries = [
+    producer.send_all(
         entry_bytes(b"x", deliver_at_time=START_MS + 100_000, partition_key=str(number))
         for number in range(MANY)
-    ]
+    )
     harness.check(
-        read=partial(producer.send_all, entries),
         due=partial(harness.advance, 150),
         **{
             f"delivery{kind}": partial(receiver.command, "flow", consumer_id=kind, messagePermits=MANY)

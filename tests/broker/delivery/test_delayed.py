@@ -277,6 +277,31 @@ def test_known_delayed_messages_are_not_read_again(harness, producer, make_entry
 
 
 @KINDS
+@pytest.mark.parametrize(("every", "ahead"), [(2, 100), (20, 1)])
+def test_ready_messages_are_read_ahead_with_delayed_ones_unless_most_are_delayed(
+    harness, producer, make_entry, small_runs, kind, every, ahead
+):
+    harness.consumer(TOPIC, kind=kind)
+    late = {"deliver_at_time": harness.now_ms + 100_000}
+    for number in range(400):
+        producer.send(number, make_entry(partition_key=str(number), **(late if number % every else {})))
+    harness.crash()
+    harness.broker.topics.find(NAME)
+    read, fetch = [], harness.store.fetch
+
+    def fetch_from_disk(*arguments, ahead, **options):
+        if ahead is None:
+            return None
+        read.append(ahead.entries_max)
+        return fetch(*arguments, ahead=ahead, **options)
+
+    harness.store.fetch = fetch_from_disk
+    peer = harness.consumer(TOPIC, "behind", kind=kind)
+    assert peer.entry_ids() == list(range(0, 400, every))
+    assert read[0] == ahead
+
+
+@KINDS
 def test_known_delayed_messages_do_not_count_as_unread(harness, producer, make_entry, small_runs, kind):
     harness.consumer(TOPIC, kind=kind)
     producer.send(0, make_entry(b"now"))

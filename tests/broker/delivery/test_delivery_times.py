@@ -239,16 +239,16 @@ def delays(choice: random.Random, count: int, now_ms: int) -> Iterator[tuple[int
 
 def test_delayed_entries_take_few_bytes_each():
     clock, entries, keys = Clock(), Entries(), Keys()
-    entries.times = [0] * 200_000
+    entries.times = [0] * 100_000
     index = DeliveryTimes(clock, keys, "t", entries)
     delayed = DelayedEntries(index, entries, lambda: None, are_delayed=True)
     keys.put = lambda key, value: None
     assert varint(1_000_000)  # its tables are made at the first use
     tracemalloc.start()
     try:
-        for offset, at_ms in delays(random.Random(1), 200_000, clock.now_ms):
+        for offset, at_ms in delays(random.Random(1), 100_000, clock.now_ms):
             delayed.add(offset, at_ms)
-        assert tracemalloc.get_traced_memory()[0] < 4 * 200_000
+        assert tracemalloc.get_traced_memory()[0] < 4 * 100_000
     finally:
         tracemalloc.stop()
 
@@ -317,7 +317,7 @@ def test_a_store_that_has_stopped_is_tried_seldom():
 
 def test_entries_that_are_due_at_one_moment_are_read_once_and_take_few_bytes():
     clock, entries, keys = Clock(), Entries(), Keys()
-    count = 50 * delivery_times.RUN_ENTRIES
+    count = 20 * delivery_times.RUN_ENTRIES
     index = DeliveryTimes(clock, keys, "t", entries)
     delayed = DelayedEntries(index, entries, lambda: None, are_delayed=True)
     for offset in range(count):
@@ -334,7 +334,7 @@ def test_entries_that_are_due_at_one_moment_are_read_once_and_take_few_bytes():
         assert tracemalloc.get_traced_memory()[1] < 8 * count
     finally:
         tracemalloc.stop()
-    assert (len(read), max(steps)) == (50, delivery_times.DUE_AT_ONCE_MAX)
+    assert (len(read), max(steps)) == (20, delivery_times.DUE_AT_ONCE_MAX)
     assert take_lowest(delayed.due, count) == list(range(count))
 
 

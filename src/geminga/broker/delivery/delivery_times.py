@@ -217,10 +217,12 @@ class DeliveryTimes:
     def add(self, offset: int, at_ms: int) -> None:
         """Add an entry that is not due, unless it is there."""
         if self.offsets.add(offset):
-            heapq.heappush(self._newest, at_ms << _OFFSET_BITS | offset)
-            if len(self._newest) >= max(RUN_ENTRIES, self._store_from):
+            newest, entry = self._newest, at_ms << _OFFSET_BITS | offset
+            heapq.heappush(newest, entry)
+            if newest[0] == entry:
+                self._arm()
+            if len(newest) >= max(RUN_ENTRIES, self._store_from):
                 self._store()
-            self._arm()
 
     @property
     def next_ms(self) -> int:
