@@ -203,8 +203,9 @@ def test_due_messages_that_wait_for_a_consumer_are_bounded(keyed, harness, block
     stuck, blocked, going, free = blocked_and_free
     keyed.publish(*[blocked] * 1000, free, deliver_at_time=harness.now_ms + 1000)
     harness.advance(1)
-    dispatcher = stuck.session.consumers[1].subscription.dispatcher
-    assert 200 <= len(dispatcher._slots) <= 300
+    consumer = stuck.session.consumers[1]
+    dispatcher = consumer.subscription.dispatcher
+    assert 200 <= dispatcher.queued_for(consumer) <= 300
     assert (dispatcher.replay_size, entries(going)) == (1001, [])
     stuck.command("flow", consumer_id=1, messagePermits=1000)
     harness.advance(1)

@@ -314,6 +314,10 @@ class RangeSet:
 def add_set(target: RangeSet, other: RangeSet) -> None:
     """Add all elements of another set."""
     chunks = target._chunks
+    if not chunks:
+        chunks.update(other._chunks)
+        target._count = other._count
+        return
     for key, bits in other._chunks.items():
         before = chunks.get(key, 0)
         chunks[key] = merged = before | bits if before else bits
