@@ -36,7 +36,7 @@ RULES = (
 TTL = "message_ttl_in_seconds"
 TTL_SECONDS_MAX = 20
 POLICIES = (*RULES, (TTL, 3), (TTL, TTL_SECONDS_MAX), (TTL, None))
-KINDS = ("topic/", "ledgers/", "cursor/", "counts/", "dedup/", "topic-policies/")
+KINDS = ("topic/", "ledgers/", "cursor/", "counts/", "dedup/", "delays/", "topic-policies/")
 """Prefixes of a topic's keys in the catalog; the topic's name follows."""
 _SIZE = Struct(">I")
 

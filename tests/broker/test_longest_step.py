@@ -292,11 +292,19 @@ def acknowledged_ids(harness: Stepped) -> None:
 
 def delayed_messages(harness: Stepped) -> None:
     producer, receiver = sender(harness), harness.peer()
-    subscribe(receiver, "s", 1, pb.CommandSubscribe.Shared, permits=10)
-    producer.send_all(entry_bytes(b"x", deliver_at_time=START_MS + 100_000) for number in range(MANY))
+    kinds = (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
+    for kind in kinds:
+        subscribe(receiver, f"s{kind}", kind, kind, permits=10)
+    producer.send_all(
+        entry_bytes(b"x", deliver_at_time=START_MS + 100_000, partition_key=str(number))
+        for number in range(MANY)
+    )
     harness.check(
         due=partial(harness.advance, 150),
-        delivery=partial(receiver.command, "flow", consumer_id=1, messagePermits=MANY),
+        **{
+            f"delivery{kind}": partial(receiver.command, "flow", consumer_id=kind, messagePermits=MANY)
+            for kind in kinds
+        },
     )
 
 

@@ -458,7 +458,7 @@ class Crowd:
         for step, text, subscription, each in self.acked:
             if step > max(self.taken_back.get(text, -1), self.moved.get((text, subscription), -1)):
                 assert each not in shown[text][1].get(subscription, ()), (text, subscription, each)
-        kinds = ("ledgers/", "cursor/", "counts/", "dedup/")
+        kinds = ("ledgers/", "cursor/", "counts/", "dedup/", "delays/")
         for kind in kinds:
             for key in self.harness.store.keys.names(f"{kind}persistent://"):
                 assert key.removeprefix(kind).partition("\0")[0] in shown, (key, "is left over")

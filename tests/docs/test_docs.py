@@ -39,7 +39,7 @@ def test_the_page_of_limits_has_the_values_in_force():
         ("admin.web", "CONNECTIONS_MAX", "HOST_CONNECTIONS_MAX"),
         ("commands.lookup", "WATCHERS_PER_CONNECTION_MAX"), ("rules.policies", "PROPERTIES_BYTES_MAX"),
         ("commands.producing", "ATTEMPTS_MAX", "NAME_MAX", "SUBSCRIPTION_NAME_MAX"),
-        ("commands.watchers", "WATCHED_TOPICS_MAX"), ("delivery.delayed", "DELAYED_MAX"),
+        ("commands.watchers", "WATCHED_TOPICS_MAX"),
         ("delivery.key_shared", "LOOK_AHEAD_PER_CONSUMER_MAX", "LOOK_AHEAD_MAX"),
         ("delivery.shared", "REDELIVERY_COUNTS_MAX", "ASSEMBLING_MAX"), ("rules.schemas", "VERSIONS_MAX"),
         ("topics.access", "WAITING_MAX"), ("topics.expiry", "EXPIRED_AT_ONCE_MAX"),

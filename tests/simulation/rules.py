@@ -97,10 +97,16 @@ def possible_last(history: History) -> dict[str, set[str]]:
 
 
 def delayed(
-    history: History, due: Mapping[str, float], walls: Sequence[tuple[float, float]], name: str, late: float
+    history: History,
+    due: Mapping[str, float],
+    walls: Sequence[tuple[float, float]],
+    name: str,
+    late: float,
+    cancelled: Collection[str] = (),
 ) -> None:
     """Check that no message is received before its time on the wall clock, nor ``late`` seconds after it.
 
+    Those ``cancelled`` by an acknowledgement, which may be lost with a connection, need not be received.
     ``walls``: each setting of the wall clock, as time of the event and time on the wall clock.
     """
 
@@ -120,6 +126,8 @@ def delayed(
         first.setdefault(event.content, event.at)
     for event in history.of("receipt"):
         at = first.get(event.content)
+        if event.content in cancelled:
+            continue
         assert at is not None, f"never received: {event}"
         moments = [calm, event.at, *(each for each, _ in walls)]
         reached = max(at for at in moments if at <= max(calm, event.at)) if moments else calm

@@ -6,6 +6,7 @@ import random
 from typing import Any, Final
 
 import geminga.asyncio
+from geminga.broker.delivery import delivery_times
 from tests.client.virtual import Clock, Network, pass_time
 from tests.simulation.faults import Faults
 from tests.simulation.flips import flip_and_judge
@@ -44,6 +45,8 @@ class World:
         self.patience = PATIENCE_SECONDS * self.pace
         self.names = [name for name in (only or self._draw_names()) if name not in without]
         chosen = [WORKLOADS[name] for name in WORKLOADS if name in self.names]
+        few = self.drawn("few delivery times in memory", 0.7)
+        delivery_times.RUN_ENTRIES, delivery_times.SLICE_ENTRIES = (4, 2) if few else (2_048, 128)
         self.stays_up = self.drawn("stays up", 0.2)
         """Whether the broker runs on while its clients work: what lasts until a restart is then found."""
         if self.stays_up:

@@ -41,6 +41,12 @@ class IntegerColumn:
         """Return the number at ``0 <= index < len``."""
         return self._least if self._above is None else self._least + self._above[index]
 
+    def part(self, start: int, stop: int) -> list[int]:
+        """Return the numbers at ``start <= index < stop``."""
+        if self._above is None:
+            return [self._least] * (stop - start)
+        return [self._least + number for number in self._above[start:stop]]
+
     def __iter__(self) -> Iterator[int]:
         if self._above is None:
             return iter((self._least,) * self._count)

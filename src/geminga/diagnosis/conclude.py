@@ -482,10 +482,6 @@ class _Inquiry:
         when = f": the next at {iso_time(facts.delayed_next_ms)}" if facts.delayed_next_ms else ""
         verb = "is" if facts.delayed == 1 else "are"
         text = f"{how_many(facts.delayed, 'entry')} {verb} to be delivered later"
-        if facts.delayed_max and facts.waiting:
-            text += f", the most that a subscription keeps: no further entry is read until one is due{when}"
-            yield _stop("delayed-limit", text, *advice, level=self._stopped(), **details)
-            return
         yield Finding(
             kind="delayed", level=Trouble.WATCH, stops=not facts.waiting and not facts.held, text=text + when,
             advice=tuple(advice), details=details,
@@ -494,7 +490,7 @@ class _Inquiry:
     def _undelivered(self) -> Iterator[Finding]:
         """Findings if consumers could take messages: a dispatch rate, or as a fallback no known cause."""
         facts = self.facts
-        known = facts.look_ahead or facts.delayed_max or facts.reading_fails or facts.switching_to
+        known = facts.look_ahead or facts.reading_fails or facts.switching_to
         if known or facts.blocked or not (facts.waiting and facts.any_ready):
             return
         raise_rate = _advise("raise the dispatch rate of topic, subscription or broker")

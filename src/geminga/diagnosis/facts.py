@@ -182,8 +182,6 @@ class SubscriptionFacts:
     delayed: int = 0
     """Delayed entries that are not due yet."""
     delayed_next_ms: int = 0
-    delayed_max: int = 0
-    """The limit of entries that may be delayed, if it is reached."""
     keys: tuple[KeyFacts, ...] = ()
     draining: int = 0
     """Key_Shared: key slots that wait for acknowledgements of another consumer."""

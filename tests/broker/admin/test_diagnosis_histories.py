@@ -16,7 +16,7 @@ import pytest
 
 from geminga.broker.admin import facts
 from geminga.broker.cooperative import at_once
-from geminga.broker.delivery import delayed, key_shared, shared
+from geminga.broker.delivery import delivery_times, key_shared
 from geminga.diagnosis.conclude import QUIET_SECONDS, STUCK_SECONDS, Trouble, diagnose
 from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.ids import MessageId
@@ -46,10 +46,8 @@ class Consumer:
 class World:
     """A broker, its clients, and the record of what they sent and received."""
 
-    def __init__(
-        self, kind: str, settings: dict[str, Any], make: Any, entry: Any, limits: tuple[int, int]
-    ) -> None:
-        self.kind, self.settings, self.make, self.entry, self.limits = kind, settings, make, entry, limits
+    def __init__(self, kind: str, settings: dict[str, Any], make: Any, entry: Any) -> None:
+        self.kind, self.settings, self.make, self.entry = kind, settings, make, entry
         self.harness = make(**settings)
         self.steps: list[Step] = []
         self.consumers: dict[str, Consumer] = {}
@@ -70,7 +68,7 @@ class World:
 
     def copy(self) -> World:
         """The same world on a broker of its own: all steps are repeated."""
-        found = World(self.kind, self.settings, self.make, self.entry, self.limits)
+        found = World(self.kind, self.settings, self.make, self.entry)
         for step in self.steps:
             found.do(*step)
         return found
@@ -242,11 +240,9 @@ def make_world(random: Random, make: Any, entry: Any, monkeypatch: pytest.Monkey
         settings["backlog_quota_bytes"] = random.choice((1_000, 5_000))
     if random.random() < 0.1:
         settings["topic_dispatch_rate_messages"] = 1
-    limits = random.choice((5, 2_000)), random.choice((6, 1_000_000))
-    monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", limits[0])
-    for module in (delayed, shared):
-        monkeypatch.setattr(module, "DELAYED_MAX", limits[1])
-    world = World(random.choice(TYPES), settings, make, entry, limits)
+    monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", random.choice((5, 2_000)))
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", random.choice((6, 2_048)))
+    world = World(random.choice(TYPES), settings, make, entry)
     world.transactions = random.random() < 0.5
     return world
 

@@ -9,7 +9,6 @@ import pytest
 from doubles import raising
 
 from geminga.broker.admin import facts
-from geminga.broker.delivery import delayed, shared
 from geminga.cli.explain import as_text
 from geminga.client.admin.types import Explanation
 from geminga.diagnosis.commands import shell_command
@@ -502,19 +501,6 @@ def test_key_shared_messages_waiting_for_a_consumer_without_permits_are_reported
     assert found["trouble"] == Trouble.GROWING
     assert re.search("consumer 'full' at .* takes no more: .*; [0-9]+ entries of its keys", found["sentence"])
     assert case.stopping() == ["no-permits"]
-
-
-def test_a_subscription_at_its_limit_of_delayed_messages_is_reported(case, monkeypatch):
-    for module in (delayed, shared):
-        monkeypatch.setattr(module, "DELAYED_MAX", 20)
-    case.subscribe(permits=1000)
-    case.publish(20, deliver_at_time=case.harness.now_ms + 3_600_000)
-    case.publish(5, wait=10)
-    found = case.explain()
-    assert (found["trouble"], case.stopping()) == (Trouble.GROWING, ["delayed-limit"])
-    assert "20 entries are to be delivered later, the most that a subscription keeps" in found["sentence"]
-    case.run(command_in(case.finding("delayed-limit")["mend"], "geminga topics policy"))
-    assert len(case.subscribe(permits=1000).messages()) == 25
 
 
 def test_advice_for_a_quota_frees_enough_for_producers_to_continue(make_case):

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from geminga.broker import entry_counts
+from geminga.broker.delivery import delivery_times
 from geminga.broker.delivery.cursor import words_from_bits
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -213,6 +214,12 @@ class Backlog(RuleBasedStateMachine):
         """Delete unneeded ledgers."""
         self.harness.advance(16)
 
+    @rule(kind=st.sampled_from(["s", "t"]), number=st.integers(0, 9))
+    def lose_delivery_times(self, kind: str, number: int) -> None:
+        found = [key for key in self.harness.store.keys.names("delays/") if f"\0{kind}" in key]
+        if found:
+            self.harness.store.keys.delete(found[number % len(found)])
+
     @rule()
     def forget_tallies(self) -> None:
         for key, value in list(self.harness.store.keys.scan("counts/")):
@@ -249,7 +256,7 @@ class Backlog(RuleBasedStateMachine):
             if held[offset]:
                 holder = next(each for each in dispatcher.consumers if offset in each.pending)
                 assert holder.pending[offset] == len(entry.open)
-            if offset < dispatcher.read_offset:
+            if dispatcher.was_read(offset):
                 waits = offset in dispatcher._replaying or offset in dispatcher._delayed
                 assert waits + held[offset] == 1, (offset, waits, held[offset])
 
@@ -275,6 +282,8 @@ class Backlog(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("compensated", [False, True])
 def test_backlogs_are_exact_after_any_operations(make_harness, make_entry, monkeypatch, compensated):
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 4)
+    monkeypatch.setattr(delivery_times, "SLICE_ENTRIES", 2)
     monkeypatch.setattr(entry_counts, "BLOCK_ENTRIES", 4)
     monkeypatch.setattr(entry_counts, "TAIL_KEPT_ENTRIES", 2)
     run_state_machine_as_test(

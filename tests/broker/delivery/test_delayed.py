@@ -1,17 +1,20 @@
 """Delayed delivery: never early, and not lost by a restart."""
 
-import random
-import tracemalloc
-from collections.abc import Callable
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from geminga.broker.delivery import delayed
+from geminga.broker.delivery import delivery_times
+from geminga.broker.delivery.delivery_times import summary_prefix
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_CALL_MAX
+from geminga.ledger.backup import backup, restore
+from geminga.ledger.inspection import inspect
+from geminga.ledger.store import FileStore
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import NAME, TOPIC
+
+COUNT = 40
+KINDS = pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 
 
 def test_delayed_messages_are_never_early_and_survive_a_restart(harness, producer, make_entry):
@@ -49,7 +52,8 @@ def test_the_wall_clock_decides_about_delays_not_the_timer(harness, producer, ma
     producer.send(0, make_entry(b"late", deliver_at_time=due_ms))
     harness.broker.tick(harness.now + 2, due_ms - 1)
     assert peer.payloads() == []
-    harness.broker.tick(harness.now + 2.1, due_ms)
+    for _ in range(2):
+        harness.broker.tick(harness.now + 2.1, due_ms)
     assert peer.payloads() == [b"late"]
 
 
@@ -59,18 +63,84 @@ def test_a_message_is_not_late_when_the_wall_clock_is_set_forward(harness, produ
     harness.advance(30)
     assert peer.payloads() == []
     harness.start_ms += 3_600_000
-    harness.advance(delayed.LOOK_SECONDS)
+    harness.advance(delivery_times.LOOK_SECONDS)
     assert peer.payloads() == [b"late"]
 
 
 def test_entries_due_at_one_moment_are_delivered_in_slices(harness, producer, make_entry, monkeypatch):
-    monkeypatch.setattr(delayed, "DUE_AT_ONCE_MAX", 10)
+    monkeypatch.setattr(delivery_times, "DUE_AT_ONCE_MAX", 10)
     peer = harness.consumer(TOPIC, kind="Shared")
     due_ms = harness.now_ms + 1000
     producer.send_all(make_entry(b"%d" % sequence_id, deliver_at_time=due_ms) for sequence_id in range(35))
-    for offsets in (range(10), range(10, 20), range(20, 30), range(30, 35)):
+    got = []
+    for count in (0, 20, 0, 15):
         harness.broker.tick(harness.now + 1, due_ms)
-        assert peer.entry_ids() == list(offsets)
+        found = peer.entry_ids()
+        assert len(found) == count
+        got += found
+    assert got == list(range(35))
+
+
+@KINDS
+def test_messages_of_one_time_are_delivered_in_their_order(harness, producer, make_entry, monkeypatch, kind):
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 20)
+    monkeypatch.setattr(delivery_times, "SLICE_ENTRIES", 5)
+    monkeypatch.setattr(delivery_times, "DUE_AT_ONCE_MAX", 12)
+    monkeypatch.setattr(delivery_times, "READ_COST", 1)
+    peer = harness.consumer(TOPIC, kind=kind)
+    due_ms = harness.now_ms + 60_000
+    producer.send_all(
+        make_entry(b"%d" % number, deliver_at_time=due_ms, partition_key="k") for number in range(115)
+    )
+    harness.advance(61)
+    assert peer.entry_ids() == list(range(115))
+
+
+def test_new_messages_of_a_key_follow_the_due_ones(harness, producer, make_entry):
+    peers = [harness.consumer(TOPIC, kind="Key_Shared", permits=1) for _ in range(2)]
+    due_ms = harness.now_ms + 60_000
+    for number in range(400):
+        delay = {"deliver_at_time": due_ms} if number < 200 else {}
+        if number == 200:
+            harness.advance(61)
+        producer.send(number, make_entry(partition_key=str(number % 7), **delay))
+    for peer in peers:
+        peer.command("flow", consumer_id=1, messagePermits=1000)
+    harness.advance(1)
+    found = [peer.entry_ids() for peer in peers]
+    assert sorted(found[0] + found[1]) == list(range(400))
+    for key in range(7):
+        offsets = [offset for each in found for offset in each if offset % 7 == key]
+        assert offsets == list(range(key, 400, 7))
+
+
+def test_each_subscription_takes_due_messages_in_its_own_timer(harness, producer, make_entry, monkeypatch):
+    # One timer delivered to 100 subscriptions in a second, in which the broker did nothing else.
+    count, due_ms = 30, harness.now_ms + 1000
+    monkeypatch.setattr(delivery_times, "DUE_AT_ONCE_MAX", count)
+    peers = [harness.consumer(TOPIC, f"s{number}", kind="Shared") for number in range(10)]
+    producer.send_all(make_entry(deliver_at_time=due_ms) for _ in range(count))
+    harness.broker.tick(harness.now + 1, due_ms)
+    dispatchers = [subscription_of(harness, f"s{number}").dispatcher for number in range(10)]
+    assert {(each.delayed_size, each.replay_size) for each in dispatchers} == {(count - 3, 3)}
+    assert not any(peer.entry_ids() for peer in peers)
+    harness.advance(2)
+    assert all(peer.entry_ids() == list(range(count)) for peer in peers)
+
+
+def test_a_refused_consumer_leaves_no_dispatcher_behind(harness, monkeypatch):
+    harness.consumer(TOPIC, "other", kind="Shared")
+    attached, detached = [], []
+    monkeypatch.setattr(delivery_times.DeliveryTimes, "attach", lambda _, each: attached.append(each))
+    monkeypatch.setattr(delivery_times.DeliveryTimes, "detach", lambda _, each: detached.append(each))
+    for _ in range(3):
+        peer = harness.peer()
+        answer = peer.request(
+            "subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=pb.CommandSubscribe.Key_Shared,
+            keySharedMeta={"keySharedMode": pb.STICKY},
+        )  # fmt: skip
+        assert answer.command.error.error == pb.ConsumerAssignError
+    assert (len(attached), detached) == (3, attached)
 
 
 def test_exclusive_consumers_do_not_wait_for_delays(harness, producer, make_entry):
@@ -142,82 +212,351 @@ def test_a_delayed_backlog_is_read_in_slices(harness, producer, make_entry, kind
     assert max(after - before for before, after in pairwise([0, *sizes])) <= ENTRIES_PER_CALL_MAX + 20
 
 
-class Clock:
-    """A scheduler of one timer, with the wall clock beside its own."""
-
-    def __init__(self) -> None:
-        self.now, self.now_ms = 0.0, 1_700_000_000_000
-        self.timer: Any = None
-
-    def at(self, when: float, callback: Callable[[], None], about: object) -> Any:
-        self.timer = SimpleNamespace(when=when, callback=callback, cancel=lambda: None)
-        return self.timer
-
-    def advance(self, milliseconds: int) -> None:
-        self.now += milliseconds / 1000
-        self.now_ms += milliseconds
-        while self.timer is not None and self.timer.when <= self.now:
-            timer, self.timer = self.timer, None
-            timer.callback()
+@pytest.fixture
+def small_runs(monkeypatch):
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 8)
+    monkeypatch.setattr(delivery_times, "SLICE_ENTRIES", 2)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_entries_are_due_in_the_order_of_their_times_however_they_were_added(monkeypatch, seed):
-    choice = random.Random(seed)
-    monkeypatch.setattr(delayed, "SPAN_ENTRIES_MAX", choice.choice((1, 5, 1_000)))
-    monkeypatch.setattr(delayed, "DUE_AT_ONCE_MAX", choice.choice((1, 7, 2_000)))
-    clock, wanted = Clock(), dict[int, int]()
+def send_delayed(harness, producer, make_entry, count=COUNT, seconds=100):
+    """Publish messages that are due one second after the other, the last one first; return the first time."""
+    first_ms = harness.now_ms + seconds * 1000
+    for number in range(count):
+        at_ms = first_ms + (count - number) * 1000
+        producer.send(number, make_entry(b"%d" % number, deliver_at_time=at_ms, partition_key=str(number)))
+    return first_ms
 
-    def due(offsets: list[int]) -> None:
-        times = [wanted.pop(offset) for offset in offsets]
-        assert times == sorted(times)
-        assert all(time <= clock.now_ms for time in times)
 
-    entries = delayed.DelayedEntries(clock, due, "a test")
-    for _ in range(300):
-        action = choice.random()
-        if action < 0.8:
-            offset = choice.randrange(10_000)
-            at_ms = clock.now_ms + choice.choice((1, 50, 300, 70_000, 3_600_000)) * choice.randrange(1, 4)
-            wanted.setdefault(offset, at_ms)
-            entries.add(offset, wanted[offset])
-        elif action < 0.83:
-            below = choice.randrange(6_000)
-            entries.skip_below(below)
-            wanted = {offset: at for offset, at in wanted.items() if offset >= below}
+def expected(count=COUNT, but=()):
+    return [b"%d" % number for number in reversed(range(count)) if number not in but]
+
+
+def keys_of(harness):
+    return list(harness.store.keys.names("delays/"))
+
+
+def subscription_of(harness, name="s"):
+    return harness.broker.topics.find(NAME).subscriptions[name]
+
+
+@KINDS
+@pytest.mark.parametrize("how", ["restart", "crash", "leaves", "unload"])
+def test_known_delayed_messages_are_not_read_again(harness, producer, make_entry, small_runs, kind, how):
+    peer = harness.consumer(TOPIC, kind=kind)
+    send_delayed(harness, producer, make_entry)
+    producer.send(COUNT, make_entry(b"now"))
+    assert peer.payloads() == [b"now"]
+    if how == "leaves":
+        peer.disconnect()
+    elif how == "unload":
+        peer.disconnect()
+        harness.actions.unload(NAME)
+    else:
+        getattr(harness, how)()
+    harness.broker.topics.find(NAME)
+    read = []
+    fetch, read_all = harness.store.fetch, harness.store.read
+    harness.store.fetch = lambda *a, **k: read.append(a) or fetch(*a, **k)
+    harness.store.read = lambda *a, **k: read.append(a) or read_all(*a, **k)
+    peer = harness.consumer(TOPIC, kind=kind)
+    assert peer.payloads() == [b"now"]
+    assert len(read) <= 4
+    dispatcher = subscription_of(harness).dispatcher
+    assert dispatcher.delayed_size == COUNT
+    harness.advance(100.999)
+    assert peer.payloads() == []
+    got = []
+    for _ in range(COUNT):
+        harness.advance(0.001)
+        got += peer.payloads()
+        harness.advance(0.998)
+        assert peer.payloads() == []
+        harness.advance(0.001)
+    assert got == expected()
+    assert (dispatcher.delayed_size, keys_of(harness)) == (0, [])
+
+
+@KINDS
+@pytest.mark.parametrize(("every", "ahead"), [(2, 100), (20, 1)])
+def test_ready_messages_are_read_ahead_with_delayed_ones_unless_most_are_delayed(
+    harness, producer, make_entry, small_runs, kind, every, ahead
+):
+    harness.consumer(TOPIC, kind=kind)
+    late = {"deliver_at_time": harness.now_ms + 100_000}
+    for number in range(400):
+        producer.send(number, make_entry(partition_key=str(number), **(late if number % every else {})))
+    harness.crash()
+    harness.broker.topics.find(NAME)
+    read, fetch = [], harness.store.fetch
+
+    def fetch_from_disk(*arguments, ahead, **options):
+        if ahead is None:
+            return None
+        read.append(ahead.entries_max)
+        return fetch(*arguments, ahead=ahead, **options)
+
+    harness.store.fetch = fetch_from_disk
+    peer = harness.consumer(TOPIC, "behind", kind=kind)
+    assert peer.entry_ids() == list(range(0, 400, every))
+    assert read[0] == ahead
+
+
+@KINDS
+def test_known_delayed_messages_do_not_count_as_unread(harness, producer, make_entry, small_runs, kind):
+    harness.consumer(TOPIC, kind=kind)
+    producer.send(0, make_entry(b"now"))
+    send_delayed(harness, producer, make_entry)
+    harness.crash()
+    peer = harness.consumer(TOPIC, kind=kind, permits=0)
+    dispatcher = subscription_of(harness).dispatcher
+    assert (dispatcher.read_offset, dispatcher.known_ahead) == (0, COUNT)
+    peer.command("flow", consumer_id=1, messagePermits=1000)
+    assert peer.payloads() == [b"now"]
+    assert (dispatcher.read_offset, dispatcher.known_ahead) == (COUNT + 1, 0)
+
+
+@KINDS
+def test_acknowledged_before_its_time_a_message_is_not_delivered(
+    harness, producer, make_entry, small_runs, kind
+):
+    peer = harness.consumer(TOPIC, kind=kind)
+    send_delayed(harness, producer, make_entry)
+    peer.ack((0, 3), (0, 0), (0, COUNT - 1))
+    assert subscription_of(harness).dispatcher.delayed_size == COUNT - 3
+    harness.crash()
+    peer = harness.consumer(TOPIC, kind=kind)
+    peer.ack((0, 20))
+    assert subscription_of(harness).dispatcher.delayed_size == COUNT - 4
+    harness.advance(200)
+    assert peer.payloads() == expected(but=(3, 0, COUNT - 1, 20))
+
+
+@KINDS
+@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_message_acknowledged_in_a_transaction_is_delivered_if_that_is_aborted(
+    harness, producer, make_entry, small_runs, kind, commit, crashes
+):
+    peer = harness.consumer(TOPIC, kind=kind)
+    send_delayed(harness, producer, make_entry)
+    if crashes:
+        harness.crash()
+        peer = harness.consumer(TOPIC, kind=kind)
+    txn = peer.begin_transaction()
+    peer.ack((0, 5), txnid_most_bits=txn[0], txnid_least_bits=txn[1])
+    harness.advance(200)
+    assert peer.payloads() == expected(but=(5,))
+    harness.peer().end_transaction(txn, commit=commit)
+    harness.advance(1)
+    assert peer.payloads() == ([] if commit else [b"5"])
+
+
+@KINDS
+def test_a_message_that_an_aborted_transaction_opens_at_its_time_is_delivered_once(
+    harness, producer, make_entry, small_runs, kind
+):
+    peer = harness.consumer(TOPIC, kind=kind)
+    send_delayed(harness, producer, make_entry)
+    txn = peer.begin_transaction()
+    peer.ack((0, 0), txnid_most_bits=txn[0], txnid_least_bits=txn[1])
+    peer.disconnect()
+    peer = harness.consumer(TOPIC, kind=kind)
+    # The timer looks at the clock that was set after the end of the transaction.
+    harness.start_ms += 1_000_000
+    harness.peer().end_transaction(txn, commit=False)
+    assert peer.payloads() == [b"0"]
+    harness.advance(60)
+    assert sorted(peer.payloads()) == sorted(expected(but=(0,)))
+
+
+@KINDS
+def test_subscriptions_share_the_times_and_each_gets_its_messages(
+    harness, producer, make_entry, small_runs, kind
+):
+    first = harness.consumer(TOPIC, "a", kind=kind)
+    send_delayed(harness, producer, make_entry)
+    second = harness.consumer(TOPIC, "b", kind=kind)
+    keys = keys_of(harness)
+    assert subscription_of(harness, "b").dispatcher.delayed_size == COUNT
+    harness.advance(120)
+    assert first.payloads() == second.payloads() == expected()[:20]
+    harness.crash()
+    first = harness.consumer(TOPIC, "a", kind=kind)
+    second = harness.consumer(TOPIC, "b", kind=kind)
+    assert sorted(first.payloads()) == sorted(second.payloads()) == sorted(expected()[:20])
+    harness.advance(100)
+    assert first.payloads() == second.payloads() == expected()[20:]
+    assert (len(keys), keys_of(harness)) == (10, [])
+
+
+@KINDS
+def test_after_a_seek_delayed_messages_are_delivered_at_their_times(
+    harness, producer, make_entry, small_runs, kind
+):
+    peer = harness.consumer(TOPIC, kind=kind)
+    send_delayed(harness, producer, make_entry)
+    peer.ack(*((0, number) for number in range(COUNT)))
+    peer.request("seek", consumer_id=1, message_id={"ledgerId": 0, "entryId": 10})
+    peer = harness.consumer(TOPIC, kind=kind)
+    assert (peer.payloads(), subscription_of(harness).dispatcher.delayed_size) == ([], COUNT - 10)
+    harness.advance(200)
+    assert peer.payloads() == expected(but=range(10))
+
+
+@KINDS
+@pytest.mark.parametrize("damage", ["lost", "garbage", "others", "all"])
+@pytest.mark.parametrize("part", "st")
+@pytest.mark.parametrize("attached", [False, True])
+def test_lost_times_are_read_from_the_entries(
+    harness, producer, make_entry, small_runs, kind, damage, part, attached
+):
+    peer = harness.consumer(TOPIC, kind=kind)
+    send_delayed(harness, producer, make_entry)
+    harness.crash()
+    if attached:
+        peer = harness.consumer(TOPIC, kind=kind)
+    keys = [key for key in keys_of(harness) if f"\0{part}" in key]
+    for key in keys if damage == "all" else keys[1:2]:
+        if damage == "garbage":
+            harness.store.keys.put(key, b"\x08\xff\xff")
+        elif damage == "others":
+            harness.store.keys.put(key, harness.store.keys.get(keys[0]).base)
         else:
-            clock.advance(choice.choice((1, 40, 5_000, 100_000)))
-            assert all(at > clock.now_ms for at in wanted.values())
-        assert len(entries) == len(wanted)
-        assert all(offset in entries for offset in wanted)
-    clock.advance(20_000_000)
-    assert not wanted
-    assert (len(entries), entries.next_ms) == (0, 0)
+            harness.store.keys.delete(key)
+    if not attached:
+        harness.crash()
+        peer = harness.consumer(TOPIC, kind=kind)
+    harness.advance(100.999)
+    assert peer.payloads() == []
+    harness.advance(100)
+    assert peer.payloads() == expected()
+    assert set(keys_of(harness)) <= {key.replace("\0s", "\0t") for key in keys}
 
 
-def test_delayed_entries_take_few_bytes_each():
-    entries = delayed.DelayedEntries(Clock(), lambda offsets: None, "a test")
-    choice = random.Random(1)
-    tracemalloc.start()
-    try:
-        for offset in range(200_000):
-            entries.add(offset, 1_700_000_000_000 + choice.randrange(1, 86_400_000))
-        assert tracemalloc.get_traced_memory()[0] < 200_000 * 15
-    finally:
-        tracemalloc.stop()
+@KINDS
+def test_messages_that_became_due_while_the_broker_was_down_are_delivered_at_once(
+    harness, producer, make_entry, small_runs, kind
+):
+    peer = harness.consumer(TOPIC, kind=kind, permits=0)
+    send_delayed(harness, producer, make_entry)
+    peer.command("flow", consumer_id=1, messagePermits=1)
+    harness.crash()
+    harness.now += 121
+    peer = harness.consumer(TOPIC, kind=kind, permits=COUNT)
+    harness.poll()
+    assert sorted(peer.payloads()) == sorted(expected()[:21])
+    harness.advance(100)
+    assert peer.payloads() == expected()[21:]
 
 
-def test_skipped_entries_do_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(delayed, "SPAN_ENTRIES_MAX", 100)
-    clock, got, count = Clock(), list[int](), 20_000
-    entries = delayed.DelayedEntries(clock, got.extend, "a test")
-    tracemalloc.start()
-    try:
-        for offset in range(count):
-            entries.add(offset, clock.now_ms + 1_000 + offset % 7_000)
-            entries.skip_below(offset - 50)
-        assert tracemalloc.get_traced_memory()[0] < 4 * count
-    finally:
-        tracemalloc.stop()
-    clock.advance(10_000)
-    assert sorted(got) == list(range(count - 51, count))
+@KINDS
+def test_due_messages_wait_for_permits(harness, producer, make_entry, monkeypatch, kind):
+    monkeypatch.setattr("geminga.broker.delivery.shared.DUE_QUEUED_MAX", 5)
+    peer = harness.consumer(TOPIC, kind=kind, permits=1)
+    send_delayed(harness, producer, make_entry)
+    harness.advance(200)
+    assert len(peer.payloads()) == 1
+    dispatcher = subscription_of(harness).dispatcher
+    assert (dispatcher.replay_size, dispatcher.delayed_size) == (COUNT - 1, 0)
+    peer.command("flow", consumer_id=1, messagePermits=COUNT)
+    assert len(peer.payloads()) == COUNT - 1
+
+
+def test_with_delays_switched_off_known_delayed_messages_are_delivered_at_once(
+    harness, producer, make_entry, small_runs
+):
+    peer = harness.consumer(TOPIC, kind="Shared")
+    send_delayed(harness, producer, make_entry)
+    assert peer.payloads() == []
+    harness.restart(delayed_delivery=False)
+    assert len(harness.consumer(TOPIC, kind="Shared").payloads()) == COUNT
+
+
+def test_deleted_and_trimmed_messages_leave_no_delivery_times(make_harness, make_entry, small_runs):
+    harness = make_harness(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0)
+    producer, peer = harness.producer(TOPIC), harness.consumer(TOPIC, kind="Shared")
+    send_delayed(harness, producer, make_entry, seconds=100_000)
+    keys = len(keys_of(harness))
+    harness.actions.cursors.skip(NAME, "s", 30, lambda error: None)
+    harness.advance(40)
+    assert harness.broker.topics.find(NAME).ledger.start == 30
+    assert 0 < len(keys_of(harness)) <= keys // 2
+    assert subscription_of(harness).dispatcher.delayed_size == 10
+    harness.crash()
+    peer = harness.consumer(TOPIC, kind="Shared")
+    assert subscription_of(harness).dispatcher.delayed_size == 10
+    peer.disconnect()
+    harness.actions.delete(NAME, True, lambda error: None)
+    harness.poll()
+    assert keys_of(harness) == []
+
+
+def test_a_reader_does_not_wait_for_delayed_messages_that_were_trimmed(make_harness, make_entry, small_runs):
+    harness = make_harness(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0)
+    producer = harness.producer(TOPIC)
+    harness.consumer(TOPIC, kind="Shared")
+    reader = harness.consumer(TOPIC, "reader", kind="Shared", durable=False)
+    send_delayed(harness, producer, make_entry, seconds=100_000)
+    dispatcher = subscription_of(harness, "reader").dispatcher
+    assert dispatcher.delayed_size == COUNT
+    harness.actions.cursors.skip(NAME, "s", 30, lambda error: None)
+    harness.advance(40)
+    assert dispatcher.delayed_size == 10
+    harness.advance(200_000)
+    assert reader.payloads() == expected()[:10]
+    assert dispatcher.delayed_size == 0
+
+
+def test_times_of_a_deleted_topic_are_not_those_of_its_successor(harness, producer, make_entry, small_runs):
+    # A broker without this index deletes a topic and leaves the keys.
+    peer = harness.consumer(TOPIC, kind="Shared")
+    send_delayed(harness, producer, make_entry)
+    left = [(key, harness.store.keys.get(key).base) for key in keys_of(harness)]
+    for each in (peer, producer):
+        each.disconnect()
+    harness.actions.delete(NAME, True, lambda error: None)
+    harness.poll()
+    for key, value in left:
+        harness.store.keys.put(key, value)
+    producer = harness.producer(TOPIC)
+    peer = harness.consumer(TOPIC, kind="Shared", permits=0)
+    producer.publish(COUNT)
+    harness.crash()
+    peer = harness.consumer(TOPIC, kind="Shared")
+    assert len(peer.payloads()) == COUNT
+    assert keys_of(harness) == []
+
+
+def test_topics_without_delayed_messages_have_no_delivery_times(harness, producer, make_entry):
+    peer = harness.consumer(TOPIC, kind="Shared")
+    producer.publish(COUNT)
+    peer.ack(*((0, number) for number in range(COUNT - 1)))
+    harness.restart()
+    assert len(harness.consumer(TOPIC, kind="Shared").payloads()) == 1
+    assert keys_of(harness) == []
+
+
+def test_few_delayed_messages_are_not_stored(harness, producer, make_entry):
+    harness.consumer(TOPIC, kind="Shared")
+    send_delayed(harness, producer, make_entry)
+    harness.restart()
+    assert not list(harness.store.keys.names(summary_prefix(TOPIC)))
+
+
+def test_a_restored_backup_has_the_delivery_times(make_harness, make_entry, small_runs, tmp_path):
+    with FileStore.open(tmp_path / "store", threads=False) as store:
+        harness = make_harness(store)
+        harness.consumer(TOPIC, kind="Shared")
+        send_delayed(harness, harness.producer(TOPIC), make_entry)
+        keys = keys_of(harness)
+        assert len(keys) == 10
+        backup(tmp_path / "store", tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    assert inspect(tmp_path / "restored").is_well
+    with FileStore.open(tmp_path / "restored", threads=False) as store:
+        harness = make_harness(store)
+        peer = harness.consumer(TOPIC, kind="Shared")
+        dispatcher = subscription_of(harness).dispatcher
+        assert (keys_of(harness), dispatcher.delayed_size) == (keys, COUNT)
+        harness.advance(200)
+        assert peer.payloads() == expected()

@@ -51,10 +51,10 @@ class Keyed:
         self.producer.producer(TOPIC)
         self.count = 0
 
-    def publish(self, *keys: str) -> None:
+    def publish(self, *keys: str, **fields: Any) -> None:
         for key in keys:
-            entry = self._make_entry(b"%d" % self.count, partition_key=key, sequence_id=self.count)
-            self.producer.send(self.count, entry)
+            fields |= {"partition_key": key, "sequence_id": self.count}
+            self.producer.send(self.count, self._make_entry(b"%d" % self.count, **fields))
             self.count += 1
 
     def consumer(self, name: str, permits: int = 1000, **fields: Any) -> Any:
@@ -173,6 +173,43 @@ def test_entries_held_for_blocked_keys_are_bounded(keyed, monkeypatch):
     stuck.command("flow", consumer_id=1, messagePermits=100)
     assert entries(stuck) == list(range(40))
     assert entries(going) == [40]
+
+
+@pytest.fixture
+def blocked_and_free(keyed):
+    """A consumer without permits and one of its keys, and a consumer with permits and one of its keys."""
+    stuck, going = keyed.consumer("alpha", permits=0), keyed.consumer("beta")
+    owners = owner_of(KEYS, "alpha", "beta")
+    keys = [next(key for key in KEYS if owners[key] == name) for name in ("alpha", "beta")]
+    return stuck, keys[0], going, keys[1]
+
+
+def test_a_full_look_ahead_does_not_hold_up_due_messages_of_other_keys(
+    keyed, harness, blocked_and_free, monkeypatch
+):
+    monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", 5)
+    stuck, blocked, going, free = blocked_and_free
+    keyed.publish(*[blocked] * 100, *[free] * 100, deliver_at_time=harness.now_ms + 1000)
+    keyed.publish(*[blocked] * 40)
+    assert stuck.session.consumers[1].subscription.dispatcher.look_ahead_full
+    harness.advance(1)
+    assert entries(going) == list(range(100, 200))
+    stuck.command("flow", consumer_id=1, messagePermits=1000)
+    assert entries(stuck) == [*range(100), *range(200, 240)]
+
+
+def test_due_messages_that_wait_for_a_consumer_are_bounded(keyed, harness, blocked_and_free, monkeypatch):
+    monkeypatch.setattr(key_shared, "DUE_AHEAD_MAX", 200)
+    stuck, blocked, going, free = blocked_and_free
+    keyed.publish(*[blocked] * 1000, free, deliver_at_time=harness.now_ms + 1000)
+    harness.advance(1)
+    consumer = stuck.session.consumers[1]
+    dispatcher = consumer.subscription.dispatcher
+    assert 200 <= dispatcher.queued_for(consumer) <= 300
+    assert (dispatcher.replay_size, entries(going)) == (1001, [])
+    stuck.command("flow", consumer_id=1, messagePermits=1000)
+    harness.advance(1)
+    assert (entries(stuck), entries(going)) == (list(range(1000)), [1000])
 
 
 def test_delayed_messages_keep_their_slot(keyed, harness, make_entry):

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from geminga.broker.delivery.ranges import RangeSet
+from geminga.broker.delivery.ranges import RangeSet, add_set, remove_set, take_lowest
 from geminga.broker.records import RecordReader
 from geminga.errors import StoreDamaged
 
@@ -61,6 +61,24 @@ class RangeSetMachine(RuleBasedStateMachine):
         gone = {value for value in self.model if start <= value < start + length}
         assert self.ranges.remove_range(start, start + length) == len(gone)
         self.model -= gone
+
+    @rule(value=NUMBERS)
+    def remove(self, value: int) -> None:
+        assert self.ranges.remove(value) == (value in self.model)
+        self.model.discard(value)
+
+    @rule(count=st.integers(0, 3000))
+    def take_lowest(self, count: int) -> None:
+        lowest = sorted(self.model)[:count]
+        assert take_lowest(self.ranges, count) == lowest
+        self.model.difference_update(lowest)
+
+    @rule(start=NUMBERS, length=st.integers(0, 3000), values=st.lists(NUMBERS), adds=st.booleans())
+    def combine(self, start: int, length: int, values: list[int], adds: bool) -> None:
+        other, model = RangeSet(), {*range(start, start + length), *values}
+        other.add_all(model)
+        (add_set if adds else remove_set)(self.ranges, other)
+        self.model = self.model | model if adds else self.model - model
 
     @rule()
     def keep(self) -> None:

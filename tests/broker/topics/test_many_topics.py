@@ -46,7 +46,7 @@ def test_many_topics_are_served_after_a_restart(tmp_path):
     harness.store.abandon()
 
     harness = open_harness(tmp_path / "store")
-    for kind in ("topic/", "ledgers/", "counts/", "cursor/"):
+    for kind in ("topic/", "ledgers/", "counts/", "cursor/", "delays/"):
         assert list(harness.store.keys.names(kind)) == []
     harness.store.close()
 

@@ -3,7 +3,14 @@
 import asyncio
 from typing import Any
 
-from geminga import AlreadyClosed, BatchingType, ConsumerDeadLetterPolicy, ConsumerType, PulsarException
+from geminga import (
+    AlreadyClosed,
+    BatchingType,
+    ConsumerDeadLetterPolicy,
+    ConsumerType,
+    MessageId,
+    PulsarException,
+)
 from geminga.ids import TopicName
 from tests.simulation import checker, rules
 from tests.simulation.history import Position
@@ -14,15 +21,19 @@ LATE_SECONDS = 30.0
 
 
 class Delayed(Workload):
-    """Messages for a later time on the wall clock: never early, never lost."""
+    """Messages for a later time on the wall clock: never early, never lost. Some are acknowledged before."""
 
     name = "delayed"
 
     async def prepare(self) -> None:
         self.due: dict[str, float] = {}
+        self.cancelled: set[str] = set()
+        self.consumers: list[Any] = []
+        by_key = self.world.drawn("delayed by key", 0.5)
         for _ in range(self.numbers.randrange(1, 3)):
-            consumer = await self.subscribe("s", ConsumerType.Shared, receiver_queue_size=50)
-            self.start(self.consume("s", consumer, refuses=0.05))
+            kind = ConsumerType.KeyShared if by_key else ConsumerType.Shared
+            self.consumers.append(await self.subscribe("s", kind, receiver_queue_size=50))
+            self.start(self.consume("s", self.consumers[-1], refuses=0.05))
 
     async def work(self) -> None:
         counts = [self.numbers.choice([5, 30]) for _ in range(2)]
@@ -36,8 +47,20 @@ class Delayed(Workload):
     async def send(self, producer: Any, name: str, **options: Any) -> None:
         r, clock = self.numbers, self.world.clock
         due = int((clock.wall + r.choice([0.0, 1.0, 10.0, 60.0, 600.0]) * r.random()) * 1000)
-        self.due[f"{name}-{self.handed_over[name]}"] = due / 1000
+        content = f"{name}-{self.handed_over[name]}"
+        self.due[content] = due / 1000
         await super().send(producer, name, deliver_at=due)
+        if self.world.drawn(f"{content} is cancelled", 0.2):
+            await self.cancel(content)
+
+    async def cancel(self, content: str) -> None:
+        """Acknowledge a message by its id, mostly before its time."""
+        found = [event.position for event in self.history.of("receipt") if event.content == content]
+        if found and found[0] is not None and not self.world.partitions:
+            _, ledger_id, entry_id, _ = found[0]
+            self.cancelled.add(content)
+            meant = MessageId(-1, ledger_id, entry_id, -1)
+            await self.acknowledge("s", self.consumers[0], meant, content, found[0])
 
     def producer_options(self) -> dict[str, Any]:
         options = super().producer_options()
@@ -58,7 +81,7 @@ class Delayed(Workload):
         await self.until_no_backlog("s")
         # The offload storage's claim is checked in the broker's thread here.
         late = LATE_SECONDS + self.world.pace + (60.0 if self.world.offloads else 0.0)
-        rules.delayed(self.history, self.due, self.world.walls, "s", late)
+        rules.delayed(self.history, self.due, self.world.walls, "s", late, self.cancelled)
 
 
 class DeadLetters(Workload):

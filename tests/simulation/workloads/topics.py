@@ -124,7 +124,7 @@ class Patterns(Workload):
         def look(actions: TopicActions) -> None:
             exists, store = actions.topics.is_stored(self.other), self.world.machine.server.store
             assert self.exists in (None, exists), f"the topic exists: {exists}"
-            kinds = ("topic/", "ledgers/", "cursor/", "counts/", "dedup/")
+            kinds = ("topic/", "ledgers/", "cursor/", "counts/", "dedup/", "delays/")
             left = [key for kind in kinds for key in store.keys.names(f"{kind}{self.other}")]
             assert exists or not (left or store.ledgers(str(self.other))), f"left of a deleted topic: {left}"
 

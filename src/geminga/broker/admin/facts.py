@@ -131,7 +131,6 @@ class _Facts:
             throttled=any(limit.wait(now) > 0 for limit in subscription.dispatch_limits),
             delayed=0 if shared is None else shared.delayed_size,
             delayed_next_ms=0 if shared is None else shared.next_delayed_ms,
-            delayed_max=0 if shared is None else shared.delayed_limit,
             keys=self._keys(keyed) if detailed and keyed is not None else (),
             draining=0 if keyed is None else keyed.draining_slots,
             unowned=0 if keyed is None else keyed.unowned_size,
@@ -153,8 +152,9 @@ class _Facts:
     def _waiting(self, dispatcher: Dispatcher) -> int:
         """Return the number of entries that are due and not delivered, or to be redelivered."""
         unread = self._next_open(dispatcher.read_offset)
-        again = self.shared.replay_size if self.shared is not None else 0
-        return max(0, self.ledger.confirmed - unread) + again
+        shared = self.shared
+        again, known = (0, 0) if shared is None else (shared.replay_size, shared.known_ahead)
+        return max(0, self.ledger.confirmed - unread - known) + again
 
     def _next_open(self, offset: int) -> int:
         """Return the first entry from ``offset`` on that is acknowledged neither for good nor in an open

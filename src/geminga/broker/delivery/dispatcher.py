@@ -16,8 +16,10 @@ from typing import Protocol
 from geminga.broker.compacted_view import CompactedLedger, Position
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.delivery.pending_acks import PendingAcks
+from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.scheduler import Scheduler, Timer
@@ -58,6 +60,7 @@ class SubscribedTopic(Protocol):
     policies: Policies
     ledger: ManagedLedger
     compacted: CompactedLedger | None
+    delivery_times: DeliveryTimes
 
     @property
     def settings(self) -> BrokerSettings: ...
@@ -106,6 +109,8 @@ class Dispatcher(ABC):
         self._continuation: Timer | None = None
         self._has_left, self._leaving_since = False, 0.0
         self._fetching: dict[int, int] = {}
+        self._not_due = RangeSet()
+        """Entries that wait for their time: they are not read ahead."""
         self._waits = False
         self._closed = False
         self._dispatching = False
@@ -157,9 +162,12 @@ class Dispatcher(ABC):
                 return None
         if len(self._fetching) >= FETCHES_MAX:
             return None
-        # Between many holes it is cheaper to read acknowledged entries, too.
         end = self.cursor.open_run(offset, min(ledger.confirmed, offset + ENTRIES_PER_FETCH_MAX))
-        end = max(end, min(ledger.confirmed, offset + ENTRIES_PER_READ_MAX))
+        end = max(stop, self._not_due.next_present(offset, end))
+        # Between many holes it is cheaper to read acknowledged entries, too, and few delayed ones.
+        near = min(ledger.confirmed, offset + ENTRIES_PER_READ_MAX)
+        if 2 * self._not_due.bits(offset, near).bit_count() <= near - offset:
+            end = max(end, near)
         self._fetching[offset] = end
         try:
             found = ledger.fetch(

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.dispatcher import DispatchedSubscription
+from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription
+from geminga.broker.delivery.ranges import take_lowest
 from geminga.broker.delivery.selectors import (
     ConsistentHashSelector,
     Range,
@@ -30,6 +31,8 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 LOOK_AHEAD_PER_CONSUMER_MAX = 2_000
 LOOK_AHEAD_MAX = 20_000
 """New entries are not read while this many wait for a consumer or a slot."""
+DUE_AHEAD_MAX = 2 * LOOK_AHEAD_MAX
+"""Due delayed entries are read until this many wait: those of other keys pass a full look-ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,12 @@ class KeySharedDispatcher(SharedDispatcher):
                 "The subscription's consumers use another Key_Shared mode (AUTO_SPLIT or STICKY)",
             )
         ranges: list[Range] = [(each.start, each.end) for each in policy.hashRanges]
-        self.selector.add(consumer, ranges)
+        try:
+            self.selector.add(consumer, ranges)
+        except Refused:
+            if not self.consumers:
+                self.close()  # it was made for this consumer
+            raise
         self._queues[consumer] = []
         super().add(consumer)
         if self._replaying:
@@ -166,7 +174,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def redeliver(self, consumer: Consumer | None, offsets: Iterable[int]) -> None:
         if consumer is None:
-            read = [offset for offset in offsets if offset < self.read_offset]
+            read = list(filter(self.was_read, offsets))
             self._reopened = sorted({*self._reopened, *(at for at in read if at not in self._slots)})
             offsets = [at for at in read if at in self._slots]
         super().redeliver(consumer, offsets)
@@ -178,10 +186,22 @@ class KeySharedDispatcher(SharedDispatcher):
             if self._waits:
                 return
             del self._reopened[0]
-            if found and offset == expected:
-                slot = self._slots[offset] = self.selector.slot(sticky_key(head_of(found[0])))
+            head = head_of(found[0]) if found and offset == expected else None
+            if found and offset == expected and not self._delay(offset, head):
+                slot = self._slots[offset] = self.selector.slot(sticky_key(head))
                 self._replaying.add(offset)
                 self._route(offset, slot)
+                self._entries_left -= 1
+                self._unsent += 1
+
+    def _read_due(self) -> bool:
+        """Read due entries for their keys; False if no delayed entry is due, or enough are waiting."""
+        if self._reopened or len(self._replaying) >= DUE_AHEAD_MAX:
+            return False
+        self._reopened = take_lowest(self._delayed.due, ENTRIES_PER_READ_MAX)
+        is_any = bool(self._reopened)
+        self._read_reopened()
+        return is_any and not self._reopened
 
     def _route(self, offset: int, slot: int) -> None:
         """Queue a waiting entry for its consumer, its slot or a new owner."""
@@ -261,7 +281,11 @@ class KeySharedDispatcher(SharedDispatcher):
                 else:
                     self._sendable.pop(consumer, None)
             if self._retry is None and self._next_in_line() is not None:
-                progress = self._read_ahead() or progress
+                # New entries follow the due ones: those of a key keep their order.
+                if self._delayed.due or self._reopened:
+                    progress = self._read_due() or progress
+                else:
+                    progress = self._read_ahead() or progress
 
     def _send_queued(self, consumer: Consumer) -> bool:
         """Send the entries queued for a consumer; False if no entry left its queue."""
@@ -290,7 +314,9 @@ class KeySharedDispatcher(SharedDispatcher):
                 self._suspended.setdefault(slot, []).append(expected)
                 self._entries_left -= 1
                 continue
-            if not self._delay(expected, head):
+            if self._delay(expected, head):
+                del self._slots[expected]  # found again when it is due
+            else:
                 self._send_bound(consumer, expected, slot, entry, head)
             # Only now: had sending failed, it would still be in the line.
             self._dequeue(queue)
@@ -303,15 +329,13 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _read_ahead(self) -> bool:
         """Read new entries and send or queue each; False if there are no more or enough are waiting."""
-        if self.look_ahead_full or self._delayed.is_full:
+        if self.look_ahead_full:
             return False
-        offset, found = self._read(self.read_offset, ENTRIES_PER_TURN_MAX)
-        self.read_offset = offset
+        offset, found = self._read_new(ENTRIES_PER_TURN_MAX)
         for entry in found:
             head = head_of(entry)
-            slot = self.selector.slot(sticky_key(head))
-            self._slots[offset] = slot
             if not self._delay(offset, head):
+                slot = self._slots[offset] = self.selector.slot(sticky_key(head))
                 owner = self._owner(slot)
                 if (
                     owner is not None

@@ -95,6 +95,19 @@ class RangeSet:
                 count += 1
         self._count += count
 
+    def remove(self, value: int) -> bool:
+        """Remove one number; False if it was not in the set."""
+        key, bit = value >> _SHIFT, 1 << (value & _MASK)
+        bits = self._chunks.get(key, 0)
+        if not bits & bit:
+            return False
+        if bits == bit:
+            del self._chunks[key]
+        else:
+            self._chunks[key] = bits ^ bit
+        self._count -= 1
+        return True
+
     def remove_range(self, start: int, stop: int) -> int:
         """Remove ``start <= value < stop``; return how many were in the set."""
         before, chunks = self._count, self._chunks
@@ -296,6 +309,44 @@ class RangeSet:
         ]
         self._chunks.update(zip(range(key, key + len(fresh)), fresh, strict=True))
         self._count += int.from_bytes(data, "little").bit_count()
+
+
+def add_set(target: RangeSet, other: RangeSet) -> None:
+    """Add all elements of another set."""
+    chunks = target._chunks
+    if not chunks:
+        chunks.update(other._chunks)
+        target._count = other._count
+        return
+    for key, bits in other._chunks.items():
+        before = chunks.get(key, 0)
+        chunks[key] = merged = before | bits if before else bits
+        target._count += merged.bit_count() - before.bit_count()
+
+
+def remove_set(target: RangeSet, other: RangeSet) -> None:
+    """Remove all elements of another set."""
+    chunks, others = target._chunks, other._chunks
+    for key in [key for key in chunks if key in others]:
+        bits = chunks[key]
+        kept = bits & ~others[key]
+        target._count -= bits.bit_count() - kept.bit_count()
+        if kept:
+            chunks[key] = kept
+        else:
+            del chunks[key]
+
+
+def take_lowest(target: RangeSet, count: int) -> list[int]:
+    """Remove and return the lowest ``count`` numbers, or all if there are fewer."""
+    found: list[int] = []
+    for start, stop in target.ranges():
+        found += range(start, min(stop, start + count - len(found)))
+        if len(found) == count:
+            break
+    if found:
+        target.remove_range(found[0], found[-1] + 1)
+    return found
 
 
 def _kind(bits: int) -> int:

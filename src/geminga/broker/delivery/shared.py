@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.delayed import DELAYED_MAX, DelayedEntries
+from geminga.broker.delivery.delayed import DelayedEntries
 from geminga.broker.delivery.dispatcher import (
     ENTRIES_PER_READ_MAX,
     DispatchedSubscription,
@@ -15,6 +15,7 @@ from geminga.broker.delivery.dispatcher import (
     RedeliveryRound,
     TooOld,
 )
+from geminga.broker.delivery.ranges import take_lowest
 from geminga.broker.entries import count_of, head_of, may_be_delayed_or_chunk
 from geminga.wire.metadata import EntryHead
 
@@ -24,6 +25,8 @@ RETURNED_AT_ONCE_MAX = 2_000
 """Entries that are taken from a consumer, to be redelivered, in one step."""
 ASSEMBLING_MAX = 10_000
 """Chunked messages whose consumer is kept; that of the oldest is dropped."""
+DUE_QUEUED_MAX = 2_000
+"""Delayed entries that are due are queued for redelivery up to this length, when the queue is half of it."""
 REDELIVERY_COUNTS_MAX = 1_000_000
 """Entries whose redelivery count is kept; the counts of the oldest are dropped."""
 
@@ -88,7 +91,14 @@ class SharedDispatcher(Dispatcher):
         self._ready = ReadyConsumers()
         self._replay: list[int] = []
         self._replaying: set[int] = set()
-        self._delayed = DelayedEntries(self.scheduler, self._delays_due, subscription)
+        self._delayed = DelayedEntries(
+            self.topic.delivery_times,
+            self.cursor,
+            self._delays_due,
+            are_delayed=self.topic.policies.delayed_delivery,
+        )
+        self._not_due = self._delayed.waiting
+        self.read_offset = self._delayed.unknown_from(self.read_offset, self.cursor)
         self._returning: deque[tuple[Consumer | None, Iterator[int]]] = deque()
         """Entries to be redelivered that are still to be taken from their consumer; None: it has left."""
         self._redeliveries: dict[int, int] = {}
@@ -105,16 +115,16 @@ class SharedDispatcher(Dispatcher):
     # --- questions for stats ---
     @property
     def replay_size(self) -> int:
-        return len(self._replaying)
+        return len(self._replaying) + len(self._delayed.due)
 
     @property
     def delayed_size(self) -> int:
-        return len(self._delayed)
+        return len(self._delayed.waiting)
 
     @property
-    def delayed_limit(self) -> int:
-        """The limit of delayed entries if it is reached; else 0."""
-        return DELAYED_MAX if self._delayed.is_full else 0
+    def known_ahead(self) -> int:
+        """Entries behind the read position that are not read any more: they are delayed or acknowledged."""
+        return self._delayed.known_behind(self.read_offset)
 
     @property
     def next_delayed_ms(self) -> int:
@@ -122,11 +132,11 @@ class SharedDispatcher(Dispatcher):
 
     def is_delayed(self, offset: int) -> bool:
         """Return whether the entry is delayed and not due."""
-        return offset in self._delayed
+        return offset in self._delayed.waiting
 
     def is_again(self, offset: int) -> bool:
         """Return whether the entry waits for redelivery."""
-        return offset in self._replaying
+        return offset in self._replaying or offset in self._delayed.due
 
     def redelivery_count(self, offset: int) -> int:
         """Return how often the entry was redelivered, as far as the count is kept."""
@@ -177,9 +187,13 @@ class SharedDispatcher(Dispatcher):
         if consumer is not None:
             self._returning.append((consumer, iter(offsets)))
         else:
-            read = [offset for offset in offsets if offset < self.read_offset]
+            read = filter(self.was_read, offsets)
             self._returning += [(self.holder_of(offset), iter((offset,))) for offset in read]
         self.dispatch()
+
+    def was_read(self, offset: int) -> bool:
+        """Return whether the entry is not read as a new one any more."""
+        return offset < self.read_offset or offset in self._delayed.known
 
     def redeliver_all(self, consumers: Collection[Consumer]) -> None:
         self._returning += [(consumer, iter(list(consumer.pending))) for consumer in consumers]
@@ -216,6 +230,8 @@ class SharedDispatcher(Dispatcher):
             del counts[next(iter(counts))]
 
     def settle(self, consumer: Consumer | None, offsets: Sequence[int], still_open: int) -> None:
+        if self._delayed.is_active and not still_open:
+            self._delayed.discard(offsets)
         for offset in offsets:
             self._settle(consumer, offset, still_open)
 
@@ -314,6 +330,9 @@ class SharedDispatcher(Dispatcher):
             if consumer is None:
                 return
             before = consumer.messages_out
+            queued = len(self._replaying)
+            if self._delayed.due and queued <= DUE_QUEUED_MAX // 2:
+                self._give_back(take_lowest(self._delayed.due, DUE_QUEUED_MAX - queued))
             offsets = self._next_replays(min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
             if offsets:
                 if not self._send_replays(consumer, offsets):
@@ -367,11 +386,8 @@ class SharedDispatcher(Dispatcher):
 
     def _send_new(self, consumer: Consumer) -> bool:
         """Send new entries; False if there are no more."""
-        if self._delayed.is_full:
-            return False
         turn = ENTRIES_PER_TURN_MAX if len(self.consumers) > 1 else ENTRIES_PER_READ_MAX
-        offset, found = self._read(self.read_offset, min(turn, consumer.entries_wanted))
-        self.read_offset = offset
+        offset, found = self._read_new(min(turn, consumer.entries_wanted))
         if count := self._send_new_run(consumer, offset, found):
             self._entries_left -= count
             return True
@@ -387,9 +403,22 @@ class SharedDispatcher(Dispatcher):
             self.read_offset = offset = offset + 1
         return bool(found)
 
+    def _read_new(self, entries_max: int) -> tuple[int, list[bytes]]:
+        """Read new entries from the read position on, and move it to the first of them."""
+        delayed = self._delayed
+        while True:
+            start, count = self.read_offset, entries_max
+            if delayed.is_active:
+                start = delayed.unknown_from(start, self.cursor)
+                count = delayed.known.next_present(start, start + count) - start
+            self.read_offset, found = self._read(start, count)
+            if not found or self.read_offset == start or not delayed.known:
+                return self.read_offset, found
+            # There was a gap, and entries behind it may be known.
+
     def _send_new_run(self, consumer: Consumer, offset: int, found: list[bytes]) -> int:
         """Send new entries with one write; return their number: 0 if they are to be sent one by one."""
-        if self._replaying or len(self._delayed) or self._redeliveries or self._sent_at is not None:
+        if self._replaying or self._delayed.is_active or self._redeliveries or self._sent_at is not None:
             return 0
         if any(map(may_be_delayed_or_chunk, found)):
             return 0
@@ -501,13 +530,14 @@ class SharedDispatcher(Dispatcher):
         if head is None or not head.deliver_at_time:
             return False
         if head.deliver_at_time <= self.scheduler.now_ms or not self.topic.policies.delayed_delivery:
+            if self._delayed.is_active:
+                self._delayed.discard((offset,))  # its timer may be late: it is not sent again then
             return False
         self._delayed.add(offset, head.deliver_at_time)
         self._entries_left -= 1
         self._unsent += 1
         return True
 
-    def _delays_due(self, offsets: list[int]) -> None:
-        """Queue delayed entries that are due for redelivery."""
-        self._give_back(offsets)
-        self.dispatch()
+    def _delays_due(self) -> None:
+        """Send delayed entries that are due, after those of the topic's other subscriptions became due."""
+        self._continue_in(0.0)

@@ -6,6 +6,7 @@ from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Pos
 from geminga.broker.cooperative import CooperativeScheduler, Steps
 from geminga.broker.delivery.consumer import close_detached
 from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
@@ -46,10 +47,10 @@ class PersistentTopic:
 
     __slots__ = (
         "__weakref__", "_deleted", "_entries", "access", "bytes_in", "bytes_out_gone", "check_ms",
-        "compacted", "compaction", "consumers_connected", "dedup", "last_used_ms", "ledger", "limits",
-        "loaded_at", "messages_in", "messages_out_gone", "name", "offload", "policies", "quota_exceeded",
-        "rate_limits", "record", "restricted", "scheduler", "services", "subscriptions", "text",
-        "transactions", "writes",
+        "compacted", "compaction", "consumers_connected", "dedup", "delivery_times", "last_used_ms", "ledger",
+        "limits", "loaded_at", "messages_in", "messages_out_gone", "name", "offload", "policies",
+        "quota_exceeded", "rate_limits", "record", "restricted", "scheduler", "services", "subscriptions",
+        "text", "transactions", "writes",
     )  # fmt: skip
 
     persistent = True
@@ -71,6 +72,7 @@ class PersistentTopic:
             now_ms=services.scheduler.now_ms,
             rolled=self._ledger_rolled,
         )
+        self.delivery_times = DeliveryTimes(self.scheduler, services.store.keys, self.text, self.ledger)
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
         tier = services.store.tier
@@ -99,6 +101,7 @@ class PersistentTopic:
             if value is not None:
                 self._load_cursor(key[len(prefix) :], value)
             yield
+        yield from self.delivery_times.load()
         deadlines.recall(self)
         compaction.recall(self)
         if not policies.deduplication:
@@ -557,6 +560,7 @@ class PersistentTopic:
         if self.offload is not None:
             self.offload.deleted([each.ledger_id for each in self.ledger.segments[:count]])
         self.ledger.forget(count)
+        self.delivery_times.trimmed()
         if self.transactions is not None:
             self.transactions.trimmed()
 
@@ -626,6 +630,7 @@ class PersistentTopic:
         self.services.transactions.forget(self.text)
         if self.transactions is not None:
             self.services.store.keys.delete(topic_transactions.aborted_key(self.text))
+        self.delivery_times.delete()
         self.ledger.delete_all()
         self.services.due.disarm(self.text, self.record.due_ms)
         self.services.store.keys.delete(topic_key(self.text), done)
@@ -646,6 +651,7 @@ class PersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.leave_memory()
         self.subscriptions.clear()
+        self.delivery_times.leave_memory()
         if self.offload is not None:
             self.offload.leave("the topic is deleted" if self._deleted else "the topic leaves memory")
         self.ledger.leave_memory()

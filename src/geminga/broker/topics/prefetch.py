@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from geminga.broker import ledger_list
+from geminga.broker.delivery.delivery_times import summary_prefix
 from geminga.broker.delivery.subscription import cursor_prefix
 from geminga.broker.entry_counts import blocks_key, has_blocks, totals_key
 from geminga.broker.rules.namespaces import TOPIC_POLICIES
@@ -37,13 +38,12 @@ def schemas_of(name: TopicName) -> PrefetchRequest:
 def topic_of(name: TopicName) -> PrefetchRequest:
     """Return the keys that loading or creating a topic reads, except `counts_of`."""
     text = str(name)
-    cursors = cursor_prefix(text)
+    ranges = [(each, f"{each}{KEYS_END}") for each in (cursor_prefix(text), summary_prefix(text))]
     alone = (
         ledger_list.key_of(text), totals_key(text), dedup_key(text), schema_key(name), aborted_key(text),
     )  # fmt: skip
     return PrefetchRequest(
-        (*existence_of(name).keys, *((key, key) for key in alone), (cursors, f"{cursors}{KEYS_END}")),
-        ((text, text),),
+        (*existence_of(name).keys, *((key, key) for key in alone), *ranges), ((text, text),)
     )
 
 
