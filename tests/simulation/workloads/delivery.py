@@ -74,10 +74,11 @@ class Delayed(Workload):
 
     async def settle(self) -> None:
         self.calm = self.world.clock.wall
-        wanted = set(self.receipted()) - self.may_expire()
-        latest = max((self.due[content] for content in wanted), default=0.0) - self.world.clock.wall
+        receipted = set(self.receipted())
+        latest = max((self.due[content] for content in receipted), default=0.0) - self.world.clock.wall
         if latest > 0:  # the clock was set back
             await self.world.pass_time(min(latest, 500 * 86_400.0))
+        wanted = receipted - self.may_expire()
         await self.until(lambda: not self.left(wanted), lambda: f"never acknowledged: {self.left(wanted)}")
 
     def may_expire(self) -> set[str]:
