@@ -352,6 +352,11 @@ class CommonScope:
         field="redeliver_unacked_policies", segment="redeliverUnacked", kind=RedeliverUnacked, mirrored=False,
         text="Geminga only: redelivery of unacknowledged messages.",
     )  # fmt: skip
+    message_ttl_from_delivery = Policy(
+        field="message_ttl_from_delivery", segment="messageTTLFromDelivery", kind=bool, mirrored=False,
+        command="set-ttl-from-delivery",
+        text="Geminga only: whether the TTL of a delayed message counts from its delivery time.",
+    )  # fmt: skip
     _dispatcher_pause = Policy(
         field="dispatcherPauseOnAckStatePersistentEnabled", segment="dispatcherPauseOnAckStatePersistent",
         kind=bool, default=False,

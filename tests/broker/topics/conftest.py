@@ -22,9 +22,11 @@ class Topic:
         self.count = 0
         self.clock_ms = 0
 
-    def publish(self, count: int, size: int = 100, messages: int = 1) -> None:
-        """Send ``count`` entries, each a batch if it has several messages."""
+    def publish(self, count: int, size: int = 100, messages: int = 1, delay_seconds: float = 0) -> None:
+        """Send ``count`` entries, each a batch if it has several messages; 0: without a delivery time."""
         fields = {"num_messages_in_batch": messages} if messages > 1 else {}
+        if delay_seconds:
+            fields["deliver_at_time"] = self.harness.now_ms + int(delay_seconds * 1000)
         for _ in range(count):
             publish_time = self.harness.now_ms + self.clock_ms
             entry = self._make_entry(b"x" * size, publish_time=publish_time, **fields)

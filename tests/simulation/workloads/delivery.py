@@ -29,6 +29,11 @@ class Delayed(Workload):
         self.due: dict[str, float] = {}
         self.cancelled: set[str] = set()
         self.consumers: list[Any] = []
+        self.ttl = 300.0 if self.world.drawn("ttl from the delivery time", 0.5) else 0.0
+        """Less than the longest delay, in seconds."""
+        if self.ttl:
+            await self.set_policy("message_ttl_in_seconds", int(self.ttl))
+            await self.set_policy("message_ttl_from_delivery", True)
         by_key = self.world.drawn("delayed by key", 0.5)
         for _ in range(self.numbers.randrange(1, 3)):
             kind = ConsumerType.KeyShared if by_key else ConsumerType.Shared
@@ -68,20 +73,33 @@ class Delayed(Workload):
         return options
 
     async def settle(self) -> None:
-        wanted = set(self.receipted())
-        latest = max((self.due[content] for content in wanted), default=0.0) - self.world.clock.wall
+        self.calm = self.world.clock.wall
+        receipted = set(self.receipted())
+        latest = max((self.due[content] for content in receipted), default=0.0) - self.world.clock.wall
         if latest > 0:  # the clock was set back
             await self.world.pass_time(min(latest, 500 * 86_400.0))
+        wanted = receipted - self.may_expire()
         await self.until(lambda: not self.left(wanted), lambda: f"never acknowledged: {self.left(wanted)}")
+
+    def may_expire(self) -> set[str]:
+        """Return the messages whose time to live may have ended before consumers could receive them."""
+        if not self.ttl:
+            return set()
+        surely = self.calm + self.late_seconds - self.ttl
+        return {content for content, due in self.due.items() if due <= surely or self.world.walls[1:]}
+
+    @property
+    def late_seconds(self) -> float:
+        # The offload storage's claim is checked in the broker's thread here.
+        return LATE_SECONDS + self.world.pace + (60.0 if self.world.offloads else 0.0)
 
     def left(self, wanted: set[str]) -> set[str]:
         return wanted - {event.content for event in self.history.of("acknowledging")}
 
     async def judge(self) -> None:
         await self.until_no_backlog("s")
-        # The offload storage's claim is checked in the broker's thread here.
-        late = LATE_SECONDS + self.world.pace + (60.0 if self.world.offloads else 0.0)
-        rules.delayed(self.history, self.due, self.world.walls, "s", late, self.cancelled)
+        excused = self.cancelled | self.may_expire()
+        rules.delayed(self.history, self.due, self.world.walls, "s", self.late_seconds, excused)
 
 
 class DeadLetters(Workload):

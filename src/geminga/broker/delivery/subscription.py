@@ -557,11 +557,13 @@ class PersistentSubscription:
         dispatcher = self.dispatcher
         return dispatcher.compacted if isinstance(dispatcher, SingleActiveDispatcher) else None
 
-    def give_up(self, start: int, stop: int) -> None:
-        """Skip entries that were lost to damage, or are those of aborted transactions."""
+    def give_up(self, start: int, stop: int) -> int:
+        """Skip entries that were lost, were aborted or have expired; return how many were open."""
         mark = self.cursor.mark
-        self._settle(None, self.cursor.acknowledge_run(start, stop), 0)
+        skipped = self.cursor.acknowledge_run(start, stop)
+        self._settle(None, skipped, 0)
         self._acknowledged(None, mark)
+        return len(skipped)
 
     # --- acknowledgements in transactions ---
     def hold(self, pending: PendingAcks | None) -> None:
@@ -599,9 +601,9 @@ class PersistentSubscription:
         self.flush()
         self.writer.when_durable(done)
 
-    def expire(self, offset: int, done: Done | None = None) -> int:
-        """Expire everything below ``offset``; return the number of expired entries."""
-        expired = self.skip_to(offset, done)
+    def expire(self, offset: int, done: Done | None = None, *, start: int = 0) -> int:
+        """Expire the entries from ``start`` to below ``offset``; return the number of expired entries."""
+        expired = self.skip_to(offset, done) if start <= self.cursor.mark else self.give_up(start, offset)
         if expired:
             self.messages_expired += expired
             self.last_expired_ms = self.scheduler.now_ms

@@ -49,6 +49,7 @@ class Policies:
     retention_minutes: int = _first(_RETENTION, "retentionTimeInMinutes", setting="retention_minutes")
     retention_megabytes: int = _first(_RETENTION, "retentionSizeInMB", setting="retention_megabytes_default")
     message_ttl_seconds: int = _first("message_ttl_in_seconds", setting="message_ttl_seconds")
+    ttl_from_delivery: bool = _first("message_ttl_from_delivery", default=False)
     backlog_quota_bytes: int = _first(*_SIZE, "limitSize", setting="backlog_quota_bytes")
     backlog_quota_action: str = _first(*_SIZE, "policy", setting="backlog_quota_action")
     backlog_quota_seconds: int = _first(*_AGE, "limitTime", setting="backlog_quota_seconds")

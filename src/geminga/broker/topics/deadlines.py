@@ -88,7 +88,7 @@ def acts_earlier(before: Policies, after: Policies) -> bool:
         (*_times_ms(policies), _unlimited(policies.retention_megabytes),
          policies.backlog_quota_bytes if _evicts_by_size(policies) else NEVER,
          policies.compaction_threshold_bytes or NEVER, _unlimited(policies.offload_threshold_bytes),
-         _unlimited(policies.offload_deletion_lag_ms))
+         _unlimited(policies.offload_deletion_lag_ms), policies.ttl_from_delivery)
         for policies in (before, after)
     ]  # fmt: skip
     modes = before.inactive_topic_mode != after.inactive_topic_mode and after.delete_inactive_topics
@@ -132,18 +132,28 @@ def next_due(topic: OffloadedTopic) -> int:
 
 
 def _waiting_due(topic: OffloadedTopic, wanted_from: int) -> int:
-    """Return when the oldest open entry exceeds the TTL or a quota."""
-    policies, ledger = topic.policies, topic.ledger
+    """Return when the oldest open entry exceeds the TTL or a quota, or a delivery time the TTL."""
+    policies, later = topic.policies, topic.delivery_expiry
     quota = _eviction_seconds(policies) if topic.idle else policies.backlog_quota_seconds
     limits = [seconds for seconds in (policies.message_ttl_seconds, quota) if seconds > 0]
-    index = ledger.index_of(wanted_from)
-    if not limits or wanted_from >= ledger.confirmed or index < 0:
+    if later is None or not (policies.ttl_from_delivery and policies.message_ttl_seconds):
+        return _age_due(topic, wanted_from, min(limits, default=0))
+    ttl, examined = policies.message_ttl_seconds, max(wanted_from, later.examined)
+    delivered_due = later.next_ms + ttl * 1000 if wanted_from < topic.ledger.confirmed else NEVER
+    return min(_age_due(topic, wanted_from, quota), _age_due(topic, examined, ttl), delivered_due)
+
+
+def _age_due(topic: OffloadedTopic, offset: int, seconds: int) -> int:
+    """Return when an entry exceeds this age; `NEVER` without one, or if ``seconds`` is no limit."""
+    ledger = topic.ledger
+    index = ledger.index_of(offset)
+    if seconds <= 0 or offset >= ledger.confirmed or index < 0:
         return NEVER
     # No entry is read for this unless its ledger is as old already.
-    due = ledger.segments[index].created_ms + min(limits) * 1000
+    due = ledger.segments[index].created_ms + seconds * 1000
     if due <= topic.scheduler.now_ms:
         try:
-            due = arrived_ms(ledger, wanted_from, topic.scheduler.now_ms) + min(limits) * 1000
+            due = arrived_ms(ledger, offset, topic.scheduler.now_ms) + seconds * 1000
         except StoreError as error:
             log.warning("%r: cannot read the age of the oldest message: %s", topic, error)
             due = topic.scheduler.now_ms + HELD_MS

@@ -14,6 +14,7 @@ from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.managed_ledger import Segment
 from geminga.broker.position_lookup import arrived_ms
 from geminga.broker.topics import compaction, deadlines, offloading, quota
+from geminga.broker.topics.delivery_expiry import DeliveryExpiry, report_expired, waiting_for
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
@@ -24,8 +25,6 @@ log = logging.getLogger("geminga.broker")
 
 OPEN_LEDGER_UNUSED_SECONDS = 300
 """The ledger that a topic writes to is deleted only when nothing was written for this long."""
-EXPIRY_LOG_SECONDS = 60
-"""Interval of log lines about expired messages of a subscription."""
 EXPIRED_AT_ONCE_MAX = 300
 """Subscriptions of a topic whose messages expire in one round: the slowest; the others follow."""
 READER_LEFTOVER_SECONDS = 60
@@ -56,28 +55,18 @@ def expire(topic: PersistentTopic) -> None:
     seconds = topic.policies.message_ttl_seconds
     if seconds <= 0:
         return
-    waiting = [
-        each
-        for each in topic.subscriptions.values()
-        if each.durable and each.backlog and each.name != COMPACTION
-    ]
+    waiting = waiting_for(topic)
     if not waiting:
         return
-    offset = too_old_below(
-        topic, min(each.cursor.mark for each in waiting), topic.scheduler.now_ms - seconds * 1000
-    )
+    first = min(each.cursor.mark for each in waiting)
+    offset = too_old_below(topic, first, topic.scheduler.now_ms - seconds * 1000)
+    if topic.policies.ttl_from_delivery:
+        topic.delivery_expiry = topic.delivery_expiry or DeliveryExpiry(topic)
+        topic.delivery_expiry.expire(first, offset)
+        return
     behind = (each for each in waiting if each.cursor.mark < offset)
     for subscription in nsmallest(EXPIRED_AT_ONCE_MAX, behind, key=lambda each: each.cursor.mark):
-        expired = subscription.expire(offset)
-        if expired:
-            if topic.scheduler.now_ms - subscription.expiry_logged_ms >= EXPIRY_LOG_SECONDS * 1000:
-                subscription.expiry_logged_ms = topic.scheduler.now_ms
-                line = "%r: %d entries expired after %d s, %d messages since it was loaded"
-                log.info(line, subscription, expired, seconds, subscription.messages_expired)
-            topic.scheduler.event_log.tell(
-                "expired", topic.scheduler.now_ms, topic.text, subscription.name, count=expired,
-                unit="entry", text=f"older than the time to live of {seconds} s",
-            )  # fmt: skip
+        report_expired(topic, subscription, subscription.expire(offset))
 
 
 def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from geminga.broker.background_jobs import JobStatus
 from geminga.broker.managed_ledger import ManagedLedger, Segment
+from geminga.broker.topics.delivery_expiry import DeliveryExpiry
 from geminga.broker.topics.topic import StoredTopic
 from geminga.errors import StoreError
 from geminga.ledger.api import Tier
@@ -48,6 +49,7 @@ class OffloadedTopic(StoredTopic, Protocol):
     """Interface of a topic for offloading."""
 
     offload: Offload | None
+    delivery_expiry: DeliveryExpiry | None
 
     def cover(self, segment: Segment) -> None:
         """Store what only a ledger's entries contain, before they are remote. Raises `StoreError`."""

@@ -20,6 +20,7 @@ from geminga.broker.topics import compaction, deadlines, offloading, quota, topi
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
 from geminga.broker.topics.dedup import Deduplication, forget_stale
+from geminga.broker.topics.delivery_expiry import DeliveryExpiry
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
@@ -47,10 +48,10 @@ class PersistentTopic:
 
     __slots__ = (
         "__weakref__", "_deleted", "_entries", "access", "bytes_in", "bytes_out_gone", "check_ms",
-        "compacted", "compaction", "consumers_connected", "dedup", "delivery_times", "last_used_ms", "ledger",
-        "limits", "loaded_at", "messages_in", "messages_out_gone", "name", "offload", "policies",
-        "quota_exceeded", "rate_limits", "record", "restricted", "scheduler", "services", "subscriptions",
-        "text", "transactions", "writes",
+        "compacted", "compaction", "consumers_connected", "dedup", "delivery_expiry", "delivery_times",
+        "last_used_ms", "ledger", "limits", "loaded_at", "messages_in", "messages_out_gone", "name",
+        "offload", "policies", "quota_exceeded", "rate_limits", "record", "restricted", "scheduler",
+        "services", "subscriptions", "text", "transactions", "writes",
     )  # fmt: skip
 
     persistent = True
@@ -73,6 +74,7 @@ class PersistentTopic:
             rolled=self._ledger_rolled,
         )
         self.delivery_times = DeliveryTimes(self.scheduler, services.store.keys, self.text, self.ledger)
+        self.delivery_expiry: DeliveryExpiry | None = None
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
         tier = services.store.tier
@@ -500,6 +502,8 @@ class PersistentTopic:
 
     def rearm(self) -> None:
         """Reschedule the expiry check, durably, because reopened entries may expire sooner."""
+        if self.delivery_expiry is not None:
+            self.delivery_expiry.examined = 0
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
         self.services.due.plan(self)
 
@@ -580,7 +584,7 @@ class PersistentTopic:
     @property
     def idle(self) -> bool:
         """Whether no client is connected and no work is pending."""
-        jobs = self.offload, self.compaction
+        jobs = self.offload, self.compaction, self.delivery_expiry
         works = self.ledger.is_writing or any(each is not None and each.is_running for each in jobs)
         return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
