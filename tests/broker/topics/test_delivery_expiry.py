@@ -185,7 +185,7 @@ def test_entries_whose_times_were_lost_are_examined_again(counted, reads):
     topic.keep_connected(TTL + LATE)
     times = topic.topics.find(NAME).delivery_times
     times.offsets.remove_range(0, 5)
-    topic.topics.find(NAME).delivery_expiry.examine(0, 1000)
+    topic.topics.find(NAME).delivery_expiry.became_due(range(5))
     topic.topics.find(NAME).touch()
     reads.clear()
     topic.keep_connected(LATE)
@@ -305,8 +305,8 @@ def test_damaged_entries_expire(counted, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_each_message_expires_after_its_time_and_none_before(counted, monkeypatch, seed):
-    for name, value in {"RUN": 20, "SLICE": 5, "TAIL": 5, "UNLOADED": 10}.items():
-        monkeypatch.setattr(delivery_times, f"{name}_ENTRIES{'_MIN' * (name == 'UNLOADED')}", value)
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 20)
+    monkeypatch.setattr(delivery_times, "SLICE_ENTRIES", 5)
     r = random.Random(seed)
     topic = counted(ledger_entries_max=r.choice([3, 50]))
     harness = topic.harness
