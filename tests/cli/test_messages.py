@@ -283,7 +283,10 @@ def test_peek_prints_as_many_messages_as_it_is_asked_for(run, broker, monkeypatc
     run("topics", "create", "cli-many")
     run("subscriptions", "create", "cli-many", "s")
     run("produce", "cli-many", stdin="\n".join(map(str, range(15))) + "\n")
-    assert len(_lines(run("peek", "cli-many", "s", "-n", "20", "--json"))) == 15
+    rows = _lines(run("peek", "cli-many", "s", "-n", "20", "--json"))
+    assert len(rows) == 15
+    later = _lines(run("peek", "cli-many", "s", "-n", "20", "--json", "--from", rows[6]["message_id"]))
+    assert [row["value"] for row in later] == [str(number) for number in range(6, 15)]
 
 
 def test_consume_starts_at_a_time_or_a_printed_id(run):
