@@ -156,7 +156,10 @@ def test_a_stuck_consumer_is_explained_and_its_messages_redelivered(run, broker)
         assert "redelivered after 60 s" in run("subscriptions", "redeliver-unacked", topic, "s", "60").stdout
         (found,) = _lines(run("explain", topic, "s", "--json"))
         assert found["facts"]["redeliverUnackedAfterSeconds"] == 60
-        assert [each["kind"] for each in found["findings"]] == ["hole"]
+        (finding,) = found["findings"]
+        assert finding["kind"] == "hole"
+        assert all(f" --url {broker.service_url}" in each["command"] for each in finding["advice"])
+        assert finding["mend"].count("geminga ") == finding["mend"].count(" --url ") > 0
         run("subscriptions", "skip", "--yes", topic, "s", "--message", place)
         assert "everything is acknowledged" in run("explain", topic, "s").stdout
         assert run("subscriptions", "skip", "--yes", topic, "s", "--message", "77:0", check=False).exit_code
