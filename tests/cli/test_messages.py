@@ -156,7 +156,10 @@ def test_a_stuck_consumer_is_explained_and_its_messages_redelivered(run, broker)
         assert "redelivered after 60 s" in run("subscriptions", "redeliver-unacked", topic, "s", "60").stdout
         (found,) = _lines(run("explain", topic, "s", "--json"))
         assert found["facts"]["redeliverUnackedAfterSeconds"] == 60
-        assert [each["kind"] for each in found["findings"]] == ["hole"]
+        (finding,) = found["findings"]
+        assert finding["kind"] == "hole"
+        assert all(f" --url {broker.service_url}" in each["command"] for each in finding["advice"])
+        assert finding["mend"].count("geminga ") == finding["mend"].count(" --url ") > 0
         run("subscriptions", "skip", "--yes", topic, "s", "--message", place)
         assert "everything is acknowledged" in run("explain", topic, "s").stdout
         assert run("subscriptions", "skip", "--yes", topic, "s", "--message", "77:0", check=False).exit_code
@@ -285,7 +288,10 @@ def test_peek_prints_as_many_messages_as_it_is_asked_for(run, broker, monkeypatc
     run("topics", "create", "cli-many")
     run("subscriptions", "create", "cli-many", "s")
     run("produce", "cli-many", stdin="\n".join(map(str, range(15))) + "\n")
-    assert len(_lines(run("peek", "cli-many", "s", "-n", "20", "--json"))) == 15
+    rows = _lines(run("peek", "cli-many", "s", "-n", "20", "--json"))
+    assert len(rows) == 15
+    later = _lines(run("peek", "cli-many", "s", "-n", "20", "--json", "--from", rows[6]["message_id"]))
+    assert [row["value"] for row in later] == [str(number) for number in range(6, 15)]
 
 
 @pytest.mark.parametrize("endless", [("--follow",), ("--count", "0")])

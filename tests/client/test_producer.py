@@ -55,7 +55,7 @@ def test_a_producer_with_a_latency_budget_fills_batches_and_loses_nothing(client
     assert {m.data() for m in read(client, topic, 3001)} == {b"%d" % n for n in range(3001)}
 
 
-def test_a_generated_name(client, topic):
+def test_a_producer_without_a_name_shows_the_generated_one(client, topic):
     with client.create_producer(topic) as producer:
         assert producer.producer_name()
         assert repr(producer) == f"<Producer {producer.producer_name()!r} on {topic}>"

@@ -65,6 +65,24 @@ def test_an_admin_address_that_does_not_answer_at_the_start_is_reported_at_once(
     assert f" s: the {side}: no answer from http://127.0.0.1:{port}" in warning
 
 
+def test_a_cluster_that_is_down_at_the_start_is_named_with_its_option(sides):
+    (port,) = free_ports(1)
+    seen: list[MirrorStatus] = []
+
+    def on_status(status: MirrorStatus) -> None:
+        seen.append(status)
+        running.stop()
+
+    target = Cluster(service_url=f"pulsar://127.0.0.1:{port}")
+    running = Mirror(
+        MirrorSettings(topics=["t"], once=True, source=cluster(sides[0]), target=target), on_status
+    )
+    running.run(signals=False)
+    (warning,) = seen[0].warnings
+    assert f" s: the target: pulsar://127.0.0.1:{port} " in warning
+    assert "give the address: --to-admin-url" in warning
+
+
 def test_subscriptions_that_cannot_be_mirrored_are_reported(sides, monkeypatch):
     from geminga.errors import ConnectError
     from geminga.mirror import cursors

@@ -204,7 +204,7 @@ def test_text_that_is_not_utf_8_is_read_as_java_reads_it():
     ),
     st.sampled_from([0, 100, 127, 16_370, 1 << 21, (1 << 28) - 10, 1 << 40]),
 )
-def test_a_batch_with_keys_is_that_of_its_messages(messages, first):
+def test_a_batch_with_keys_equals_the_one_encoded_message_by_message(messages, first):
     pieces: list[bytes] = []
     for number, (payload, key, properties) in enumerate(messages, first):
         metadata = encode_single_metadata(

@@ -1,13 +1,13 @@
 """``geminga explain``: why messages are not delivered, on one screen, with advice."""
 
-import dataclasses
+from dataclasses import asdict, replace
 
 import click
 
 from geminga.cli.common import emit, json_option, wants_json
 from geminga.cli.connecting import ConnectingCommand, as_pasted, connecting
 from geminga.cli.units import backlog
-from geminga.client.admin.types import Explanation
+from geminga.client.admin.types import Explanation, Finding
 from geminga.client.cluster import Cluster
 from geminga.diagnosis.commands import how_many
 from geminga.diagnosis.conclude import Trouble
@@ -38,9 +38,17 @@ def command(topic: str, subscription: str | None, cluster: Cluster) -> None:
             quiet += 1
             if quiet > QUIET_SHOWN_MAX:
                 continue
-        emit(dataclasses.asdict(found), as_text(found))
+        found = replace(found, findings=tuple(map(_with_options, found.findings)))
+        emit(asdict(found), as_text(found))
     if quiet > QUIET_SHOWN_MAX:
         click.echo(f"({quiet - QUIET_SHOWN_MAX} more partitions without findings)")
+
+
+def _with_options(finding: Finding) -> Finding:
+    """Return a finding whose commands have the connection options in use."""
+    advice = tuple(replace(each, command=as_pasted(each.command)) for each in finding.advice)
+    text = "; or ".join(f"{each.text}: {each.command}" if each.command else each.text for each in advice)
+    return replace(finding, advice=advice, mend=text)
 
 
 def as_text(found: Explanation) -> str:
@@ -65,7 +73,5 @@ def as_text(found: Explanation) -> str:
         mark = click.style("!", fg=color, bold=True) if finding.stops else "-"
         lines.append(f"{mark} {finding.kind}: {finding.text}")
         for each in finding.advice:
-            lines.append(
-                f"    {each.text}: {as_pasted(each.command)}" if each.command else f"    {each.text}"
-            )
+            lines.append(f"    {each.text}: {each.command}" if each.command else f"    {each.text}")
     return "\n".join(lines)

@@ -79,6 +79,8 @@ def command(
 ) -> None:
     """Print the next messages of SUBSCRIPTION of TOPIC, one per line, without consuming them.
 
+    A batch is printed whole, with its messages that are acknowledged already.
+
     --from, --key, --grep and --property choose among the next 10,000. --decode uses the newest schema.
     """
     admin = cluster.admin()
@@ -99,10 +101,11 @@ def command(
 
 
 def _is_behind(message: StoredMessage, start: MessageId | dt.datetime) -> bool:
-    """Return whether a message is at or behind a position of its topic."""
+    """Return whether a message is at or after a position of its topic."""
     if isinstance(start, MessageId):
-        return (message.message_id.ledger_id(), message.message_id.entry_id()) >= (
-            start.ledger_id(), start.entry_id(),
+        found = message.message_id
+        return (found.ledger_id(), found.entry_id(), max(found.batch_index(), 0)) >= (
+            start.ledger_id(), start.entry_id(), start.batch_index(),
         )  # fmt: skip
     return message.publish_time >= start
 

@@ -142,8 +142,8 @@ class MessageBuilder:
     def prepare_many(
         self, values: Iterable[Any], keys: Iterable[Any] | None, properties: Any
     ) -> Iterator[tuple[bytes, OutgoingMessage | None]]:
-        """Do `prepare` for each of many values, including the interceptors' ``before_send``; the caller does
-        `intercepted`, and `bound` for simple messages.
+        """Yield `prepare` for each of many values, with the interceptors' ``before_send``. The caller calls
+        `intercepted` for each message, and `bound` for simple ones.
 
         ``properties`` are a dict for all, or a list of one for each.
         """

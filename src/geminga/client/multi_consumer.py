@@ -271,7 +271,7 @@ class HandleGroup:
         self.took_of(entry, (index,))
 
     def took_of(self, entry: Any, indexes: Iterable[Any]) -> None:
-        """Return the permits of taken messages of an entry."""
+        """Return the permits of an entry's taken messages to its consumer."""
         handle = self.handles.get(entry.origin.topic)
         if handle is not None:
             handle.consumer.took(entry, indexes)

@@ -95,7 +95,7 @@ class RedriveResult:
     found: int = 0
     """Messages that an interrupted run had sent already."""
     left: int = 0
-    """Dead letters that the filter left."""
+    """Dead letters that do not match the filter; they stay."""
     encrypted: int = 0
     """Encrypted dead letters: they stay, since a redrive has no keys."""
 

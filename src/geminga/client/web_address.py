@@ -33,7 +33,7 @@ async def find_admin_url(context: ClientContext) -> str:
     try:
         connection = await context.service_connection()
     except ConnectError as error:
-        error.args = (f"{error}; the broker's web address is learned from it: start it, or {_GIVE}",)
+        error.args = (f"{error}; start the broker, which reports its web address, or {_GIVE}",)
         raise
     if connection.connected.instance_id:
         return await _by_instance_id(context, connection.connected)

@@ -113,18 +113,17 @@ class Mirror(LongRunning[MirrorStatus]):
             clients, admins = [], []
             sides = (("source", settings.source), ("target", settings.target))
             for side, cluster in sides:
-                with _told_of(side):
+                with _naming(side):
                     if cluster.admin_url is not None:
                         parse_admin_url(cluster.admin_url)  # before the wait for a cluster
                     client = Client(**cluster.client_arguments(), stats_interval_in_seconds=0)
                     stack.push_async_callback(_closed, client)
                 clients.append(client)
             for (side, cluster), client in zip(sides, clients, strict=True):
-                with _told_of(side):
-                    url = cluster.admin_url
-                    url = url or await self._patiently(functools.partial(find_admin_url, client.context))
-                    if url is None:
-                        return self.status()
+                url = cluster.admin_url or await self._patiently(functools.partial(_admin_url, side, client))
+                if url is None:
+                    return self.status()
+                with _naming(side):
                     admin = Admin(**replace(cluster, admin_url=url).admin_arguments())
                     stack.push_async_callback(admin.close)
                 admins.append(admin)
@@ -190,14 +189,20 @@ async def _closed(client: Any) -> None:
 
 
 @contextlib.contextmanager
-def _told_of(side: str) -> Iterator[None]:
-    """Prefix errors with the cluster that they come from."""
+def _naming(side: str) -> Iterator[None]:
+    """Prefix errors with the cluster that they come from, and name its option."""
     try:
         yield
     except PulsarException as error:
         option = "--from-admin-url" if side == "source" else "--to-admin-url"
         error.args = (f"the {side}: {error}".replace("--admin-url", option),)
         raise
+
+
+async def _admin_url(side: str, client: Any) -> str:
+    """Return the web address of a cluster, as `find_admin_url` does."""
+    with _naming(side):
+        return await find_admin_url(client.context)
 
 
 async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> tuple[str, str]:
@@ -208,7 +213,7 @@ async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> 
         if given is not None:
             names.append(given)
             continue
-        with _told_of(side):
+        with _naming(side):
             clusters = [name for name in await admin.clusters.list() if name != "global"]
         if len(clusters) != 1 and (side == "source" or settings.forward):
             raise InvalidConfiguration(
@@ -426,7 +431,7 @@ class _Run:
         """Find new and deleted topics; return the duration of the query alone. Setting up new topics happens
         once and needs no pause: another mirror may create thousands one after the other."""
         began = time.monotonic()
-        with _told_of("source"):
+        with _naming("source"):
             found = await find_topics(self._ends.source_admin, self._patterns, self._known)
         took = time.monotonic() - began
         self._unmatched = tuple(

@@ -159,7 +159,8 @@ def load_head(storage: OffloadStorage, topic: str) -> Manifest | None:
 
 
 def replaceable_head(storage: OffloadStorage, topic: str) -> Manifest | None:
-    """Return the manifest for replacing it: None if damaged. Raises `OSError` or `ManifestNewer`."""
+    """Return the manifest that is to be replaced; None without one, or if it is damaged. Raises `OSError` or
+    `ManifestNewer`."""
     try:
         return load_head(storage, topic)
     except ManifestNewer:

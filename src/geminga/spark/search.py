@@ -30,7 +30,7 @@ STEPS_MAX = 64
 """Maximum ledgers found by one such search; the ledgers after them, up to the next search, are not split."""
 _FIRST_STEPS = 4
 _DOUBLED_MAX = 8
-"""Maximum cuts of a ledger that are probed at once, each twice as far as the one before."""
+"""Maximum probes of a ledger in one round, each at twice the distance of the one before."""
 
 
 def run(searches: Mapping[Partition, Search[T]], ask: Ask) -> dict[Partition, T]:

@@ -63,7 +63,7 @@ def _tagged(tag: bytes, value: bytes) -> bytes:
 
 
 _SIZE_FIELDS = Cache[int, bytes](lambda size: b"\x18" + varint(size) + b"\x40")
-"""A payload's size to its field and the sequence id's tag."""
+"""From a payload's size to the encoded field of that size and the tag of the sequence id."""
 
 
 def _prefixes(number_size: int) -> Cache[int, bytes]:

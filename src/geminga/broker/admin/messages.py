@@ -25,7 +25,7 @@ SEND_SECONDS_MAX = 300.0
 
 
 class EntryAnswers:
-    """Answers with large entries: all that are being sent have no more bytes than one of them may have."""
+    """Sender of entries; large ones in flight have at most `_UNCOMPRESSED_BYTES_MAX` together."""
 
     def __init__(self) -> None:
         self._bytes = 0

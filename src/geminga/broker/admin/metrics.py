@@ -118,7 +118,7 @@ class TopicMetrics:
     """Metrics of topics, then the sums of namespaces and of the broker, topics not in memory included."""
 
     def __init__(self, out: Exposition, *, by_topic: bool = True) -> None:
-        """Without ``by_topic`` namespaces have sums, and topics and subscriptions nothing."""
+        """``by_topic``: one series per topic and subscription; else sums of namespaces alone."""
         self._out = out
         self._by_topic = by_topic
         self._sums: dict[str, float] = dict.fromkeys((key for _, key in _BROKER_SUMS), 0.0)

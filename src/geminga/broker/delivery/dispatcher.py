@@ -331,8 +331,8 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def redeliver(self, consumer: Consumer | None, offsets: Iterable[int]) -> None:
-        """Redeliver these entries at the consumer's request. None: a transaction has ended, and they are
-        open again."""
+        """Redeliver these entries: those that ``consumer`` asked for or, with None, those that a transaction
+        had acknowledged before it was aborted."""
 
     @abstractmethod
     def redeliver_all(self, consumers: Collection[Consumer]) -> None:

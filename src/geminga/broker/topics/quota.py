@@ -77,7 +77,7 @@ def held_by(topic: StoredTopic, subscription: PersistentSubscription) -> QuotaEx
 
 
 def enough_from(topic: StoredTopic, quota: QuotaExceeded) -> int:
-    """Return the first entry that may be open without exceeding ``quota``."""
+    """Return the offset of the first entry from which on a backlog is within ``quota``."""
     if quota.kind == "size":
         return _offset_of_size(topic.ledger, quota.limit)
     now_ms = topic.scheduler.now_ms

@@ -81,7 +81,7 @@ class TransactionRecord:
         return list(dict.fromkeys((*self.entries, *self.acks)))
 
     def announce(self, topic: str, subscription: str = "") -> None:
-        """Note a topic or a subscription that is to take part."""
+        """Remember a topic or a subscription that the client adds before it uses it."""
         if len(self.announced) < ANNOUNCED_MAX:
             self.announced[topic, subscription] = None
 
@@ -170,23 +170,23 @@ class Transactions:
 
     # --- operations, each in the store before it takes effect in memory ---
     def has_entry(self, transaction: TransactionRecord, topic: str, ledger_id: int, entry_id: int) -> None:
-        """Note an entry that is stored next. Raises `StoreError`."""
+        """Record an entry before it is stored. Raises `StoreError`."""
         self._note(transaction, [_ENTRIES, topic, ledger_id, entry_id, entry_id])
 
     def take_back(self, transaction: TransactionRecord, topic: str, ledger_id: int, entry_id: int) -> None:
-        """Note that an entry was not stored. Raises `StoreError`."""
+        """Remove a recorded entry, which was not stored. Raises `StoreError`."""
         self._note(transaction, [_TAKEN_BACK, topic, ledger_id, entry_id])
 
     def has_acks(
         self, transaction: TransactionRecord, topic: str, subscription: str, parts: Sequence[AckedPart]
     ) -> None:
-        """Note acknowledged messages. Raises `StoreError`."""
+        """Record acknowledged messages. Raises `StoreError`."""
         self._note(transaction, [_ACKS, topic, subscription, _encoded_parts(parts)])
 
     def has_acks_below(
         self, transaction: TransactionRecord, topic: str, subscription: str, below: int
     ) -> None:
-        """Note a cumulative acknowledgement. Raises `StoreError`."""
+        """Record a cumulative acknowledgement. Raises `StoreError`."""
         self._note(transaction, [_BELOW, topic, subscription, below])
 
     def end(self, transaction: TransactionRecord, state: TransactionStatus, done: Done) -> None:
@@ -195,12 +195,12 @@ class Transactions:
         self._keys.merge(transaction.key, _encode([[_STATE, state]]), done)
 
     def forget(self, topic: str, subscription: str = "") -> None:
-        """Note that a topic, or one of its subscriptions, is deleted. Raises `StoreError`."""
+        """Remove a deleted topic or subscription from all transactions. Raises `StoreError`."""
         for each in self.of(topic):
             self.leave(each, topic, subscription)
 
     def leave(self, transaction: TransactionRecord, topic: str, subscription: str = "") -> None:
-        """Note that a topic does not take part any more. Raises `StoreError`."""
+        """Remove a topic, or one of its subscriptions, from a transaction. Raises `StoreError`."""
         self._note(transaction, [_FORGET, topic, subscription])
 
     def settled(self, transaction: TransactionRecord) -> None:

@@ -56,8 +56,7 @@ class AdminSender:
         weakref.finalize(self, _close_all, self._idle)
 
     async def send(self, request: Request) -> AdminResponse:
-        """Send a request, with retries as configured, and return the answer; waits on the calling thread.
-        Raises the error that the answer reports."""
+        """Send a request by `run`, on the calling thread."""
         return self.run(self.exchange(request))
 
     def exchange(self, request: Request, address: Address | None = None) -> Exchange:
@@ -68,7 +67,8 @@ class AdminSender:
         return Exchange(self.settings, addresses, request, time.monotonic())
 
     def run(self, exchange: Exchange) -> AdminResponse:
-        """Do `send` for an exchange."""
+        """Make the exchange, with retries as configured, and return the answer; blocks the thread. Raises the
+        error that the answer reports."""
         while True:
             challenge = REFRESH_CHALLENGE if exchange.challenged else None
             shown = obtain(self.settings.credentials, challenge)
@@ -220,14 +220,14 @@ class AsyncAdminSender:
         return self._sender.closed
 
     async def send(self, request: Request) -> AdminResponse:
-        """Send a request, with retries as configured, and return the answer. Raises the error that it
-        reports. A cancelled call ends its thread at once."""
+        """Send a request by `AdminSender.run`, on a thread. Cancelling the call ends the thread, at once if
+        it is connected, else at the connection time-out."""
         return await self._in_thread(self._sender.run, self._sender.exchange(request))
 
     async def follow(
         self, request: Request, headers: Headers | None, address: Address | None = None, *, prefix: str = ""
     ) -> AdminResponse:
-        """Do `AdminSender.follow`. ``prefix``: beginning of all paths at the configured host."""
+        """Call `AdminSender.follow` on a thread. ``prefix``: start of all paths at the configured host."""
         exchange = self._sender.exchange(request, address)
         exchange.prefix = prefix
         return await self._in_thread(partial(self._sender.follow, headers=headers), exchange)

@@ -47,8 +47,8 @@ def parsed_type(node: SchemaNode, kind: pa.DataType, *, times_are_text: bool) ->
 
 
 def converted(array: pa.Array, node: SchemaNode, kind: pa.DataType, zone: dt.tzinfo | None) -> pa.Array:
-    """Convert an array of `parsed_type`; decimals stay as they are. ``zone``: of times without one; None is
-    this process's own. Raises `ArrowInvalid` for a value in another than the usual notation."""
+    """Convert an array of `parsed_type`; decimals stay as they are. ``zone``: zone of times that name none;
+    None: that of this process. Raises `ArrowInvalid` for a value in an unusual notation."""
     node = node.inner
     if node.kind == "record":
         columns = [

@@ -20,7 +20,8 @@ REACH_SECONDS = 10.0
 
 
 def handed_over(cluster: Cluster, *, is_addressed: bool) -> str:
-    """Return the text for `VARIABLE`, **with the secrets**; ``is_addressed``: and the addresses."""
+    """Return the text for `VARIABLE`, **with the secrets**. ``is_addressed``: whether the cluster's address
+    replaces that of the flow."""
     return json.dumps({"cluster": cluster.as_dict(), "is_addressed": is_addressed})
 
 
