@@ -78,7 +78,8 @@ class TopicActions:
         """Create a plain topic; 409 if it exists, 412 for an impossible partition name."""
         try:
             self.topics.policies(name)
-            self._refuse_existing(name)
+            if self.exists(name):
+                raise AdminRefusal(409, f"This topic already exists: {name}")
             self.topics.create(name, properties, done)
         except Refused as refused:
             raise admin_error(refused) from refused
@@ -92,14 +93,11 @@ class TopicActions:
             raise AdminRefusal(412, "Partitioned Topic Name should not contain '-partition-'")
         try:
             self.topics.policies(name)
-            self._refuse_existing(name)
+            if self.exists(name):
+                raise AdminRefusal(409, f"This topic already exists: {name}")
             self.topics.partitioned.create(name, count, properties, done)
         except Refused as refused:
             raise admin_error(refused) from refused
-
-    def _refuse_existing(self, name: TopicName) -> None:
-        if self.exists(name):
-            raise AdminRefusal(409, f"This topic already exists: {name}")
 
     def update_partitions(self, name: TopicName, count: int, done: Done) -> None:
         """Add partitions; 409 for a plain topic or too many, 422 if there would be fewer."""
