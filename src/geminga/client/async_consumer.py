@@ -387,7 +387,7 @@ class AsyncConsumer(AsyncClosing, Generic[T_co]):
         self.refuse(message)
 
     def refuse(self, message: Acknowledgeable) -> None:
-        """Do `negative_acknowledge`, on any thread."""
+        """Acknowledge a message negatively; on any thread."""
         if message.__class__ is not Message:
             self.check_acknowledgeable(message)
         with contextlib.suppress(AlreadyClosed):  # the broker redelivers what a closed consumer had
@@ -404,7 +404,7 @@ class AsyncConsumer(AsyncClosing, Generic[T_co]):
         return done
 
     def redeliver_all(self) -> None:
-        """Do `redeliver_unacknowledged_messages`, on the loop's thread."""
+        """Have all unacknowledged messages redelivered; on the loop's thread."""
         if self.closed:
             return
         self._drain()

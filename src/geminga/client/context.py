@@ -267,7 +267,7 @@ class ClientContext:
         return await self.retrying(what, self.connection_once, topic, awaits_service=awaits_service)
 
     async def connection_once(self, topic: str, remaining: float) -> BrokerConnection:
-        """Do `connection_to` without retrying."""
+        """Look up a topic and connect, once, within ``remaining`` seconds."""
         moves = self.moves
         location = self._places.pop(topic, None) or self.service.only_location()
         location = location or await self._lookup_once(topic, remaining)

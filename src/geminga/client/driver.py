@@ -117,7 +117,7 @@ class HandleDriver:
         self._detach()
 
     def abort(self) -> None:
-        """Do `close` without waiting for the running task to end."""
+        """Stop driving as `close` does, without waiting for the running task to end."""
         if self.state is not DriverState.FAILED:
             self.state = DriverState.CLOSED
         task, self._task = self._task, None

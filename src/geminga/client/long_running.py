@@ -45,7 +45,7 @@ class LongRunning(ABC, Generic[R_co]):
 
     @abstractmethod
     async def _work(self) -> R_co:
-        """Do the work until it is complete or `_stopping` is set; set `_ready` when it has started."""
+        """Work until it is complete or `_stopping` is set; set `_ready` when it has started."""
 
     def _stop_here(self) -> None:
         """End `_work` soon; on the loop. May be called again."""
@@ -103,7 +103,7 @@ class LongRunning(ABC, Generic[R_co]):
         return True
 
     def close(self) -> None:
-        """Do `stop`, and wait for the end of the run that `start` began, unless the end waits for the caller.
+        """Stop the run that `start` began and wait for its end, unless the end waits for the caller.
         Raises the error that ended it early, once."""
         self.stop()
         self.wait()

@@ -140,7 +140,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
 
     def write_now(self, data: list[Buffer]) -> None:
-        """Do `write_many` without waiting for the end of the loop iteration."""
+        """Write several pieces, and what is queued before them, at once."""
         self._outgoing.extend(data)
         self._flush()
 
@@ -212,8 +212,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         timeout: float,
         on_wait: Callable[[], None] | None = None,
     ) -> asyncio.Future[pb.BaseCommand]:
-        """Do the first half of `request`: send the command. The future gets the answer or its error; call
-        `abandon` if it is not awaited."""
+        """Send a command and return a future of its answer or error; call `abandon` if it is not awaited."""
         if self.closed:
             raise self._lost_error()
         deadline = self._loop.time() + timeout

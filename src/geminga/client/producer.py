@@ -683,7 +683,7 @@ class Producer(Closing, Generic[T_contra]):
     def submit_table(
         self, table: pa.Table | pa.RecordBatch, *, txn: Transaction | None = None
     ) -> concurrent.futures.Future[TableResult]:
-        """Do `send_table` without waiting for the receipts: the future gets the result."""
+        """Publish the rows of a table without waiting for the receipts; return a future of the result."""
         self._runtime.check()
         return self._producer.columnar.submit_table(table, txn)
 
@@ -692,6 +692,6 @@ class Producer(Closing, Generic[T_contra]):
         return self.submit_encoded(batches).result()
 
     def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:
-        """Do `publish_encoded` without waiting for the receipts: the future gets the result."""
+        """Publish ready-made batches without waiting for the receipts; return a future of the result."""
         self._runtime.check()
         return self._producer.columnar.submit_encoded(batches)

@@ -190,7 +190,7 @@ class Publisher:
     async def publish_waiting(
         self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool
     ) -> None:
-        """Do `publish` on the loop, waiting for permits or bytes without blocking the loop."""
+        """Accept one message as `publish` does; wait for permits or bytes without blocking the loop."""
         self._check_open()
         partition = self._router_choice(message)
         if not self._submit(payload, token, message, partition, urgent):

@@ -89,8 +89,8 @@ class ReceiveWaiters:
         return checks
 
     def wait_here(self, timeout: float | None, check: Callable[[], None]) -> bool:
-        """Do `wait` on any other thread. ``check`` is called when the queue is still empty and raises if no
-        more messages will arrive."""
+        """Block a thread other than the loop's until the queue may have a message; False on a time-out.
+        ``check`` is called when the queue is still empty and raises if no more messages will arrive."""
         waiter = Waiter()
         found = False
         try:

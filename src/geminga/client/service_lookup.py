@@ -220,7 +220,7 @@ class BinaryLookup(ServiceLookup):
 def _answered(
     connection: BrokerConnection, lookup: TopicLookup, answer: pb.BaseCommand
 ) -> BrokerLocation | None:
-    """Do `TopicLookup.answered`, and keep the location if it is that of all topics."""
+    """Return the location that an answer names, if it does; keep it if it is that of all topics."""
     location = lookup.answered(answer)
     if connection.server_version.startswith("Geminga"):
         connection.only_location = location

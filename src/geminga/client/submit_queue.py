@@ -154,7 +154,7 @@ class SubmitQueue:
         return True
 
     def offer_many(self, rows: Rows) -> None:
-        """Do `offer` for the plain messages from ``rows.done`` on, as many as the credits allow."""
+        """Submit the messages from ``rows.done`` on, as many as the credits allow."""
         pairs, payloads, tokens, items = self.pairs, rows.payloads, rows.tokens, rows.items
         count = len(payloads)
         while rows.done < count:
@@ -182,7 +182,7 @@ class SubmitQueue:
                 self._wake_now()
 
     def offer_urgent(self, payload: bytes, token: Any) -> bool:
-        """Do `offer` for a sender that waits for the receipt."""
+        """Submit a plain message whose sender waits; return False if the loop must decide."""
         if len(self.pairs) >= self.room or len(payload) > self.size_max:
             return False
         self.put_and_wake(payload, token, urgent=True)

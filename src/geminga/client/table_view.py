@@ -243,7 +243,7 @@ class AsyncTableView(AsyncClosing, Generic[T_co]):
             await _called(callback, key, self.decode(kept))
 
     async def for_each_and_listen(self, callback: Callable[[str, T_co], object]) -> None:
-        """Do `for_each`, and then call ``callback`` for every later change; see `TableView`."""
+        """Call ``callback`` for each key, and then for every later change; see `TableView`."""
         listening, snapshot = await self.listen(callback)
         delivered = False
         try:
@@ -337,7 +337,7 @@ class TableView(Closing, Generic[T_co]):
         self._notify(callback, dict(self._view.values))
 
     def for_each_and_listen(self, callback: Callable[[str, T_co], object]) -> None:
-        """Do `for_each`, and then call ``callback`` for every later change, on another thread.
+        """Call ``callback`` for each key, and then, on another thread, for every later change.
 
         The callback receives each key's values in order, and never runs twice at a time. A removed key has
         the schema's value of no bytes: ``b""``, an empty text, or None. An error that the callback raises

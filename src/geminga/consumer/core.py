@@ -659,7 +659,7 @@ class ConsumerCore(Settlement):
             self.unsettled.ack_timeout.taken(key, now)
 
     def tick(self, now: float) -> None:
-        """Do the due work. Without a connection, skip time-outs that the reconnect makes irrelevant."""
+        """Handle what is due. Without a connection, skip time-outs that the reconnect makes irrelevant."""
         expired = self.opener.chunks.expire(now)
         if expired is not None:
             self._settle_chunks(expired.acknowledge, expired.dropped, now)

@@ -117,7 +117,7 @@ class PendingLimits:
             self.memory.give(size)
 
     def require(self, count: int, size: int, topic: str) -> None:
-        """Do `take`, or raise `ProducerQueueIsFull` or `MemoryBufferIsFull`."""
+        """Take permits and bytes; raise `ProducerQueueIsFull` or `MemoryBufferIsFull` if there are none."""
         if not self.take(count, size):
             raise self.refusal(count, size, topic)
 
