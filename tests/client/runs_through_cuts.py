@@ -89,7 +89,8 @@ class Play:
         for number in numbers:
             self.payloads[number] = value = b"%d:" % number + bytes(r.randrange(size))
             values.append(value)
-        many, keyed = r.random() < 0.2, r.random() < 0.1
+        many = r.random() < 0.2
+        own = r.choice([{}, {}, {"partition_key": "k"}, {"event_timestamp": 5, "ordering_key": "o"}])
         if many:
             callbacks = [self._callback(number) for number in numbers]
             try:
@@ -99,7 +100,7 @@ class Play:
                 pass
             return
         for number, value in zip(numbers, values, strict=True):
-            options = {"partition_key": "k"} if keyed and number % 7 == 0 else {}
+            options = own if number % 7 == 0 else {}
             try:
                 producer.send_async(value, self._callback(number), **options)
             except (geminga.ProducerQueueIsFull, geminga.MemoryBufferIsFull):

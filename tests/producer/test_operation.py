@@ -7,7 +7,7 @@ from recorded import recorded_frames
 
 from geminga.errors import MessageTooBig
 from geminga.producer.message import OutgoingMessage, RichMessage, build_message, simple_message
-from geminga.producer.operation import SendOperation, name_field
+from geminga.producer.operation import SendOperation, name_field, schema_version_field
 from geminga.wire.batch import decode_batch
 from geminga.wire.compression import decompress
 from geminga.wire.frames import FrameDecoder
@@ -178,8 +178,10 @@ MESSAGES = st.lists(
 ).filter(any)
 
 
-@given(MESSAGES, st.sampled_from([0, 126, 16_380, 1 << 40]), st.integers(0, 1))
-def test_messages_of_a_run_keep_all_their_fields(messages, first, done):
+@given(
+    MESSAGES, st.sampled_from([0, 126, 16_380, 1 << 40]), st.integers(0, 1), st.sampled_from([b"", bytes(8)])
+)
+def test_messages_of_a_run_keep_all_their_fields(messages, first, done, schema):
     payloads = [b"plain" if each is None else each.payload for each in messages]
     by_index = {index: each for index, each in enumerate(messages) if each is not None}
     run = simple(len(messages), first, payloads=payloads, is_batch=False, is_run=True, messages=by_index)
@@ -187,14 +189,16 @@ def test_messages_of_a_run_keep_all_their_fields(messages, first, done):
     singles = run.singles()
     if done:
         run.split_off(1, 0, 0)
-    frames = FrameDecoder(1 << 26).feed(b"".join(map(bytes, run.frame(7, name_field("p"), 5, MAX))))
+    fixed = 7, name_field("p"), 5, MAX, schema_version_field(schema)
+    frames = FrameDecoder(1 << 26).feed(b"".join(map(bytes, run.frame(*fixed))))
     assert len(frames) == len(messages) - done
     for frame, single, payload in zip(frames, singles[done:], payloads[done:], strict=True):
-        head, body = single.frame(7, name_field("p"), 5, MAX)
+        head, body = single.frame(*fixed)
         (alone,) = FrameDecoder(1 << 26).feed(head + bytes(body))
         expected, got = parse_entry(alone.entry), parse_entry(frame.entry)
         assert (got.metadata, bytes(got.payload)) == (expected.metadata, payload)
         assert frame.sequence_id == alone.sequence_id == got.metadata.sequence_id
+        assert frame.entry == alone.entry, "sent again alone it would have other bytes"
         message = single.messages[0] if single.messages else simple_message(b"", None)
         assert outgoing_fields(outgoing(got.metadata, payload)) == outgoing_fields(message)
         assert tuple(got.metadata.replicate_to) == message.replicate_to

@@ -4,7 +4,7 @@ import pytest
 from producing import connect, producer_of, settings_of
 
 from geminga import errors
-from geminga.producer.message import simple_message
+from geminga.producer.message import OutgoingMessage, RichMessage, simple_message
 from geminga.producer.operation import RUN_BYTES_MAX, RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX
 from geminga.producer.partition import SendErrorVerdict
 from geminga.wire.client_frames import ReceiptRun
@@ -13,14 +13,14 @@ from geminga.wire.frames import ReceiptFrame
 NOT_ALLOWED, PERSISTENCE = 22, 2
 
 
-@pytest.fixture(autouse=True, params=[False, True], ids=["plain", "keyed"])
-def keyed(request):
-    """Every test with messages of which some have keys, too."""
-    global KEYED
-    KEYED = request.param
+@pytest.fixture(autouse=True, params=["plain", "keyed", "rich"])
+def kind(request):
+    """Every test with messages of which some have keys, or keys and other fields, too."""
+    global KIND
+    KIND = request.param
 
 
-KEYED = False
+KIND = "plain"
 
 
 def run_of(bench, payloads, **settings):
@@ -35,23 +35,34 @@ def key_of(payload):
 
 
 def message_of(payload):
-    """None, or a message with a key, or with a key and properties."""
+    """None, or a message with a key, or with a key and properties, or with all that a run may have."""
+    if KIND == "plain" or not key_of(payload):
+        return None
     properties = (("first", key_of(payload)), ("next", "value")) if len(payload) % 2 else ()
-    return simple_message(payload, key_of(payload), properties) if key_of(payload) else None
+    if KIND == "keyed" or len(payload) == 2:
+        return simple_message(payload, key_of(payload), properties)
+    return RichMessage(
+        payload, partition_key=key_of(payload), properties=properties, event_time=len(payload),
+        ordering_key=payload[:3], replicate_to=("east",), deliver_at_time=7,
+    )  # fmt: skip
 
 
 def add(b, payloads):
-    messages = list(map(message_of, payloads)) if KEYED else None
+    messages = None if KIND == "plain" else list(map(message_of, payloads))
     assert b.partition.add_many(list(payloads), list(payloads), messages, 0, b.now) == len(payloads)
 
 
-def check_keys(sent):
+def check_fields(sent):
     for each in sent:
-        assert each.metadata.partition_key == (key_of(each.payload) if KEYED else "")
-        assert each.metadata.HasField("partition_key") == bool(each.metadata.partition_key)
-        message = message_of(each.payload) if KEYED else None
-        found = tuple((each.key, each.value) for each in each.metadata.properties)
-        assert found == (() if message is None else message.properties)
+        got, message = each.metadata, message_of(each.payload) or OutgoingMessage(b"")
+        assert got.partition_key == (message.partition_key or "")
+        assert got.HasField("partition_key") == bool(got.partition_key)
+        assert tuple((pair.key, pair.value) for pair in got.properties) == message.properties
+        assert (got.ordering_key or None, tuple(got.replicate_to)) == (
+            message.ordering_key,
+            message.replicate_to,
+        )
+        assert (got.event_time, got.deliver_at_time) == (message.event_time, message.deliver_at_time)
 
 
 def receipts(b, sequence_id, count, entry_id=0, highest=-1):
@@ -76,7 +87,7 @@ PAYLOADS = [b"a", b"bb", b"", b"dddd", b"e"]
 def test_a_run_is_written_as_its_messages_and_settled_in_parts(bench):
     b = run_of(bench, PAYLOADS)
     sent = b.written()
-    check_keys(sent)
+    check_fields(sent)
     assert [each.payload for each in sent] == PAYLOADS
     assert [each.command.sequence_id for each in sent] == [0, 1, 2, 3, 4]
     assert not any(each.is_batch for each in sent)
@@ -128,7 +139,7 @@ def test_after_a_reconnect_only_what_has_no_receipt_goes_again(bench, done):
     b.connect()
     again = b.written()
     assert [each.payload for each in again] == PAYLOADS[done:]
-    check_keys(again)
+    check_fields(again)
     assert [each.metadata for each in again] == [each.metadata for each in first[done:]]
     assert b.partition.counters.resent_operations == 5 - done
     receipts(b, done, 5 - done)
@@ -159,7 +170,7 @@ def test_a_broker_that_takes_less_after_a_reconnect(bench):
     b.max_message_size = 300
     b.connect()
     sent = b.written()
-    check_keys(sent)
+    check_fields(sent)
     assert [each.payload for each in sent] == [b"x" * 10, b"z" * 10]
     (failed,) = told(b).items()
     assert failed[0] == b"y" * 900

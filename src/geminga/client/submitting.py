@@ -108,7 +108,7 @@ class SubmitWorker:
     def _take_simple(
         self, items: list[Any], tokens: list[Any], transaction: TransactionCore | None = None
     ) -> None:
-        """Add bytes, and messages with keys or properties only, all of ``transaction``."""
+        """Add bytes and simple messages, all of ``transaction``."""
         if not items:
             return
         if set(map(type, items)) == {bytes}:

@@ -217,8 +217,8 @@ class BatchBuilder:
         transaction: TransactionCore | None = None,
     ) -> tuple[int, SendOperation | None]:
         """Add simple messages from ``start`` on, as far as nothing is needed but their permits and bytes: to
-        the open batch, or as a run. Return their number, and the run to send now. ``messages`` None: none
-        has a key or properties. Those of a ``transaction`` form no runs.
+        the open batch, or as a run. Return their number, and the run to send now. ``messages`` None: all
+        are only payloads. Those of a ``transaction`` form no runs.
         """
         batch = self.batch
         count = len(payloads) - start

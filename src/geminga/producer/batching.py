@@ -86,7 +86,7 @@ class Batch:
         size: int,
     ) -> None:
         """Add simple messages of ``size`` payload bytes together; the caller has checked `accepts_simple`,
-        and the limits. ``messages`` None: none has a key or properties."""
+        and the limits. ``messages`` None: all are only payloads."""
         if messages is not None:
             found = by_index(messages, len(self.payloads))
             if not self.payloads:

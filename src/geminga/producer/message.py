@@ -93,8 +93,11 @@ class SimpleMessage(OutgoingMessage):
 
 
 class RichMessage(OutgoingMessage):
-    """A message with an automatic sequence id, without schema version and transaction of its own, and without
-    a delivery time if the producer makes batches: such messages are handled together, as simple ones."""
+    """A message that is handled together with others, as a `SimpleMessage` is: it has any fields but a
+    sequence id, schema version and transaction of its own, and a delivery time only if the producer makes no
+    batches.
+
+    Functions that take "simple messages" take both kinds."""
 
     __slots__ = ()
 

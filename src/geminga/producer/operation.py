@@ -9,11 +9,11 @@ they can happen at different times and on different threads:
 
 A resend after a reconnect writes the same bytes again.
 
-Without batching every message has a frame and a receipt, which differ only in payload, key, properties,
-sequence id and entry id. So simple messages that were accepted together form one operation, a *run*: its
-frames are encoded in one pass (`wire.send_runs`), and receipts that arrive together settle as many messages
-as they name (`split_off`). An event that concerns one message alone (the broker rejects it, or it is too big
-for a new connection) replaces the run by an operation for each message (`singles`).
+Without batching every message has a frame and a receipt, which differ only in payload, the message's own
+fields, sequence id and entry id. So simple messages that were accepted together form one operation, a *run*:
+its frames are encoded in one pass (`wire.send_runs`), and receipts that arrive together settle as many
+messages as they name (`split_off`). An event that concerns one message alone (the broker rejects it, or it is
+too big for a new connection) replaces the run by an operation for each message (`singles`).
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ class SendOperation:
         return metadata_fields(property_tag, key_tag, map(messages.get, range(self.done, len(self.tokens))))
 
     def _further(self, encode: Callable[[OutgoingMessage], bytes]) -> list[bytes] | None:
-        """Return the encoded fields of each message without an outcome beside its key and properties; None if
-        no message has any."""
+        """Return the fields that `_fields` leaves out of each message without an outcome, by ``encode``; None
+        if all are `SimpleMessage`s, which have no others."""
         messages = self.messages or {}
         if RichMessage not in set(map(type, messages.values())):
             return None
@@ -418,16 +418,14 @@ class SendOperation:
         if alone and parts and not (compressed or self.uncompressed_size or self.chunk):
             compressed = _NO_BYTES
         parts.append(compressed)
-        if not alone:
-            parts += (b"\x58", varint(self.count))
+        # As in `_run_frames`: a message of a run that is sent again alone keeps its bytes.
+        parts += (_further_alone(first),) if alone else (_further_shared(first), b"\x58", varint(self.count))
         parts.append(self.sealed)
         own = first.schema_version
         parts.append(schema_version if own is None else _bytes(b"\x82\x01", own))
         parts.append(self._transaction_fields())
-        if alone:
-            parts.append(_further_alone(first))
-        else:
-            parts += (_further_shared(first), b"\xc0\x01", varint(self.highest_sequence_id))
+        if not alone:
+            parts += (b"\xc0\x01", varint(self.highest_sequence_id))
         return b"".join(parts)
 
     def metadata_size(self) -> int:

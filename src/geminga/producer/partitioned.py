@@ -183,7 +183,7 @@ class PartitionedProducer:
     ) -> int:
         """Add simple messages from ``start`` on, as far as nothing is needed but their permits and bytes:
         those of ``partition``, or else without keys, unless they form runs. Return their number; the next
-        one is for `add`. ``messages`` None: none has a key or properties. All are of ``transaction``.
+        one is for `add`. ``messages`` None: all are only payloads. All are of ``transaction``.
         """
         if partition is None:
             if len(self.partitions) == 1:
