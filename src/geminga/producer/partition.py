@@ -436,8 +436,9 @@ class PartitionProducer:
         head = self.pending.head
         return deadline if head is None else min(deadline, head.deadline)
 
-    def tick(self, now: float) -> None:
-        """Close a batch that is due or urgent; fail everything when the head's send time-out has passed.
+    def tick(self, now: float, *, expire: bool = True) -> None:
+        """Close a batch that is due or urgent; with ``expire``, fail everything when the head's send time-out
+        has passed.
 
         Everything pending fails together, as in the official clients: later operations are about as old, and
         a later message must not succeed when the application repeats an earlier one."""
@@ -445,7 +446,7 @@ class PartitionProducer:
         if batch is not None and (batch.urgent or batch.deadline <= now):
             self.close_batch()
         head = self.pending.head
-        if head is not None and head.deadline <= now:
+        if expire and head is not None and head.deadline <= now:
             if head.permits == 0 and head.chunk is None:
                 # Any number of a table's batches wait: each has the time-out from the receipt before it.
                 head.deadline = max(head.deadline, self._builder.deadline(self._receipted_at))

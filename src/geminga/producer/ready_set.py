@@ -85,8 +85,9 @@ class ReadySet(Generic[P]):
             return True
         return len(batches) > 0 and batches[0][0] <= now
 
-    def take_due(self, now: float) -> list[P]:
-        """Return the partitions with due work: an urgent batch, one at its deadline, a send time-out."""
+    def take_due(self, now: float, *, expire: bool = True) -> list[P]:
+        """Return the partitions with due work: an urgent batch, one at its deadline; with ``expire``, a send
+        time-out."""
         due = self.urgent
         if due:
             self.urgent = {}
@@ -97,7 +98,7 @@ class ReadySet(Generic[P]):
             _, _, partition, batch = heapq.heappop(batches)
             if partition.batch is batch:
                 due[partition] = None
-        if self._send_deadline <= now:
+        if expire and self._send_deadline <= now:
             heads = [(p.pending.head.deadline, p) for p in self.busy if p.pending.head is not None]
             due.update((p, None) for deadline, p in heads if deadline <= now)
             self._send_deadline = min((d for d, _ in heads if d > now), default=float("inf"))
