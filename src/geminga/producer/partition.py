@@ -448,7 +448,7 @@ class PartitionProducer:
         head = self.pending.head
         if expire and head is not None and head.deadline <= now:
             if head.permits == 0 and head.chunk is None:
-                # Any number of a table's batches wait: each has the time-out from the receipt before it.
+                # A table's batches take no permits, so any number waits: each has its time from the receipt before.
                 head.deadline = max(head.deadline, self._builder.deadline(self._receipted_at))
                 self._ready_set.times_out(head.deadline)
                 if head.deadline > now:
