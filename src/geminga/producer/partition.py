@@ -448,7 +448,7 @@ class PartitionProducer:
         head = self.pending.head
         if expire and head is not None and head.deadline <= now:
             if head.permits == 0 and head.chunk is None:
-                # A table's batches take no permits, so any number waits: each has its time from the receipt before.
+                # A table's batches take no permits: any number waits, each from the receipt before it.
                 head.deadline = max(head.deadline, self._builder.deadline(self._receipted_at))
                 self._ready_set.times_out(head.deadline)
                 if head.deadline > now:
