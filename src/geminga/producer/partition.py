@@ -450,7 +450,7 @@ class PartitionProducer:
             if head.permits == 0 and head.chunk is None:
                 # A table's batches take no permits: any number waits, each from the receipt before it.
                 head.deadline = max(head.deadline, self._builder.deadline(self._receipted_at))
-                self._ready_set.times_out(head.deadline)
+                self._ready_set.check_send_timeouts_at(head.deadline)
                 if head.deadline > now:
                     return
             self.counters.timeouts += 1

@@ -61,8 +61,8 @@ class ReadySet(Generic[P]):
             self._send_deadline = operation.deadline
         self.attention = True
 
-    def times_out(self, deadline: float) -> None:
-        """Have the send time-outs checked then, too."""
+    def check_send_timeouts_at(self, deadline: float) -> None:
+        """Check the send time-outs at ``deadline``, too."""
         self._send_deadline = min(self._send_deadline, deadline)
 
     def take_settled(self) -> list[SendOperation]:
