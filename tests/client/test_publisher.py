@@ -440,11 +440,11 @@ def test_a_receipt_that_arrived_while_the_loop_was_busy_counts_before_the_send_t
 
     def keep_busy():
         held.stop()
-        time.sleep(0.4)
+        never(lambda: got, 0.4)
 
     def queue_both():
         loop.call_soon(keep_busy)
-        loop.call_soon(publisher._run)
+        publisher.schedule()
 
     loop.call_soon_threadsafe(queue_both)
     producer.flush()
