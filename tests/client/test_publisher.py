@@ -430,6 +430,27 @@ def test_a_send_timeout_comes_from_the_timer(broker, client):
     assert producer.statistics().timeouts == 1
 
 
+def test_a_receipt_that_arrived_while_the_loop_was_busy_counts_before_the_send_timeout(client, held):
+    producer = client.create_producer("t", send_timeout_millis=300)
+    got = []
+    producer.send_async(b"x", lambda r, m: got.append(r))
+    eventually(lambda: held.count() == 1)
+    publisher = publisher_of(producer)
+    loop = publisher.context.loop
+
+    def keep_busy():
+        held.stop()
+        never(lambda: got, 0.4)
+
+    def queue_both():
+        loop.call_soon(keep_busy)
+        publisher.schedule()
+
+    loop.call_soon_threadsafe(queue_both)
+    producer.flush()
+    assert got == [Result.Ok]
+
+
 def test_close_without_a_connection_fails_what_is_pending(broker, client):
     Held(broker)
     producer = client.create_producer("t")

@@ -317,6 +317,23 @@ def test_a_tables_batch_times_out_after_the_receipt_before_it():
     assert partition.counters.timeouts == 1
 
 
+def test_a_message_behind_a_table_times_out_after_the_tables_last_receipt():
+    producer = producer_of(1, settings_of(send_timeout_seconds=1.0, batching_enabled=False))
+    connect(*producer.partitions)
+    (partition,) = producer.partitions
+    partition.submit(SendOperation.of_encoded(b"x", 1, (-1, -1), compression=0, uncompressed_size=1), 0.0)
+    for token in "ab":
+        partition.add(b"m", token, None, 0.1)
+    partition.take_output(0.2, 0)
+    partition.receipt(0, 0, 1, 0, 0.9)
+    producer.tick(1.8)
+    partition.receipt(1, 0, 1, 1, 1.8)
+    producer.tick(1.85)
+    assert partition.counters.timeouts == 0
+    producer.tick(1.9)
+    assert partition.counters.timeouts == 1
+
+
 def test_a_partition_with_all_receipts_is_not_busy():
     producer = producer_of(1, settings_of(batching_enabled=False))
     (partition,) = producer.partitions

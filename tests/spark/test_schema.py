@@ -19,8 +19,10 @@ from geminga.errors import InvalidConfiguration
 from geminga.spark.releases import arrow_schema
 from geminga.spark.schema import (
     COLUMNS,
+    KEPT_ROWS_MAX,
     ArrowBatchConverter,
     FrameLayout,
+    as_type,
     message_columns,
     source_schema,
     to_messages,
@@ -82,6 +84,19 @@ def test_text_columns_replace_invalid_utf_8():
 def test_unknown_columns_are_refused(columns, message):
     with pytest.raises(InvalidConfiguration, match=message):
         source_schema(columns)
+
+
+def test_constant_columns_are_made_once_unless_they_are_large():
+    def made(rows):
+        coded = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), [TOPIC])
+        column = as_type(coded, pa.string())
+        assert column.to_pylist() == [TOPIC] * rows
+        return column
+
+    made(0)
+    assert made(100).buffers()[2].address == made(101).buffers()[2].address
+    large = made(KEPT_ROWS_MAX + 1)
+    assert made(KEPT_ROWS_MAX + 1).buffers()[2].address != large.buffers()[2].address
 
 
 def test_unsuitable_schemas_are_refused():

@@ -44,7 +44,7 @@ def message_count(entry: Buffer) -> int:
 
 
 def _bounded(count: int) -> int:
-    """The producer sets the number, which changes the permits of consumers."""
+    """Return ``count``, or 1 if it is impossible: producers set it, and it changes consumers' permits."""
     return count if 1 <= count <= MESSAGES_MAX else 1
 
 

@@ -297,9 +297,9 @@ class Publisher:
 
     # --- on the loop ------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, *, expire: bool = False) -> None:
         """Process everything that is queued or due: submitted messages, time, frames to write, completions of
-        receipts, the timer."""
+        receipts, the timer. With ``expire``, send time-outs are applied, too."""
         submit_queue, state = self.submit_queue, self.state
         ready_set = state.ready_set
         scheduled, self._scheduled = self._scheduled, False
@@ -308,10 +308,10 @@ class Publisher:
         if urgent and self.settings.batching_enabled:
             state.close_batches()
         now = time.monotonic()
-        state.tick(now + TIMER_SLACK_SECONDS)
+        state.tick(now + TIMER_SLACK_SECONDS, expire=expire)
         if self._wait_queue.queues:
             self._serve_wait_queue()
-            state.tick(now)  # closes batches with accepted messages whose senders wait
+            state.tick(now, expire=expire)  # closes batches with accepted messages whose senders wait
         if self._encodes:
             self._encode_ahead()
         writes = self._take_output(now)
@@ -395,7 +395,9 @@ class Publisher:
     def _on_timer(self) -> None:
         self._timer = None
         self.state.ready_set.timer_at = float("inf")
-        self._run()
+        # The loop runs timers after it has read from the sockets: a receipt that arrived while it was busy,
+        # for example in a callback of the application, comes before the send time-out.
+        self._run(expire=True)
 
     def _encode_ahead(self) -> None:
         """Have batches to be compressed or encrypted serialised on executor threads."""

@@ -52,6 +52,11 @@ class SendErrorVerdict(Enum):
     ENDED = "the producer has ended"
 
 
+def _is_of_table(operation: SendOperation) -> bool:
+    """Return whether this is a batch of a table, which takes no permits."""
+    return operation.permits == 0 and operation.chunk is None
+
+
 class PartitionProducer:
     """Producer of one partition. ``index`` is its number, -1 for a topic without partitions.
 
@@ -99,7 +104,7 @@ class PartitionProducer:
         self._name_field = b""
         self._schema_field = b""
         self._last_error: Exception | None = None
-        self._receipted_at = float("-inf")
+        self._receipted_at = self._table_receipted_at = float("-inf")
         self._tuning = tuning
         self._builder = BatchBuilder(topic, settings, limits, self.last_sequence_id + 1, tuning)
 
@@ -436,8 +441,9 @@ class PartitionProducer:
         head = self.pending.head
         return deadline if head is None else min(deadline, head.deadline)
 
-    def tick(self, now: float) -> None:
-        """Close a batch that is due or urgent; fail everything when the head's send time-out has passed.
+    def tick(self, now: float, *, expire: bool = True) -> None:
+        """Close a batch that is due or urgent; with ``expire``, fail everything when the head's send time-out
+        has passed.
 
         Everything pending fails together, as in the official clients: later operations are about as old, and
         a later message must not succeed when the application repeats an earlier one."""
@@ -445,13 +451,13 @@ class PartitionProducer:
         if batch is not None and (batch.urgent or batch.deadline <= now):
             self.close_batch()
         head = self.pending.head
-        if head is not None and head.deadline <= now:
-            if head.permits == 0 and head.chunk is None:
-                # Any number of a table's batches wait: each has the time-out from the receipt before it.
-                head.deadline = max(head.deadline, self._builder.deadline(self._receipted_at))
-                self._ready_set.times_out(head.deadline)
-                if head.deadline > now:
-                    return
+        if expire and head is not None and head.deadline <= now:
+            # A table's batches take no permits: the time spent waiting behind any number does not count.
+            receipted_at = self._receipted_at if _is_of_table(head) else self._table_receipted_at
+            head.deadline = max(head.deadline, self._builder.deadline(receipted_at))
+            if head.deadline > now:
+                self._ready_set.check_send_timeouts_at(head.deadline)
+                return
             self.counters.timeouts += 1
             cause = f"; last error: {self._last_error}" if self._last_error else ""
             refusals = errors.AuthenticationError, errors.AuthorizationError
@@ -478,6 +484,8 @@ class PartitionProducer:
 
     def _receipted(self, operation: SendOperation, now: float) -> None:
         self._receipted_at = now
+        if _is_of_table(operation):
+            self._table_receipted_at = now
         error = None if operation.chunk is None else self._chunk_receipted(operation, operation.chunk)
         if operation.highest_sequence_id > self.last_sequence_id:
             self.last_sequence_id = operation.highest_sequence_id

@@ -249,11 +249,11 @@ class PartitionedProducer:
 
     # --- output, time, the end --------------------------------------------------------------------
 
-    def tick(self, now: float) -> None:
-        """Close batches that are due or urgent, and apply send time-outs."""
+    def tick(self, now: float, *, expire: bool = True) -> None:
+        """Close batches that are due or urgent; with ``expire``, apply send time-outs."""
         if self.ready_set.is_due(now):
-            for partition in self.ready_set.take_due(now):
-                partition.tick(now)
+            for partition in self.ready_set.take_due(now, expire=expire):
+                partition.tick(now, expire=expire)
 
     def close_batches(self) -> None:
         """Close all open batches (flush, close)."""

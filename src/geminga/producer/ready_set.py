@@ -61,8 +61,8 @@ class ReadySet(Generic[P]):
             self._send_deadline = operation.deadline
         self.attention = True
 
-    def times_out(self, deadline: float) -> None:
-        """Have the send time-outs checked then, too."""
+    def check_send_timeouts_at(self, deadline: float) -> None:
+        """Check the send time-outs at ``deadline``, too."""
         self._send_deadline = min(self._send_deadline, deadline)
 
     def take_settled(self) -> list[SendOperation]:
@@ -85,8 +85,9 @@ class ReadySet(Generic[P]):
             return True
         return len(batches) > 0 and batches[0][0] <= now
 
-    def take_due(self, now: float) -> list[P]:
-        """Return the partitions with due work: an urgent batch, one at its deadline, a send time-out."""
+    def take_due(self, now: float, *, expire: bool = True) -> list[P]:
+        """Return the partitions with due work: an urgent batch, one at its deadline; with ``expire``, a send
+        time-out."""
         due = self.urgent
         if due:
             self.urgent = {}
@@ -97,7 +98,7 @@ class ReadySet(Generic[P]):
             _, _, partition, batch = heapq.heappop(batches)
             if partition.batch is batch:
                 due[partition] = None
-        if self._send_deadline <= now:
+        if expire and self._send_deadline <= now:
             heads = [(p.pending.head.deadline, p) for p in self.busy if p.pending.head is not None]
             due.update((p, None) for deadline, p in heads if deadline <= now)
             self._send_deadline = min((d for d, _ in heads if d > now), default=float("inf"))

@@ -127,7 +127,8 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind:
         return array
     is_coded = pa.types.is_dictionary(array.type) and array.type.value_type == kind
-    if is_coded and len(array.dictionary) == 1 and array.null_count == 0:
+    is_constant = is_coded and len(array.dictionary) == 1 and array.null_count == 0
+    if is_constant and len(array) <= KEPT_ROWS_MAX:
         return _repeated(array.dictionary[0], 1 << len(array).bit_length()).slice(0, len(array))
     if pa.types.is_map(kind):
         # Only names and nullability inside the type differ: the buffers are reused.
@@ -141,6 +142,10 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         # Unchecked: an out-of-range event time must not stop the query.
         return array.cast(kind, safe=False)
     return as_text(array) if pa.types.is_string(kind) else array.cast(kind)
+
+
+KEPT_ROWS_MAX = 1 << 16
+"""Maximum rows of a batch whose constant columns are kept for the next one: an entry may have millions."""
 
 
 @lru_cache(maxsize=4)
