@@ -45,7 +45,6 @@ REASONS: tuple[tuple[str, str], ...] = (
     ),
     (r"/admin/v3/packages", "there is no package store: functions are imported from the Python path"),
     (r"/admin/v3/transactions", "there is one coordinator, and a transaction is one record in the store"),
-    (r"/topics/", "messages are not published over REST, only by clients of the binary protocol"),
     (r"/admin/v2/bookies", "there are no bookies: the broker has its own store"),
     (r"/admin/v2/resource-quotas", "one broker serves all bundles: quotas cannot distribute load"),
     (r"/admin/v2/broker-stats", "these are statistics of the JVM; for others see `/metrics`"),

@@ -109,6 +109,7 @@ _TITLES = {
     "SubscriptionsResource": "Subscriptions",
     "TopicPoliciesResource": "Policies of topics",
     "TopicsResource": "Topics",
+    "TopicMessagesResource": "Publishing",
     "TopicAttributesResource": "Properties and permissions of topics",
     "TransactionsResource": "Transactions",
 }
@@ -126,7 +127,8 @@ _NEEDS = {
 }
 _REST = """
 The web port speaks Apache Pulsar's admin REST (`/admin/v2`), so that `pulsar-admin`, Pulsar Manager and
-programs work with it; `geminga` and [`geminga.Admin`](admin.md) do, too. Bodies and answers are JSON.
+programs work with it; `geminga` and [`geminga.Admin`](admin.md) do, too. Programs may
+[publish over it](../websocket.md#publishing-over-rest). Bodies and answers are JSON.
 `{domain}` is `persistent` or `non-persistent`; parts of a path are percent-encoded, a partition is named
 `topic-partition-0`.
 

@@ -5,9 +5,11 @@ Each check takes an admin whose calls return their results (`Waited` wraps the a
 """
 
 import asyncio
+import base64
 import dataclasses
 import datetime as dt
 import inspect
+import json
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,6 +17,7 @@ from uuid import uuid4
 
 import pytest
 from waiting import eventually
+from web_requests import ask
 
 import geminga
 from geminga.admin import (
@@ -318,6 +321,87 @@ def check_batches_and_partitions(admin: Any, place: Place) -> None:
     assert admin.subscriptions.peek(name, "s") == []
     admin.subscriptions.reset_to_time(name, "s", dt.datetime.now(dt.UTC) - dt.timedelta(hours=1))
     assert len(admin.subscriptions.peek(name, "s", 100)) == 20
+
+
+def published(place: Place, name: str, *messages: Any, **fields: Any) -> Any:
+    """Publish over REST; return status and document."""
+    items = [each if isinstance(each, dict) else {"payload": each} for each in messages]
+    found = ask(f"{place.admin_url}/topics/{name.replace('://', '/')}", "POST", {"messages": items, **fields})
+    return found.status, found.document
+
+
+def check_publishing(admin: Any, place: Place) -> None:
+    name, parted = topic("rest"), topic("rest-partitions")
+    admin.topics.create(name)
+    admin.topics.create(parted, partitions=3)
+    first = {"payload": "ü", "key": "k", "properties": {"a": "b"}, "eventTime": "1234", "zork": 1}
+    status, document = published(place, name, first, {"payload": 5, "key": None}, producerName="me")
+    assert (status, document["schemaVersion"]) == (200, 0)
+    for number, each in enumerate(document["messagePublishResults"]):
+        ledger, entry, partition = each.pop("messageId").split(":")
+        assert (entry, partition, each) == (str(number), "-1", {"errorCode": 0, "schemaVersion": 0})
+        assert ledger.isdigit()
+    with geminga.Client(place.service_url) as client:
+        reader = client.create_reader(name, geminga.MessageId.earliest, schema=StringSchema())
+        one, two = reader.read_next(20_000), reader.read_next(20_000)
+        assert (one.value(), one.partition_key(), one.properties()) == ("ü", "k", {"a": "b"})
+        assert (one.event_timestamp(), one.producer_name(), two.value()) == (1234, "me", "5")
+    assert admin.schemas.get(name).type == "STRING"
+    assert published(place, name, "x", schemaVersion=0)[0] == 200
+    assert published(place, name)[1] == {"messagePublishResults": [], "schemaVersion": 0}
+
+    def partitions(path: str, *messages: Any) -> list[str]:
+        found = published(place, path, *messages)[1]["messagePublishResults"]
+        return [each["messageId"].rpartition(":")[2] for each in found]
+
+    same = {"payload": "x", "key": "same"}
+    assert partitions(parted, "0", "1", same, same) == ["0", "1", "2", "0"]
+    assert partitions(parted, "0") == ["0"]
+    assert partitions(f"{parted}/partitions/2", same, "1") == ["2", "2"]
+    for path, number in ((f"{parted}/partitions/3", 3), (f"{name}/partitions/0", 0)):
+        (found,) = published(place, path, "x")[1]["messagePublishResults"]
+        assert (found["messageId"], found["errorCode"]) == (str(number), 2)
+        assert "Topic not owned by current broker" in found["errorMsg"]
+    for path, body, status in (
+        (name, b"{x", 400),
+        (name, [], 400),
+        (name, {"messages": 5}, 400),
+        (name, {"messages": [{"payload": {}}]}, 400),
+        (f"{parted}-partition-1/partitions/1", {"messages": []}, 400),
+        (f"{name}/partitions/x", {"messages": []}, 404),
+        (name.replace("persistent", "zork"), {"messages": []}, 404),
+    ):
+        assert ask(f"{place.admin_url}/topics/{path.replace('://', '/')}", "POST", body).status == status
+    assert ask(f"{place.admin_url}/topics/{name.replace('://', '/')}").status == 405
+    assert published(place, topic("missing"), "x")[0] == (404 if admin.brokers.is_geminga() else 500)
+    admin.topics.terminate(name)
+    (found,) = published(place, name, "x")[1]["messagePublishResults"]
+    assert found["errorCode"] == 2
+    assert "terminated" in found["errorMsg"]
+
+
+def check_publishing_by_schema(admin: Any, place: Place) -> None:
+    fields = [{"name": "a", "type": "int"}, {"name": "s", "type": ["null", "string"], "default": None}]
+    definition = base64.b64encode(json.dumps({"type": "record", "name": "R", "fields": fields}).encode())
+
+    def sent(payload: str, kind: str, **others: Any) -> tuple[bytes, str]:
+        name = topic(f"rest-{kind.lower()}")
+        admin.topics.create(name)
+        schema = {"type": kind, "schema": definition.decode() if kind in ("JSON", "AVRO") else ""}
+        message = {"payload": payload, "key": others.pop("key", None)}
+        status, document = published(place, name, message, valueSchema=json.dumps(schema), **others)
+        assert status == 200, document
+        with geminga.Client(place.service_url) as client:
+            read = client.create_reader(name, geminga.MessageId.earliest).read_next(20_000)
+        return read.data(), read.partition_key()
+
+    assert sent("-5", "INT32") == (b"\xff\xff\xff\xfb", "")
+    assert sent("true", "BOOLEAN")[0] == b"\x01"
+    assert sent("2020-01-02", "LOCAL_DATE")[0] == (18263).to_bytes(8)
+    assert sent('{"a": 1, "s": "x"}', "JSON")[0] == b'{"a":1,"s":"x"}'
+    assert sent('{"a": 1, "s": {"string": "x"}}', "AVRO")[0] == b"\x02\x02\x02x"
+    keys = json.dumps({"type": "INT32", "schema": ""})
+    assert sent("v", "STRING", key="5", keySchema=keys) == (b"v", "AAAABQ==")
 
 
 def check_explaining(admin: Any, place: Place) -> None:

@@ -15,7 +15,10 @@ from tests.broker.conftest import NAME
 
 def send(harness: Any, payload: bytes = b"x", key: str | None = None, **properties: str) -> tuple[int, int]:
     async def run() -> tuple[int, int]:
-        stored = publish(harness.actions.topic(NAME), payload, key, properties)
+        metadata = pb.MessageMetadata(partition_key=key)
+        for name, value in properties.items():
+            metadata.properties.add(key=name, value=value)
+        stored = publish(harness.actions.topic(NAME), metadata, payload)
         harness.poll()
         return await asyncio.wait_for(stored, 60)
 

@@ -350,19 +350,21 @@ class OverviewResource(TopicResourceBase):
         topic = self.actions.topic(names[index])
         properties = properties_map("properties", wanted.get("properties") or {})
         _utf8("properties", "".join(name + value for name, value in properties.items()))
-        arguments = topic, _payload(wanted), key, properties
-        stored = self.now(partial(publish, *arguments, self._schema_version(names[index])))
+        metadata = pb.MessageMetadata(partition_key=key, schema_version=self._schema_version(names[index]))
+        for name, value in properties.items():
+            metadata.properties.add(key=name, value=value)
+        stored = self.now(partial(publish, topic, metadata, _payload(wanted)))
         self.now(lambda: None)
         await self.server.unanswered.wait(stored)
         ledger_id, entry_id = stored.result()
         partition = None if len(names) == 1 else index
         return {"id": f"{ledger_id}:{entry_id}", "partition": partition}
 
-    def _schema_version(self, name: TopicName) -> bytes:
+    def _schema_version(self, name: TopicName) -> bytes | None:
         """Return the schema version for a payload given as text; refuse schemas of other types."""
         found = self.server.broker.schemas.latest(name.base)
         if found is None:
-            return b""
+            return None
         if found[1].type not in _TEXT_SCHEMAS:
             form = pb.Schema.Type.Name(found[1].type).upper()
             raise AdminRefusal(

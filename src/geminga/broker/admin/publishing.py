@@ -1,17 +1,17 @@
-"""Publishing of single messages over REST: for trying things out, and for messages that are sent back.
+"""Publishing of single messages over REST.
 
 The message is stored through the topic, with its quotas, limits and deduplication. The producer is
-named `PRODUCER_NAME` and is not listed among the topic's producers.
+named `PRODUCER_NAME`, unless the message names it, and is not listed among the topic's producers.
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import Final, cast
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.peer import RateHold
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.producer import Producer
+from geminga.broker.topics.topic import Topic
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -24,11 +24,11 @@ Stored = tuple[int, int]
 class _WebProducer:
     """Producer of one message for `PersistentTopic.publish`: its receipt or error completes ``stored``."""
 
-    name = PRODUCER_NAME
-    pending = 0
+    pending = messages_in = bytes_in = 0
 
-    def __init__(self, topic: PersistentTopic, stored: asyncio.Future[Stored]) -> None:
+    def __init__(self, topic: Topic, name: str, stored: asyncio.Future[Stored]) -> None:
         self._topic = topic
+        self.name = name
         self._stored = stored
         self.peer = self
 
@@ -56,15 +56,10 @@ class _WebProducer:
             self._stored.set_exception(refusal)
 
 
-def publish(
-    topic: PersistentTopic,
-    payload: bytes,
-    key: str | None,
-    properties: Mapping[str, str],
-    schema_version: bytes = b"",
-) -> asyncio.Future[Stored]:
-    """Publish a message; return the future of its id. Raises `AdminRefusal`: 409 if producers are
-    stopped or one is exclusive, 413 if the message is too large, 429 above the publish rate."""
+def publish(topic: Topic, metadata: pb.MessageMetadata, payload: bytes) -> asyncio.Future[Stored]:
+    """Publish a message; return the future of its id. ``metadata`` is completed: it may name the producer and
+    have a sequence id. Raises `AdminRefusal`: 409 if producers are stopped, one is exclusive, or one has this
+    name and messages are deduplicated; 413 if the message is too large, 429 above the publish rate."""
     stored: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
     quota = topic.check_quota()
     if quota is not None:
@@ -75,19 +70,19 @@ def publish(
     wait = max((limit.wait(topic.scheduler.now) for limit in topic.rate_limits.publish), default=0.0)
     if wait > 0:
         raise AdminRefusal(429, f"the publish rate of {topic.text} is used up: try again in {wait:.1f} s")
-    now_ms = topic.scheduler.now_ms
-    sequence_id = max(now_ms, topic.last_sequence_id(PRODUCER_NAME) + 1)
-    metadata = pb.MessageMetadata(
-        producer_name=PRODUCER_NAME, sequence_id=sequence_id, publish_time=now_ms, partition_key=key
-    )
-    if schema_version:
-        metadata.schema_version = schema_version
-    for name, value in properties.items():
-        metadata.properties.add(key=name, value=value)
+    metadata.publish_time = topic.scheduler.now_ms
+    metadata.uncompressed_size = len(payload)
+    name = metadata.producer_name = metadata.producer_name or PRODUCER_NAME
+    dedup = topic.dedup if isinstance(topic, PersistentTopic) else None
+    if dedup is not None and name in topic.access.producers:
+        raise AdminRefusal(409, f"{topic.text} drops duplicates, and a producer named {name} is connected")
+    if not metadata.sequence_id:
+        last = -1 if dedup is None else dedup.last_pushed(name)
+        metadata.sequence_id = max(metadata.publish_time, last + 1)
     entry = build_entry(metadata.SerializeToString(), payload)
     limit = topic.policies.max_message_size
     if 0 < limit < len(entry):
         raise AdminRefusal(413, f"the message of {len(entry)} bytes exceeds the topic's limit of {limit}")
-    producer = cast(Producer, _WebProducer(topic, stored))
-    topic.publish(producer, SendFrame(0, sequence_id, 1, 0, entry))
+    producer = cast(Producer, _WebProducer(topic, name, stored))
+    topic.publish(producer, SendFrame(0, metadata.sequence_id, 1, 0, entry))
     return stored

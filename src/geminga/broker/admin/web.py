@@ -32,6 +32,7 @@ from geminga.broker.admin.routes import Handler, Route, add_routes
 from geminga.broker.admin.schemas import SchemasResource
 from geminga.broker.admin.subscriptions import SubscriptionsResource
 from geminga.broker.admin.tenants import ClustersResource, TenantsResource
+from geminga.broker.admin.topic_messages import TopicMessagesResource
 from geminga.broker.admin.topics import TopicAttributesResource, TopicsResource
 from geminga.broker.admin.transactions import TransactionsResource
 from geminga.wire.frames import INSTANCE_HEADER
@@ -52,7 +53,7 @@ _RESOURCES = (
     ClustersResource, TenantsResource, BrokersResource, BrokerStatsResource, DamageResource, LookupResource,
     SchemasResource, OverviewResource, NamespacePoliciesResource, NamespacesResource,
     PartitionedTopicsResource, SubscriptionsResource, TopicAttributesResource, TopicPoliciesResource,
-    TopicsResource, TransactionsResource,
+    TopicsResource, TopicMessagesResource, TransactionsResource,
 )  # fmt: skip
 
 

@@ -137,6 +137,10 @@ class Deduplication:
         """Return the highest stored sequence id of a producer, -1 if it is unknown."""
         return self._stored.get(producer, -1)
 
+    def last_pushed(self, producer: str) -> int:
+        """Return the highest sequence id of a producer, stored or pending, -1 if it is unknown."""
+        return max(self._pushed.get(producer, -1), self._stored.get(producer, -1))
+
     def has_pending(self, producer: str) -> bool:
         """Return whether an entry of a producer is not durable yet."""
         return self._pushed.get(producer, -1) > self._stored.get(producer, -1)

@@ -1,0 +1,177 @@
+"""Publishing as Apache Pulsar's REST takes it; what both brokers answer is in ``tests/suites``."""
+
+import base64
+import itertools
+import json
+import time
+from typing import Any
+
+import pytest
+from web_requests import ask
+
+import geminga
+from geminga.broker.admin.topic_messages import MESSAGES_MAX
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with geminga.embedded(max_message_size=200_000) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker):
+    return made(broker, f"t{next(_numbers)}")
+
+
+def made(broker: Any, name: str, **policies: Any) -> str:
+    path = f"persistent/public/default/{name}"
+    assert ask(f"{broker.admin_url}/admin/v2/{path}", "PUT").status == 204
+    for policy, value in policies.items():
+        assert ask(f"{broker.admin_url}/admin/v2/{path}/{policy}", "POST", value).status == 204
+    return path
+
+
+def post(broker: Any, path: str, *messages: Any, **fields: Any) -> Any:
+    """Return status and document of a request with these messages, texts being payloads."""
+    items = [{"payload": each} if isinstance(each, str) else each for each in messages]
+    found = ask(f"{broker.admin_url}/topics/{path}", "POST", {"messages": items, **fields})
+    return found.status, found.document
+
+
+def results(answer: Any) -> list[tuple[int, str]]:
+    status, document = answer
+    assert status == 200, document
+    return [(each["errorCode"], each.get("errorMsg", "")) for each in document["messagePublishResults"]]
+
+
+def reason(answer: Any, status: int) -> str:
+    assert answer[0] == status, answer
+    found: str = answer[1]["reason"]
+    return found
+
+
+def schema(kind: str, definition: str = "") -> str:
+    return json.dumps({"type": kind, "schema": base64.b64encode(definition.encode()).decode()})
+
+
+def test_a_message_that_does_not_fit_has_its_own_error(broker, topic):
+    found = results(post(broker, topic, "1", "x", "2", valueSchema=schema("INT32")))
+    assert [code for code, _ in found] == [0, 2, 0]
+    assert "'x' is not a whole number" in found[1][1]
+
+
+def test_messages_have_the_version_of_their_schema(broker, topic):
+    definitions = [
+        json.dumps({"type": "record", "name": "R", "fields": [{"name": name, "type": "int", "default": 0}]})
+        for name in ("a", "b")
+    ]
+    for number, definition in enumerate(definitions):
+        assert post(broker, topic, "{}", valueSchema=schema("JSON", definition))[1]["schemaVersion"] == number
+    assert post(broker, topic, "{}", schemaVersion=0)[1]["schemaVersion"] == 0
+    assert "version 9 not found" in reason(post(broker, topic, "{}", schemaVersion=9), 404)
+    with broker.client() as client:
+        reader = client.create_reader(topic.replace("/", "://", 1), geminga.MessageId.earliest)
+        versions = [
+            int.from_bytes(reader.read_next(9000).schema_version().encode("latin-1")) for _ in range(3)
+        ]
+    assert versions == [0, 1, 0]
+    assert "Incompatible schema" in reason(post(broker, topic, "x"), 409)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({}, "needs a payload"),
+        ({"payload": {}}, "payload must be a text"),
+        ({"payload": "x", "properties": []}, None),
+        ({"payload": "x", "properties": [1]}, "properties must be"),
+        ({"payload": "x", "key": "\ud800"}, "cannot be built"),
+        ({"payload": "x", "eventTime": str(1 << 64)}, "cannot be built"),
+        ({"payload": "x", "replicationClusters": 5}, "cannot be built"),
+        ({"payload": "x", "deliverAt": 5}, "need an eventTime"),
+        ({"payload": "x", "deliverAfterMs": 5}, "need an eventTime"),
+    ],
+)
+def test_a_malformed_message_refuses_the_request_before_any_is_published(broker, topic, message, expected):
+    answer = post(broker, topic, "first", message)
+    if expected is None:
+        assert len(results(answer)) == 2
+        return
+    assert expected in reason(answer, 400)
+    stats = ask(f"{broker.admin_url}/admin/v2/{topic}/stats").document
+    assert stats["msgInCounter"] == 0
+
+
+def test_what_is_wrong_with_a_request(broker, topic):
+    assert "not found" in reason(post(broker, "persistent/public/default/missing", "x"), 404)
+    assert "not found" in reason(post(broker, "non-persistent/public/default/missing", "x"), 404)
+    assert "does not exist" in reason(post(broker, "persistent/public/none/t", "x"), 404)
+    assert "PROTOBUF_NATIVE" in reason(post(broker, topic, "x", valueSchema=schema("PROTOBUF_NATIVE")), 400)
+    assert "is no schema" in reason(post(broker, topic, "x", valueSchema="{x"), 400)
+    assert "eventTime='soon'" in reason(post(broker, topic, {"payload": "x", "eventTime": "soon"}), 400)
+    assert "producerName" in reason(post(broker, topic, "x", producerName="x" * 2000), 412)
+    assert "at most 10000" in reason(post(broker, topic, *[""] * (MESSAGES_MAX + 1)), 413)
+    assert reason(post(broker, topic, "x" * (6 << 20)), 413)
+    assert "suffix" in reason(post(broker, f"{made(broker, 'p-partition-0')}/partitions/0", "x"), 400)
+
+
+def test_refusals_of_the_topic_are_errors_of_messages(broker):
+    rate = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}
+    first, *_, last = results(post(broker, made(broker, "slow", publishRate=rate), *"12345"))
+    assert (first, last[0]) == ((0, ""), 1)
+    assert "publish rate" in last[1]
+    found = results(post(broker, made(broker, "large"), "x" * 250_000, "small"))
+    assert [code for code, _ in found] == [2, 0]
+    assert "exceeds the topic's limit" in found[0][1]
+
+
+def test_many_messages_of_one_request_are_all_stored(broker, topic):
+    status, document = post(broker, topic, *map(str, range(2000)))
+    assert status == 200
+    ids = [each["messageId"].split(":") for each in document["messagePublishResults"]]
+    assert len({(ledger, int(entry)) for ledger, entry, _ in ids}) == 2000
+
+
+def test_deduplication_drops_only_ids_that_are_given_again(broker):
+    path = made(broker, "dedup", deduplicationEnabled=True)
+    with broker.client() as client:
+        reader = client.create_reader("persistent://public/default/dedup", geminga.MessageId.earliest)
+        for _ in range(2):
+            results(post(broker, path, "a", "b", "c"))
+        twice = {"payload": "d", "sequenceId": 5}
+        ids = [
+            post(broker, path, twice, producerName="mine")[1]["messagePublishResults"][0] for _ in range(2)
+        ]
+        assert ids[1]["messageId"] == "-1:-1:-1"
+        assert [reader.read_next(9000).data() for _ in range(7)] == [b"a", b"b", b"c"] * 2 + [b"d"]
+        assert not reader.has_message_available()
+        client.create_producer("persistent://public/default/dedup", producer_name="connected")
+        ((code, text),) = results(post(broker, path, "e", producerName="connected"))
+        assert code == 2
+        assert "a producer named connected is connected" in text
+
+
+def test_a_message_for_a_non_persistent_topic_reaches_its_consumers(broker):
+    name = "non-persistent/public/default/np"
+    with broker.client() as client:
+        consumer = client.subscribe(name.replace("/", "://", 1), "s")
+        assert post(broker, name, "now")[1]["messagePublishResults"][0]["messageId"] == "0:0:-1"
+        assert consumer.receive(9000).data() == b"now"
+
+
+def test_delays_count_from_the_event_time(broker, topic):
+    hour, now = 3_600_000, int(time.time() * 1000)
+    with broker.client() as client:
+        consumer = client.subscribe(
+            topic.replace("/", "://", 1), "s", consumer_type=geminga.ConsumerType.Shared
+        )
+        delays = {"deliverAfterMs": hour}, {"deliverAt": now + hour}, {"deliverAfterMs": 1}
+        sent = [{"payload": str(number), "eventTime": now, **each} for number, each in enumerate(delays)]
+        assert results(post(broker, topic, *sent)) == [(0, "")] * 3
+        received = consumer.receive(9000)
+        assert (received.data(), received.event_timestamp()) == (b"2", now)
+        stats = ask(f"{broker.admin_url}/admin/v2/{topic}/stats").document
+        assert stats["subscriptions"]["s"]["msgDelayed"] == 2
