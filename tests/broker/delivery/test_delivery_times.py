@@ -311,6 +311,7 @@ def test_times_that_cannot_be_read_now_are_kept_and_read_later(monkeypatch):
 
 
 def test_runs_are_read_from_the_disk_on_another_thread_and_some_at_once(monkeypatch):
+    monkeypatch.setattr(delivery_times, "BRING_MAX", 20)
     monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 8)
     entries, keys, clock = Entries(), Keys(), Clock()
     entries.times = [clock.now_ms + 1_000 for _ in range(8 * 50)]

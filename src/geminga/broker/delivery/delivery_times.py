@@ -41,7 +41,7 @@ DUE_AT_ONCE_MAX = 2_000
 ones wait for the next run, after other work."""
 READ_COST = 100
 """Entries that reading a run counts as, in one run of the timer."""
-BRING_MAX = 20
+BRING_MAX = 100
 """Runs that are read from the disk together, on another thread."""
 READ_RETRY_SECONDS = 1.0
 """Wait before a run is read again that could not be read because the disk does not answer."""
