@@ -13,6 +13,7 @@ from geminga.broker.delivery.delayed import DelayedEntries
 from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.ranges import RangeSet, take_lowest
 from geminga.errors import StoreBusy, StoreStopped
+from geminga.ledger.api import PrefetchRequest
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.varint import varint
 
@@ -28,6 +29,11 @@ class Clock:
     def __init__(self) -> None:
         self.now, self.now_ms = 0.0, 1_700_000_000_000
         self.timer: Any = None
+        self.on_disk: list[tuple[Callable[[Any], None], Any]] = []
+        """Callbacks of reads from the disk, and their results."""
+
+    def guarded(self, kind: str, about: object, callback: Callable[[Any], None]) -> Callable[[Any], None]:
+        return callback
 
     def at(self, when: float, callback: Callable[[], None], about: object) -> Any:
         self.timer = SimpleNamespace(when=when, callback=callback, cancel=lambda: None)
@@ -35,7 +41,11 @@ class Clock:
 
     def advance(self, milliseconds: int) -> None:
         end = self.now + milliseconds / 1000
-        while self.timer is not None and self.timer.when <= end + 1e-6:
+        while self.on_disk or (self.timer is not None and self.timer.when <= end + 1e-6):
+            if self.on_disk:
+                done, result = self.on_disk.pop()
+                done(result)
+                continue
             timer, self.timer = self.timer, None
             passed = max(0.0, timer.when - self.now)
             self.now += passed
@@ -67,13 +77,17 @@ class Entries:
 
 
 class Keys:
-    """Keys of a store whose writes are lost from one of them on."""
+    """Store of keys whose writes are lost from one of them on."""
 
     def __init__(self, kept: int = 1 << 60) -> None:
+        self.keys = self
         self._keys = MemoryStore().keys
         self.get, self.names, self.scan = self._keys.get, self._keys.names, self._keys.scan
         self.kept = kept
         self.writes: list[tuple[str, bytes | None]] = []
+
+    def bring(self, wanted: PrefetchRequest, done: Callable[[Any], None]) -> bool:
+        return True
 
     def put(self, key: str, value: bytes | None) -> None:
         self.writes.append((key, value))
@@ -178,11 +192,16 @@ def finish(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_entries_are_due_once_and_never_early_over_restarts_and_damage(draw_limits, seed):
+def test_entries_are_due_once_and_never_early_over_restarts_and_damage(draw_limits, monkeypatch, seed):
     choice = random.Random(seed)
     draw_limits(choice)
-    entries, keys = Entries(), Keys()
-    reader = Reader(Clock(), keys, entries)
+    entries, keys, clock = Entries(), Keys(), Clock()
+    if seed % 2:
+        errors = None, StoreStopped("the disk is gone")
+        monkeypatch.setattr(
+            Keys, "bring", lambda keys, wanted, done: clock.on_disk.append((done, choice.choice(errors)))
+        )
+    reader = Reader(clock, keys, entries)
     for _ in range(200):
         happens = choice.random()
         if happens < 0.03:
@@ -289,6 +308,48 @@ def test_times_that_cannot_be_read_now_are_kept_and_read_later(monkeypatch):
     assert len(entries.holes) == 6
     finish(reader)
     assert reader.reads == 32
+
+
+def test_runs_are_read_from_the_disk_on_another_thread_and_some_at_once(monkeypatch):
+    monkeypatch.setattr(delivery_times, "BRING_MAX", 20)
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 8)
+    entries, keys, clock = Entries(), Keys(), Clock()
+    entries.times = [clock.now_ms + 1_000 for _ in range(8 * 50)]
+    asked: list[list[str]] = []
+
+    def bring(wanted: PrefetchRequest, done: Callable[[Any], None]) -> bool:
+        asked.append([first for first, _ in wanted.keys])
+        waiting.append(done)
+        return False
+
+    waiting: list[Callable[[Any], None]] = []
+    keys.bring = bring
+    reader = Reader(clock, keys, entries)
+    reader.read()
+    clock.advance(20_000)
+    assert (len(entries.holes), len(asked), clock.timer) == (0, 1, None)  # the thread has not answered
+    reader.index.add(0, clock.now_ms)
+    while waiting:
+        waiting.pop()(None)
+        clock.advance(1)
+    assert len(entries.holes) == 8 * 50
+    assert list(map(len, asked)) == [20, 20, 10]
+    assert [key for keys in asked for key in keys] == [delivery_times.times_key("t", at) for at in range(50)]
+
+
+def test_a_topic_that_has_left_memory_does_nothing_when_runs_arrive_from_the_disk(monkeypatch):
+    monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 8)
+    entries, keys, clock, waiting = Entries(), Keys(), Clock(), []
+    entries.times = [clock.now_ms + 1_000] * 8
+    keys.bring = lambda wanted, done: waiting.append(done)
+    reader = Reader(clock, keys, entries)
+    reader.read()
+    clock.advance(1_000)
+    stored = list(keys.names("delays/"))
+    reader.index.leave_memory()
+    waiting.pop()(None)
+    clock.advance(60_000)
+    assert (clock.timer, reader.delayed.due.end, list(keys.names("delays/"))) == (None, 0, stored)
 
 
 def test_a_store_that_has_stopped_is_tried_seldom():

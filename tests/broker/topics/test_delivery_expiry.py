@@ -18,7 +18,7 @@ from tests.broker.topics.conftest import Topic
 from tests.support.disk_stores import succeeded
 
 TTL = 60
-LATE = 2 * ROUND_SECONDS + delivery_expiry.GRAIN_MS_MIN / 1000
+LATE = 2 * ROUND_SECONDS + delivery_expiry.TOGETHER_MS_MIN / 1000
 """Time after which a message whose TTL is over has surely expired."""
 POLICY = "message_ttl_from_delivery"
 

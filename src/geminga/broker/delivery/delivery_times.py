@@ -18,6 +18,7 @@ import logging
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Final, Protocol
 
@@ -27,7 +28,7 @@ from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.records import RecordReader, put_varint
 from geminga.broker.scheduler import Scheduler, Timer
 from geminga.errors import StoreBusy, StoreDamaged, StoreError
-from geminga.ledger.api import StoredValue, StoreKeys
+from geminga.ledger.api import EntryStore, PrefetchRequest, StoredValue
 
 log = logging.getLogger("geminga.broker")
 
@@ -40,6 +41,8 @@ DUE_AT_ONCE_MAX = 2_000
 ones wait for the next run, after other work."""
 READ_COST = 100
 """Entries that reading a run counts as, in one run of the timer."""
+BRING_MAX = 100
+"""Runs that are read from the disk together, on another thread."""
 READ_RETRY_SECONDS = 1.0
 """Wait before a run is read again that could not be read because the disk does not answer."""
 LOOK_SECONDS = 10.0
@@ -62,10 +65,11 @@ class _Run:
     """Entries in the store, in the order of their times. ``left`` of them were not taken.
 
     The next of them, as far as they are in memory, are ``times`` and ``offsets`` from ``taken`` on; ``times``
-    has the time of the entry behind them, too.
+    has the time of the entry behind them, too. If there are none in memory, ``is_at_hand`` says whether they
+    can be read without waiting for the disk.
     """
 
-    __slots__ = ("last", "left", "next_ms", "number", "offsets", "start", "taken", "times")
+    __slots__ = ("is_at_hand", "last", "left", "next_ms", "number", "offsets", "start", "taken", "times")
 
     def __init__(self, number: int, start: int, last: int, left: int, next_ms: int) -> None:
         self.number = number
@@ -82,7 +86,7 @@ class _Run:
     def show(self, times: Sequence[int], offsets: Sequence[int]) -> None:
         """Set the entries that are in memory."""
         self.times, self.offsets = times, offsets
-        self.taken = 0
+        self.taken, self.is_at_hand = 0, False
 
     def take(self, now_ms: int, entries_max: int) -> list[int]:
         """Take entries that are due and in memory; return their offsets."""
@@ -101,14 +105,14 @@ class DeliveryTimes:
     """Index of a topic. ``offsets`` are the delayed entries, of all subscriptions, that are not due yet."""
 
     __slots__ = (
-        "_keys", "_ledger", "_listeners", "_newest", "_next_number", "_not_before", "_owner", "_runs",
-        "_scheduler", "_store_from", "_timer", "offsets",
+        "_bring", "_is_reading", "_keys", "_ledger", "_listeners", "_newest", "_next_number", "_not_before",
+        "_owner", "_runs", "_scheduler", "_store_from", "_timer", "offsets",
     )  # fmt: skip
 
-    def __init__(self, scheduler: Scheduler, keys: StoreKeys, owner: str, ledger: ManagedLedger) -> None:
+    def __init__(self, scheduler: Scheduler, store: EntryStore, owner: str, ledger: ManagedLedger) -> None:
         """The topic, ``owner``, runs `load` before the index is used."""
         self._scheduler = scheduler
-        self._keys = keys
+        self._keys, self._bring = store.keys, store.bring
         self._owner = owner
         self._ledger = ledger
         self.offsets = RangeSet()
@@ -121,6 +125,8 @@ class DeliveryTimes:
         self._next_number = 0
         self._listeners: dict[TimesListener, None] = {}
         self._timer: Timer | None = None
+        self._is_reading = False
+        """Whether runs are being read from the disk; the timer is set when they are at hand."""
         self._not_before = 0.0
         """Time of the next try after a run could not be read."""
 
@@ -254,7 +260,7 @@ class DeliveryTimes:
 
     def _arm(self) -> None:
         timer, scheduler, next_ms = self._timer, self._scheduler, self.next_ms
-        if not next_ms:
+        if not next_ms or self._is_reading:
             return
         when = scheduler.now + min(max(0.0, (next_ms - scheduler.now_ms) / 1000), LOOK_SECONDS)
         when = max(when, self._not_before)
@@ -293,12 +299,16 @@ class DeliveryTimes:
             if run is None or run.next_ms > now_ms:
                 break
             if not run.offsets:
+                if not run.is_at_hand:
+                    self._bring_due(now_ms)
+                if not run.is_at_hand:
+                    break
                 budget -= READ_COST
                 try:
                     self._read(run, now_ms)
                 except StoreBusy as error:
-                    log.error("delivery times of %s cannot be read now: %s", self._owner, error)
-                    self._not_before = self._scheduler.now + READ_RETRY_SECONDS
+                    run.is_at_hand = False
+                    self._read_later(error)
                     break
                 except StoreError as error:
                     log.error("%s; the entries of this run are read again", error)
@@ -314,6 +324,37 @@ class DeliveryTimes:
                 self._delete_keys(run.number)
         return due
 
+    def _bring_due(self, now_ms: int) -> None:
+        """Read runs that are due from the disk; if that takes time, the timer is set when it is over."""
+        runs = self._runs
+        due: list[_Run] = []
+        while len(due) < BRING_MAX and runs and runs[0].next_ms <= now_ms:
+            due.append(heapq.heappop(runs))
+        for run in due:
+            heapq.heappush(runs, run)
+        unread = [run for run in due if not run.offsets]
+        keys = [times_key(self._owner, run.number) for run in unread]
+        done = self._scheduler.guarded("store", self._owner, partial(self._were_read, unread))
+        self._is_reading = True
+        if self._bring(PrefetchRequest(tuple((key, key) for key in keys)), done):
+            self._brought(unread, None)
+
+    def _were_read(self, runs: Sequence[_Run], error: StoreError | None) -> None:
+        self._brought(runs, error)
+        self._arm()
+
+    def _brought(self, runs: Sequence[_Run], error: StoreError | None) -> None:
+        self._is_reading = False
+        if isinstance(error, StoreBusy):
+            self._read_later(error)
+            return
+        for run in runs:
+            run.is_at_hand = True  # any other error is found again when the run is read
+
+    def _read_later(self, error: StoreBusy) -> None:
+        log.error("delivery times of %s cannot be read now: %s", self._owner, error)
+        self._not_before = self._scheduler.now + READ_RETRY_SECONDS
+
     def _known_between(self, start: int, stop: int) -> Iterator[int]:
         """Yield the known entries of a range."""
         for low, high in takewhile(lambda each: each[0] < stop, self.offsets.ranges(begin=start)):
@@ -321,6 +362,7 @@ class DeliveryTimes:
 
     # --- life ---
     def leave_memory(self) -> None:
+        self._newest, self._runs = [], []  # nothing is due any more when runs arrive from the disk
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -35,15 +35,15 @@ ENTRIES_AT_ONCE: Final = 100
 """Entries that a step of the job reads ..."""
 BYTES_AT_ONCE: Final = 1 << 20
 """... and their size."""
-GRAINS: Final = 256
-"""Part of the TTL, but at least ..."""
-GRAIN_MS_MIN: Final = 15_000
-"""... this time, by which entries that were due less than a TTL ago may expire late: they are examined
-together."""
+TOGETHER_MS_MIN: Final = 15_000
+"""Entries whose TTL ends within this time are examined together, when it is over for all of them ..."""
+TOGETHER_PARTS: Final = 256
+"""... or within this part of the TTL, if that is longer."""
 EXPIRY_LOG_SECONDS = 60
 """Interval of log lines about expired messages of a subscription."""
 
 _Read = list[bytes] | StoreError | None
+"""Entries: none if they are lost, and None if they are in memory now."""
 
 
 class DelayedTopic(StoredTopic, Protocol):
@@ -63,7 +63,7 @@ class DeliveryExpiry:
         self._wanted = RangeSet()
         """Entries that are to be examined."""
         self._due: dict[int, RangeSet] = {}
-        """Entries whose time has come less than a TTL ago, by that time, rounded up."""
+        """Entries whose delivery time has come less than a TTL ago, by that time, rounded up."""
         self.is_running = False
         topic.delivery_times.attach(self)
 
@@ -134,16 +134,16 @@ class DeliveryExpiry:
     def _examine(self, start: int, stop: int) -> Generator[bool | None, None, int]:
         """Examine the first of these entries; return the offset behind them. Raises `StoreError`."""
         topic, ledger = self._topic, self._topic.ledger
-        is_open = min((each.cursor.next_open(start) for each in waiting_for(topic)), default=stop)
-        if is_open > start:
-            return min(is_open, stop)
+        first_open = min((each.cursor.next_open(start) for each in waiting_for(topic)), default=stop)
+        if first_open > start:
+            return min(first_open, stop)
         found: _Read = ledger.in_memory(start, stop, BYTES_AT_ONCE)
         if not found:
             found = yield from topic.services.slices.wait(partial(self._fetch, start, stop))
         if isinstance(found, StoreError):
             raise found
         if found is None:
-            return start  # it is in memory now
+            return start
         at = start
         for entry in found:
             if not self._is_over(at, entry):
@@ -151,7 +151,7 @@ class DeliveryExpiry:
                 start = at + 1
             at += 1
         if not found:
-            at = min(ledger.skip_gap(start), stop)  # damaged
+            at = min(ledger.skip_gap(start), stop)
             if at == start:
                 raise StoreBusy(f"entry {start} of {topic.text} cannot be read")
         yield from self._give_up(start, at)
@@ -173,8 +173,8 @@ class DeliveryExpiry:
         if due_ms > self._topic.scheduler.now_ms:
             self._topic.delivery_times.add(offset, due_ms)
         else:
-            grain_ms = max(GRAIN_MS_MIN, self._topic.policies.message_ttl_seconds * 1000 // GRAINS)
-            self._due.setdefault(due_ms + -due_ms % grain_ms, RangeSet()).add(offset)
+            step_ms = max(TOGETHER_MS_MIN, self._topic.policies.message_ttl_seconds * 1000 // TOGETHER_PARTS)
+            self._due.setdefault(due_ms + -due_ms % step_ms, RangeSet()).add(offset)
         return False
 
     def _give_up(self, start: int, stop: int) -> Job:

@@ -73,7 +73,7 @@ class PersistentTopic:
             now_ms=services.scheduler.now_ms,
             rolled=self._ledger_rolled,
         )
-        self.delivery_times = DeliveryTimes(self.scheduler, services.store.keys, self.text, self.ledger)
+        self.delivery_times = DeliveryTimes(self.scheduler, services.store, self.text, self.ledger)
         self.delivery_expiry: DeliveryExpiry | None = None
         self.compacted: CompactedLedger | None = None
         self.compaction: compaction.Compaction | None = None
