@@ -117,7 +117,7 @@ class PendingLimits:
             self.memory.give(size)
 
     def require(self, count: int, size: int, topic: str) -> None:
-        """Take permits and bytes; raise `ProducerQueueIsFull` or `MemoryBufferIsFull` if there are none."""
+        """Take permits and bytes, or raise `ProducerQueueIsFull` or `MemoryBufferIsFull`."""
         if not self.take(count, size):
             raise self.refusal(count, size, topic)
 

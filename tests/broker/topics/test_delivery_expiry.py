@@ -65,7 +65,7 @@ def test_by_default_a_delayed_message_expires_unread(make):
 
 
 @pytest.mark.parametrize("kind", ["", "Exclusive", "Failover", "Shared", "Key_Shared"])
-def test_a_delayed_message_expires_after_its_delivery_time_whatever_the_subscription(counted, kind):
+def test_a_delayed_message_expires_after_its_delivery_time_for_each_type_of_subscription(counted, kind):
     topic = counted()
     if kind:
         peer = topic.harness.consumer(TOPIC, kind=kind)
