@@ -42,7 +42,7 @@ WAYS = {OURS: ("geminga", True), OFFICIAL_WAY: ("geminga", False), PULSAR_CLIENT
 @contextmanager
 def lookup_front(serving: str, stuck: str) -> Iterator[str]:
     """The service URL under which partition `STUCK` is found at ``stuck`` and the rest at ``serving``."""
-    from geminga.client.runtime import LoopThread
+    from geminga.client.io.runtime import LoopThread
 
     class Front(Peer):
         def broker_of(self, topic: str) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from typing import Any
 
-from geminga.client.runtime import new_event_loop
+from geminga.client.io.runtime import new_event_loop
 from geminga.wire.frames import Frame, FrameDecoder, SendFrame, encode_command, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -44,7 +44,7 @@ PROGRAMS = {
         told(lambda: AvroSchema(None, schema_definition=definition).encode({}))
     """,
     ("oauthlib",): """
-        from geminga.client.oauth2 import ClientCredentials
+        from geminga.client.options.oauth2 import ClientCredentials
         told(lambda: ClientCredentials("https://a", "b", "c"))
     """,
 }

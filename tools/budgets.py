@@ -26,9 +26,9 @@ import prose
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "tools/budgets.toml"
 METHODS_MAX, LINES_MAX, PARAMETERS_MAX = 25, 60, 8
-_GENERATED = re.compile(r"_pb2|/proto/|client/sync\.py$")
+_GENERATED = re.compile(r"_pb2|/proto/|client/api/sync\.py$")
 _WIDE_BY_NATURE = re.compile(
-    r"settings|client/(aio|base|sync|producer|consumer|reader|table_view|arguments)\.py$|/api/"
+    r"settings|client/(api/(aio|base|sync)|publish/producer|receive/(consumer|reader|table_view)|options/arguments)\.py$"
 )
 
 

@@ -67,8 +67,8 @@ EXIT_CODES = """
 """
 
 SETTINGS = (
-    ("geminga.client.settings", "ClientSettings"),
-    ("geminga.client.settings", "TlsSettings"),
+    ("geminga.client.options.settings", "ClientSettings"),
+    ("geminga.client.options.settings", "TlsSettings"),
     ("geminga.producer.settings", "ProducerSettings"),
     ("geminga.consumer.settings", "ConsumerSettings"),
     ("geminga.consumer.settings", "ReaderSettings"),

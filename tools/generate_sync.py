@@ -1,12 +1,12 @@
 """Generate the synchronous API from the asyncio API: ``make docs`` runs it, ``--check`` compares.
 
-``client/aio.py`` and ``client/base.py`` are written by hand, except for the arguments that are options: those
-come from the settings (``tools/signatures.py``).
+``client/api/aio.py`` and ``client/api/base.py`` are written by hand, except for the arguments that are
+options: those come from the settings (``tools/signatures.py``).
 
-``client/sync.py`` has its signatures, docstrings and the steps of its methods: a coroutine function becomes a
-plain one, ``await`` is removed, and classes become those of the synchronous API. `FACE` lists the differences
-between ``pulsar-client``'s own two APIs. Members of the hand-written base (``client/sync_base.py``) are left
-out.
+``client/api/sync.py`` has its signatures, docstrings and the steps of its methods: a coroutine function
+becomes a plain one, ``await`` is removed, and classes become those of the synchronous API. `FACE` lists the
+differences between ``pulsar-client``'s own two APIs. Members of the hand-written base
+(``client/api/sync_base.py``) are left out.
 
 ``--check`` compares with the file that is checked in, exits with 1 on a difference, and writes nothing.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from signatures import with_signatures
 
-CLIENT = Path(__file__).parent.parent / "src/geminga/client"
+CLIENT = Path(__file__).parent.parent / "src/geminga/client/api"
 CLASSES = {
     "AsyncProducer": "Producer",
     "AsyncConsumer": "Consumer",
@@ -39,7 +39,7 @@ HEADER = '''"""`geminga.Client`: the client for plain threads, with the names, a
 
 One default differs: the host name in a TLS certificate is checked. Arguments after the ``*`` are additions.
 
-Generated from ``client/aio.py`` by ``tools/generate_sync.py``: do not edit.
+Generated from ``client/api/aio.py`` by ``tools/generate_sync.py``: do not edit.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def by_hand(name: str) -> str:
 
 
 def sync(source: str) -> str:
-    """The text of ``client/sync.py``, made of that of ``client/aio.py``."""
+    """The text of ``client/api/sync.py``, made of that of ``client/api/aio.py``."""
     (client,) = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "Client")
     base = {m.name for m in _methods(_class(CLIENT / "sync_base.py", "SyncBase"))}
     made = ast.ClassDef(
@@ -234,9 +234,9 @@ def sync(source: str) -> str:
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.If))
         and not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
     ]
-    extra = ["from geminga.client.sync_base import SyncBase", "from geminga.schema import BytesSchema"]
+    extra = ["from geminga.client.api.sync_base import SyncBase", "from geminga.schema import BytesSchema"]
     typing = next(node for node in imports if isinstance(node, ast.If))
-    typing.body += ast.parse("from geminga.client.message import Message").body
+    typing.body += ast.parse("from geminga.client.api.message import Message").body
     lines = [*extra, *(ast.unparse(node) for node in imports), BYTES, ast.unparse(made)]
     return _formatted(HEADER + "\n".join(lines) + "\n", "sync.py")
 

@@ -294,7 +294,7 @@ def metrics_page() -> str:
 
 def _others() -> list[str]:
     """Metrics of functions, mirrors and Spark's queries, which have ports of their own."""
-    from geminga.client.metrics import HISTOGRAMS, INSTRUMENTS
+    from geminga.client.observe.metrics import HISTOGRAMS, INSTRUMENTS
     from geminga.functions.metrics import FAMILIES, OWN_FAMILIES
     from geminga.mirror.status import FAMILIES as MIRRORS
     from geminga.spark.observing import FAMILIES as SPARK

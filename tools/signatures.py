@@ -1,11 +1,11 @@
 """The arguments of ``geminga.asyncio.Client`` that are options, drawn from the frozen settings.
 
 An option is written once, as a field of its settings, with its kind, its default and its text. From there
-come the argument of ``client/base.py`` or ``client/aio.py`` (this tool, for ``tools/generate_sync.py``), that
-of ``client/sync.py``, the checks (the settings' own), docs/reference/settings.md and Spark's options. What is
-not an option (a topic, a schema, keys and those who read them) stays as it is written, and so does the order,
-which is ``pulsar-client``'s. A field that the method does not have yet becomes its last argument; one that
-shall be none is named here, with the reason.
+come the argument of ``client/api/base.py`` or ``client/api/aio.py`` (this tool, for
+``tools/generate_sync.py``), that of ``client/api/sync.py``, the checks (the settings' own),
+docs/reference/settings.md and Spark's options. What is not an option (a topic, a schema, keys and those who
+read them) stays as it is written, and so does the order, which is ``pulsar-client``'s. A field that the
+method does not have yet becomes its last argument; one that shall be none is named here, with the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Options:
 
 METHODS = {
     "__init__": Options(
-        "client/settings.py",
+        "client/options/settings.py",
         "ClientSettings",
         other_unit={
             "connection_timeout_ms": ("connection_timeout_seconds", 1000),

@@ -15,21 +15,21 @@ import sys
 from geminga._version import __version__ as __version__
 
 _HOMES: dict[str, tuple[str, ...]] = {
-    "geminga.client.sync": ("Client",),
+    "geminga.client.api.sync": ("Client",),
     "geminga.client.admin.sync": ("Admin",),
-    "geminga.client.producer": ("Producer",),
-    "geminga.client.consumer": ("Consumer",),
-    "geminga.client.many": ("ManySent",),
-    "geminga.client.reader": ("Reader",),
+    "geminga.client.publish.producer": ("Producer",),
+    "geminga.client.receive.consumer": ("Consumer",),
+    "geminga.client.publish.many": ("ManySent",),
+    "geminga.client.receive.reader": ("Reader",),
     "geminga.client.transactions": ("Transaction",),
     "geminga.transactions": ("TransactionState",),
-    "geminga.client.message": ("Message", "MessageBatch"),
-    "geminga.client.table_view": ("TableView",),
-    "geminga.client.authentication": (
+    "geminga.client.api.message": ("Message", "MessageBatch"),
+    "geminga.client.receive.table_view": ("TableView",),
+    "geminga.client.options.authentication": (
         "Authentication", "AuthenticationAthenz", "AuthenticationBasic", "AuthenticationOauth2",
         "AuthenticationTLS", "AuthenticationToken",
     ),
-    "geminga.client.enums": (
+    "geminga.client.options.enums": (
         "BatchingType", "CompressionType", "ConsumerBatchReceivePolicy", "ConsumerCryptoFailureAction",
         "ConsumerDeadLetterPolicy", "ConsumerKeySharedPolicy", "ConsumerType", "HashingScheme",
         "InitialPosition", "KeySharedMode", "LoggerLevel", "PartitionsRoutingMode", "ProducerAccessMode",
@@ -41,13 +41,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "geminga.functions.context": ("Context",),
     "geminga.functions.function": ("Function",),
     "geminga.functions.serde": ("IdentitySerDe", "PickleSerDe", "SerDe"),
-    "geminga.client.service": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
-    "geminga.client.crypto": (
+    "geminga.client.options.service": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
+    "geminga.client.options.crypto": (
         "CryptoKeyReader", "EncryptionContext", "EncryptionKey", "EncryptionKeyInfo",
         "ProducerCryptoFailureAction",
     ),
-    "geminga.client.settings_file": ("load_settings",),
-    "geminga.client.logs": ("ConsoleLogger", "FileLogger"),
+    "geminga.client.api.settings_file": ("load_settings",),
+    "geminga.client.observe.logs": ("ConsoleLogger", "FileLogger"),
     "geminga.ids": ("MessageId", "TopicName"),
     "geminga.schema": ("BytesSchema",),
     "geminga.broker.serving.embedded": ("EmbeddedBroker", "embedded"),

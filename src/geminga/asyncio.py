@@ -7,17 +7,17 @@ import importlib
 
 _HOMES = {
     "Admin": ("geminga.client.admin.aio.admin", "Admin"),
-    "Client": ("geminga.client.aio", "Client"),
-    "Producer": ("geminga.client.producer", "AsyncProducer"),
-    "Consumer": ("geminga.client.consumer", "AsyncConsumer"),
-    "Reader": ("geminga.client.reader", "AsyncReader"),
-    "TableView": ("geminga.client.table_view", "AsyncTableView"),
+    "Client": ("geminga.client.api.aio", "Client"),
+    "Producer": ("geminga.client.publish.producer", "AsyncProducer"),
+    "Consumer": ("geminga.client.receive.consumer", "AsyncConsumer"),
+    "Reader": ("geminga.client.receive.reader", "AsyncReader"),
+    "TableView": ("geminga.client.receive.table_view", "AsyncTableView"),
     "Transaction": ("geminga.client.transactions", "AsyncTransaction"),
     "TransactionState": ("geminga.transactions", "TransactionState"),
-    **{name: ("geminga.client.redrive", name) for name in ("Redrive", "RedriveFilter", "RedriveResult")},
+    **{name: ("geminga.client.api.redrive", name) for name in ("Redrive", "RedriveFilter", "RedriveResult")},
     "PulsarException": ("geminga.errors", "PulsarException"),
     **{
-        name: ("geminga.client.enums", name)
+        name: ("geminga.client.options.enums", name)
         for name in (
             "BatchingType", "CompressionType", "ConsumerCryptoFailureAction", "ConsumerType",
             "InitialPosition", "PartitionsRoutingMode", "ProducerAccessMode", "RegexSubscriptionMode",

@@ -5,10 +5,10 @@ take. `EntryConsumer` reads entries with a durable subscription, `open_entries` 
 without one, `EntryPublisher` sends ready-made entries; the other names parse and build them.
 """
 
-from geminga.client.context import ClientContext
-from geminga.client.entry_consumer import EntryConsumer
-from geminga.client.entry_publisher import EntryPublisher
-from geminga.client.entry_reader import next_entry, open_entries
+from geminga.client.api.entry_consumer import EntryConsumer
+from geminga.client.api.entry_publisher import EntryPublisher
+from geminga.client.api.entry_reader import next_entry, open_entries
+from geminga.client.handles.context import ClientContext
 from geminga.connection import commands
 from geminga.consumer.message import ReceivedEntry
 from geminga.wire.checksum import Buffer, crc32c

@@ -1,5 +1,6 @@
-"""`TableView` under the module name that ``pulsar-client`` users import; see `geminga.client.table_view`."""
+"""`TableView` under the module name that ``pulsar-client`` users import; see
+`geminga.client.receive.table_view`."""
 
-from geminga.client.table_view import TableView
+from geminga.client.receive.table_view import TableView
 
 __all__ = ["TableView"]

@@ -7,7 +7,7 @@ import pytest
 from scripted_broker import ScriptedBroker
 
 import geminga
-from geminga.client.runtime import LoopThread
+from geminga.client.io.runtime import LoopThread
 
 # For helpers such as `virtual`: tests are imported file by file, without packages.
 sys.path.insert(0, str(Path(__file__).parent))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from geminga.client.runtime import LoopThread
+from geminga.client.io.runtime import LoopThread
 
 Budget = int | None
 """Bytes that a connection carries before it is cut; None for as many as come."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.client import arguments
+from geminga.client.options import arguments
 from geminga.errors import InvalidConfiguration, PulsarException
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import geminga
 import geminga.asyncio
-from geminga.client import consumer_handle
+from geminga.client.handles import consumer_handle
 
 KEYS = 20
 
@@ -104,7 +104,7 @@ def test_a_batch_whose_messages_cannot_be_read_is_no_reason_to_stop(pulsar_clien
         # payload_size 1, and then a field that is no protobuf.
         single = bytes([0x18, 1, 0x0A, 0x7F])
         message = len(single).to_bytes(4, "big") + single + b"x"
-        from geminga.client.columnar_producer import ReadyBatch
+        from geminga.client.publish.columnar_producer import ReadyBatch
 
         producer.publish_encoded(
             [

@@ -12,7 +12,7 @@ from waiting import start_thread
 import geminga
 import geminga.asyncio
 from geminga import loggers
-from geminga.client.runtime import LoopThread
+from geminga.client.io.runtime import LoopThread
 from geminga.errors import AlreadyClosed, UsageError
 
 SECONDS = 60

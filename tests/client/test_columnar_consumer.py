@@ -138,7 +138,7 @@ def test_empty_and_timeout(pulsar_client, pulsar_topic):
 
 
 def test_a_damaged_entry_is_left_out(pulsar_client, pulsar_topic, monkeypatch):
-    from geminga.client import consumer_handle
+    from geminga.client.handles import consumer_handle
 
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     group_of(consumer).receive_whole_entries()

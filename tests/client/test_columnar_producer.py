@@ -10,10 +10,10 @@ from waiting import eventually_async, loop_turns, never_async
 import geminga
 import geminga.asyncio
 from geminga import errors
-from geminga.client import columnar_producer
 from geminga.client.admin import admin
-from geminga.client.columnar_producer import ReadyBatch
-from geminga.client.entry_reader import EntryReader
+from geminga.client.api.entry_reader import EntryReader
+from geminga.client.publish import columnar_producer
+from geminga.client.publish.columnar_producer import ReadyBatch
 from geminga.schema import BytesSchema, KeyValue, KeyValueEncodingType, KeyValueSchema
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from geminga import errors
-from geminga.client.completions import run_completions
+from geminga.client.publish.completions import run_completions
 from geminga.errors import Result
 from geminga.ids import MessageId
 from geminga.producer.chunking import ChunkedMessage, ChunkPart

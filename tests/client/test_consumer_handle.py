@@ -245,7 +245,7 @@ async def test_receipts_survive_a_reconnect():
 
 
 async def test_a_silent_broker_does_not_hold_up_closing(monkeypatch):
-    monkeypatch.setattr("geminga.client.consumer_handle.CLOSE_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("geminga.client.handles.consumer_handle.CLOSE_TIMEOUT_SECONDS", 0.1)
 
     async with scripted() as (broker, client):
         consumer = await client.subscribe(TOPIC, "s")

@@ -9,10 +9,10 @@ from scripted_broker import ScriptedBroker, command
 from waiting import eventually_async, loop_turns
 
 from geminga import errors
-from geminga.client.consumer import subscribe
-from geminga.client.context import ClientContext, ServiceUnreachable, all_or_none
-from geminga.client.producer import create_producer
-from geminga.client.settings import ClientSettings
+from geminga.client.handles.context import ClientContext, ServiceUnreachable, all_or_none
+from geminga.client.options.settings import ClientSettings
+from geminga.client.publish.producer import create_producer
+from geminga.client.receive.consumer import subscribe
 from geminga.consumer.settings import ConsumerSettings
 from geminga.producer.settings import ProducerSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb

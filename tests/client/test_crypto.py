@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from geminga.client import crypto
-from geminga.client.crypto import CryptoKeyReader, KeyReader, ProducerCryptoFailureAction
+from geminga.client.options import crypto
+from geminga.client.options.crypto import CryptoKeyReader, KeyReader, ProducerCryptoFailureAction
 from geminga.errors import CryptoError, InvalidConfiguration
 
 pytest.importorskip("cryptography")

@@ -6,9 +6,9 @@ import pytest
 from scripted_broker import ScriptedBroker
 from waiting import eventually_async, loop_turns, never_async
 
-from geminga.client.context import ClientContext
-from geminga.client.driver import HOPS_MAX, DriverState, HandleDriver
-from geminga.client.settings import ClientSettings
+from geminga.client.handles.context import ClientContext
+from geminga.client.handles.driver import HOPS_MAX, DriverState, HandleDriver
+from geminga.client.options.settings import ClientSettings
 from geminga.errors import ProducerBusy, ProducerFenced, PulsarException
 from geminga.wire.frames import encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -8,9 +8,9 @@ import pytest
 from waiting import eventually
 
 import geminga
-from geminga.client import producer as producer_module
 from geminga.client.admin import admin
-from geminga.client.crypto import CryptoKeyReader, ProducerCryptoFailureAction
+from geminga.client.options.crypto import CryptoKeyReader, ProducerCryptoFailureAction
+from geminga.client.publish import producer as producer_module
 from geminga.errors import CryptoError
 from geminga.wire.encryption import PayloadEncryptor
 

@@ -23,7 +23,7 @@ import geminga
 import geminga.asyncio
 from geminga import ConsumerType, InitialPosition, MessageId
 from geminga.client.admin import admin
-from geminga.client.runtime import LoopThread
+from geminga.client.io.runtime import LoopThread
 from geminga.errors import AlreadyClosed
 
 
@@ -198,7 +198,7 @@ def test_a_dropped_client_with_a_listener_keeps_running(pulsar_broker, pulsar_to
 
 def test_no_callback_runs_after_a_client_is_closed(pulsar_broker, pulsar_topic, monkeypatch):
     """As after the close of a consumer: what a listener is just at is waited for."""
-    monkeypatch.setattr("geminga.client.sync_base.STOP_SECONDS_MAX", 60)
+    monkeypatch.setattr("geminga.client.api.sync_base.STOP_SECONDS_MAX", 60)
     inside, go = threading.Event(), threading.Event()
     seen: list[str] = []
 

@@ -8,7 +8,7 @@ from waiting import never
 
 from geminga import MessageId
 from geminga.client.admin import admin
-from geminga.client.entry_reader import EntryReader, open_entries
+from geminga.client.api.entry_reader import EntryReader, open_entries
 from geminga.errors import AlreadyClosed, InvalidConfiguration, OperationNotSupported, TopicNotFound
 from geminga.wire.batch import decode_batch
 from geminga.wire.metadata import RawEntry, parse_entry

@@ -104,7 +104,9 @@ ENDS_AT_ONCE = {
 
 RUN_ALL = """
 import importlib, json, os, sys
-for name in ("aio", "consumer", "producer", "reader", "sync", "table_view"):
+for name in (
+    "api.aio", "receive.consumer", "publish.producer", "receive.reader", "api.sync", "receive.table_view",
+):
     importlib.import_module(f"geminga.client.{name}")
 children = []
 for output, text, arguments in json.load(sys.stdin):
@@ -179,7 +181,7 @@ def test_callbacks_report_messages_that_the_end_could_not_send(broker):
     broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
     program = (
         THREADS
-        + "from geminga.client import runtime; runtime.FAREWELL_SECONDS_MAX = 0.2\n"
+        + "from geminga.client.io import runtime; runtime.FAREWELL_SECONDS_MAX = 0.2\n"
         + "producer.send_async(b'x', lambda result, message_id: print(result, flush=True))"
     )
     done = run(program, broker.url, "t")
@@ -197,7 +199,7 @@ def test_interrupting_the_end_ends_the_process_at_once(broker, action):
         "signal.signal(signal.SIGTERM, handler)",
         "producer.send_async(b'never receipted', None)",
         "ending = threading.Event()",
-        "from geminga.client import runtime",
+        "from geminga.client.io import runtime",
         "def is_waiting(): return ending.is_set() and not any(one._inner.farewell for one in runtime._live)",
         "def fire():",
         "    while not is_waiting(): time.sleep(0.01)",

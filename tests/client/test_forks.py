@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from geminga.client import forks
+from geminga.client.io import forks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -11,7 +11,7 @@ from waiting import eventually, eventually_async, never
 
 import geminga.asyncio
 from geminga import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerType
-from geminga.client.dead_letter_publisher import DeadLetterPublisher
+from geminga.client.publish.dead_letter_publisher import DeadLetterPublisher
 from geminga.errors import InvalidConfiguration, Timeout
 
 SHARED: dict[str, Any] = {"consumer_type": ConsumerType.Shared}

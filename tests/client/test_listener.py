@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from waiting import eventually, join_threads, start_thread
 
-from geminga.client.listener import MESSAGES_PER_TURN, ListenerRunner, ListenerThreads
+from geminga.client.receive.listener import MESSAGES_PER_TURN, ListenerRunner, ListenerThreads
 from geminga.errors import AlreadyClosed, ConnectError
 
 
@@ -87,7 +87,7 @@ def test_the_end_of_the_consumer_ends_the_listener_and_not_the_thread(threads, e
 
 @pytest.mark.parametrize("ends", ["listening", "threads"])
 def test_an_end_waits_for_the_call_that_is_under_way(threads, monkeypatch, ends):
-    monkeypatch.setattr("geminga.client.listener.STOP_SECONDS_MAX", 60.0)
+    monkeypatch.setattr("geminga.client.receive.listener.STOP_SECONDS_MAX", 60.0)
     source, seen = Source(), []
     inside, go = threading.Event(), threading.Event()
 

@@ -2,8 +2,8 @@ import logging
 
 import pytest
 
-from geminga.client.enums import LoggerLevel
-from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach, root
+from geminga.client.observe.logs import ConsoleLogger, FileLogger, attach, detach, root
+from geminga.client.options.enums import LoggerLevel
 from geminga.errors import InvalidConfiguration
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from geminga.client.long_running import LongRunning
+from geminga.client.io.long_running import LongRunning
 from geminga.errors import AlreadyClosed
 
 SECONDS = 60
@@ -158,7 +158,7 @@ def test_a_signal_stops_it_and_the_previous_handler_is_restored(number):
 
 PROGRAM = """
 import os, signal, sys, time
-from geminga.client.long_running import LongRunning
+from geminga.client.io.long_running import LongRunning
 
 class Worker(LongRunning[None]):
     async def _work(self):

@@ -11,8 +11,8 @@ from waiting import eventually_async
 import geminga
 import geminga.asyncio
 from geminga import InitialPosition, Result, errors
-from geminga.client import many
-from geminga.client.many import Many
+from geminga.client.publish import many
+from geminga.client.publish.many import Many
 
 VALUES = [b"%d" % n for n in range(2500)]
 

@@ -24,7 +24,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Sum
 from waiting import eventually
 
-from geminga.client import metrics
+from geminga.client.observe import metrics
 
 NAMESPACE = {"pulsar.tenant": "public", "pulsar.namespace": "public/default"}
 

@@ -13,10 +13,10 @@ from waiting import eventually, never
 
 import geminga
 from geminga import InitialPosition, MessageId
-from geminga.client import multi_consumer
 from geminga.client.admin import admin
-from geminga.client.consumer_handle import ConsumerHandle
-from geminga.client.pool import BrokerConnection
+from geminga.client.handles.consumer_handle import ConsumerHandle
+from geminga.client.io.pool import BrokerConnection
+from geminga.client.receive import multi_consumer
 from geminga.errors import OperationNotSupported, Timeout, TopicNotFound
 
 EARLIEST = InitialPosition.Earliest

@@ -12,7 +12,7 @@ from token_issuer import token_issuer
 import geminga
 from geminga import errors
 
-oauth2 = pytest.importorskip("geminga.client.oauth2")
+oauth2 = pytest.importorskip("geminga.client.options.oauth2")
 pytest.importorskip("oauthlib")
 
 CANARY = "canary-5f1c"

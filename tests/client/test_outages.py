@@ -5,7 +5,7 @@ import logging
 import pytest
 
 import geminga
-from geminga.client.outages import MANY_FAILURES, OutageLog
+from geminga.client.observe.outages import MANY_FAILURES, OutageLog
 from geminga.errors import ConnectError, TopicNotFound
 from tests.client.cutting import CuttingProxy
 

@@ -8,8 +8,8 @@ import pytest
 from scripted_broker import UNSOLICITED, ScriptedBroker, command
 from waiting import eventually_async, loop_turns, never_async
 
-from geminga.client.pool import ConnectionPool
-from geminga.client.settings import ClientSettings
+from geminga.client.io.pool import ConnectionPool
+from geminga.client.options.settings import ClientSettings
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import TokenCredentials
 from geminga.errors import AlreadyClosed, ConnectError, Timeout, TopicNotFound

@@ -7,8 +7,8 @@ import pytest
 from doubles import raising
 from waiting import eventually_async, loop_turns, start_thread
 
-from geminga.client.receive_waiters import ReceiveWaiters
-from geminga.client.waiter import Waiter
+from geminga.client.io.waiter import Waiter
+from geminga.client.receive.receive_waiters import ReceiveWaiters
 from geminga.consumer.message import ALONE, ConsumerOrigin, ReceivedEntry
 from geminga.consumer.queue import ReceiveQueue
 

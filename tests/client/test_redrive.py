@@ -17,9 +17,9 @@ import geminga
 import geminga.asyncio
 from geminga.asyncio import Redrive, RedriveFilter
 from geminga.cli.main import command as cli
-from geminga.client import redrive as module
-from geminga.client.dead_letter_publisher import DeadLetterPublisher
-from geminga.client.redrive import REDRIVE_COUNT, REDRIVEN_FROM
+from geminga.client.api import redrive as module
+from geminga.client.api.redrive import REDRIVE_COUNT, REDRIVEN_FROM
+from geminga.client.publish.dead_letter_publisher import DeadLetterPublisher
 from geminga.schema import JsonSchema
 
 DEAD = "persistent://public/default/orders-bank-DLQ"

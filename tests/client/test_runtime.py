@@ -11,7 +11,7 @@ import warnings
 import pytest
 from waiting import loop_turns, start_thread
 
-from geminga.client.runtime import LoopThread, _Loop
+from geminga.client.io.runtime import LoopThread, _Loop
 from geminga.errors import AlreadyClosed, Timeout, UsageError
 from geminga.event_loops import new_event_loop
 
@@ -159,7 +159,7 @@ def test_an_interpreter_without_its_lock_is_warned_of(monkeypatch, locked):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_broken_loop_ends_and_fails_all_calls(monkeypatch, caplog):
     """A program that closes descriptors that are not its own, say: nothing would ever come to its turn."""
-    from geminga.client import runtime as module
+    from geminga.client.io import runtime as module
 
     selector = selectors.DefaultSelector()
     loop = asyncio.SelectorEventLoop(selector)

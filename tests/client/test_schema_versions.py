@@ -4,8 +4,8 @@ import asyncio
 
 from waiting import loop_turns
 
-from geminga.client import schema_versions
-from geminga.client.schema_versions import SchemaVersions
+from geminga.client.handles import schema_versions
+from geminga.client.handles.schema_versions import SchemaVersions
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 ONE = "\x00" * 7 + "\x01"

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from producing import connect, producer_of, settings_of
 
-from geminga.client.send_credits import PLAIN_SIZE_MIN, SendCredits
+from geminga.client.publish.send_credits import PLAIN_SIZE_MIN, SendCredits
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.pending_limits import UNLIMITED
 from geminga.producer.settings import CompressionType

@@ -15,9 +15,9 @@ import pytest
 from waiting import eventually_async
 
 from geminga import errors
-from geminga.client.context import ClientContext
-from geminga.client.service_lookup import ServiceUnreachable
-from geminga.client.settings import ClientSettings
+from geminga.client.handles.context import ClientContext
+from geminga.client.handles.service_lookup import ServiceUnreachable
+from geminga.client.options.settings import ClientSettings
 from geminga.connection.authentication import BasicCredentials
 from geminga.ids import TopicName
 

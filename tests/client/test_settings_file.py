@@ -6,7 +6,7 @@ import pytest
 from cases import cases
 
 import geminga
-from geminga.client.settings_file import FileSettings, dump_settings
+from geminga.client.api.settings_file import FileSettings, dump_settings
 from geminga.errors import InvalidConfiguration
 
 

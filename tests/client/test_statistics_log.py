@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.client.statistics_log import HandleCounts, StatisticsLog
+from geminga.client.observe.statistics_log import HandleCounts, StatisticsLog
 
 
 class Handle:

@@ -4,9 +4,15 @@ from typing import Any, ClassVar
 import pytest
 from producing import connect, producer_of
 
-from geminga.client.permit_wait_queue import PermitWaitQueue
-from geminga.client.submit_queue import QueuedOperation, QueuedSend, QueuedWork, SubmitQueue, WaitingSend
-from geminga.client.submitting import SubmitWorker
+from geminga.client.publish.permit_wait_queue import PermitWaitQueue
+from geminga.client.publish.submit_queue import (
+    QueuedOperation,
+    QueuedSend,
+    QueuedWork,
+    SubmitQueue,
+    WaitingSend,
+)
+from geminga.client.publish.submitting import SubmitWorker
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
 from geminga.producer.message import simple_message
 from geminga.producer.settings import ProducerSettings

@@ -81,7 +81,7 @@ def test_closing_that_is_interrupted_while_it_waits_leaves_nothing(broker, tmp_p
     client = geminga.Client(broker.url, logger=geminga.FileLogger(geminga.LoggerLevel.Debug, str(path)))
     client.get_topic_partitions("t")
     assert "connected to" in path.read_text()
-    monkeypatch.setattr("geminga.client.listener.ListenerThreads.close", raising(KeyboardInterrupt))
+    monkeypatch.setattr("geminga.client.receive.listener.ListenerThreads.close", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         client.close()
     logging.getLogger("geminga").debug("of another program")

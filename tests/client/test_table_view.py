@@ -12,9 +12,9 @@ from waiting import eventually, moment_between, never
 
 import geminga.asyncio
 from geminga import schema
-from geminga.client import table_view
 from geminga.client.admin import admin
-from geminga.client.reader import create_reader
+from geminga.client.receive import table_view
+from geminga.client.receive.reader import create_reader
 from geminga.producer.interceptors import ProducerInterceptor
 
 
@@ -119,7 +119,7 @@ def test_a_listener_that_raises_at_first_is_not_called_again(pulsar_client, puls
 
 
 def test_a_slow_listener_holds_the_reading_up_and_loses_nothing(pulsar_client, pulsar_topic, monkeypatch):
-    monkeypatch.setattr("geminga.client.table_view.CHANGES_MAX", 3)
+    monkeypatch.setattr("geminga.client.receive.table_view.CHANGES_MAX", 3)
     go = threading.Event()
     heard: list[bytes] = []
 

@@ -232,7 +232,7 @@ def test_without_an_sdk_nothing_is_added():
 def test_nothing_is_loaded_when_unused():
     program = (
         "import sys, geminga, geminga.asyncio; geminga.Client, geminga.Producer, geminga.Consumer;"
-        "import geminga.client.producer, geminga.client.consumer;"
+        "import geminga.client.publish.producer, geminga.client.receive.consumer;"
         "print([m for m in sys.modules if m.startswith('opentelemetry')])"
     )
     assert run_python(program).stdout.strip() == "[]"

@@ -36,7 +36,7 @@ from geminga import (
 )
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
-from geminga.client import runtime
+from geminga.client.io import runtime
 from geminga.errors import Result
 
 TOPIC = "persistent://public/default/t"
@@ -95,7 +95,7 @@ class World:
         try:
             with (
                 shells_on(self.scheduler, self.new_loop),
-                patch("geminga.client.context.random_module", numbers),
+                patch("geminga.client.handles.context.random_module", numbers),
                 patch.object(runtime, "_live", weakref.WeakSet()),  # other tests' clients live outside
                 warnings.catch_warnings(),
             ):

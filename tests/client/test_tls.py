@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 
-from geminga.client.context import ClientContext
-from geminga.client.settings import ClientSettings, TlsSettings
-from geminga.client.tls import make_context
+from geminga.client.handles.context import ClientContext
+from geminga.client.io.tls import make_context
+from geminga.client.options.settings import ClientSettings, TlsSettings
 from geminga.connection.authentication import TokenCredentials
 from geminga.errors import ConnectError, InvalidConfiguration
 

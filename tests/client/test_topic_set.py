@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 from geminga import InitialPosition
-from geminga.client.topic_set import TopicPattern
-from geminga.client.topic_watcher import TopicWatcher
+from geminga.client.receive.topic_set import TopicPattern
+from geminga.client.receive.topic_watcher import TopicWatcher
 from geminga.errors import InvalidTopicName
 from geminga.ids import TopicName
 

@@ -17,7 +17,7 @@ from waiting import eventually, loop_turns
 import geminga
 import geminga.asyncio
 from geminga import errors
-from geminga.client.runtime import LoopThread
+from geminga.client.io.runtime import LoopThread
 from geminga.client.transactions import AsyncTransaction
 from geminga.consumer.message import EntryAcks
 from geminga.producer.interceptors import ProducerInterceptor

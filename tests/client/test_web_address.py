@@ -12,8 +12,8 @@ from geminga.broker.commands import answers
 from geminga.broker.listeners import ListenerAddresses
 from geminga.broker.serving import server
 from geminga.broker.serving.embedded import EmbeddedBroker
-from geminga.client import web_address
 from geminga.client.cluster import Cluster
+from geminga.client.handles import web_address
 from geminga.connection.addresses import ServiceUrl
 from geminga.errors import ConnectError, InvalidConfiguration
 from geminga.mirror import Mirror, MirrorSettings

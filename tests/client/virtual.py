@@ -106,7 +106,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         The seed decides the whole run, with the names of consumers and the jitter of reconnects.
         """
         numbers = SimpleNamespace(Random=lambda: random.Random(seed))
-        with self.clock.everywhere(), patch("geminga.client.context.random_module", numbers):
+        with self.clock.everywhere(), patch("geminga.client.handles.context.random_module", numbers):
             try:
                 self.run_until_complete(main)
             finally:

@@ -27,14 +27,15 @@ from unittest.mock import patch
 
 from virtual import Clock, Network, Stuck, VirtualLoop
 
-from geminga.client import runtime
+from geminga.client.io import runtime
 
 _SHELLS = (
-    "client.acknowledging", "client.async_consumer", "client.consumer", "client.submit_queue",
-    "client.submitting", "client.listener", "client.many", "client.permit_wait_queue", "client.producer",
-    "client.publisher", "client.reader", "client.receive_waiters", "client.runtime", "client.sync_base",
-    "client.delegation", "client.table_view", "client.completions", "client.waiter", "consumer.inbox",
-    "consumer.queue",
+    "client.receive.acknowledging", "client.receive.async_consumer", "client.receive.consumer",
+    "client.publish.submit_queue", "client.publish.submitting", "client.receive.listener",
+    "client.publish.many", "client.publish.permit_wait_queue", "client.publish.producer",
+    "client.publish.publisher", "client.receive.reader", "client.receive.receive_waiters",
+    "client.io.runtime", "client.api.sync_base", "client.io.delegation", "client.receive.table_view",
+    "client.publish.completions", "client.io.waiter", "consumer.inbox", "consumer.queue",
 )  # fmt: skip
 """Modules whose objects threads share: a thread may be stopped between instructions of their code."""
 
@@ -557,12 +558,12 @@ def shells_on(scheduler: Scheduler, new_loop: Callable[[], asyncio.AbstractEvent
     line = on_the_play(lambda: SimpleQueue(scheduler), queue.SimpleQueue)
     with (
         scheduler.clock.everywhere(scheduler.has_me),
-        patch("geminga.client.waiter.threading", with_locks),
-        patch("geminga.client.waiter.SIGNAL_CHECK_SECONDS", 2.0),
-        patch("geminga.client.runtime.threading", with_threads),
-        patch("geminga.client.runtime.new_event_loop", on_the_play(new_loop, new_real_loop)),
-        patch("geminga.client.listener.threading", with_threads),
-        patch("geminga.client.listener.SimpleQueue", line),
+        patch("geminga.client.io.waiter.threading", with_locks),
+        patch("geminga.client.io.waiter.SIGNAL_CHECK_SECONDS", 2.0),
+        patch("geminga.client.io.runtime.threading", with_threads),
+        patch("geminga.client.io.runtime.new_event_loop", on_the_play(new_loop, new_real_loop)),
+        patch("geminga.client.receive.listener.threading", with_threads),
+        patch("geminga.client.receive.listener.SimpleQueue", line),
         patch.object(time, "sleep", seconds),
     ):
         try:

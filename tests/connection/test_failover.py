@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.client.failover import PRIMARY, ClusterChoice
+from geminga.client.handles.failover import PRIMARY, ClusterChoice
 
 
 def choice(clusters: int = 3, failover: int = 1, back: int = 1) -> ClusterChoice:

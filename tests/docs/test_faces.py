@@ -13,9 +13,9 @@ import pytest
 
 import geminga
 import geminga.asyncio
-from geminga.client import arguments
-from geminga.client.service import ServiceInfo
-from geminga.client.settings import ClientSettings
+from geminga.client.options import arguments
+from geminga.client.options.service import ServiceInfo
+from geminga.client.options.settings import ClientSettings
 from geminga.consumer.settings import ConsumerSettings, ReaderSettings
 from geminga.producer.settings import IN_MILLISECONDS, ProducerSettings
 from geminga.schema import BytesSchema
@@ -152,7 +152,8 @@ TRANSLATED = {
     "subscribe": {"topic", "subscription_name", "crypto_key_reader", "is_pattern_topic"},
     "create_reader": {"topic", "start_message_id", "start_time", "crypto_key_reader"},
 }  # fmt: skip
-"""Arguments that have another name, unit or kind than their field; `client/arguments.py` names each."""
+"""Arguments that have another name, unit or kind than their field; `client/options/arguments.py` names
+each."""
 
 
 @CLIENTS

@@ -9,8 +9,8 @@ from insides import group_of
 from waiting import eventually
 
 import geminga
-from geminga.client import web_address
 from geminga.client.cluster import Cluster
+from geminga.client.handles import web_address
 from geminga.errors import InvalidConfiguration, OperationNotSupported
 
 pytestmark = pytest.mark.interop

@@ -17,7 +17,7 @@ import pytest
 
 import geminga
 from geminga import schema
-from geminga.client.crypto import CryptoKeyReader
+from geminga.client.options.crypto import CryptoKeyReader
 
 pytest.importorskip("cryptography")
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]

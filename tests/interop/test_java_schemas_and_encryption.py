@@ -8,7 +8,7 @@ import pytest
 
 import geminga
 from geminga import schema
-from geminga.client.crypto import CryptoKeyReader
+from geminga.client.options.crypto import CryptoKeyReader
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 pytest.importorskip("cryptography")

@@ -15,7 +15,7 @@ from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin, topic_path
-from geminga.client.entry_reader import EntryReader
+from geminga.client.api.entry_reader import EntryReader
 from geminga.ids import MessageId, TopicName
 from geminga.offload.arrow_storage import ArrowStorage
 from geminga.offload.entry_envelope import EntryEnvelope

@@ -7,7 +7,7 @@ import pytest
 
 import geminga
 from geminga import schema
-from geminga.client.crypto import CryptoKeyReader
+from geminga.client.options.crypto import CryptoKeyReader
 from geminga.schema import KeyValueEncodingType, KeyValueSchema
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]

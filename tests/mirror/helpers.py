@@ -3,7 +3,7 @@
 from typing import Any
 
 import geminga
-from geminga.client.entry_reader import EntryReader
+from geminga.client.api.entry_reader import EntryReader
 from geminga.mirror import Cluster, Mirror, MirrorSettings
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb

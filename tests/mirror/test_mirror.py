@@ -12,7 +12,7 @@ import pytest
 from waiting import eventually, eventually_async
 
 import geminga
-from geminga.client.crypto import CryptoKeyReader
+from geminga.client.options.crypto import CryptoKeyReader
 from geminga.errors import InvalidConfiguration
 from geminga.mirror import Cluster
 from geminga.mirror.cursors import CursorMirror

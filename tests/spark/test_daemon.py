@@ -47,7 +47,7 @@ def test_workers_do_not_read_the_file_list_of_sparks_archive(tmp_path, monkeypat
 def test_a_preload_that_fails_stops_no_worker():
     script = (
         "import sys\n"
-        "sys.modules['geminga.client.entry_reader'] = None\n"
+        "sys.modules['geminga.client.api.entry_reader'] = None\n"
         "from geminga.spark.daemon import preload_if_possible\n"
         "preload_if_possible()\n"
     )

@@ -21,7 +21,7 @@ from geminga import Admin, Client, MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.client.admin.sync import PolicyAt
-from geminga.client.crypto import CryptoKeyReader
+from geminga.client.options.crypto import CryptoKeyReader
 from geminga.errors import (
     AdminAuthorizationError,
     InvalidConfiguration,

@@ -14,7 +14,7 @@ from waiting import eventually
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
-from geminga.client.sync import Client
+from geminga.client.api.sync import Client
 from geminga.ids import MessageId
 from geminga.spark.datasource import PulsarDataSource, PulsarReader
 from geminga.spark.schema import source_schema

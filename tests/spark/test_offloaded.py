@@ -306,7 +306,7 @@ def test_messages_of_files_equal_those_of_the_broker(tmp_path, kind, selections)
         tmp_path / "store", offload_location=str(place), ledger_entries_max=7, offload_deletion_lag_seconds=0,
         max_message_size=20_000,
     ) as broker:  # fmt: skip
-        from geminga.client.crypto import CryptoKeyReader
+        from geminga.client.options.crypto import CryptoKeyReader
 
         crypto = CryptoKeyReader(str(keys / "k1_public.pem"), str(keys / "k1_private_pkcs1.pem"))
         client = broker.client()

@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, StructType
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin, topic_path
-from geminga.client.crypto import CryptoKeyReader
+from geminga.client.options.crypto import CryptoKeyReader
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import hadoop_location
 from geminga.ids import TopicName
@@ -31,7 +31,7 @@ from geminga.spark.snapshots import _gaps, _is_whole, _runs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from geminga.client.producer import Producer
+    from geminga.client.publish.producer import Producer
 
 TOPIC = "persistent://public/default/a=b [x] ü%20*"
 KEYS = Path(__file__).parent.parent / "vectors/keys"

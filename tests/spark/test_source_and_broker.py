@@ -19,7 +19,7 @@ from geminga import Client
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
-from geminga.client.crypto import CryptoKeyReader
+from geminga.client.options.crypto import CryptoKeyReader
 from geminga.errors import AuthenticationError, AuthorizationError, ConnectError, CryptoError, TopicNotFound
 from geminga.ids import TopicName
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 import geminga
-from geminga.client import arguments
+from geminga.client.options import arguments
 from geminga.errors import InvalidConfiguration
 from geminga.producer.settings import CompressionType
 from geminga.schema import BytesSchema

@@ -17,8 +17,8 @@ from geminga.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
     from geminga.client.admin.sync import Admin
-    from geminga.client.authentication import Authentication
-    from geminga.client.sync import Client
+    from geminga.client.api.sync import Client
+    from geminga.client.options.authentication import Authentication
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 
@@ -58,7 +58,7 @@ class Cluster:
         for name in ("tls_allow_insecure_connection", "tls_validate_hostname"):
             check_type(name, getattr(self, name), bool)
         if self.auth_plugin is not None:
-            from geminga.client.authentication import check_kind
+            from geminga.client.options.authentication import check_kind
 
             check_kind("auth_plugin", self.auth_plugin)
         if self.auth_params is not None and self.auth_plugin is None:
@@ -73,7 +73,7 @@ class Cluster:
         """Return the credentials of clients and admins; None without any. Raises `InvalidConfiguration`."""
         if self.auth_plugin is None:
             return None
-        from geminga.client.authentication import Authentication
+        from geminga.client.options.authentication import Authentication
 
         return Authentication(self.auth_plugin, self.auth_params or "")
 
@@ -95,7 +95,7 @@ class Cluster:
 
     def client(self, **arguments: Any) -> Client:
         """Create a client; ``arguments`` are further arguments of `geminga.Client`."""
-        from geminga.client.sync import Client
+        from geminga.client.api.sync import Client
 
         return Client(**self.client_arguments(), **arguments)
 
@@ -112,7 +112,7 @@ class Cluster:
         does not answer within 10 s."""
         if self.admin_url is not None:
             return self.admin_url
-        from geminga.client.web_address import find_admin_url
+        from geminga.client.handles.web_address import find_admin_url
 
         with self.client(operation_timeout_seconds=10) as client:
             return client.runtime.call(find_admin_url(client.context), 10)

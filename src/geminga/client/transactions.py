@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, Self
 
 from geminga import errors
-from geminga.client.consumer_handle import ConsumerHandle
-from geminga.client.context import ClientContext
-from geminga.client.delegation import waited
-from geminga.client.runtime import LoopThread
-from geminga.client.tasks import resolve
+from geminga.client.handles.consumer_handle import ConsumerHandle
+from geminga.client.handles.context import ClientContext
+from geminga.client.io.delegation import waited
+from geminga.client.io.runtime import LoopThread
+from geminga.client.io.tasks import resolve
 from geminga.config import check_seconds, check_type
 from geminga.connection import commands
 from geminga.consumer.settlement import AckedEntries

@@ -37,8 +37,8 @@ from geminga.broker.settings import BrokerSettings
 from geminga.client.admin.exchange import AdminSettings, Request
 from geminga.client.admin.transport import AsyncAdminSender, Headers
 from geminga.client.cluster import Cluster
-from geminga.client.settings import security_of
-from geminga.client.tls import make_context
+from geminga.client.io.tls import make_context
+from geminga.client.options.settings import security_of
 from geminga.connection.http_lookup import ANSWER_BYTES_MAX, reason_of
 from geminga.console import derived
 from geminga.console.site import attach

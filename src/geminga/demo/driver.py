@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geminga.client.sync import Client
+from geminga.client.api.sync import Client
 from geminga.demo import flights
 
 if TYPE_CHECKING:

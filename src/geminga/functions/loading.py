@@ -137,7 +137,7 @@ def schema(field: str, given: Any) -> Any:
     """Return the client's schema for a schema, a record class or a name; None for None."""
     if given is None or given == "":
         return None
-    from geminga.client.arguments import checked_schema
+    from geminga.client.options.arguments import checked_schema
     from geminga.functions.borrowed_schemas import borrowed
     from geminga.schema import Schema
 

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping
 
-from geminga.client.metrics_port import exposition
+from geminga.client.observe.metrics_port import exposition
 
 NAMES_MAX = 1000
 """Limit of a function's user metrics; names made of data would need unlimited memory."""

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from geminga.client.long_running import LongRunning
-from geminga.client.metrics_port import serve
+from geminga.client.io.long_running import LongRunning
+from geminga.client.observe.metrics_port import serve
 from geminga.errors import InvalidConfiguration, PulsarException, Timeout
 from geminga.functions.calling import Caller, CallOutcome, size_of
 from geminga.functions.context import InstanceContext
@@ -78,7 +78,7 @@ class FunctionRunner(LongRunning[None]):
     async def _work(self) -> None:
         from geminga.asyncio import Admin, Client
         from geminga.client.cluster import Cluster
-        from geminga.client.web_address import find_admin_url
+        from geminga.client.handles.web_address import find_admin_url
 
         settings = self.settings
         call = resolve(settings.function)

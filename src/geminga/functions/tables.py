@@ -13,7 +13,7 @@ from collections import deque
 from random import random
 from typing import TYPE_CHECKING, Any
 
-from geminga.client.columnar_consumer import refuse_rows
+from geminga.client.receive.columnar_consumer import refuse_rows
 from geminga.connection.backoff import Backoff
 from geminga.errors import InvalidMessage, MessageTooBig, PulsarException, Timeout
 from geminga.functions.calling import uncancelled

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from geminga.client.admin.exchange import parse_admin_url
-from geminga.client.long_running import LongRunning
-from geminga.client.metrics_port import serve
-from geminga.client.web_address import find_admin_url
+from geminga.client.handles.web_address import find_admin_url
+from geminga.client.io.long_running import LongRunning
+from geminga.client.observe.metrics_port import serve
 from geminga.errors import AdminError, InvalidConfiguration, NotConnected, PulsarException
 from geminga.ids import TopicName
 from geminga.mirror.cluster_pair import ClusterPair, PartitionState

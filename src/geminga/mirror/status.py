@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from geminga.client.metrics_port import exposition
+from geminga.client.observe.metrics_port import exposition
 
 FAMILIES = (
     ("geminga_mirror_messages_total", "counter", "messages", "Mirrored, as their batches count them."),

@@ -23,8 +23,8 @@ from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:
     from geminga.client.admin.sync import Admin
-    from geminga.client.authentication import Authentication
-    from geminga.client.sync import Client
+    from geminga.client.api.sync import Client
+    from geminga.client.options.authentication import Authentication
 
 CLIENTS_MAX = 16
 """Maximum clients of one process; the oldest is closed when another is needed."""
@@ -63,7 +63,7 @@ class Cluster:
 
     def reach(self, topic: str) -> None:
         """Connect as a query starts. Raises `ServiceUnreachable` after a third of the operation time-out."""
-        from geminga.client.service_lookup import ServiceUnreachable
+        from geminga.client.handles.service_lookup import ServiceUnreachable
 
         context = self.client.context
         limit = context.settings.operation_timeout_seconds / 3
@@ -138,7 +138,7 @@ class Cluster:
         ``compacted``: read the compacted topic; `EntrySource.last_message_id` is then its newest message,
         once compaction has seen all messages.
         """
-        from geminga.client.entry_reader import EntryReader
+        from geminga.client.api.entry_reader import EntryReader
 
         return EntryReader.open(
             self.client,
@@ -153,7 +153,7 @@ class Cluster:
 
 def open_client(options: ConnectionOptions) -> Client:
     """Return a new client for the options."""
-    from geminga.client.sync import Client
+    from geminga.client.api.sync import Client
 
     return Client(
         options.service_url,
@@ -185,7 +185,7 @@ def _access(options: ConnectionOptions) -> dict[str, Any]:
 
 
 def _authentication(options: ConnectionOptions) -> Authentication | None:
-    from geminga.client.authentication import Authentication, AuthenticationTLS
+    from geminga.client.options.authentication import Authentication, AuthenticationTLS
 
     if options.auth_plugin is None:
         return None

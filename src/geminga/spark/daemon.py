@@ -36,9 +36,9 @@ def preload() -> None:
 
     import pyarrow.json  # noqa: F401
 
-    import geminga.client.columnar_producer
-    import geminga.client.entry_reader
-    import geminga.client.sync
+    import geminga.client.api.entry_reader
+    import geminga.client.api.sync
+    import geminga.client.publish.columnar_producer
     import geminga.spark.datasource
     import geminga.spark.payloads.held_json
     import geminga.spark.payloads.rows

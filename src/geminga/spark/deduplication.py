@@ -4,7 +4,7 @@ import logging
 import time
 
 from geminga.client.admin.sync import Admin
-from geminga.client.web_address import find_admin_url
+from geminga.client.handles.web_address import find_admin_url
 from geminga.errors import AdminError, AdminNotFound, NotAllowedError, PulsarException
 from geminga.ids import TopicName
 from geminga.spark.cluster import client_for, open_admin

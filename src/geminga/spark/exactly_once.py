@@ -58,9 +58,9 @@ from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, job_folder, pla
 from geminga.spark.tasks import query_of_task
 
 if TYPE_CHECKING:
-    from geminga.client.columnar_producer import ReadyBatch, TableResult
-    from geminga.client.producer import Producer
-    from geminga.client.sync import Client
+    from geminga.client.api.sync import Client
+    from geminga.client.publish.columnar_producer import ReadyBatch, TableResult
+    from geminga.client.publish.producer import Producer
     from geminga.wire.columnar_encoding import EncodedBatch
 
 logger = logging.getLogger("geminga.spark")
@@ -259,7 +259,7 @@ class _Encoder:
     """
 
     def __init__(self, options: WriteOptions, client: Client, info: SchemaInfo | None, sink: str) -> None:
-        from geminga.client.crypto import ProducerCryptoFailureAction, encryptor
+        from geminga.client.options.crypto import ProducerCryptoFailureAction, encryptor
 
         self.options = options
         self.client = client
@@ -287,7 +287,7 @@ class _Encoder:
                     yield self._encode(topic, rows, deliver_at_ms)
 
     def _encode(self, topic: str, table: pa.Table, deliver_at_ms: int) -> pa.RecordBatch:
-        from geminga.client.columnar_producer import ReadyBatch, fitting
+        from geminga.client.publish.columnar_producer import ReadyBatch, fitting
         from geminga.wire.checksum import crc32c
         from geminga.wire.columnar_encoding import encode_table
 
@@ -402,7 +402,7 @@ class _Target:
     results: list[Future[TableResult]] = field(default_factory=list)
 
     def add(self, batch: dict[str, Any], base: int) -> None:
-        from geminga.client.columnar_producer import ReadyBatch
+        from geminga.client.publish.columnar_producer import ReadyBatch
 
         partition, count = batch["partition"], batch["count"]
         first = base + self.rows.get(partition, 0)

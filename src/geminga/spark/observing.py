@@ -22,8 +22,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from geminga.client.metrics_port import exposition, serve
-from geminga.client.runtime import LoopThread
+from geminga.client.io.runtime import LoopThread
+from geminga.client.observe.metrics_port import exposition, serve
 from geminga.spark.lag import LAG
 
 _TOPIC_GAUGES = {

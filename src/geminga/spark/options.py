@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from geminga.client.settings import ClientSettings
-from geminga.client.settings_file import load_settings
+from geminga.client.api.settings_file import load_settings
+from geminga.client.options.settings import ClientSettings
 from geminga.config import suggestion
 from geminga.connection.addresses import ServiceUrl
 from geminga.errors import InvalidConfiguration, InvalidUrl

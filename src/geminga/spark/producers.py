@@ -21,8 +21,8 @@ from geminga.spark.cluster import client_for
 from geminga.spark.options import COMPRESSIONS, WriteOptions
 
 if TYPE_CHECKING:
-    from geminga.client.crypto import CryptoKeyReader
-    from geminga.client.producer import Producer
+    from geminga.client.options.crypto import CryptoKeyReader
+    from geminga.client.publish.producer import Producer
 
 logger = logging.getLogger("geminga.spark")
 
@@ -135,7 +135,7 @@ class _Registered(Schema):
 
 def public_keys(options: WriteOptions) -> CryptoKeyReader | None:
     """Return the reader of the encryption keys; None without encryption."""
-    from geminga.client.crypto import CryptoKeyReader
+    from geminga.client.options.crypto import CryptoKeyReader
 
     path = options.crypto_public_key_path
     return None if path is None else CryptoKeyReader(path, "")
@@ -143,7 +143,7 @@ def public_keys(options: WriteOptions) -> CryptoKeyReader | None:
 
 def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo | None) -> Producer[Any]:
     """Open a producer; wait if its name is in use, perhaps by a process that has ended."""
-    from geminga.client.enums import CompressionType, HashingScheme
+    from geminga.client.options.enums import CompressionType, HashingScheme
 
     deadline = time.monotonic() + NAME_SECONDS
 

@@ -226,7 +226,7 @@ def opener(options: ReadOptions) -> Opener:
     if key is None and not discards:
         return list  # decoding rejects encrypted entries
 
-    from geminga.client.crypto import CryptoKeyReader, decryptor
+    from geminga.client.options.crypto import CryptoKeyReader, decryptor
     from geminga.consumer.opening import plain_metadata
     from geminga.wire.columnar import encrypted_entries
     from geminga.wire.metadata import build_entry, parse_entry

@@ -48,10 +48,10 @@ STAGED_SCHEMA = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-"""Schema of a staged batch: the fields of `geminga.client.columnar_producer.ReadyBatch` except the sequence
-ids. ``checksum``: CRC32C of the body. ``sealed``: metadata fields of an encrypted body, null for a plain one.
-A batch names the schema version it was encoded with: a restarted stream may have another one when it
-publishes the batch."""
+"""Schema of a staged batch: the fields of `geminga.client.publish.columnar_producer.ReadyBatch` except the
+sequence ids. ``checksum``: CRC32C of the body. ``sealed``: metadata fields of an encrypted body, null for a
+plain one. A batch names the schema version it was encoded with: a restarted stream may have another one when
+it publishes the batch."""
 
 ABANDONED_SECONDS = 7 * 24 * 3600.0
 """Age at which the folder of a batch query that was killed is deleted: longer than any batch query takes."""

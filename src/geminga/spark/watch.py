@@ -20,8 +20,8 @@ from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:
-    from geminga.client.async_consumer import AsyncConsumer
-    from geminga.client.sync import Client
+    from geminga.client.api.sync import Client
+    from geminga.client.receive.async_consumer import AsyncConsumer
 
 T = TypeVar("T")
 Q = TypeVar("Q")
@@ -114,7 +114,7 @@ class PulsarPartitions:
                 self._close_later(consumer)
 
     async def _look(self, peek: EntrySample) -> tuple[list[MeasuredEntry], bool]:
-        from geminga.client.entry_reader import stop_at
+        from geminga.client.api.entry_reader import stop_at
         from geminga.wire.columnar import message_counts
 
         seen: list[MeasuredEntry] = []
@@ -147,7 +147,7 @@ class PulsarPartitions:
     async def _open(
         self, partition: Partition, start: MessageId, queue_size: int, *, compacted: bool = False
     ) -> AsyncConsumer[Any]:
-        from geminga.client.entry_reader import open_entries
+        from geminga.client.api.entry_reader import open_entries
 
         return await open_entries(
             self.client.context,
@@ -163,7 +163,7 @@ class PulsarPartitions:
         self, consumer: AsyncConsumer[Any], place: MessageId, *, take: bool = True
     ) -> RawEntry | None:
         """Return the next entry of a reader at ``place``; None if the topic has no later entry."""
-        from geminga.client.entry_reader import next_entry
+        from geminga.client.api.entry_reader import next_entry
 
         context = self.client.context
         limit = context.settings.operation_timeout_seconds
@@ -238,8 +238,8 @@ class PulsarCursors:
         self._consumers.clear()
 
     async def _state(self, question: tuple[Partition, bool, bool]) -> SubscriptionCursor | None:
-        from geminga.client.entry_consumer import open_durable
-        from geminga.client.entry_reader import cursor_state, make_cursor
+        from geminga.client.api.entry_consumer import open_durable
+        from geminga.client.api.entry_reader import cursor_state, make_cursor
 
         partition, from_latest, is_known = question
         consumer = self._consumers.get(partition)
@@ -282,7 +282,7 @@ class PulsarCursors:
         await self._held(partition).seek(place)
 
     def _held(self, partition: Partition) -> AsyncConsumer[Any]:
-        from geminga.client.entry_reader import check_cursor
+        from geminga.client.api.entry_reader import check_cursor
 
         consumer = self._consumers[partition]
         check_cursor(consumer)

@@ -26,8 +26,8 @@ from geminga.spark.options import WriteOptions
 from geminga.spark.producers import kept
 
 if TYPE_CHECKING:
-    from geminga.client.columnar_producer import TableResult
-    from geminga.client.producer import Producer
+    from geminga.client.publish.columnar_producer import TableResult
+    from geminga.client.publish.producer import Producer
 
 
 def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> None:

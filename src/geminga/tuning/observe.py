@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from geminga import Admin
+from geminga.client.api.entry_reader import EntryReader
 from geminga.client.cluster import Cluster
-from geminga.client.entry_reader import EntryReader
 from geminga.config import check_seconds
 from geminga.entries import parse_entry
 from geminga.errors import CorruptPayload, InvalidConfiguration

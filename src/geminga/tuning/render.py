@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from geminga.client.settings_file import FileSettings, dump_settings
+from geminga.client.api.settings_file import FileSettings, dump_settings
 from geminga.config import check_choice
 from geminga.producer.settings import BatchingType, CompressionType
 from geminga.tuning.advise import Advice

@@ -18,7 +18,7 @@ from doubles import raising
 
 import geminga
 from geminga.client.cluster import Cluster
-from geminga.client.service_lookup import ServiceUnreachable
+from geminga.client.handles.service_lookup import ServiceUnreachable
 from geminga.errors import UsageError
 from geminga.spark.pipelines import connection, lake, running
 from geminga.spark.pipelines.checkpoints import check_checkpoints, remove_unfinished_offsets, tables

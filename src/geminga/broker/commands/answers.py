@@ -42,7 +42,7 @@ def connected(
     protocol_version: int, settings: BrokerSettings, server_version: str, instance_id: str
 ) -> bytes:
     """Return CONNECTED. ``instance_id`` and the addresses of the web port are Geminga's own fields: see
-    `geminga.client.web_address`."""
+    `geminga.client.handles.web_address`."""
     web = settings.own_addresses()
     return frame(
         "connected",

@@ -62,7 +62,7 @@ class TimesListener(Protocol):
 
 
 class _Run:
-    """Entries in the store, in the order of their times. ``left`` of them were not taken.
+    """Entries in the store, in the order of their times. The last ``left`` of them are still to be taken.
 
     The next of them, as far as they are in memory, are ``times`` and ``offsets`` from ``taken`` on; ``times``
     has the time of the entry behind them, too. If there are none in memory, ``is_at_hand`` says whether they

@@ -19,7 +19,7 @@ from geminga.exits import at_exit
 
 if TYPE_CHECKING:
     from geminga.broker.admin.http import Site
-    from geminga.client.sync import Client
+    from geminga.client.api.sync import Client
 
 START_SECONDS_MAX = 600.0
 """Time limit of a start: opening a large store after a crash reads its log."""
@@ -95,7 +95,7 @@ class EmbeddedBroker:
         """Return a new `geminga.Client` of this broker with these settings. Closed with the broker."""
         if self._closed:
             raise AlreadyClosed("the embedded broker is closed")
-        from geminga.client.sync import Client
+        from geminga.client.api.sync import Client
 
         client = Client(self.service_url, **settings)
         self._clients.add(client)

@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from geminga import errors
-from geminga.client.authentication import Authentication
-from geminga.client.settings import TlsSettings, security_of
+from geminga.client.options.authentication import Authentication
+from geminga.client.options.settings import TlsSettings, security_of
 from geminga.config import check_int, check_seconds, check_type, refuse
 from geminga.connection import http_lookup
 from geminga.connection.addresses import Address, ServiceUrl

@@ -27,7 +27,7 @@ from geminga.client.admin.exchange import (
     parse_admin_url,
     read_answer,
 )
-from geminga.client.tls import make_context
+from geminga.client.io.tls import make_context
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import REFRESH_CHALLENGE, obtain
 from geminga.errors import AlreadyClosed, ConnectError, PulsarException, Timeout

@@ -2,7 +2,7 @@
 
 from geminga.client.admin.aio.calls import AdminCalls
 from geminga.client.admin.exchange import AdminSettings, settings_of
-from geminga.client.authentication import Authentication
+from geminga.client.options.authentication import Authentication
 
 
 class AdminBase:

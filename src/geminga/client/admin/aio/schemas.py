@@ -88,7 +88,7 @@ def _number(found: Any) -> int:
 def schema_json(schema: Described) -> dict[str, Any]:
     """Return ``{"type", "schema", "properties"}``. Raises `InvalidConfiguration`."""
     if not isinstance(schema, SchemaInfo):
-        from geminga.client.arguments import checked_schema
+        from geminga.client.options.arguments import checked_schema
 
         schema = checked_schema(schema).schema_info()
     if schema.type < SchemaType.STRING:

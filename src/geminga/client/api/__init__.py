@@ -1,0 +1,1 @@
+"""The clients for threads and for asyncio, and what is built on them."""

@@ -1,0 +1,1 @@
+"""Producers and consumers of one partition, kept connected: lookups, reconnection and failover."""

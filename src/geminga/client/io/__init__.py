@@ -1,0 +1,1 @@
+"""Event loop, threads and connections, and waiting for their results."""

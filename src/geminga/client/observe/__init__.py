@@ -1,0 +1,1 @@
+"""Reports of a client: log lines, statistics and metrics."""

@@ -1,0 +1,1 @@
+"""Options of a client: arguments, settings, credentials and enumerations of the public API."""

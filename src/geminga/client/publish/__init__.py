@@ -1,0 +1,1 @@
+"""Publishing: from the arguments of ``send`` to the receipt."""

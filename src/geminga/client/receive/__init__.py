@@ -1,0 +1,1 @@
+"""Receiving: consumers, readers and table views, their topics, and acknowledgements."""
