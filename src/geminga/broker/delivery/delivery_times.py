@@ -65,7 +65,7 @@ class _Run:
     """Entries in the store, in the order of their times. The last ``left`` of them are still to be taken.
 
     The next of them, as far as they are in memory, are ``times`` and ``offsets`` from ``taken`` on; ``times``
-    has the time of the entry behind them, too. If there are none in memory, ``is_at_hand`` says whether they
+    has the time of the entry behind them, too. If they are not in memory, ``is_at_hand`` says whether they
     can be read without waiting for the disk.
     """
 
