@@ -288,7 +288,7 @@ const STRATEGIES = ["BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWA
 const POLICIES = [
   ["retention", "retention", "Acknowledged messages are kept", retention, [["retentionTimeInMinutes", "Time", "minutes", -1], ["retentionSizeInMB", "Size", "megabytes", -1]]],
   ["messageTTL", "messageTTL", "Messages expire", (value) => (value > 0 ? `after ${span(value)}` : "never"), [["", "After", "seconds", 0]]],
-  ["messageTTLFromDelivery", "messageTTLFromDelivery", "The time of delayed messages counts", (value) => (value ? "from their delivery time" : "from publishing"), SWITCH()],
+  ["messageTTLFromDelivery", "messageTTLFromDelivery", "Expiry counts from", (value) => (value ? "delivery time" : "publishing"), SWITCH()],
   ["backlogQuotaMap", "backlogQuotaMap", "Backlog of a subscription", quotas, [["limitSize", "Size", "bytes", -1], ["limitTime", "Age", "seconds", -1], ["policy", "When exceeded", Object.keys(BEYOND)]]],
   ["maxUnackedMessagesOnConsumer", "maxUnackedMessagesPerConsumer", "Unacknowledged, a consumer"],
   ["maxUnackedMessagesOnSubscription", "maxUnackedMessagesPerSubscription", "Unacknowledged, a subscription"],
@@ -388,8 +388,7 @@ function change({ path, place, name, title, words, form, method = "POST", value,
 
 async function expired(path, seconds) {
   if (!(seconds > 0)) return "";
-  // Previews are of one partition, and count from publishing.
-  if ((await get(`${path}/partitions`))?.partitions || (await get(`${path}/messageTTLFromDelivery`, { applied: true }))) return "; older messages expire at once";
+  if ((await get(`${path}/partitions`))?.partitions || (await get(`${path}/messageTTLFromDelivery`, { applied: true }))) return "; older messages expire at once"; // no preview
   const { subscriptions } = await get(`${path}/stats`);
   const found = await Promise.all(Object.keys(subscriptions).slice(0, 20).map((each) => get(`${path}/subscription/${part(each)}/preview/expire`, { seconds })));
   return `; ${plural(found.reduce((sum, each) => sum + each.messages, 0), "message")} of ${plural(found.length, "subscription")} expire at once`;
