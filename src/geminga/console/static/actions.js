@@ -349,7 +349,6 @@ function change({ path, place, name, title, words, form, method = "POST", value,
   const isTopic = noun === "topics";
   const isQuota = name === "backlogQuotaMap"; // read as a map of two quotas, each of which is set alone
   const current = isQuota ? { ...value?.message_age, limitSize: value?.destination_storage?.limitSize, ...(value?.destination_storage?.limitSize > 0 && { policy: value.destination_storage.policy }) } : value;
-  // The values of the form as the policy has them.
   const wanted = (values) => {
     if (form[0][2] === "member") return form.flatMap(([member], at) => (values[at] ? member : []));
     const read = form.map(([field, , kind], at) => [field, Array.isArray(kind) && kind[0] === "true" ? values[at] === "true" : values[at]]);
@@ -388,7 +387,7 @@ function change({ path, place, name, title, words, form, method = "POST", value,
 
 async function expired(path, seconds) {
   if (!(seconds > 0)) return "";
-  if ((await get(`${path}/partitions`))?.partitions || (await get(`${path}/messageTTLFromDelivery`, { applied: true }))) return "; older messages expire at once"; // no preview
+  if ((await get(`${path}/partitions`))?.partitions || (await get(`${path}/messageTTLFromDelivery`, { applied: true }))) return "; older messages expire at once";
   const { subscriptions } = await get(`${path}/stats`);
   const found = await Promise.all(Object.keys(subscriptions).slice(0, 20).map((each) => get(`${path}/subscription/${part(each)}/preview/expire`, { seconds })));
   return `; ${plural(found.reduce((sum, each) => sum + each.messages, 0), "message")} of ${plural(found.length, "subscription")} expire at once`;
@@ -578,7 +577,7 @@ const deleteNamespace = (namespace) => deletion("namespace", namespace, namespac
   return number ? plural(number, "topic") : "";
 });
 
-// Rarer actions on a namespace: title, effect, method and path.
+// Rarer actions on a namespace.
 const NAMESPACE_ACTIONS = {
   unload: ["Unload", "disconnects all clients of its topics: they reconnect, and unacknowledged messages are redelivered", "PUT", "/unload"],
   "clear-backlog": ["Clear the backlog", "skips all messages that are not acknowledged, for every subscription of its topics, for good", "POST", "/clearBacklog"],
