@@ -108,7 +108,7 @@ def test_a_broker_killed_under_load_costs_only_that_run(tmp_path):
 
         def looked(run: prove.Run, topic: TopicName, counts_first: bool) -> object:
             if counts_first and prover.proof.outcomes:  # the second run is measured from here on
-                threading.Timer(0.4, server.kill).start()
+                threading.Timer(0.4, server.process.kill).start()  # it stays a process until the end
             return look(run, topic, counts_first)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -116,7 +116,7 @@ def test_a_broker_killed_under_load_costs_only_that_run(tmp_path):
             patch.setattr(prove, "subjects", impatient)
             proof = prover.prove()
     assert [outcome.subject for outcome in proof.outcomes] == ["Geminga, stock, LZ4"]
-    assert "no answer from" in proof.stopped or "has ended" in proof.stopped
+    assert "no answer from" in proof.stopped
     assert proof.outcomes == Proof.load(tmp_path / "proof").outcomes, "it is measured again, not kept by half"
 
 
