@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ack_holes
 from benchmarks.harness import OURS, Figure, Measurement, collect, emit, python, resident_megabytes
 
 TOPIC = "persistent://public/default/delayed"
@@ -29,10 +30,8 @@ RUN = 500
 WORK = "delayed messages"
 
 
-class Peer:
+class Peer(ack_holes.Peer):
     """Client that notes when messages arrive: their delivery times are their payloads."""
-
-    writable = True
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -53,15 +52,6 @@ class Peer:
             elif FIRST_MS <= due_ms < 2 * FIRST_MS:
                 self.late_ms.append(self._bench.now_ms - due_ms)
         self._unparsed = self._unparsed[at:]
-
-    def close(self) -> None:
-        raise RuntimeError("the broker has closed the connection")
-
-    def pause_reading(self) -> None:
-        return
-
-    def resume_reading(self) -> None:
-        return
 
 
 class Bench:
