@@ -10,7 +10,7 @@ from geminga.cli.units import backlog
 from geminga.client.admin.types import Explanation, Finding
 from geminga.client.cluster import Cluster
 from geminga.diagnosis.commands import how_many
-from geminga.diagnosis.conclude import Trouble
+from geminga.diagnosis.conclude import Trouble, in_one_text
 
 _BACKLOG = (
     "messagesInBacklog", "entriesInBacklog", "bytesInBacklog", "oldestBacklogMessageAgeSeconds", "ackHoles",
@@ -47,8 +47,7 @@ def command(topic: str, subscription: str | None, cluster: Cluster) -> None:
 def _with_options(finding: Finding) -> Finding:
     """Return a finding whose commands have the connection options in use."""
     advice = tuple(replace(each, command=as_pasted(each.command)) for each in finding.advice)
-    text = "; or ".join(f"{each.text}: {each.command}" if each.command else each.text for each in advice)
-    return replace(finding, advice=advice, mend=text)
+    return replace(finding, advice=advice, mend=in_one_text((each.text, each.command) for each in advice))
 
 
 def as_text(found: Explanation) -> str:

@@ -5,7 +5,7 @@ metrics use its result. Each finding has a level of its own, and the worst of th
 state that usually passes quickly, such as a consumer without permits, counts once it has lasted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -76,7 +76,12 @@ class Finding:
     @property
     def mend(self) -> str:
         """All advice as one text."""
-        return "; or ".join(f"{a.text}: {a.command}" if a.command else a.text for a in self.advice)
+        return in_one_text((each.text, each.command) for each in self.advice)
+
+
+def in_one_text(advice: Iterable[tuple[str, str]]) -> str:
+    """Return the texts of advice with their commands, where there are any."""
+    return "; or ".join(f"{text}: {command}" if command else text for text, command in advice)
 
 
 @dataclass(frozen=True, slots=True)

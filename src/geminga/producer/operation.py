@@ -196,8 +196,9 @@ class SendOperation:
         if self.messages is None and self.sequence_ids is None:
             return encode_plain_batch(payloads, self.sequence_id)
         messages = self.messages or {}
-        if self.sequence_ids is None and set(map(type, messages.values())) <= _SIMPLE:
-            further = self._further(_further_in_batch)
+        kinds = set(map(type, messages.values()))
+        if self.sequence_ids is None and kinds <= _SIMPLE:
+            further = self._further(_further_in_batch) if RichMessage in kinds else None
             if not further and not any(each.properties or each.partition_key for each in messages.values()):
                 return encode_plain_batch(payloads, self.sequence_id)
             return encode_rich_batch(payloads, self._fields(b"\x0a", b"\x12"), self.sequence_id, further)
@@ -218,12 +219,10 @@ class SendOperation:
             return metadata_fields(property_tag, key_tag, messages.values())
         return metadata_fields(property_tag, key_tag, map(messages.get, range(self.done, len(self.tokens))))
 
-    def _further(self, encode: Callable[[OutgoingMessage], bytes]) -> list[bytes] | None:
-        """Return the fields that `_fields` leaves out of each message without an outcome, by ``encode``; None
-        if all are `SimpleMessage`s, which have no others."""
+    def _further(self, encode: Callable[[OutgoingMessage], bytes]) -> list[bytes]:
+        """Return the fields that `_fields` leaves out of each message without an outcome, by ``encode``: only
+        a `RichMessage` has any."""
         messages = self.messages or {}
-        if RichMessage not in set(map(type, messages.values())):
-            return None
         pending = map(messages.get, range(self.done, len(self.tokens)))
         return [encode(each) if type(each) is RichMessage else b"" for each in pending]
 
@@ -279,9 +278,8 @@ class SendOperation:
         fields = None if self.messages is None else self._fields(b"\x22", b"\x32")
         if fields is not None and b"" in payloads:
             fields = [f if p or not f else f + _NO_BYTES for f, p in zip(fields, payloads, strict=True)]
-        further = self._further(_further_alone)
-        if fields is not None and further is not None:
-            fields = list(map(add, fields, further))
+        if fields is not None and self.messages and RichMessage in set(map(type, self.messages.values())):
+            fields = list(map(add, fields, self._further(_further_alone)))
         fixed = len(producer_name) + len(schema) + 64 + (0 if fields is None else max(map(len, fields)))
         if max(map(len, payloads)) + fixed > max_message_size:
             raise MessageTooBig(f"a message of {self!r} may exceed max_message_size={max_message_size}")

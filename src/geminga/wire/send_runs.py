@@ -24,6 +24,7 @@ _CHECKED = Struct(">HI").unpack_from
 _FIELD_HEADS = 2
 """Bytes of the tags of the two fields that every SEND has."""
 _FIRST_PIECE = 8
+"""Number of ids in the first comparison with a run; each next piece is four times as large."""
 _BODY_START = 12
 """Start of the body: after two sizes, the command's type, and the body's tag and size."""
 

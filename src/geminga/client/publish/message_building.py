@@ -124,7 +124,8 @@ class MessageBuilder:
         delayed = extras[7] is not None or extras[8] is not None
         single = self._whole or self.transaction is not None or extras[3] is not None
         kind = OutgoingMessage if single or (delayed and self._batching) else RichMessage
-        message = build_message(content, *extras, now_ms=self._now_ms() if delayed else 0, kind=kind)
+        now_ms = 0 if extras[8] is None else self._now_ms()
+        message = build_message(content, *extras, now_ms=now_ms, kind=kind)
         message.schema_version = self._schema_version
         if keyed is not None:
             keyed.give_key(message)
