@@ -56,7 +56,7 @@ def test_a_program_that_does_not_end_is_stopped_and_named(create, publish, serve
     search(page, "for (;;) return value === 2")
     expect(page.locator("#messages .value")).to_have_text("2")
     search(page, "while (true); return true")
-    page.get_by_label("From").select_option("live")
+    page.get_by_label("From", exact=True).select_option("live")
     expect(said).to_contain_text("The program was stopped")
     expect(page.get_by_role("button", name="Search")).to_be_visible()
 

@@ -320,7 +320,7 @@ def test_the_tail_follows_filters_and_decodes(story, page):
     story.create()
     story.publish(1, b"the first")
     page.goto(topic_url(story.served))
-    page.get_by_label("From").select_option("live")
+    page.get_by_label("From", exact=True).select_option("live")
     values = page.locator("#messages .value")
     expect(values).to_have_text(["the first"])
     story.publish(1, b'{"plane": "N14228"}')

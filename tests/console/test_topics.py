@@ -164,7 +164,7 @@ def test_messages_are_browsed_from_either_end(create, publish, served, page):
     page.get_by_role("button", name="Older").click()
     expect(values).to_have_count(120)
     expect(page.locator("#messages")).to_contain_text("120 messages: that is all")
-    page.get_by_label("From").select_option("earliest")
+    page.get_by_label("From", exact=True).select_option("earliest")
     expect(values.first).to_have_text("m0")
     expect(values).to_have_count(50)
     page.get_by_role("button", name="Newer").click()
@@ -192,7 +192,7 @@ def test_messages_between_two_times(create, publish, served, page):
     for number in range(6):
         publish("t", b"m%d" % number, publish_time=start + number * 60_000, partition_key="ab"[number % 2])
     page.goto(topic_url(served, "t"))
-    page.get_by_label("From").select_option("time")
+    page.get_by_label("From", exact=True).select_option("time")
     page.get_by_label("Time", exact=True).fill("2026-09-21T14:14:00")
     page.get_by_label("Until").fill("2026-09-21T14:18:00")
     page.get_by_label("Key", exact=True).fill("b")
