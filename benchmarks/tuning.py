@@ -56,7 +56,7 @@ def find_capacity(service_url: str, admin_url: str, folder: Path) -> str:
     """Find a broker's capacity, and write table, picture and figures; gives the table."""
     plan = ProofPlan(
         service_url=service_url, admin_url=admin_url, only=SUBJECTS, repeats=CROSSINGS,
-        profile=HEADLINE.changed(rate_messages_per_second=10_000),
+        profile=HEADLINE.changed(rate_messages_per_second=50_000),
         seconds=8, warm_seconds=3, idle_seconds=1,
     )  # fmt: skip
     found = CapacityFinder(plan, folder, say).prove()

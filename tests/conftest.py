@@ -56,7 +56,7 @@ from _pytest.assertion.rewrite import (
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
-from geminga import loggers
+from geminga._util import loggers
 
 # In sessions of a minute Java's second compiler and a parallel collector cost more than they save.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 import geminga
-from geminga.choices import Choice
+from geminga._util.choices import Choice
 
 CHOICES = [
     "BatchingType", "CompressionType", "ConsumerCryptoFailureAction", "ConsumerType", "InitialPosition",

@@ -102,7 +102,7 @@ from importlib.machinery import SourceFileLoader
 begun, go_on = threading.Event(), threading.Event()
 load = SourceFileLoader.exec_module
 def slowly(self, module):
-    if module.__name__ == "geminga.choices":  # which the errors load first
+    if module.__name__ == "geminga._util.choices":  # which the errors load first
         begun.set()
         assert go_on.wait(60)
     load(self, module)

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 from interpreter import run_python
 
-from geminga.event_loops import new_event_loop
+from geminga._util.event_loops import new_event_loop
 
 PROGRAM = """
 import sys, warnings

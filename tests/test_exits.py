@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import sys, threading
-from geminga import exits
+from geminga._util import exits
 
 exits.at_exit("brokers", lambda: print("then brokers"))
 exits.at_exit("clients", lambda: print("first clients"))

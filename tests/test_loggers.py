@@ -13,9 +13,9 @@ import pytest
 from waiting import loop_turns
 
 import geminga
-from geminga import loggers
+from geminga._util import loggers
+from geminga._util.event_loops import new_event_loop
 from geminga.broker.admin.redacted_log import unquoted
-from geminga.event_loops import new_event_loop
 from geminga.testing.apache_pulsar import free_ports
 
 SOURCES = Path(geminga.__file__).parent

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga import pythons
+from geminga._util import pythons
 
 
 def test_it_imports_what_this_process_does(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ caller. Every class pickles and carries a message that names what to do.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from geminga.choices import Choice
+from geminga._util.choices import Choice
 
 
 class Result(Choice):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from geminga.choices import Choice
+from geminga._util.choices import Choice
 
 
 class SchemaType(Choice):

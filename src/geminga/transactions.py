@@ -15,7 +15,7 @@ operation there.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from geminga.choices import Choice
+from geminga._util.choices import Choice
 from geminga.errors import InvalidTxnStatusError
 
 COORDINATORS_TOPIC = "persistent://pulsar/system/transaction_coordinator_assign"

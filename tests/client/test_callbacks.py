@@ -11,7 +11,7 @@ from waiting import start_thread
 
 import geminga
 import geminga.asyncio
-from geminga import loggers
+from geminga._util import loggers
 from geminga.client.io.runtime import LoopThread
 from geminga.errors import AlreadyClosed, UsageError
 

@@ -11,9 +11,9 @@ import warnings
 import pytest
 from waiting import loop_turns, start_thread
 
+from geminga._util.event_loops import new_event_loop
 from geminga.client.io.runtime import LoopThread, _Loop
 from geminga.errors import AlreadyClosed, Timeout, UsageError
-from geminga.event_loops import new_event_loop
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from doubles import raising
 from waiting import eventually, poll_until
 
-from geminga import pythons
+from geminga._util import pythons
 from geminga.errors import StoreError
 from geminga.ledger import claim_file as claims
 from geminga.ledger import offload_worker, tier

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga import exits
+from geminga._util import exits
 from geminga.errors import StoreError
 from geminga.ledger import tier_claim, tiered
 from geminga.ledger.api import ReadAhead

@@ -10,10 +10,14 @@ from broker_process import BrokerProcess
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration
 from geminga.ids import TopicName
+from geminga.producer.settings import CompressionType
 from geminga.tuning import prove
+from geminga.tuning.advise import advise
 from geminga.tuning.measuring.broker_view import BrokerView
 from geminga.tuning.proof_report import WIRE, picture, saving, table
 from geminga.tuning.prove import Proof, ProofPlan, Prover, subjects
+from geminga.tuning.sample import standard_sample
+from geminga.tuning.stock import JAVA
 from geminga.tuning.traffic import TrafficProfile
 
 PROFILE = TrafficProfile(rate_messages_per_second=4000, message_bytes=200, partitions=4)
@@ -129,6 +133,15 @@ def test_a_round_has_all_settings_and_clients():
     for codec in ("", ", LZ4", ", ZSTD", ", ZSTD 6", ", ZLIB", ", SNAPPY"):
         assert f"Geminga, formula{codec}" in titles
     assert {"Geminga, stock", "Geminga, stock, LZ4", "pulsar-client, stock"} <= {*titles}
+
+
+def test_what_is_measured_is_what_is_advised():
+    only = ("Geminga, formula, LZ4",)
+    (subject,) = subjects(
+        ProofPlan(service_url="pulsar://x", admin_url="http://x", profile=PROFILE, only=only)
+    )
+    advised = advise(PROFILE, sample=standard_sample(200), stock=JAVA, compression=CompressionType.LZ4)
+    assert subject.settings == advised.settings
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from geminga._util.loggers import AUDIT
 from geminga.broker.event_log import BrokerEvent
 from geminga.broker.scheduler import Scheduler
-from geminga.loggers import AUDIT
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")

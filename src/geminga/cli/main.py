@@ -17,11 +17,11 @@ except ImportError:  # pragma: no cover - shown to people who installed the bare
     print("The command line needs an extra: pip install 'geminga[cli]'", file=sys.stderr)
     raise SystemExit(2) from None
 
+from geminga._util.descriptors import fill_standard
+from geminga._util.exits import leave
 from geminga._version import __version__
 from geminga.cli.common import LazyGroup, discard_output, say
-from geminga.descriptors import fill_standard
 from geminga.errors import PulsarException, Timeout, UsageError
-from geminga.exits import leave
 from geminga.extras import MissingExtra, missing
 
 SECTIONS = {

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from geminga._util.exits import unfinished
 from geminga.cli.common import Commands, confirm, emit, json_option, wants_json, yes_option
 from geminga.cli.units import TIME, size
-from geminga.exits import unfinished
 
 EXIT_DAMAGED = 1
 _CLEANUP_SECONDS: Final = 2.0

@@ -1,6 +1,6 @@
 """Encryption details of a message that is delivered encrypted, for decryption by the application."""
 
-from geminga.choices import CompressionType
+from geminga._util.choices import CompressionType
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 

@@ -12,10 +12,10 @@ from operator import attrgetter
 from struct import Struct
 from typing import Any, Generic, cast
 
+from geminga._util.values import T_co
 from geminga.consumer.encryption_context import EncryptionContext
 from geminga.consumer.flow import Release
 from geminga.ids import MessageId
-from geminga.values import T_co
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 

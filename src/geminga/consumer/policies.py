@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from geminga.choices import Choice
+from geminga._util.choices import Choice
 from geminga.config import check_int, check_seconds, check_type, refuse
 from geminga.ids import TopicName
 

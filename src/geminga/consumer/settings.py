@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from geminga.choices import Choice
+from geminga._util.choices import Choice
 from geminga.config import (
     MILLISECONDS_MAX,
     Check,

@@ -13,12 +13,12 @@ from numbers import Number
 from typing import Any
 
 from geminga import CompressionType
+from geminga._util.loggers import shield
 from geminga.config import check_type
 from geminga.functions.metrics import Metrics
 from geminga.functions.settings import FunctionSettings
 from geminga.functions.state import Change, State
 from geminga.ids import TopicName
-from geminga.loggers import shield
 from geminga.producer.message import build_message
 
 

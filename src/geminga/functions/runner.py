@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from geminga._util.loggers import shield
 from geminga.client.io.long_running import LongRunning
 from geminga.client.observe.metrics_port import serve
 from geminga.errors import InvalidConfiguration, PulsarException, Timeout
@@ -22,7 +23,6 @@ from geminga.functions.metrics import Metrics
 from geminga.functions.sending import RETRY_SECONDS_MAX, AtLeastOnce, PendingResults, ResultSender, is_passing
 from geminga.functions.settings import FunctionSettings
 from geminga.functions.thread import CallingThread
-from geminga.loggers import shield
 
 logger = logging.getLogger("geminga.functions")
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from geminga import pythons
+from geminga._util import pythons
 from geminga._version import __version__
 from geminga.ledger.offload_worker_main import NO_MEMORY
 from geminga.ledger.offload_writing import (

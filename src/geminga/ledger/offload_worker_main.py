@@ -11,7 +11,7 @@ import socket
 import sys
 import traceback
 
-from geminga.descriptors import fill_standard
+from geminga._util.descriptors import fill_standard
 
 NICENESS = 10
 """Niceness added to that of the broker: next to a thread of the broker that always works, the process gets a

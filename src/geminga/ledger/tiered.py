@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
-from geminga import exits
+from geminga._util import exits
 from geminga.errors import LedgerNotFound, StoreError
 from geminga.ledger.api import Done, Fetched, ReadAhead, StoredLedger, never
 from geminga.ledger.callbacks import run_callback

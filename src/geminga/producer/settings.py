@@ -11,8 +11,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from geminga.choices import Choice
-from geminga.choices import CompressionType as CompressionType
+from geminga._util.choices import Choice
+from geminga._util.choices import CompressionType as CompressionType
 from geminga.config import (
     Check,
     check_fields,

@@ -11,13 +11,13 @@ import json
 from enum import Enum
 from typing import Any, overload
 
+from geminga._util.values import V
 from geminga.errors import CorruptPayload, IncompatibleSchema, OperationNotSupported
 from geminga.schema.avro_encoding import encoder_of
 from geminga.schema.definition import Record
 from geminga.schema.models import Form, model_of
 from geminga.schema.schema import SchemaInfo, SchemaType
 from geminga.schema.versions import Reader, VersionedSchema
-from geminga.values import V
 
 
 class AvroSchema(VersionedSchema[V]):

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from enum import Enum, EnumMeta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
-from geminga.values import V
+from geminga._util.values import V
 
 E = TypeVar("E", bound=Enum)
 

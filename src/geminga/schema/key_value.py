@@ -12,12 +12,12 @@ from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
+from geminga._util.values import V
 from geminga.config import check_type
 from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.producer.message import KeyedContent
 from geminga.schema.schema import Schema, SchemaInfo, SchemaType, is_null
 from geminga.schema.versions import Reader, VersionedSchema
-from geminga.values import V
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

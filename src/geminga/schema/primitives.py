@@ -7,9 +7,9 @@ import struct
 from struct import Struct
 from typing import Any, ClassVar
 
+from geminga._util.values import V
 from geminga.errors import CorruptPayload
 from geminga.schema.schema import Schema, SchemaType
-from geminga.values import V
 
 
 class FixedSizeSchema(Schema[V]):

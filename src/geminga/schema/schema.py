@@ -8,11 +8,11 @@ from json.encoder import encode_basestring_ascii
 from math import isfinite
 from typing import Any, ClassVar, Generic
 
+from geminga._util.values import V
 from geminga.producer.message import KeyedContent
 from geminga.schema.definition import Record, read_json
 from geminga.schema_info import SchemaInfo as SchemaInfo
 from geminga.schema_info import SchemaType as SchemaType
-from geminga.values import V
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 

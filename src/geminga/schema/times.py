@@ -19,9 +19,9 @@ import datetime as dt
 from struct import Struct
 from typing import Any
 
+from geminga._util.values import V
 from geminga.schema.primitives import FixedSizeSchema
 from geminga.schema.schema import SchemaType
-from geminga.values import V
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()

@@ -8,9 +8,9 @@ producer used; the client requests that version from the broker once (``schema_o
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from geminga._util.values import V
 from geminga.errors import IncompatibleSchema
 from geminga.schema.schema import Schema, SchemaInfo, is_null
-from geminga.values import V
 
 VERSIONS_MAX = 1000
 """Readers that one schema object caches, one per version; the oldest is evicted first."""

@@ -22,6 +22,7 @@ from geminga.config import check_choice, check_int, check_seconds, refuse
 from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.producer.settings import CompressionType
 from geminga.tuning.advise import CODECS, codec_title
+from geminga.tuning.expectation import DELIVERY_P99_SECONDS
 from geminga.tuning.formula import formula
 from geminga.tuning.measuring.broker_view import APACHE, BrokerView
 from geminga.tuning.measuring.host import machine
@@ -160,7 +161,8 @@ def subjects(plan: ProofPlan) -> list[Subject]:
         found.append(Subject(title=f"{client}, {what}{suffix}", library=library, settings=chosen))
 
     none, lz4, zstd = CompressionType.NONE, CompressionType.LZ4, CompressionType.ZSTD
-    tuned = formula(plan.profile).settings
+    # The settings that `advise` gives, except for the codec.
+    tuned = formula(plan.profile, reserve_seconds=DELIVERY_P99_SECONDS).settings
     if "geminga" in plan.clients:
         for codec in (none, lz4, zstd):
             add("Geminga", "geminga", "stock", JAVA.settings, codec)

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
-from geminga.loggers import shield
+from geminga._util.loggers import shield
 
 UNREAD_SECONDS: Final = 30.0
 """Time after which a peer that reads nothing of its answers is disconnected."""

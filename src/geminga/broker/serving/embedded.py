@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from geminga._util.event_loops import new_event_loop
+from geminga._util.exits import at_exit
 from geminga.broker.serving.server import BrokerServer, end_event_loop
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import AlreadyClosed, Timeout
-from geminga.event_loops import new_event_loop
-from geminga.exits import at_exit
 
 if TYPE_CHECKING:
     from geminga.broker.admin.http import Site

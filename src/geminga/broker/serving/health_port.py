@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from geminga.event_loops import new_event_loop
+from geminga._util.event_loops import new_event_loop
 
 CONNECTIONS_MAX: Final = 64
 """Limit of connections, above which the oldest one is closed."""

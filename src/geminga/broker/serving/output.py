@@ -8,12 +8,12 @@ import os
 import select
 from typing import Any, Final, TextIO
 
+from geminga._util.loggers import AUDIT
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.rate_limited_logger import AuditedRequest
 from geminga.broker.settings import ProcessSettings
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.loggers import AUDIT
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _JOURNAL_TEXT: Final = "%(priority)s%(levelname)s %(name)s: %(message)s"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from geminga._util.event_loops import new_event_loop
 from geminga.broker.admin.health import live, ready
 from geminga.broker.serving.garbage_collector import GarbageCollectorPacing
 from geminga.broker.serving.health_port import STOPPING, HealthPort
@@ -23,7 +24,6 @@ from geminga.broker.serving.server import BrokerServer, end_event_loop
 from geminga.broker.serving.systemd import keep_watchdog_alive, notify
 from geminga.broker.settings import BrokerSettings, ProcessSettings
 from geminga.errors import PulsarException, StoreError
-from geminga.event_loops import new_event_loop
 
 if TYPE_CHECKING:
     from geminga.broker.admin.http import Site

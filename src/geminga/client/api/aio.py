@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from geminga._util.values import T
 from geminga.client.api.base import ClientBase
 from geminga.client.handles.context import ClientContext, all_or_none
 from geminga.client.handles.failover import settings_for
@@ -58,7 +59,6 @@ from geminga.errors import AlreadyClosed, ForkedProcessError
 from geminga.ids import MessageId
 from geminga.producer.settings import ProducerSettings, SchemaInfo
 from geminga.schema import Schema
-from geminga.values import T
 
 if TYPE_CHECKING:
     from geminga.client.publish.producer import AsyncProducer

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from geminga._util.values import T
 from geminga.client.api.sync_base import SyncBase
 from geminga.client.options import arguments
 from geminga.client.options.crypto import KeyReader, ProducerCryptoFailureAction
@@ -38,7 +39,6 @@ from geminga.consumer.settings import (
 from geminga.ids import MessageId
 from geminga.producer.settings import SchemaInfo
 from geminga.schema import BytesSchema, Schema
-from geminga.values import T
 
 if TYPE_CHECKING:
     from geminga.client.api.message import Message

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from geminga._util.values import T
 from geminga.client.api.base import ClientBase
 from geminga.client.handles.context import ClientContext, Closable, all_or_none
 from geminga.client.handles.schema_versions import ThreadSchemaVersions
@@ -24,7 +25,6 @@ from geminga.errors import AlreadyClosed, PulsarException, UsageError
 from geminga.ids import MessageId
 from geminga.producer.settings import ProducerSettings
 from geminga.schema import Schema
-from geminga.values import T
 
 if TYPE_CHECKING:
     from geminga.client.publish.producer import Producer

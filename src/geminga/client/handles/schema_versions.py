@@ -11,13 +11,13 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from geminga._util.values import T
 from geminga.client.io.runtime import LoopThread
 from geminga.client.io.tasks import run_task, seen
 from geminga.connection import commands
 from geminga.errors import AlreadyClosed, PulsarException
 from geminga.ids import TopicName
 from geminga.schema.schema import Schema, SchemaInfo, from_wire, to_wire
-from geminga.values import T
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 logger = logging.getLogger("geminga")

@@ -22,12 +22,12 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
+from geminga._util.event_loops import new_event_loop
+from geminga._util.exits import at_exit
 from geminga.client.io import forks
 from geminga.client.io.tasks import run_task
 from geminga.client.io.waiter import Waiter
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
-from geminga.event_loops import new_event_loop
-from geminga.exits import at_exit
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
+from geminga._util.values import T
 from geminga.client.options import crypto
 from geminga.client.options.authentication import Authentication
 from geminga.client.options.enums import PartitionsRoutingMode
@@ -42,7 +43,6 @@ from geminga.producer.settings import (
 )
 from geminga.schema import BytesSchema, JsonSchema, Record, Schema
 from geminga.schema.schema import from_wire
-from geminga.values import T
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Topics = str | list[str] | re.Pattern[str]

@@ -1,6 +1,6 @@
 """Enumerations of the public API, under ``pulsar-client``'s names."""
 
-from geminga.choices import Choice
+from geminga._util.choices import Choice
 from geminga.consumer.settings import (
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,

@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, Self
 
+from geminga._util.values import T, T_contra
 from geminga.client.handles.context import MAYBE_PARTITIONED, ClientContext
 from geminga.client.io.delegation import Closing, called, waited
 from geminga.client.io.runtime import LoopThread
@@ -33,7 +34,6 @@ from geminga.producer.message import note_refusal
 from geminga.producer.settings import BATCHING_DELAY_SECONDS, ProducerSettings
 from geminga.producer.statistics import ProducerStatistics
 from geminga.schema import Schema
-from geminga.values import T, T_contra
 from geminga.wire.encryption import RENEWAL_SECONDS, PayloadEncryptor
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from functools import cached_property
 from sys import maxsize
 from typing import TYPE_CHECKING, Any, Generic
 
+from geminga._util.values import T_co
 from geminga.client.handles.consumer_handle import ConsumerHandle, HandleOwner
 from geminga.client.handles.context import ClientContext
 from geminga.client.io.delegation import AsyncClosing
@@ -51,7 +52,6 @@ from geminga.errors import (
     Timeout,
 )
 from geminga.ids import MessageId
-from geminga.values import T_co
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+from geminga._util.values import T_co
 from geminga.client.handles.context import ClientContext
 from geminga.client.io import forks
 from geminga.client.io.delegation import Closing, called, waited
@@ -38,7 +39,6 @@ from geminga.errors import (
     Timeout,
     UsageError,
 )
-from geminga.values import T_co
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
+from geminga._util.values import T_co
 from geminga.client.handles.consumer_handle import ConsumerHandle
 from geminga.client.handles.context import ClientContext
 from geminga.client.io.delegation import AsyncClosing, Closing, called, waited
@@ -28,7 +29,6 @@ from geminga.consumer.settings import ReaderSettings
 from geminga.errors import AlreadyClosed, InvalidConfiguration, Timeout
 from geminga.extras import need
 from geminga.ids import MessageId
-from geminga.values import T_co
 from geminga.wire.metadata import parse_entry
 
 if TYPE_CHECKING:

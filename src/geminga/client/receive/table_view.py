@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple
 
+from geminga._util.values import T_co
 from geminga.client.handles.context import ClientContext
 from geminga.client.io.delegation import AsyncClosing, Closing
 from geminga.client.io.runtime import LoopThread
@@ -19,7 +20,6 @@ from geminga.consumer.settings import ReaderSettings
 from geminga.errors import AlreadyClosed, IncompatibleSchema, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
 from geminga.schema import Schema
-from geminga.values import T_co
 
 logger = logging.getLogger("geminga")
 

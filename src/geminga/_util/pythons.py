@@ -20,6 +20,6 @@ def command(module: str) -> tuple[list[str], dict[str, str]]:
             f"{sys.executable or 'this program'!r} is not a Python interpreter that could be started again"
         )
     # A program may have added entries of other types, which import nothing.
-    paths = [str(Path(__file__).parents[1]), *(each for each in sys.path if isinstance(each, str) and each)]
+    paths = [str(Path(__file__).parents[2]), *(each for each in sys.path if isinstance(each, str) and each)]
     arguments = [sys.executable, "-P", "-c", f"from {module} import main; main()"]
     return arguments, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

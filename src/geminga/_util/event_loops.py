@@ -8,8 +8,8 @@ import selectors
 from asyncio import _get_running_loop, _set_running_loop
 from typing import Any
 
-from geminga.descriptors import fill_standard
-from geminga.loggers import shield
+from geminga._util.descriptors import fill_standard
+from geminga._util.loggers import shield
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
