@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.wire import frames
-from geminga.wire.frames import FrameDecoder, ReceiptFrame
+from geminga.wire.frames import FrameDecoder, MessageFrame, ReceiptFrame, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 U64 = st.integers(0, (1 << 64) - 1)
@@ -44,6 +44,11 @@ def test_encode_send(numbers, rare, entry):
         if value != unset or (unset is None and value is not None):
             setattr(body, name, value)
     assert head + entry == whole_frame(expected, entry)
+    (frame,) = FrameDecoder().feed(head + entry)
+    assert isinstance(frame, SendFrame)
+    assert (frame.producer_id, frame.sequence_id, frame.num_messages) == numbers[:3]
+    assert (frame.highest_sequence_id, frame.is_chunk) == (highest or 0, is_chunk)
+    assert (frame.txnid_most_bits, frame.txnid_least_bits, frame.entry) == (most or 0, least or 0, entry)
 
 
 @given(ID, U64, st.none() | U64, st.just(-1) | ID, st.just(-1) | ID)
@@ -58,8 +63,9 @@ def test_encode_receipt(producer, sequence, highest, ledger, entry):
     assert encoded == whole_frame(expected)
     (frame,) = FrameDecoder().feed(encoded)
     assert isinstance(frame, ReceiptFrame)
+    assert (frame.producer_id, frame.sequence_id) == (producer, sequence)
     assert (frame.ledger_id, frame.entry_id) == (ledger, entry)
-    assert frame.command == expected or highest == 0
+    assert frame.highest_sequence_id % (1 << 64) == (highest or 0)
 
 
 @given(
@@ -87,7 +93,10 @@ def test_encode_message(numbers, redelivered, ack_set, epoch, entry):
     )  # fmt: skip
     assert head + entry == whole_frame(expected, entry)
     (frame,) = FrameDecoder().feed(head + entry)
-    assert frame.command == expected
+    assert isinstance(frame, MessageFrame)
+    assert (frame.consumer_id, frame.ledger_id, frame.entry_id, frame.partition) == numbers
+    assert (frame.redelivery_count, list(frame.ack_set)) == (redelivered, ack_set)
+    assert (frame.consumer_epoch, frame.entry) == (epoch, entry)
 
 
 @given(ID, st.integers(0, (1 << 32) - 1))

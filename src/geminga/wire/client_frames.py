@@ -90,7 +90,7 @@ class ClientFrameDecoder(FrameDecoder):
     ) -> tuple[int, int]:
         run: Frame | None = None
         end, count = frame_end, 1
-        if type(first) is MessageFrame and len(first.entry) <= RUN_ENTRY_BYTES_MAX:
+        if type(first) is MessageFrame and len(first.entry) <= RUN_ENTRY_BYTES_MAX and not first.ack_set:
             messages, end = read_message_run(first, data, start, frame_end, self.max_frame_size, room)
             if messages is not None:
                 run, count = messages, len(messages.entry_ids)

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from geminga.errors import ProtocolError
@@ -28,10 +28,12 @@ def parse_command(data: bytes) -> pb.BaseCommand:
     name = _BODY_FIELDS.get(kind)
     if name is None or not command.HasField(name):
         raise _bodiless(command, data)
-    if not command.IsInitialized():
+    try:
+        command.SerializeToString()  # finds missing fields in less than half of the time of IsInitialized
+    except EncodeError:
         if not command.HasField("type"):
-            raise _bodiless(command, data)
-        raise ProtocolError(f"a {type_name(kind)} command lacks {missing_fields(command)}")
+            raise _bodiless(command, data) from None
+        raise ProtocolError(f"a {type_name(kind)} command lacks {missing_fields(command)}") from None
     if _holds_text(kind):
         check_text(getattr(command, name), name, ProtocolError)
     return command

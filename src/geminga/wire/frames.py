@@ -3,9 +3,8 @@
 Framing.md section 1. A frame is a 4-byte ``total_size``, a 4-byte ``command_size``, a ``BaseCommand``, and
 for SEND and MESSAGE an entry (`wire.metadata`).
 
-`FrameDecoder` takes bytes in any pieces. The three commands sent once per message or batch (SEND,
-SEND_RECEIPT, MESSAGE) are read by hand into light objects; anything unusual in them, and every other command,
-goes to protobuf, with the same result.
+`FrameDecoder` takes bytes in any pieces. Commands are read by protobuf; the three that are sent once per
+message or batch (SEND, SEND_RECEIPT, MESSAGE) become light objects of their fields.
 
 Memory. An incomplete frame is kept in one growing buffer, so a frame of n bytes costs n bytes and one copy
 however it is split, and at most ``max_frame_size`` bytes are kept. The piece that completes it is added
@@ -24,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from struct import Struct
-from typing import ClassVar, Final
+from typing import Any, Final
 
 from geminga.errors import FrameTooLarge, ProtocolError
 from geminga.ids import to_signed
@@ -43,7 +42,6 @@ from geminga.wire.frame_encoding import (
 )
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import excerpt
-from geminga.wire.varint import MINUS_ONE, read_varint
 
 __all__ = [
     "ENTRY_COPY_BYTES_MAX", "FRAME_PADDING", "INSTANCE_HEADER", "MAX_MESSAGE_SIZE", "MESSAGE",
@@ -74,12 +72,8 @@ class Frame:
 
     type: int
     entry: Buffer | None
-    _command: pb.BaseCommand | None = None
-
-    @property
-    def command(self) -> pb.BaseCommand:
-        """The whole command. For the three hot types it is built on demand: use their attributes."""
-        raise NotImplementedError
+    command: Any = None
+    """The whole command; None for the three frequent types, whose fields are attributes."""
 
     def __repr__(self) -> str:
         size = "" if self.entry is None else f", entry of {len(self.entry)} bytes"
@@ -87,11 +81,9 @@ class Frame:
 
 
 class CommandFrame(Frame):
-    """Any command but the three hot ones."""
+    """Any command but the three frequent ones."""
 
     __slots__ = ("command", "type")
-
-    command: pb.BaseCommand
 
     def __init__(self, type: int, command: pb.BaseCommand) -> None:
         self.type = type
@@ -101,39 +93,18 @@ class CommandFrame(Frame):
 
 @dataclass(slots=True, repr=False, eq=False)
 class SendFrame(Frame):
-    """SEND. ``highest_sequence_id`` is 0 when absent, ``num_messages`` 1.
-
-    The rest of the fields are class attributes that hold the default; a SEND that has any is a
-    `_FullSendFrame`.
-    """
+    """SEND. ``highest_sequence_id`` is 0 when absent, ``num_messages`` 1."""
 
     producer_id: int
     sequence_id: int
     num_messages: int
     highest_sequence_id: int
     entry: Buffer
+    is_chunk: bool = False
+    txnid_least_bits: int = 0
+    txnid_most_bits: int = 0
 
     type = SEND
-    is_chunk = False
-    txnid_least_bits = 0
-    txnid_most_bits = 0
-
-    @property
-    def command(self) -> pb.BaseCommand:
-        if self._command is not None:
-            return self._command
-        command = pb.BaseCommand(type=pb.BaseCommand.SEND)
-        command.send.producer_id = self.producer_id
-        command.send.sequence_id = self.sequence_id
-        if self.num_messages != 1:
-            command.send.num_messages = self.num_messages
-        if self.highest_sequence_id:
-            command.send.highest_sequence_id = self.highest_sequence_id
-        return command
-
-
-class _FullSendFrame(SendFrame):
-    """Has an instance dictionary, where the rare fields shadow the class's defaults."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -151,20 +122,6 @@ class ReceiptFrame(Frame):
     entry: None = None
 
     type = SEND_RECEIPT
-
-    @property
-    def command(self) -> pb.BaseCommand:
-        if self._command is not None:
-            return self._command
-        highest = self.highest_sequence_id or None
-        encoded = encode_send_receipt(
-            self.producer_id, self.sequence_id, highest, self.ledger_id, self.entry_id
-        )
-        return pb.BaseCommand.FromString(encoded[8:])
-
-
-class _FullReceiptFrame(ReceiptFrame):
-    """Keeps the protobuf command that it was read from."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -186,25 +143,8 @@ class MessageFrame(Frame):
 
     type = MESSAGE
 
-    @property
-    def command(self) -> pb.BaseCommand:
-        if self._command is not None:
-            return self._command
-        encoded = encode_message(
-            self.consumer_id, self.ledger_id, self.entry_id, self.partition, 0, ack_set=self.ack_set,
-            redelivery_count=self.redelivery_count, consumer_epoch=self.consumer_epoch,
-        )  # fmt: skip
-        return pb.BaseCommand.FromString(encoded[8:])
-
-
-class _FullMessageFrame(MessageFrame):
-    """Keeps the protobuf command that it was read from."""
-
 
 # --- decoding ---------------------------------------------------------------------------------------
-
-
-_HotReader = Callable[[bytes, int, int, int, int], Frame | None]
 
 
 class FrameDecoder:
@@ -217,7 +157,6 @@ class FrameDecoder:
 
     __slots__ = ("_needed", "_pending", "_rest", "_rest_start", "error", "max_frame_size")
 
-    _readers: ClassVar[dict[int, _HotReader]]
     _follow: Callable[[Frame, bytes, int, int, list[Frame], int], tuple[int, int]] | None = None
     """Hook for decoders of runs: reads further frames after the one just read, up to a maximum number.
 
@@ -283,86 +222,60 @@ class FrameDecoder:
                 raise
         return frames
 
-    def _frame_size(self, data: Buffer, position: int) -> int:
-        """Return the checked size of the frame at ``position``, including its length field."""
-        size: int = _SIZE.unpack_from(data, position)[0] + 4
+    def _refusal(self, data: Buffer, position: int, size: int) -> ProtocolError:
+        """Return the error for the frame at ``position``, whose ``size`` is not allowed."""
         if size > self.max_frame_size:
             head = bytes(data[position : position + 4])
             if head[:2] == b"\x16\x03":
-                raise ProtocolError(
+                return ProtocolError(
                     f"a TLS handshake ({head.hex()}) came in on a connection without TLS: "
                     "use this address with pulsar://, or the TLS address with pulsar+ssl://"
                 )
             if head[:2] == b"\x15\x03":
-                raise ProtocolError(
+                return ProtocolError(
                     f"a TLS alert ({head.hex()}) came in on a connection without TLS: the peer speaks TLS, "
                     "use its address with pulsar+ssl://"
                 )
             if head == b"HTTP":
-                raise ProtocolError(
+                return ProtocolError(
                     "an HTTP answer came in: this is the address of a web server; use that of the binary "
                     "protocol (usually port 6650)"
                 )
             if head in (b"\r\n\r\n", b"PROX"):
-                raise ProtocolError(
+                return ProtocolError(
                     "a header of the PROXY protocol came in: set proxy_protocol of the broker and let the "
                     "proxy send version 2, or let it send none"
                 )
             if head in _HTTP_WORDS:
-                raise ProtocolError(
+                return ProtocolError(
                     f"an HTTP request ({head!r}) came in on the binary protocol's port: use the web port"
                 )
-            raise FrameTooLarge(
+            return FrameTooLarge(
                 f"a frame announces {size} bytes ({head.hex()}); at most {self.max_frame_size} are accepted"
             )
-        if size < 9:
-            raise ProtocolError(
-                f"a frame announces {size - 4} bytes after its length: it cannot hold a command"
-            )
-        return size
+        return ProtocolError(f"a frame announces {size - 4} bytes after its length: it cannot hold a command")
 
     def _read(self, data: bytes, start: int, frames: list[Frame], frames_max: int) -> None:
         """Append the complete frames from ``start`` on; keep the rest."""
-        end = len(data)
-        limit = self.max_frame_size
-        append, follow, readers = frames.append, self._follow, self._readers
-        room = frames_max - len(frames)
-        while end - start >= _HOT_HEAD_SIZE and room > 0:
-            total, size, kind, tag, body_size, id_tag, number = _HOT_HEAD(data, start)
-            frame_end = start + 4 + total
-            if frame_end > end or frame_end - start > limit:
-                break
-            if id_tag == 8 and body_size == size - 4 and body_size < 128 and size + 4 <= total:
-                reader = readers.get(kind << 8 | tag)
-                if reader is not None:
-                    try:
-                        frame = reader(data, start + _HOT_HEAD_SIZE, start + 8 + size, frame_end, number)
-                    except (IndexError, ValueError):
-                        frame = None
-                    if frame is not None:
-                        append(frame)
-                        room -= 1
-                        if follow is not None and frame_end < end:
-                            frame_end, more = follow(frame, data, start, frame_end, frames, room)
-                            room -= more
-                        start = frame_end
-                        continue
-            if total < 5:
-                self._frame_size(data, start)  # raises
-            append(_read_frame(data, start, frame_end))
-            room -= 1
-            start = frame_end
+        end, limit, follow = len(data), self.max_frame_size, self._follow
         needed = 4
         while end - start >= 4:
-            if room <= 0:
+            if frames_max <= 0:
                 self._rest, self._rest_start = data, start
                 return
-            frame_end = start + self._frame_size(data, start)
+            size: int = _SIZE.unpack_from(data, start)[0] + 4
+            if not 9 <= size <= limit:
+                raise self._refusal(data, start, size)
+            frame_end = start + size
             if frame_end > end:
-                needed = frame_end - start
+                needed = size
                 break
-            append(_read_frame(data, start, frame_end))
-            room -= 1
+            frame = _read_frame(data, start, frame_end)
+            frames.append(frame)
+            frames_max -= 1
+            if follow is not None and frame_end < end:
+                frame_end, more = follow(frame, data, start, frame_end, frames, frames_max)
+                frames_max -= more
             start = frame_end
         if start < end:
             self._needed, self._pending = needed, BytesIO()
@@ -384,13 +297,31 @@ def _read_frame(data: bytes, start: int, end: int) -> Frame:
     command = parse_command(bytes(data[start + 8 : command_end]))
     kind = command.type
     if kind == SEND:
-        return _full_send(command, entry_of(data, command_end, end))
+        send, entry = command.send, entry_of(data, command_end, end)
+        frame = SendFrame(
+            send.producer_id, send.sequence_id, send.num_messages, send.highest_sequence_id, entry
+        )
+        if send.is_chunk or send.txnid_most_bits or send.txnid_least_bits:
+            frame.is_chunk = send.is_chunk
+            frame.txnid_most_bits, frame.txnid_least_bits = send.txnid_most_bits, send.txnid_least_bits
+        return frame
     if kind == MESSAGE:
-        return _full_message(command, entry_of(data, command_end, end))
+        message = command.message
+        place, words = message.message_id, message.ack_set
+        epoch = to_signed(message.consumer_epoch) if message.HasField("consumer_epoch") else -1
+        return MessageFrame(
+            message.consumer_id, to_signed(place.ledgerId), to_signed(place.entryId), place.partition,
+            message.redelivery_count, tuple(words) if words else (), epoch, entry_of(data, command_end, end),
+        )  # fmt: skip
     if command_end != end:
         raise ProtocolError(f"{end - command_end} bytes follow a {type_name(kind)} command inside its frame")
     if kind == SEND_RECEIPT:
-        return _full_receipt(command)
+        receipt = command.send_receipt
+        place, is_known = receipt.message_id, receipt.HasField("message_id")
+        return ReceiptFrame(
+            receipt.producer_id, receipt.sequence_id, to_signed(receipt.highest_sequence_id),
+            to_signed(place.ledgerId) if is_known else -1, to_signed(place.entryId) if is_known else -1,
+        )  # fmt: skip
     return CommandFrame(kind, command)
 
 
@@ -399,161 +330,3 @@ def entry_of(data: bytes, start: int, end: int) -> Buffer:
     if end - start <= ENTRY_COPY_BYTES_MAX:
         return data[start:end]
     return memoryview(data)[start:end]
-
-
-def _full_send(command: pb.BaseCommand, entry: Buffer) -> SendFrame:
-    body = command.send
-    frame = _FullSendFrame(
-        body.producer_id, body.sequence_id, body.num_messages, body.highest_sequence_id, entry
-    )
-    frame._command = command
-    frame.is_chunk = body.is_chunk
-    frame.txnid_least_bits = body.txnid_least_bits
-    frame.txnid_most_bits = body.txnid_most_bits
-    return frame
-
-
-def _full_receipt(command: pb.BaseCommand) -> ReceiptFrame:
-    body = command.send_receipt
-    known = body.HasField("message_id")
-    frame = _FullReceiptFrame(
-        body.producer_id, body.sequence_id, to_signed(body.highest_sequence_id),
-        to_signed(body.message_id.ledgerId) if known else -1,
-        to_signed(body.message_id.entryId) if known else -1,
-    )  # fmt: skip
-    frame._command = command
-    return frame
-
-
-def _full_message(command: pb.BaseCommand, entry: Buffer) -> MessageFrame:
-    body = command.message
-    place = body.message_id
-    frame = _FullMessageFrame(
-        body.consumer_id, to_signed(place.ledgerId), to_signed(place.entryId), place.partition,
-        body.redelivery_count, tuple(body.ack_set),
-        to_signed(body.consumer_epoch) if body.HasField("consumer_epoch") else -1, entry,
-    )  # fmt: skip
-    frame._command = command
-    return frame
-
-
-# --- the three hot commands, by hand ----------------------------------------------------------------
-#  Each reader gets the position after the first byte of the body's first field, the ends of the command and
-# of the frame, and that byte. It returns None, or raises IndexError or ValueError, for anything unknown,
-# which protobuf then reads.
-
-_HOT_HEAD = Struct(">IIHBBBB").unpack_from
-"""Total size; command size; 08 and the type; the body's tag; its size; 08; the first byte of the id."""
-_HOT_HEAD_SIZE = 14
-_INT32_MAX = (1 << 31) - 1
-_INT64_MAX = (1 << 63) - 1
-
-
-def _read_send(data: bytes, position: int, end: int, frame_end: int, producer_id: int) -> SendFrame | None:
-    if producer_id > 127:
-        producer_id, position = read_varint(data, position - 1)
-    if data[position] != 0x10:
-        return None
-    sequence_id, position = read_varint(data, position + 1)
-    num_messages = 1
-    highest_sequence_id = 0
-    while position < end:
-        tag = data[position]
-        if tag == 0x18:
-            num_messages, position = read_varint(data, position + 1)
-            if num_messages > _INT32_MAX:
-                return None
-        elif tag == 0x30:
-            highest_sequence_id, position = read_varint(data, position + 1)
-        else:
-            return None
-    if position != end:
-        return None
-    entry = entry_of(data, end, frame_end)
-    return SendFrame(producer_id, sequence_id, num_messages, highest_sequence_id, entry)
-
-
-def _read_receipt(
-    data: bytes, position: int, end: int, frame_end: int, producer_id: int
-) -> ReceiptFrame | None:
-    if producer_id > 127:
-        producer_id, position = read_varint(data, position - 1)
-    if data[position] != 0x10 or end != frame_end:
-        return None
-    sequence_id, position = read_varint(data, position + 1)
-    if data[position] != 0x1A:
-        return None
-    place_end = position + 2 + data[position + 1]
-    if data[position + 2] != 0x08:
-        return None
-    ledger_id, position = read_varint(data, position + 3)
-    if data[position] != 0x10:
-        return None
-    entry_id, position = read_varint(data, position + 1)
-    if position != place_end:
-        return None
-    highest_sequence_id = 0
-    if position != end:
-        if data[position] != 0x20:
-            return None
-        if data[position + 1 : end] == MINUS_ONE:
-            highest_sequence_id = -1
-        else:
-            highest_sequence_id, position = read_varint(data, position + 1)
-            if position != end:
-                return None
-    if ledger_id > _INT64_MAX or entry_id > _INT64_MAX or highest_sequence_id > _INT64_MAX:
-        return None
-    return ReceiptFrame(producer_id, sequence_id, highest_sequence_id, ledger_id, entry_id)
-
-
-def _read_message(
-    data: bytes, position: int, end: int, frame_end: int, consumer_id: int
-) -> MessageFrame | None:
-    if consumer_id > 127:
-        consumer_id, position = read_varint(data, position - 1)
-    if data[position] != 0x12:
-        return None
-    place_end = position + 2 + data[position + 1]
-    if data[position + 2] != 0x08:
-        return None
-    ledger_id, position = read_varint(data, position + 3)
-    if data[position] != 0x10:
-        return None
-    entry_id, position = read_varint(data, position + 1)
-    partition = -1
-    if position != place_end:
-        if data[position] != 0x18:
-            return None
-        if data[position + 1 : place_end] != MINUS_ONE:
-            partition, position = read_varint(data, position + 1)
-            if position != place_end or partition > _INT32_MAX:
-                return None
-    position = place_end
-    redelivery_count = 0
-    consumer_epoch = -1
-    while position < end:
-        tag = data[position]
-        if tag == 0x18:
-            redelivery_count, position = read_varint(data, position + 1)
-        elif tag == 0x28:
-            consumer_epoch, position = read_varint(data, position + 1)
-        else:
-            return None
-    if position != end or redelivery_count > _INT32_MAX or consumer_epoch > _INT64_MAX:
-        return None
-    if ledger_id > _INT64_MAX or entry_id > _INT64_MAX:
-        return None
-    entry = entry_of(data, end, frame_end)
-    return MessageFrame(
-        consumer_id, ledger_id, entry_id, partition, redelivery_count, (), consumer_epoch, entry
-    )
-
-
-HOT_READERS: Final[dict[int, _HotReader]] = {
-    0x080632: _read_send,
-    0x08073A: _read_receipt,
-    0x08094A: _read_message,
-}
-"""08, the type, and the tag of the body, to the reader of that command."""
-FrameDecoder._readers = HOT_READERS

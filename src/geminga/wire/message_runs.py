@@ -182,7 +182,7 @@ def _layout(head: int, entry_id: int, tail: int) -> Struct:
 def read_message_run(
     first: MessageFrame, data: bytes, start: int, frame_end: int, frame_size_max: int, count_max: int
 ) -> tuple[MessageRun | None, int]:
-    """Return the run of the MESSAGE at ``start``, a plain `MessageFrame`, and at most ``count_max`` more, and
+    """Return the run of the MESSAGE at ``start``, which has no ack set, and at most ``count_max`` more, and
     its end."""
     entry_start = frame_end - len(first.entry)
     if data[frame_end + 4 : frame_end + _BODY_START] != data[start + 4 : start + _BODY_START]:

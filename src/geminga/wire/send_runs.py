@@ -68,11 +68,10 @@ def read_run(
 ) -> tuple[SendRun | None, int]:
     """Return the run of the SEND at ``start`` and at most ``count_max`` more, and its end."""
     number = varint(first.sequence_id)
-    body_size = _FIELD_HEADS + len(varint(first.producer_id)) + len(number)
-    if data[start + _BODY_START - 1] != body_size or len(first.entry) > ENTRY_COPY_BYTES_MAX:
+    whole = encode_send(first.producer_id, first.sequence_id, 1, None, len(first.entry))
+    if not data.startswith(whole, start) or len(first.entry) > ENTRY_COPY_BYTES_MAX:
         return None, frame_end  # it says more than ids, or is large
-    number_start = start + _BODY_START + body_size - len(number)
-    head = data[start + 4 : number_start]
+    head = whole[4 : -len(number)]
     shape = _shape(len(head), len(number))
     unpack, size = shape.unpack_from, shape.size
     end = len(data)

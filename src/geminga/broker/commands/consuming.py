@@ -28,7 +28,6 @@ from geminga.broker.topics.topic_registry import SUBSCRIPTION_NAME_MAX, check_le
 from geminga.diagnosis.commands import iso_time
 from geminga.errors import StoreBusy, StoreError
 from geminga.ids import to_signed, to_unsigned
-from geminga.wire.broker_frames import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 ACKED_AT_ONCE_MAX = 2_000
@@ -185,16 +184,28 @@ def on_flow(session: Session, command: pb.BaseCommand) -> None:
         consumer.subscription.flow(consumer, permits)
 
 
-def on_ack(session: Session, command: pb.BaseCommand) -> Job:
+def on_ack(session: Session, command: pb.BaseCommand) -> Job | None:
     """Acknowledge ids; an ACK with a request id is answered when it is durable."""
     body, ids = command.ack, command.ack.message_id
     is_cumulative = body.ack_type == pb.CommandAck.Cumulative
     if is_cumulative and len(ids) != 1:
         raise ProtocolViolation(f"a cumulative ACK with {len(ids)} ids")
     if body.txnid_most_bits or body.txnid_least_bits:
-        yield from transactions.acknowledge(session, body, at_once=ACKED_AT_ONCE_MAX)
-        return
+        return transactions.acknowledge(session, body, at_once=ACKED_AT_ONCE_MAX)
+    if is_cumulative or len(ids) != 1 or ids[0].ack_set:
+        return _acknowledge(session, body, is_cumulative=is_cumulative)
+    # One entry, the most frequent form, needs no job.
+    consumer = session.consumers.get(body.consumer_id)
+    if consumer is not None:
+        consumer.subscription.acknowledge_one(consumer, ids[0].ledgerId, ids[0].entryId)
+        if body.HasField("request_id"):
+            _answer_ack(session, consumer, body.request_id, None)
+    return None
+
+
+def _acknowledge(session: Session, body: pb.CommandAck, *, is_cumulative: bool) -> Job:
     refusal: tuple[int, str] | None = None
+    ids = body.message_id
     for start in range(0, len(ids) or 1, ACKED_AT_ONCE_MAX):
         if start:
             yield None
@@ -211,16 +222,6 @@ def on_ack(session: Session, command: pb.BaseCommand) -> Job:
     if body.HasField("request_id"):
         assert consumer is not None
         _answer_ack(session, consumer, body.request_id, refusal)
-
-
-def on_single_ack(session: Session, frame: AckFrame) -> None:
-    """Acknowledge one entry, the most frequent form of ACK."""
-    consumer = session.consumers.get(frame.consumer_id)
-    if consumer is None:
-        return
-    consumer.subscription.acknowledge_one(consumer, frame.ledger_id, frame.entry_id)
-    if frame.request_id is not None:
-        _answer_ack(session, consumer, frame.request_id, None)
 
 
 def _answer_ack(

@@ -43,7 +43,7 @@ from geminga.broker.topics.producer import Producer
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer, Done
 from geminga.transactions import TransactionId
-from geminga.wire.broker_frames import AckFrame, BrokerFrameDecoder
+from geminga.wire.broker_frames import BrokerFrameDecoder
 from geminga.wire.frames import FRAME_PADDING, PROTOCOL_VERSION, SEND, SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
@@ -75,11 +75,10 @@ class SessionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommandTable:
-    """Handlers of commands. The most frequent, SEND and the ACK of one entry, have their own fields."""
+    """Handlers of commands. The most frequent, SEND, has its own fields."""
 
     on_send: Callable[[Session, SendFrame], None]
     on_send_run: Callable[[Session, SendRun], None]
-    on_single_ack: Callable[[Session, AckFrame], None]
     handlers: Mapping[int, Handler]
     before_connect: frozenset[int]
     """Commands with this field in `geminga.broker.commands.table.CommandSpec`; the next three likewise."""
@@ -253,10 +252,6 @@ class Session:
                         table.on_send_run(self, frame)
                     else:
                         table.on_send(self, frame)  # type: ignore[arg-type]
-                elif type(frame) is AckFrame and self.state is connected:
-                    self._is_calm = False
-                    table.on_single_ack(self, frame)
-                    check_due = True
                 else:
                     job = self._handle(kind, frame.command)
                     if job is not None:

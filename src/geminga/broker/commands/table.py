@@ -109,7 +109,6 @@ def _kinds(field: str) -> frozenset[int]:
 TABLE: Final = CommandTable(
     on_send=producing.on_send,
     on_send_run=producing.on_send_run,
-    on_single_ack=consuming.on_single_ack,
     handlers=dict(_handlers()),
     before_connect=_kinds("before_connect"),
     quick=_kinds("quick"),
