@@ -1,8 +1,8 @@
 """Pulsar's key hashes: the partition of a key, and the Key_Shared slot of an entry.
 
 Sections 1 and 3 of algorithms.md. Every partition hash clears the sign bit, so ``hash % partitions`` is
-the partition. Results for short keys are remembered, since keys repeat: a look-up costs 0.1 µs, a
-computation 0.1 to 0.4 µs a byte.
+the partition. Routers remember those of their keys, and short sticky keys are remembered here, since keys
+repeat: a look-up costs 0.1 µs, a computation 0.1 to 0.4 µs a byte.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,16 @@ _MASK_32 = 0xFFFFFFFF
 _MASK_64 = 0xFFFFFFFFFFFFFFFF
 
 REMEMBERED_KEYS_MAX = 16_384
-"""Maximum keys that each hash caches."""
+"""Maximum sticky keys whose hashes are cached."""
 REMEMBERED_KEY_SIZE_MAX = 128
-"""Longer keys (characters or bytes) are not cached, which limits the memory to a few MB."""
+"""Longer sticky keys are not cached, which limits the memory to a few MB."""
 
 
 _JAVA_POWERS = tuple(pow(31, exponent, 1 << 32) for exponent in reversed(range(REMEMBERED_KEY_SIZE_MAX)))
 
 
-def _java_string_hash(key: str) -> int:
+def java_string_hash(key: str) -> int:
+    """``JavaStringHash``, the Java client's default: ``31 * h + unit`` over UTF-16 units; 0..2^31-1."""
     units = memoryview(key.encode("utf-16-le", "surrogatepass")).cast("H")
     if len(units) <= len(_JAVA_POWERS):
         # The same polynomial, without a step of bytecode a character.
@@ -91,19 +92,10 @@ def _encoded(key: str) -> bytes:
     return key.encode("utf-8", "surrogatepass")
 
 
-def _remembered(hash_of: Callable[[str], int]) -> Callable[[str], int]:
-    """Return a hash with a cache for short keys."""
-    cached = lru_cache(maxsize=REMEMBERED_KEYS_MAX)(hash_of)
-    return lambda key: cached(key) if len(key) <= REMEMBERED_KEY_SIZE_MAX else hash_of(key)
-
-
-java_string_hash = _remembered(_java_string_hash)
-"""``JavaStringHash``, the Java client's default: ``31 * h + unit`` over UTF-16 units; 0..2^31-1."""
-
 PARTITION_HASHES: Final[dict[str, Callable[[str], int]]] = {
     "JavaStringHash": java_string_hash,
-    "Murmur3_32Hash": _remembered(lambda key: _murmur3_32(_encoded(key))),
-    "BoostHash": _remembered(lambda key: _boost_hash(_encoded(key))),
+    "Murmur3_32Hash": lambda key: _murmur3_32(_encoded(key)),
+    "BoostHash": lambda key: _boost_hash(_encoded(key)),
 }
 """Hashing scheme to the hash of a partition key (the text of ``partition_key``, base64 for byte keys)."""
 
