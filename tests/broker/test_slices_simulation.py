@@ -17,6 +17,7 @@ import pytest
 from geminga.broker.admin import http
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.core import Broker
+from geminga.broker.refusal import Refused
 from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
@@ -239,7 +240,7 @@ class Crowd:
         said: list[object] = []
         try:
             self.harness.call(lambda: call(*arguments, said.append, **options))
-        except AdminRefusal:
+        except (AdminRefusal, Refused):
             assert not said, what
         else:
             self.told.append((what, said))
@@ -291,7 +292,7 @@ class Crowd:
 
         try:
             self.harness.actions.delete(gone, True, through)
-        except AdminRefusal:
+        except (AdminRefusal, Refused):
             over()
             raise
 
@@ -303,7 +304,7 @@ class Crowd:
         try:
             earliest = MessageId.earliest
             self.harness.actions.cursors.reset(name, subscription, through, position=earliest)
-        except AdminRefusal:
+        except (AdminRefusal, Refused):
             self.over.append((str(name), subscription))
             raise
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.admin.errors import AdminRefusal
+from geminga.broker.refusal import Refused
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -108,9 +108,9 @@ def test_a_deleted_topic_gets_no_new_partitions(sliced):
     create(sliced, 20, "s")
     said = delete(sliced)
     sliced.turn()
-    with pytest.raises(AdminRefusal, match="is being deleted"):
+    with pytest.raises(Refused, match="is being deleted"):
         grow(sliced, 25)
-    with pytest.raises(AdminRefusal, match="is being deleted"):
+    with pytest.raises(Refused, match="is being deleted"):
         sliced.actions.create(NAME.partition_name(30), said.append)
     sliced.settle()
     assert said == [None]

@@ -9,8 +9,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from geminga import BatchingType, ConsumerType, InitialPosition, MessageId, PulsarException, ids
-from geminga.broker.admin.errors import AdminRefusal
+from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.topic_actions import TopicActions
+from geminga.broker.refusal import Refused
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
@@ -267,7 +268,7 @@ class Workload:
         life = machine.life
         try:
             machine.administer(lambda actions: act(actions, TopicName.parse(self.topic), done))
-        except (AdminRefusal, StoreStopped) as refusal:
+        except (AdminRefusal, Refused, StoreStopped) as refusal:
             self.history.add("refused", who, what, detail=refusal)
             return False
         while not future.done() and machine.life == life and machine.is_up:
@@ -327,7 +328,9 @@ class Workload:
                 )
             except StoreStopped:  # by a planned error of the disk: the broker is about to stop
                 return None
-            except AdminRefusal as refusal:
+            except (AdminRefusal, Refused) as refusal:
+                if isinstance(refusal, Refused):
+                    refusal = admin_error(refusal)
                 if refusal.status == 503:
                     return None
                 if part is name:

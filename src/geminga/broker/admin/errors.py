@@ -16,7 +16,8 @@ STATUS_OF_RULE: Final = {
     InvalidRequest.NOT_ALLOWED: 412,
 }
 _STATUS_OF_REFUSAL: Final[dict[int, int]] = {
-    pb.TopicNotFound: 404, pb.SubscriptionNotFound: 404, pb.NotAllowedError: 409,
+    pb.TopicNotFound: 404, pb.SubscriptionNotFound: 404, pb.TransactionNotFound: 404,
+    pb.NotAllowedError: 409, pb.IncompatibleSchema: 409, pb.InvalidTxnStatus: 409,
     pb.InvalidTopicName: 412, pb.PersistenceError: 500, pb.ServiceNotReady: 503,
 }  # fmt: skip
 

@@ -36,6 +36,7 @@ from geminga.broker.cooperative import STEP_SECONDS, Steps
 from geminga.broker.core import Broker
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rate_limited_logger import AuditedRequest
+from geminga.broker.refusal import Refused
 from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import prefetch
@@ -605,7 +606,7 @@ async def _answered(
         if error.status == 401 and authorization_middleware is not None:
             refusal.headers["WWW-Authenticate"] = authorization_middleware.schemes
         return refusal
-    except RuleViolation as error:
+    except (Refused, RuleViolation) as error:
         refused = admin_error(error)
         return _refusal(refused.status, refused.reason)
     except (InvalidTopicName, InvalidConfiguration) as error:

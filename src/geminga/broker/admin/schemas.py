@@ -113,10 +113,7 @@ class SchemasResource(Resource):
             check_definition(schema)
         except Refused as refused:
             raise AdminRefusal(422, refused.reason) from refused
-        try:
-            number = await self.durable(lambda done: schemas.put(topic, schema, auto_update=True, done=done))
-        except Refused as refused:
-            raise AdminRefusal(409, refused.reason) from refused
+        number = await self.durable(lambda done: schemas.put(topic, schema, auto_update=True, done=done))
         return {"version": {"version": number}}
 
     @route("DELETE", _PATH + "/schema", needs=ADMINISTRATOR)
@@ -160,10 +157,7 @@ class SchemasResource(Resource):
         schema.schema_data = pack_key_value(data) if kind == "KEY_VALUE" else data.encode()
         for key, value in text_map("properties", document.get("properties") or {}).items():
             schema.properties.add(key=key, value=value)
-        try:
-            check_size(schema)
-        except Refused as refused:
-            raise AdminRefusal(409, refused.reason) from refused
+        check_size(schema)
         return schema
 
 

@@ -1,14 +1,14 @@
 """Operations of the admin API on topics.
 
 Every method is synchronous. Methods with a durable change take ``done``, which is called when it is durable.
-An impossible request raises `AdminRefusal` with Pulsar's HTTP status, or `RuleViolation`.
+An impossible request raises `AdminRefusal` with Pulsar's HTTP status, or `Refused`.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 from geminga.broker import position_lookup
-from geminga.broker.admin.errors import AdminRefusal, admin_error
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.facts import facts_of
 from geminga.broker.admin.stats import internal_stats, stats_among_all, topic_stats
 from geminga.broker.background_jobs import JobStatus
@@ -16,7 +16,6 @@ from geminga.broker.cooperative import Steps, at_once
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.refusal import Refused
 from geminga.broker.topics import compaction, expiry
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import partitioned_key
@@ -76,13 +75,8 @@ class TopicActions:
     # --- creating and deleting ---
     def create(self, name: TopicName, done: Done, *, properties: Properties | None = None) -> None:
         """Create a plain topic; 409 if it exists, 412 for an impossible partition name."""
-        try:
-            self.topics.policies(name)
-            if self.exists(name):
-                raise AdminRefusal(409, f"This topic already exists: {name}")
-            self.topics.create(name, properties, done)
-        except Refused as refused:
-            raise admin_error(refused) from refused
+        self._check_new(name)
+        self.topics.create(name, properties, done)
 
     def create_partitioned(
         self, name: TopicName, count: int, done: Done, *, properties: Properties | None = None
@@ -91,13 +85,13 @@ class TopicActions:
         name."""
         if name.partition >= 0:
             raise AdminRefusal(412, "Partitioned Topic Name should not contain '-partition-'")
-        try:
-            self.topics.policies(name)
-            if self.exists(name):
-                raise AdminRefusal(409, f"This topic already exists: {name}")
-            self.topics.partitioned.create(name, count, properties, done)
-        except Refused as refused:
-            raise admin_error(refused) from refused
+        self._check_new(name)
+        self.topics.partitioned.create(name, count, properties, done)
+
+    def _check_new(self, name: TopicName) -> None:
+        self.topics.policies(name)
+        if self.exists(name):
+            raise AdminRefusal(409, f"This topic already exists: {name}")
 
     def update_partitions(self, name: TopicName, count: int, done: Done) -> None:
         """Add partitions; 409 for a plain topic or too many, 422 if there would be fewer."""
@@ -106,15 +100,10 @@ class TopicActions:
             raise AdminRefusal(409, f"Topic {name} is not a partitioned topic")
         if count < before:
             raise AdminRefusal(422, f"number of partitions must be more than existing {before}")
-        try:
-            first = self.topics.find(name.partition_name(0)) if count > before and name.persistent else None
-            # New partitions get the durable subscriptions of the first one.
-            subscriptions = (
-                [] if first is None else [s.name for s in first.subscriptions.values() if s.durable]
-            )
-            self.topics.partitioned.grow(name, count, subscriptions, done)
-        except Refused as refused:
-            raise admin_error(refused) from refused
+        first = self.topics.find(name.partition_name(0)) if count > before and name.persistent else None
+        # New partitions get the durable subscriptions of the first one.
+        subscriptions = [] if first is None else [s.name for s in first.subscriptions.values() if s.durable]
+        self.topics.partitioned.grow(name, count, subscriptions, done)
 
     def delete(self, name: TopicName, force: bool, done: Done) -> None:
         """Delete a topic, or a partitioned one with its partitions; 412 if it is in use and not ``force``."""
@@ -211,11 +200,8 @@ class TopicActions:
 
     # --- compaction ---
     def compact(self, name: TopicName) -> None:
-        """Start a compaction; 409 while one is running."""
-        try:
-            compaction.start(self.topic(name))
-        except compaction.AlreadyRunning as running:
-            raise AdminRefusal(409, str(running)) from running
+        """Start a compaction. Raises `Refused` while one is running."""
+        compaction.start(self.topic(name))
 
     def compaction_status(self, name: TopicName) -> dict[str, str]:
         """Return the status of the last compaction since the topic was loaded, running or finished."""
@@ -231,10 +217,7 @@ class TopicActions:
 
     # --- inside ---
     def _topic(self, name: TopicName) -> Topic:
-        try:
-            topic = self.topics.find(name)
-        except Refused as refused:
-            raise admin_error(refused) from refused
+        topic = self.topics.find(name)
         if topic is None:
             raise AdminRefusal(404, f"Topic {name} not found")
         return topic

@@ -1,6 +1,5 @@
 """``/admin/v2/{persistent|non-persistent}``: topics."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,13 +16,10 @@ from geminga.broker.background_jobs import JobStatus
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import last_position, offset_by_time
 from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
-from geminga.broker.topics import offloading
 from geminga.ids import MessageId, TopicName
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
 PATH = DOMAIN + "/{topic}"
-_COUNTING_SECONDS = 0.05
-"""Interval at which a creation that waits for a namespace's topics to be counted retries."""
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_", "__consumer_offsets")
 
 
@@ -119,8 +115,7 @@ class TopicsResource(TopicResourceBase):
         """Make a topic. Body: its properties, or nothing."""
         topic = http.topic_of(request)
         properties = properties_map("properties", await http.object_body(request, optional=True))
-        while not self.now(partial(self.topics.loader.is_counted, topic)):
-            await asyncio.sleep(_COUNTING_SECONDS)
+        await http.when_done(self.server, partial(self.topics.loader.when_counted, topic))
         await self.durable(lambda done: self.actions.create(topic, done, properties=properties))
 
     @route("DELETE", PATH, needs=ADMINISTRATOR)
@@ -269,12 +264,14 @@ class TopicsResource(TopicResourceBase):
         """Move ledgers before a message id (body) to offload storage; 409 while an offload is running."""
         topic = self.stored(request)
         position = http.message_id_of(await http.body(request))
-        try:
-            self.now(lambda: offloading.of(self.actions.topic(topic)).start(position.ledger_id))
-        except offloading.AlreadyOffloading as running:
-            raise AdminRefusal(409, str(running)) from running
-        except offloading.OffloadNotConfigured as nowhere:
-            raise AdminRefusal(501, str(nowhere)) from nowhere
+        offload = self.actions.topic(topic).offload
+        if offload is None:
+            raise AdminRefusal(
+                501,
+                "This broker has nowhere to offload to: start it with --offload-location "
+                "(a folder, or a URL such as s3://bucket/path)",
+            )
+        self.now(partial(offload.start, position.ledger_id))
 
     # --- what this broker does not do, said in the forms that tools expect ---
 

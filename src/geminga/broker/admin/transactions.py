@@ -1,6 +1,5 @@
 """``/admin/v3/transactions``: transactions, and what they do in topics, for ``pulsar-admin transactions``."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -10,11 +9,9 @@ from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import Resource, topic_of
 from geminga.broker.admin.routes import LOOK, SUPER_USER, route
 from geminga.broker.delivery.subscription import PersistentSubscription
-from geminga.broker.refusal import Refused
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.transactions import COORDINATOR, TransactionRecord
 from geminga.transactions import TransactionId
-from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 _PATH: Final = "/admin/v3/transactions"
 _TOPIC: Final = "/{tenant}/{namespace}/{topic:[^/]+}"
@@ -67,20 +64,8 @@ class TransactionsResource(Resource):
     @route("POST", _PATH + "/abortTransaction" + _ID, needs=SUPER_USER)
     async def abort(self, most: int, least: int) -> None:
         """Abort an open transaction."""
-
-        def end(done: Callable[[Exception | None], None]) -> None:
-            def answer(refused: Refused | None) -> None:
-                done(None if refused is None else AdminRefusal(503, refused.reason))
-
-            try:
-                self.server.broker.coordinator.end(
-                    TransactionId(most, least), None, commit=False, answer=answer
-                )
-            except Refused as refused:
-                status = 404 if refused.code == pb.TransactionNotFound else 409
-                raise AdminRefusal(status, refused.reason) from refused
-
-        await self.durable(end)
+        end = partial(self.server.broker.coordinator.end, TransactionId(most, least), None, commit=False)
+        await self.durable(lambda done: end(answer=done))
 
     # --- in topics ---
     @route("GET", _PATH + "/transactionBufferStats" + _TOPIC, needs=LOOK)

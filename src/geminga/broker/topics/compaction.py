@@ -27,10 +27,12 @@ from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.entries import count_of, head_of
 from geminga.broker.latest_per_key import LatestPerKey
 from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.refusal import Refused
 from geminga.broker.topics.topic import StoredTopic
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import ReadAhead, StoredLedger
 from geminga.ledger.damage import EntriesDamaged
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
 
@@ -50,13 +52,6 @@ FAILED_RETRY_MS: Final = 60_000
 """Shortest delay after which a failed compaction by threshold is retried ..."""
 FAILED_RETRY_FACTOR: Final = 20
 """... and the delay as a multiple of the time that it took: with too many keys it fails again each time."""
-
-
-class AlreadyRunning(Exception):
-    """The topic is already being compacted."""
-
-    def __init__(self) -> None:
-        super().__init__("Compaction already in progress")
 
 
 class CompactionFailed(StoreError):
@@ -104,9 +99,9 @@ class Compaction:
 
     # --- life ---
     def start(self) -> None:
-        """Queue the compaction of the topic. Raises `AlreadyRunning` or `StoreError`."""
+        """Queue the compaction of the topic. Raises `Refused` while it is running, and `StoreError`."""
         if self.is_running:
-            raise AlreadyRunning
+            raise Refused(pb.NotAllowedError, "Compaction already in progress")
         topic = self.topic
         if COMPACTION not in topic.subscriptions:
             topic.subscription(COMPACTION, offset=topic.ledger.start)
@@ -502,7 +497,7 @@ def leave_memory(topic: CompactedTopic) -> None:
 
 
 def start(topic: CompactedTopic) -> None:
-    """Compact now. Raises `AlreadyRunning` or `StoreError`."""
+    """Compact now. Raises `Refused` and `StoreError`."""
     if topic.compaction is None:
         topic.compaction = Compaction(topic)
     topic.compaction.start()

@@ -15,34 +15,19 @@ from typing import Final, Protocol
 
 from geminga.broker.background_jobs import JobStatus
 from geminga.broker.managed_ledger import ManagedLedger, Segment
+from geminga.broker.refusal import Refused
 from geminga.broker.topics.delivery_expiry import DeliveryExpiry
 from geminga.broker.topics.topic import StoredTopic
 from geminga.errors import StoreError
 from geminga.ledger.api import Tier
 from geminga.offload.manifest import OffloadedLedger
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
 
 FAILED_RETRY_MS: Final = 60_000
 """Delay after which failed offloads and deletions of local copies are retried."""
 _NEVER: Final = 1 << 62
-
-
-class AlreadyOffloading(Exception):
-    """The topic is already being offloaded."""
-
-    def __init__(self) -> None:
-        super().__init__("Offload already in progress")
-
-
-class OffloadNotConfigured(Exception):
-    """The broker was started without offload storage."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This broker has nowhere to offload to: start it with --offload-location "
-            "(a folder, or a URL such as s3://bucket/path)"
-        )
 
 
 class OffloadedTopic(StoredTopic, Protocol):
@@ -191,9 +176,9 @@ class Offload:
 
     # --- doing it ---
     def start(self, before_ledger: int) -> None:
-        """Offload the ledgers before one on request. Raises `AlreadyOffloading`."""
+        """Offload the ledgers before one on request. Raises `Refused` while a request is running."""
         if self.is_running and self._is_asked_for:
-            raise AlreadyOffloading
+            raise Refused(pb.NotAllowedError, "Offload already in progress")
         ids = [each.ledger_id for each in self._candidates() if each.ledger_id < before_ledger]
         self._is_asked_for = True
         self.status, self.last_error = JobStatus.RUNNING, ""
@@ -328,13 +313,6 @@ class Offload:
 
 def _is_damaged(ledger: ManagedLedger, segment: Segment) -> bool:
     return any(start < segment.end and stop > segment.base for start, stop in ledger.damaged)
-
-
-def of(topic: OffloadedTopic) -> Offload:
-    """Return the topic's offloading; raises `OffloadNotConfigured`."""
-    if topic.offload is None:
-        raise OffloadNotConfigured
-    return topic.offload
 
 
 def check(topic: OffloadedTopic) -> None:

@@ -60,9 +60,9 @@ class TopicCounts:
         return count
 
     def when_counted(self, namespace: str, then: Callable[[None], object]) -> None:
-        """Call ``then`` when counting is complete."""
-        count = self._counts.get(namespace)
-        if count is None or count.is_complete:
+        """Call ``then`` when counting, which may begin now, is complete or has failed."""
+        count = self.of(namespace)
+        if count.is_complete:
             then(None)
         else:
             count.waiting.append(then)

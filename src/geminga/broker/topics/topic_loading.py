@@ -142,7 +142,7 @@ class TopicLoader:
         try:
             if self._store.keys.get(topic_key(text)) is None:
                 # Count first, so that creating the topic is not refused with a request to retry.
-                yield from slices.wait(partial(self._when_counted, name))
+                yield from slices.wait(partial(self.when_counted, name))
                 return None
             wanted = counts_of(text, self._store.ledgers(text))
         except StoreError as problem:
@@ -175,17 +175,11 @@ class TopicLoader:
         if preparation is not None:
             preparation.is_outdated = True
 
-    def is_counted(self, name: TopicName) -> bool:
-        """Return whether a topic can be created now: the namespace has no limit of topics, or its topics are
-        counted. Otherwise the count starts, in slices, and the caller retries."""
-        if not self._namespaces.exists(name.tenant, name.namespace):
-            return True
-        limit = self._namespaces.topic_policies(name).max_topics_per_namespace
-        return not limit or self._counts.of(name.namespace_name).is_complete
-
-    def _when_counted(self, name: TopicName, then: Callable[[None], None]) -> None:
-        """Call ``then`` when the namespace's topic count is known, if its number of topics is limited."""
-        if self.is_counted(name):
+    def when_counted(self, name: TopicName, then: Callable[[None], object]) -> None:
+        """Call ``then`` when the namespace's topics are counted, if their number is limited."""
+        if not self._namespaces.exists(name.tenant, name.namespace) or not (
+            self._namespaces.topic_policies(name).max_topics_per_namespace
+        ):
             then(None)
         else:
             self._counts.when_counted(name.namespace_name, then)
