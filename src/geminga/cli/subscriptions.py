@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, asks, confirm, emit, pairs, yes_option
+from geminga.cli.common import Commands, asks, confirm, emit, pairs, say, wants_json, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows, trouble
 from geminga.cli.units import ID, SPAN, TIME, WHERE, Where, backlog_of, count, id_text, rate, size, span
@@ -16,8 +16,7 @@ from geminga.ids import MessageId, TopicName
 
 _COLUMNS = (
     TableColumn("subscription", "subscription"),
-    TableColumn("type", "type"),
-    TableColumn("consumers", "consumers", count, right=True),
+    TableColumn("consumers", "consumers"),
     TableColumn("messages", "messages", count, right=True),
     TableColumn("entries", "entries", count, right=True),
     TableColumn("bytes", "bytes", size, right=True),
@@ -55,7 +54,11 @@ def list_subscriptions(topic: str, cluster: Cluster) -> None:
         }
         for name, one in sorted(stats.subscriptions.items())
     ]
-    print_rows(rows, _COLUMNS)
+    if not wants_json():
+        for row in rows:  # in one column, so that the table fits 80
+            row["consumers"] = f"{count(row['consumers'])} {row['type']}".rstrip()
+    if not print_rows(rows, _COLUMNS) and not wants_json():
+        say(f"{topic} has no subscriptions")
 
 
 @operation(command, "create", "topic", "subscription")
