@@ -78,7 +78,7 @@ def test_the_list_of_subscriptions_fits_80_columns(run, broker):
     run("topics", "create", "cli-wide")
     listed = run("subscriptions", "list", "cli-wide")
     assert (listed.stdout, listed.stderr) == ("", "cli-wide has no subscriptions\n")
-    with broker.client() as client, client.create_producer("cli-wide") as producer:
+    with broker.client() as client, client.create_producer("cli-wide", block_if_queue_full=True) as producer:
         client.subscribe("cli-wide", "billing-service", geminga.ConsumerType.KeyShared, receiver_queue_size=9)
         producer.send_many([b"x" * 30] * 20_000)
         heading, line = run("subscriptions", "list", "cli-wide").stdout.splitlines()
@@ -93,8 +93,8 @@ def test_the_list_of_subscriptions_fits_80_columns(run, broker):
 )
 def test_defaults_of_times_have_their_unit(run, command_words):
     text = run(*command_words.split(), "--help").stdout
-    assert re.search(r"\[default: \d+(ms|s|h)[;\]]", text)
-    assert not re.search(r"\[default: \d+\.\d+\]", text)
+    assert re.search(r"\[default:\s+\d+(ms|s|h)[;\]]", text)
+    assert not re.search(r"\[default:\s+\d+\.\d+\]", text)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def command() -> None:
 def list_subscriptions(topic: str, cluster: Cluster) -> None:
     """List the subscriptions of TOPIC with their backlogs.
 
-    A dash stands for figures that the broker does not report: Apache Pulsar counts entries, not messages.
+    A dash stands for figures that the broker does not report. Apache Pulsar counts entries, not messages.
     """
     stats = cluster.admin().topics.stats(TopicName.parse(topic))
     rows = [
@@ -54,10 +54,12 @@ def list_subscriptions(topic: str, cluster: Cluster) -> None:
         }
         for name, one in sorted(stats.subscriptions.items())
     ]
-    if not wants_json():
-        for row in rows:  # in one column, so that the table fits 80
+    has_messages = all(row["messages"] >= 0 for row in rows)
+    if not wants_json():  # the table fits 80 columns
+        for row in rows:
             row["consumers"] = f"{count(row['consumers'])} {row['type']}".rstrip()
-    if not print_rows(rows, _COLUMNS) and not wants_json():
+    columns = [each for each in _COLUMNS if each.key != ("entries" if has_messages else "messages")]
+    if not print_rows(rows, columns) and not wants_json():
         say(f"{topic} has no subscriptions")
 
 
