@@ -74,10 +74,13 @@ def test_too_few_messages_end_in_a_timeout(run):
     assert "1 of 2" in str(done.exception)
 
 
-def test_the_list_of_subscriptions_fits_80_columns(run, broker):
+def test_a_list_says_that_there_is_none_and_fits_80_columns(run, broker):
     run("topics", "create", "cli-wide")
     listed = run("subscriptions", "list", "cli-wide")
     assert (listed.stdout, listed.stderr) == ("", "cli-wide has no subscriptions\n")
+    assert run("schemas", "versions", "cli-wide").stderr == "cli-wide has no schema\n"
+    run("namespaces", "create", "public/cli-empty")
+    assert run("topics", "list", "public/cli-empty").stderr == "public/cli-empty has no topics\n"
     with broker.client() as client, client.create_producer("cli-wide", block_if_queue_full=True) as producer:
         client.subscribe("cli-wide", "billing-service", geminga.ConsumerType.KeyShared, receiver_queue_size=9)
         producer.send_many([b"x" * 30] * 20_000)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, asks, confirm, emit, pairs, say, wants_json, yes_option
+from geminga.cli.common import Commands, asks, confirm, emit, pairs, wants_json, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows, trouble
 from geminga.cli.units import ID, SPAN, TIME, WHERE, Where, backlog_of, count, id_text, rate, size, span
@@ -36,10 +36,10 @@ def command() -> None:
 def list_subscriptions(topic: str, cluster: Cluster) -> None:
     """List the subscriptions of TOPIC with their backlogs.
 
-    A dash stands for figures that the broker does not report. Apache Pulsar counts entries, not messages.
+    The table has the backlog in messages, of an Apache Pulsar in entries. A dash: not reported.
     """
     stats = cluster.admin().topics.stats(TopicName.parse(topic))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "subscription": name,
             "type": one.type if one.consumers else "",
@@ -59,8 +59,7 @@ def list_subscriptions(topic: str, cluster: Cluster) -> None:
         for row in rows:
             row["consumers"] = f"{count(row['consumers'])} {row['type']}".rstrip()
     columns = [each for each in _COLUMNS if each.key != ("entries" if has_messages else "messages")]
-    if not print_rows(rows, columns) and not wants_json():
-        say(f"{topic} has no subscriptions")
+    print_rows(rows, columns, f"{topic} has no subscriptions")
 
 
 @operation(command, "create", "topic", "subscription")

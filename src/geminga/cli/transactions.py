@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, Duration, confirm, emit, say, wants_json, yes_option
+from geminga.cli.common import Commands, Duration, confirm, emit, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import span
@@ -38,8 +38,9 @@ def list_transactions(seconds: float, cluster: Cluster) -> None:
     """List the open transactions, the oldest first. A topic is delivered up to the first message of one."""
     found = cluster.admin().call("GET", f"{_PATH}/slowTransactions/{round(seconds * 1000)}") or {}
     rows = sorted(map(_row, found.values()), key=lambda row: -row["open_seconds"])
-    if not print_rows(rows, _COLUMNS) and not wants_json():
-        say("no transaction is open" + (f" for {span(seconds)} or longer" if seconds else ""))
+    print_rows(
+        rows, _COLUMNS, "no transaction is open" + (f" for {span(seconds)} or longer" if seconds else "")
+    )
 
 
 @operation(command, "describe", "transaction")
