@@ -5,11 +5,13 @@ import base64
 import contextlib
 import itertools
 import json
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from waiting import eventually_async, loop_turns
 from web_requests import ask
 
 import geminga
@@ -238,6 +240,34 @@ async def test_messages_that_found_no_room_in_time_may_be_sent_again(monkeypatch
         found = (await post_to(server, "a", "b")).document["messagePublishResults"]
         assert [each["errorCode"] for each in found] == [1, 1]
         assert "cannot save as fast" in found[0]["errorMsg"]
+
+
+async def test_requests_are_parsed_a_few_at_a_time(monkeypatch):
+    received, parsed, go_on = 0, 0, threading.Event()
+    sent, messages = topic_messages.sent, topic_messages._messages
+
+    async def body_received(request: Any) -> bytes:
+        nonlocal received
+        found = await sent(request)
+        received += 1
+        return found
+
+    def parse(body: Any) -> Any:
+        nonlocal parsed
+        parsed += 1
+        assert go_on.wait(60)
+        return messages(body)
+
+    monkeypatch.setattr(topic_messages, "AT_ONCE", 1)
+    monkeypatch.setattr(topic_messages, "sent", body_received)
+    monkeypatch.setattr(topic_messages, "_messages", parse)
+    async with serving() as server:
+        asking = [asyncio.create_task(post_to(server, "a")) for _ in range(3)]
+        await eventually_async(lambda: received == 3 and parsed == 1)
+        await loop_turns()
+        assert parsed == 1
+        go_on.set()
+        assert [(await each).status for each in asking] == [200] * 3
 
 
 @pytest.mark.parametrize(("ends", "status"), [(True, 503), (False, 504)])

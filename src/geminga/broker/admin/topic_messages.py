@@ -45,8 +45,8 @@ _NAME_MAX: Final = 1024
 _AGAIN, _FAILED = 1, 2
 """Apache Pulsar's numbers of errors that may pass, and of others."""
 _PASSING: Final = frozenset((429, 503))
-AT_ONCE: Final = 8
-"""Requests that are parsed and published at once; others wait with their bodies unparsed."""
+AT_ONCE: Final = 4
+"""Requests that are parsed and published at once, on threads that others use, too; more wait unparsed."""
 _ROOM_SECONDS: Final = 0.05
 """Interval of checks whether more entries may be pending in the store."""
 
