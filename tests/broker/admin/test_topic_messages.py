@@ -186,16 +186,16 @@ def test_required_encryption_excludes_topics_that_store_nothing(broker):
 
 
 def test_no_schema_is_left_of_a_topic_that_was_deleted_meanwhile(broker, topic, monkeypatch):
-    url, read = f"{broker.admin_url}/admin/v2/{topic}", topic_messages._messages
+    url, read = f"{broker.admin_url}/admin/v2/{topic}", topic_messages.read_messages
 
     def read_late(body: Any) -> Any:
         assert ask(url, "DELETE").status == 204
         return read(body)
 
-    monkeypatch.setattr(topic_messages, "_messages", read_late)
+    monkeypatch.setattr(topic_messages, "read_messages", read_late)
     assert "not found" in reason(post(broker, topic, "1", valueSchema=schema("INT32")), 404)
     assert ask(url, "PUT").status == 204
-    monkeypatch.setattr(topic_messages, "_messages", read)
+    monkeypatch.setattr(topic_messages, "read_messages", read)
     assert results(post(broker, topic, "x")) == [(0, "")]  # INT32 would be incompatible
 
 
@@ -244,7 +244,7 @@ async def test_messages_that_found_no_room_in_time_may_be_sent_again(monkeypatch
 
 async def test_requests_are_parsed_a_few_at_a_time(monkeypatch):
     received, parsed, go_on = 0, 0, threading.Event()
-    sent, messages = topic_messages.sent, topic_messages._messages
+    sent, messages = topic_messages.sent, topic_messages.read_messages
 
     async def body_received(request: Any) -> bytes:
         nonlocal received
@@ -260,7 +260,7 @@ async def test_requests_are_parsed_a_few_at_a_time(monkeypatch):
 
     monkeypatch.setattr(topic_messages, "AT_ONCE", 1)
     monkeypatch.setattr(topic_messages, "sent", body_received)
-    monkeypatch.setattr(topic_messages, "_messages", parse)
+    monkeypatch.setattr(topic_messages, "read_messages", parse)
     async with serving() as server:
         asking = [asyncio.create_task(post_to(server, "a")) for _ in range(3)]
         await eventually_async(lambda: received == 3 and parsed == 1)

@@ -98,7 +98,7 @@ class TopicMessagesResource(TopicResourceBase):
         """Pass the messages of a request to their topics; return the version of their schema, and of each
         message the topic with its error or the future of its id."""
         body = await object_body(request, bytes_max=LONG_BODY_BYTES_MAX)
-        messages = await asyncio.to_thread(_messages, body)
+        messages = await asyncio.to_thread(read_messages, body)
         version, info = await self._schema(topic, body)
         encoded = await asyncio.to_thread(_encoded, messages, info)
         targets = self.actions.parts(topic) if partition is None else [topic.partition_name(partition)]
@@ -166,7 +166,8 @@ class TopicMessagesResource(TopicResourceBase):
             raise AdminRefusal(409, f"Unable to add schema to topic {topic}: {error.reason}") from error
 
 
-def _messages(body: dict[str, Any]) -> list[_Message]:
+def read_messages(body: dict[str, Any]) -> list[_Message]:
+    """Return the messages of a request's body. Raises `AdminRefusal`."""
     items, producer = body.get("messages"), _text(body, "producerName") or PRODUCER_NAME
     if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
         raise AdminRefusal(400, "messages must be a list of JSON objects")
