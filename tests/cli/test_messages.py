@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,6 +72,32 @@ def test_too_few_messages_end_in_a_timeout(run):
     done = run("consume", "cli-few", "-n", "2", "--timeout", "0.5", "--json", check=False)
     assert isinstance(done.exception, geminga.Timeout)
     assert "1 of 2" in str(done.exception)
+
+
+def test_a_list_says_that_there_is_none_and_fits_80_columns(run, broker):
+    run("topics", "create", "cli-wide")
+    listed = run("subscriptions", "list", "cli-wide")
+    assert (listed.stdout, listed.stderr) == ("", "cli-wide has no subscriptions\n")
+    assert run("schemas", "versions", "cli-wide").stderr == "cli-wide has no schema\n"
+    run("namespaces", "create", "public/cli-empty")
+    assert run("topics", "list", "public/cli-empty").stderr == "public/cli-empty has no topics\n"
+    with broker.client() as client, client.create_producer("cli-wide", block_if_queue_full=True) as producer:
+        client.subscribe("cli-wide", "billing-service", geminga.ConsumerType.KeyShared, receiver_queue_size=9)
+        producer.send_many([b"x" * 30] * 20_000)
+        heading, line = run("subscriptions", "list", "cli-wide").stdout.splitlines()
+        assert max(len(heading), len(line)) <= 80
+        assert line.split()[:4] == ["billing-service", "1", "Key_Shared", "20,000"]
+        (row,) = _lines(run("subscriptions", "list", "cli-wide", "--json"))
+        assert (row["consumers"], row["type"]) == (1, "Key_Shared")
+
+
+@pytest.mark.parametrize(
+    "command_words", ["produce", "health", "pipeline compact", "tune fleet", "tune prove", "tune advise"]
+)
+def test_defaults_of_times_have_their_unit(run, command_words):
+    text = run(*command_words.split(), "--help").stdout
+    assert re.search(r"\[default:\s+\d+(ms|s|h)[;\]]", text)
+    assert not re.search(r"\[default:\s+\d+\.\d+\]", text)
 
 
 @pytest.mark.parametrize(

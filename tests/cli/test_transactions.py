@@ -42,6 +42,10 @@ def test_open_transactions_are_listed_described_and_aborted(pulsar_broker, run):
         acked = {"persistent://public/default/t": {"s": {"cumulativeAckPosition": "0:0"}}}
         assert found["ackedPartitions"] == acked
         assert f"aborted {name}" in run("transactions", "abort", name, "--yes").stdout
+        listed = run("transactions", "list")
+        assert (listed.stdout, listed.stderr) == ("", "no transaction is open\n")
+        assert "is open for 5m or longer" in run("transactions", "list", "--longer-than", "5m").stderr
+        assert not run("transactions", "list", "--json").stderr
         run("transactions", "abort", "0:999", "--yes", fails="not found")
         run("transactions", "describe", "x", fails="give coordinator and number")
         metrics = geminga.Admin(pulsar_broker.admin_url).brokers.metrics()

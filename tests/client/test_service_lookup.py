@@ -6,7 +6,9 @@ import asyncio
 import json
 import random
 import socket
+import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
@@ -150,6 +152,34 @@ async def test_a_host_that_is_silent_holds_up_many_lookups_once():
             await asyncio.gather(*(context.service.place(f"{TOPIC}{number}", 60) for number in range(100)))
             assert len(rest.asked) == 100
             assert context.service.hosts.current.port == rest.port
+
+
+ENDS_DURING_A_LOOKUP = """
+import sys, threading, time, geminga
+client = geminga.Client(sys.argv[1], operation_timeout_seconds=600)
+threading.Thread(target=client.create_producer, args=("t",), daemon=True).start()
+while not any(each.name.startswith("geminga-admin") for each in threading.enumerate()):
+    time.sleep(0.01)
+"""
+
+
+def test_a_program_that_ends_does_not_wait_for_a_lookup():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        subprocess.run([sys.executable, "-c", ENDS_DURING_A_LOOKUP, url], check=True, timeout=150)
+
+
+async def test_threads_of_lookups_end_with_their_client():
+    def threads() -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith("geminga-admin")]
+
+    before = len(threads())
+    async with looking_up() as (rest, context):
+        rest.answers["/partitions"] = lambda: (200, {"partitions": 3}, "")
+        for _ in range(5):
+            await context.partitions(TOPIC, auto_creation=False)
+        assert len(threads()) == before + 1
+    await eventually_async(lambda: len(threads()) == before)
 
 
 async def test_a_closed_client_has_no_connection_of_its_lookups():

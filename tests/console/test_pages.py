@@ -522,6 +522,15 @@ def test_a_stopped_broker_is_reported_until_it_answers_again(story, page):
         page.clock.run_for(10_000)
 
 
+def test_a_refusal_without_json_shows_its_words_and_no_page(served, page):
+    """A proxy's, for example."""
+    for body, shown in (("blocked by rule 7", "blocked by rule 7"), ("<html>no</html>", "403 Forbidden")):
+        page.route("**/admin/**", lambda route, _, body=body: route.fulfill(status=403, body=body))
+        page.goto("about:blank")
+        page.goto(topic_url(served))
+        expect(page.get_by_role("alert")).to_contain_text(shown)
+
+
 @pytest.mark.parametrize("kind", ["topic", "subscription"])
 def test_a_page_of_a_missing_topic_shows_only_the_error(served, page, kind):
     page.goto(topic_url(served) if kind == "topic" else subscription_url(served))

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 
 import pytest
 
@@ -47,8 +48,9 @@ def test_values_of_simple_types(kind, text, payload):
     ("kind", "text"),
     [
         ("INT8", "200"), ("INT32", "x"), ("INT32", " 7"), ("INT32", "7.0"), ("DOUBLE", "x"),
-        ("TIMESTAMP", "2020-01-01"), ("INSTANT", "2020-01-01T00:00:00"), ("LOCAL_DATE", "today"),
-        ("JSON", "nojson"), ("JSON", "NaN"), ("JSON", "[" * 100_000), ("STRING", "\ud800"),
+        ("DOUBLE", "1_0"), ("JSON", "1e999"), ("TIMESTAMP", "2020-01-01"), ("INSTANT", "2020-01-01T00:00:00"),
+        ("LOCAL_DATE", "today"), ("JSON", "nojson"), ("JSON", "NaN"), ("JSON", "[" * 100_000),
+        ("STRING", "\ud800"),
     ],
 )  # fmt: skip
 def test_texts_that_do_not_fit_are_refused(kind, text):
@@ -64,20 +66,61 @@ def test_avro_takes_avros_json():
     encode = text_encoders(info_of_texts("", described("AVRO", RECORD)))[1]
     assert encode('{"a": 1, "s": null}') == b"\x02\x00"
     assert encode('{"a": 1,\n "s": {"string": "x"}}') == b"\x02\x02\x02x"
-    for text in ('{"a":1,"s":"x"}', '{"a":"x"}', '{"a":1.5,"s":null}', '{"b":1}', "[1]", ""):
-        with pytest.raises(ValueError):
-            encode(text)
+    assert encode('{"a": 1}') == b"\x02\x00"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a":1,"s":"x"}', '"x" names no branch of its union; allowed: null, {"string": ...}'),
+        ('{"a":1,"s":{"int":5}}', "names no branch"),
+        ('{"a":1,"s":{"string":5}}', "s=5 is not allowed; allowed: null, string"),
+        ('{"a":1,"S":{"string":"x"}}', "S is no field of R; allowed: a, s"),
+        ('{"a":"x"}', 'a="x" is not allowed; allowed: int'),
+        ('{"a":1.5,"s":null}', "allowed: int"),
+        ('{"b":1}', "b is no field of R"),
+        ("{}", "a=null is not allowed"),
+        ("[1]", "[1] is not allowed; allowed: R"),
+        ("", "Expecting value"),
+    ],
+)  # fmt: skip
+def test_other_json_is_refused_with_what_is_wrong(text, expected):
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        encoded("AVRO", text, RECORD)
+
+
+def test_a_branch_is_the_one_that_is_named():
+    a, b = ({"type": "record", "name": each, "fields": []} for each in "AB")
+    kinds = ["null", "string", "bytes", "int", a, b, {"type": "array", "items": "int"},
+             {"type": "map", "values": ["null", "A"]}]  # fmt: skip
+    definition = {"type": "record", "name": "R", "fields": [{"name": "u", "type": kinds}]}
+    for text, payload in (
+        ('{"string": "x"}', b"\x02\x02x"), ('{"bytes": "\\u00ff"}', b"\x04\x02\xff"),
+        ('{"int": 1}', b"\x06\x02"),
+        ('{"A": {}}', b"\x08"), ('{"B": {}}', b"\x0a"), ('{"array": [1]}', b"\x0c\x02\x02\x00"),
+        ('{"map": {"k": {"A": {}}}}', b"\x0e\x02\x02k\x02\x00"), ("null", b"\x00"),
+    ):  # fmt: skip
+        assert encoded("AVRO", f'{{"u": {text}}}', definition) == payload
+    with pytest.raises(ValueError, match='u="1" is not allowed; allowed: int'):
+        encoded("AVRO", '{"u": {"int": "1"}}', definition)
+
+
+def test_a_record_may_contain_itself():
+    node = {"type": "record", "name": "n.Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    text = '{"next": {"n.Node": {"next": {"n.Node": {"next": null}}}}}'
+    assert encoded("AVRO", text, node) == b"\x02\x02\x00"
 
 
 def test_long_checks_of_avro_values_end(monkeypatch):
     encode = text_encoders(info_of_texts("", described("AVRO", RECORD)))[1]
-    monkeypatch.setattr(from_text, "STEPS_MAX", 3000)
+    monkeypatch.setattr(from_text, "STEPS_MAX", 700)
     short = text_encoders(info_of_texts("", described("AVRO", RECORD)))[1]
     text = '{"a": 1, "s": null}'
     assert encode(text) == short(text)
     short(text)
-    with pytest.raises(ValueError, match="send fewer"):
-        short(text)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="send fewer"):
+            short(text)
 
 
 def test_a_record_that_is_its_own_default_is_not_tried():
@@ -99,6 +142,14 @@ def test_a_pair_has_its_key_apart():
 def test_without_a_schema_values_are_strings():
     info = info_of_texts("", "")
     assert (info.type, info.properties) == (SchemaType.STRING, (("__charset", "UTF-8"),))
+
+
+@pytest.mark.parametrize("properties", ["5", "[1]", "[" * 100_000])
+def test_a_pair_with_other_properties_is_refused(properties):
+    names = ("key.schema.type", "STRING"), ("value.schema.type", "STRING"), ("kv.encoding.type", "SEPARATED")
+    pairs = *names, ("key.schema.properties", properties)
+    with pytest.raises(IncompatibleSchema, match="describes no pair"):
+        text_encoders(SchemaInfo(type=SchemaType.KEY_VALUE, data=bytes(8), properties=pairs))
 
 
 @pytest.mark.parametrize(

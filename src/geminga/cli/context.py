@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, emit, json_option, say, wants_json
+from geminga.cli.common import Commands, emit, json_option, say
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options
 from geminga.cli.contexts import Contexts, contexts_file, read_contexts, write_contexts
 from geminga.cli.tables import TableColumn, print_rows
@@ -33,8 +33,7 @@ def list_contexts() -> None:
     """List the contexts; the current one has a star. Secrets are not shown."""
     contexts = read_contexts()
     rows = [_row(name, contexts) for name in sorted(contexts.by_name)]
-    if not print_rows(rows, _COLUMNS) and not wants_json():
-        say("no context yet: geminga context set NAME --url pulsar://host:6650")
+    print_rows(rows, _COLUMNS, "no context yet: geminga context set NAME --url pulsar://host:6650")
 
 
 @command.command("show")

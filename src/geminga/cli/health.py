@@ -13,7 +13,7 @@ from geminga.errors import AdminNotFound
 @click.command("health", cls=ConnectingCommand)
 @click.option("--live", is_flag=True, help="Check that broker and store work, not the disk's space.")
 @click.option(
-    "--timeout", "seconds", type=SECONDS, default=5.0, show_default=True,
+    "--timeout", "seconds", type=SECONDS, default="5s", show_default=True,
     help="Seconds to wait for a response.",
 )  # fmt: skip
 @connecting

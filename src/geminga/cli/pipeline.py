@@ -111,7 +111,7 @@ def _handed_over(connecting: dict[str, Any]) -> str:
     "--target-mb", type=Number(1), default=128, show_default=True, help="Approximate size of new files.",
 )  # fmt: skip
 @click.option(
-    "--keep-hours", type=Duration(0, unit="h"), default=24, show_default=True,
+    "--keep-hours", type=Duration(0, unit="h"), default="24h", show_default=True,
     help="Hours to keep replaced files for readers that still use them.",
 )  # fmt: skip
 def compact(folder: Path, names: tuple[str, ...], target_mb: float, keep_hours: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import WordChoice, emit, say, wants_json
+from geminga.cli.common import WordChoice, emit, wants_json
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.cli.units import SIZE, SIZE_OR_UNLIMITED, SPAN, SPAN_OR_FOREVER, SWITCH, count, size, span
@@ -377,8 +377,7 @@ def _print_policies(part: Any, kind: str, place: str, everything: bool) -> None:
     )
     columns = [TableColumn("policy", "policy"), TableColumn("value", "shown")]
     columns += [TableColumn("meaning", "text")] if everything else []
-    if not print_rows(rows, columns) and not wants_json():
-        say(f"no policy is set on {place}: those of {_INHERITED[kind]} apply")
+    print_rows(rows, columns, f"no policy is set on {place}: those of {_INHERITED[kind]} apply")
 
 
 def _unset(part: Any, place: str, policy: str) -> str:

@@ -152,7 +152,7 @@ class _Receipts:
 )  # fmt: skip
 @click.option("--rate", type=Number(min=0.001), help="Limit in messages per second.")
 @click.option(
-    "--timeout", "timeout_seconds", type=SECONDS, default=30.0, show_default=True,
+    "--timeout", "timeout_seconds", type=SECONDS, default="30s", show_default=True,
     help="Time limit for connecting and for each receipt: seconds, or such as 1m.",
 )  # fmt: skip
 @connecting

@@ -39,7 +39,7 @@ def versions(topic: str, cluster: Cluster) -> None:
         TableColumn("type", "type"),
         TableColumn("definition", "data", lambda text: " ".join(text.split())),
     )
-    print_rows(rows, columns)
+    print_rows(rows, columns, f"{topic} has no schema")
 
 
 def _existing(cluster: Cluster, topic: str, version: int | None = None) -> Any:

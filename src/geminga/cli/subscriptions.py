@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, asks, confirm, emit, pairs, yes_option
+from geminga.cli.common import Commands, asks, confirm, emit, pairs, wants_json, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows, trouble
 from geminga.cli.units import ID, SPAN, TIME, WHERE, Where, backlog_of, count, id_text, rate, size, span
@@ -16,8 +16,7 @@ from geminga.ids import MessageId, TopicName
 
 _COLUMNS = (
     TableColumn("subscription", "subscription"),
-    TableColumn("type", "type"),
-    TableColumn("consumers", "consumers", count, right=True),
+    TableColumn("consumers", "consumers"),
     TableColumn("messages", "messages", count, right=True),
     TableColumn("entries", "entries", count, right=True),
     TableColumn("bytes", "bytes", size, right=True),
@@ -37,10 +36,10 @@ def command() -> None:
 def list_subscriptions(topic: str, cluster: Cluster) -> None:
     """List the subscriptions of TOPIC with their backlogs.
 
-    A dash stands for figures that the broker does not report: Apache Pulsar counts entries, not messages.
+    The table has the backlog in messages, of an Apache Pulsar in entries. A dash: not reported.
     """
     stats = cluster.admin().topics.stats(TopicName.parse(topic))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "subscription": name,
             "type": one.type if one.consumers else "",
@@ -55,7 +54,12 @@ def list_subscriptions(topic: str, cluster: Cluster) -> None:
         }
         for name, one in sorted(stats.subscriptions.items())
     ]
-    print_rows(rows, _COLUMNS)
+    has_messages = all(row["messages"] >= 0 for row in rows)
+    if not wants_json():  # the table fits 80 columns
+        for row in rows:
+            row["consumers"] = f"{count(row['consumers'])} {row['type']}".rstrip()
+    columns = [each for each in _COLUMNS if each.key != ("entries" if has_messages else "messages")]
+    print_rows(rows, columns, f"{topic} has no subscriptions")
 
 
 @operation(command, "create", "topic", "subscription")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import wants_json
+from geminga.cli.common import say, wants_json
 
 NAME_WIDTH = 28
 
@@ -22,19 +22,18 @@ class TableColumn(NamedTuple):
     style: Callable[[Any], str | None] = lambda value: None
 
 
-def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn]) -> int:
-    """Print rows and return their number. A table has a header also when it is piped; values are not
-    truncated."""
+def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn], none: str = "") -> None:
+    """Print rows. A table has a header also when it is piped; values are not truncated. ``none`` is said
+    instead of a table without rows."""
     if wants_json():
-        number = 0
         for row in rows:
             click.echo(json.dumps(row, separators=(",", ":"), default=str))
-            number += 1
-        return number
+        return
     kept = list(rows)
     for line in table(kept, columns):
         click.echo(line)
-    return len(kept)
+    if none and not kept:
+        say(none)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn]) -> list[str]:

@@ -46,7 +46,8 @@ def list_topics(namespace: str, cluster: Cluster) -> None:
     rows += [
         {"topic": str(t), "partitions": 0} for t in plain if t.partition < 0 or str(t.base) not in inside
     ]
-    print_rows(sorted(rows, key=lambda row: str(row["topic"])), _LISTED)
+    none = f"{namespace} has no topics"
+    print_rows(sorted(rows, key=lambda row: str(row["topic"])), _LISTED, none)
 
 
 @operation(command, "create", "topic")

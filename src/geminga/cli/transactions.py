@@ -37,7 +37,10 @@ def command() -> None:
 def list_transactions(seconds: float, cluster: Cluster) -> None:
     """List the open transactions, the oldest first. A topic is delivered up to the first message of one."""
     found = cluster.admin().call("GET", f"{_PATH}/slowTransactions/{round(seconds * 1000)}") or {}
-    print_rows(sorted(map(_row, found.values()), key=lambda row: -row["open_seconds"]), _COLUMNS)
+    rows = sorted(map(_row, found.values()), key=lambda row: -row["open_seconds"])
+    print_rows(
+        rows, _COLUMNS, "no transaction is open" + (f" for {span(seconds)} or longer" if seconds else "")
+    )
 
 
 @operation(command, "describe", "transaction")

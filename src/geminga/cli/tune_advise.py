@@ -31,7 +31,7 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
 @click.option("--topic", help="Topic whose traffic is measured, instead of giving numbers.")
 @connecting
 @click.option(
-    "--watch", "watch_seconds", type=Duration(0.1, 600), default=5, show_default=True,
+    "--watch", "watch_seconds", type=Duration(0.1, 600), default="5s", show_default=True,
     help="Seconds to measure the topic.",
 )  # fmt: skip
 @sample_option

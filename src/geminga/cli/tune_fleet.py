@@ -21,7 +21,7 @@ from geminga.tuning.stock import STOCK
     "--namespace", "namespaces", multiple=True, help="Namespace of topics; may be repeated.  [default: all]"
 )
 @click.option(
-    "--watch", "watch_seconds", type=Duration(0.1, 3600), default=10, show_default=True,
+    "--watch", "watch_seconds", type=Duration(0.1, 3600), default="10s", show_default=True,
     help="Seconds between the two measurements of each topic.",
 )  # fmt: skip
 @click.option(
@@ -29,7 +29,7 @@ from geminga.tuning.stock import STOCK
     help="Parquet file with a row per topic, instead of statistics of a broker.",
 )  # fmt: skip
 @click.option(
-    "--latency-budget", "latency_budget_ms", type=Duration(2, unit="ms"), default=50, show_default=True,
+    "--latency-budget", "latency_budget_ms", type=Duration(2, unit="ms"), default="50ms", show_default=True,
     help="Limit of the 99th percentile latency, in milliseconds.",
 )  # fmt: skip
 @click.option(

@@ -48,11 +48,11 @@ def run_options(
         ),
         sample_option,
         click.option(
-            "--seconds", type=Duration(0.1, 3600), default=seconds, show_default=True,
+            "--seconds", type=Duration(0.1, 3600), default=f"{seconds}s", show_default=True,
             help="Measured seconds of a run.",
         ),
         click.option(
-            "--warm-seconds", type=Duration(0, 600), default=warm_seconds, show_default=True,
+            "--warm-seconds", type=Duration(0, 600), default=f"{warm_seconds}s", show_default=True,
             help="Seconds of load before.",
         ),
         click.option(
@@ -60,7 +60,7 @@ def run_options(
             help=f"Subjects to run, such as '*ZSTD'; may be repeated.  [default: {only}]",
         ),
         click.option(
-            "--idle-seconds", type=Duration(0.1, 600), default=5, show_default=True,
+            "--idle-seconds", type=Duration(0.1, 600), default="5s", show_default=True,
             help="Seconds to measure the idle broker before each run.",
         ),
         namespace_option,
@@ -117,7 +117,7 @@ def traffic_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[
         options.append(
             click.option(
                 "--latency-budget", "latency_budget_ms", type=Duration(2, unit="ms"), show_default=True,
-                default=defaults.get("latency_budget_ms", 50),
+                default=f"{defaults.get('latency_budget_ms', 50)}ms",
                 help="Limit of the 99th percentile latency from send to receive, in milliseconds.",
             )
         )  # fmt: skip

@@ -57,7 +57,7 @@ async def publish(request: web.Request, arguments: Arguments | None = None) -> w
 
 def _encoded(text: str, info: SchemaInfo | None) -> bytes:
     """Return the payload of a text. Raises `ValueError` or `TypeError` for one that does not fit."""
-    from geminga.schema.from_json import json_encoder, steps_of
+    from geminga.schema.from_json import json_encoder, steps_counter
 
     if info is None or info.type in _AS_TEXT:
         return text.encode()
@@ -66,6 +66,6 @@ def _encoded(text: str, info: SchemaInfo | None) -> bytes:
         value = json.loads(text)
     except ValueError as error:
         raise ValueError(f"the value must be JSON ({SchemaType(info.type).name} schema): {error}") from None
-    if steps_of(value, info) > STEPS_MAX:
+    if steps_counter(info)(value) > STEPS_MAX:
         raise ValueError("the value is too large or too deep to be checked here: use geminga produce")
     return encode(value)

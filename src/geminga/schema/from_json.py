@@ -115,14 +115,15 @@ def _check_kept(value: Any, written: Any, place: str = "") -> None:
             _check_kept(each, written[at], f"{place}{at}.")
 
 
-def steps_of(value: Any, info: SchemaInfo) -> int:
-    """Return an estimate of the steps in which fastavro checks and writes a value, of about 0.1 µs.
+def steps_counter(info: SchemaInfo) -> Callable[[Any], int]:
+    """Return the function that estimates in how many steps, of about 0.1 µs, fastavro checks and writes a
+    value.
 
     It tries every record of a union, in it the unions of its fields, and so again for each level that it
     writes: in unions of several records the steps multiply with each level, of defaults too.
     """
     if info.type not in (SchemaType.AVRO, SchemaType.JSON):
-        return 0
+        return lambda _value: 0
     records, defaults, by_name = 1, 0, False
     for each in _parts(json.loads(info.data or b"null")):
         kinds = each if isinstance(each, list) else [each.get(name) for name in ("type", "items", "values")]
@@ -133,9 +134,9 @@ def steps_of(value: Any, info: SchemaInfo) -> int:
             is_map = isinstance(each.get("type"), dict) and each["type"].get("type") == "map"
             defaults += max(0, json.dumps(each.get("default")).count("{") - is_map)
     if defaults and by_name:
-        return ENDLESS  # a record by its name may be its own default, which ends the process in fastavro
-    steps: int = _steps(value, records, FAILED_STEPS if records > 1 else 1) * max(2, records) ** defaults
-    return steps
+        return lambda _value: ENDLESS  # a record may be its own default, which ends the process in fastavro
+    factor = max(2, records) ** defaults
+    return lambda value: _steps(value, records, FAILED_STEPS if records > 1 else 1) * factor
 
 
 def _parts(definition: Any) -> Iterator[Any]:

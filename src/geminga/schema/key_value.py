@@ -237,7 +237,7 @@ def parts_of(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
             raise ValueError(f"its type is {info.type}")
         key, value = split_pair(info.data)
         return _part_info("key", key or b"", properties), _part_info("value", value or b"", properties)
-    except (CorruptPayload, KeyError, ValueError) as error:
+    except (CorruptPayload, KeyError, ValueError, TypeError, RecursionError) as error:
         raise IncompatibleSchema(f"the topic's schema describes no pair: {error}") from error
 
 

@@ -13,13 +13,22 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import NAME
 
 
-def send(harness: Any, payload: bytes = b"x", key: str | None = None, **properties: str) -> tuple[int, int]:
+def send(
+    harness: Any,
+    payload: bytes = b"x",
+    key: str | None = None,
+    sequence_id: int | None = None,
+    **properties: str,
+) -> tuple[int, int]:
     async def run() -> tuple[int, int]:
-        metadata = pb.MessageMetadata(partition_key=key)
+        metadata = pb.MessageMetadata(partition_key=key, sequence_id=sequence_id)
         for name, value in properties.items():
             metadata.properties.add(key=name, value=value)
-        stored = publish(harness.actions.topic(NAME), metadata, payload)
+        backpressure = harness.broker.backpressure
+        stored = publish(harness.actions.topic(NAME), metadata, payload, backpressure)
+        assert stored.done() or backpressure.pending_bytes > len(payload)
         harness.poll()
+        assert backpressure.pending_bytes == 0
         return await asyncio.wait_for(stored, 60)
 
     return asyncio.run(run())
@@ -46,6 +55,52 @@ def test_deduplication_keeps_every_message(harness):
     namespaces.set_topic_policy(NAME, "deduplicationEnabled", True, lambda _error: None)
     harness.poll()
     assert len({send(harness) for _ in range(3)}) == 3
+
+
+def test_a_producer_that_has_used_the_last_sequence_id_is_refused(harness):
+    harness.broker.namespaces.set_topic_policy(NAME, "deduplicationEnabled", True, lambda _error: None)
+    harness.poll()
+    send(harness, sequence_id=(1 << 63) - 1)
+    with pytest.raises(AdminRefusal, match="has used the last sequence id"):
+        send(harness)
+
+
+def test_a_message_whose_earlier_copy_is_pending_may_be_sent_again(harness):
+    harness.broker.namespaces.set_topic_policy(NAME, "deduplicationEnabled", True, lambda _error: None)
+    harness.poll()
+
+    async def run() -> None:
+        first, second = (
+            publish(
+                harness.actions.topic(NAME), pb.MessageMetadata(sequence_id=5), b"x",
+                harness.broker.backpressure,
+            )
+            for _ in range(2)
+        )  # fmt: skip
+        harness.poll()
+        await first
+        with pytest.raises(AdminRefusal, match="Cannot determine whether") as refused:
+            await second
+        assert refused.value.status == 503
+
+    asyncio.run(run())
+
+
+def test_required_encryption_excludes_it(harness):
+    harness.broker.namespaces.set_policy(
+        "public", "default", "encryption_required", True, lambda _error: None
+    )
+    harness.poll()
+    with pytest.raises(AdminRefusal, match="must be encrypted"):
+        send(harness)
+
+
+def test_the_limit_of_pending_bytes_stops_it(harness):
+    backpressure = harness.broker.backpressure
+    backpressure.pending_bytes = backpressure.pending_bytes_max
+    with pytest.raises(AdminRefusal, match="cannot save as fast") as refused:
+        send(harness)
+    assert refused.value.status == 503
 
 
 def test_a_quota_stops_it(harness):

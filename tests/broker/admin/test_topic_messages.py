@@ -1,16 +1,25 @@
 """Publishing as Apache Pulsar's REST takes it; what both brokers answer is in ``tests/suites``."""
 
+import asyncio
 import base64
+import contextlib
 import itertools
 import json
+import threading
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from waiting import eventually_async, loop_turns
 from web_requests import ask
 
 import geminga
+from geminga.broker.admin import http, topic_messages
 from geminga.broker.admin.topic_messages import MESSAGES_MAX
+from geminga.broker.serving.server import BrokerServer
+from geminga.broker.settings import BrokerSettings
+from geminga.broker.topics.persistent import PersistentTopic
 
 _numbers = itertools.count()
 
@@ -89,8 +98,11 @@ def test_messages_have_the_version_of_their_schema(broker, topic):
         ({"payload": "x", "properties": []}, None),
         ({"payload": "x", "properties": [1]}, "properties must be"),
         ({"payload": "x", "key": "\ud800"}, "cannot be built"),
-        ({"payload": "x", "eventTime": str(1 << 64)}, "cannot be built"),
-        ({"payload": "x", "replicationClusters": 5}, "cannot be built"),
+        ({"payload": "x", "eventTime": str(1 << 64)}, "eventTime=18446744073709551616 is not allowed"),
+        ({"payload": "x", "eventTime": 1, "deliverAfterMs": (1 << 63) - 1}, "cannot be built"),
+        ({"payload": "x", "replicationClusters": "abc"}, "must be a list"),
+        ({"payload": "x", "replicationClusters": [5]}, "cannot be built"),
+        ({"payload": "x", "sequenceId": 1 << 63}, "sequenceId=9223372036854775808 is not allowed"),
         ({"payload": "x", "deliverAt": 5}, "need an eventTime"),
         ({"payload": "x", "deliverAfterMs": 5}, "need an eventTime"),
     ],
@@ -152,6 +164,126 @@ def test_deduplication_drops_only_ids_that_are_given_again(broker):
         ((code, text),) = results(post(broker, path, "e", producerName="connected"))
         assert code == 2
         assert "a producer named connected is connected" in text
+
+
+def test_a_producer_without_a_free_sequence_id_has_its_error_in_the_answer(broker):
+    path = made(broker, "last-id", deduplicationEnabled=True)
+    last = {"payload": "a", "sequenceId": (1 << 63) - 1}
+    first, second = results(post(broker, path, last, "b", producerName="me"))
+    assert (first, second[0]) == ((0, ""), 2)
+    assert "used the last sequence id" in second[1]
+
+
+def test_required_encryption_excludes_topics_that_store_nothing(broker):
+    assert ask(f"{broker.admin_url}/admin/v2/namespaces/public/encrypted", "PUT").status == 204
+    url = f"{broker.admin_url}/admin/v2/namespaces/public/encrypted/encryptionRequired"
+    assert ask(url, "POST", True).status == 204
+    with broker.client() as client:
+        client.subscribe("non-persistent://public/encrypted/t", "s")
+        ((code, text),) = results(post(broker, "non-persistent/public/encrypted/t", "x"))
+    assert code == 2
+    assert "must be encrypted" in text
+
+
+def test_no_schema_is_left_of_a_topic_that_was_deleted_meanwhile(broker, topic, monkeypatch):
+    url, read = f"{broker.admin_url}/admin/v2/{topic}", topic_messages.read_messages
+
+    def read_late(body: Any) -> Any:
+        assert ask(url, "DELETE").status == 204
+        return read(body)
+
+    monkeypatch.setattr(topic_messages, "read_messages", read_late)
+    assert "not found" in reason(post(broker, topic, "1", valueSchema=schema("INT32")), 404)
+    assert ask(url, "PUT").status == 204
+    monkeypatch.setattr(topic_messages, "read_messages", read)
+    assert results(post(broker, topic, "x")) == [(0, "")]  # INT32 would be incompatible
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[BrokerServer]:
+    running = BrokerServer(BrokerSettings(memory=True, port=0, web_port=0))
+    await running.start()
+    running.start_web()
+    await running.web_ready.wait()
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+async def post_to(server: BrokerServer, *payloads: str) -> Any:
+    url = f"http://127.0.0.1:{server.settings.web_port}"
+    await asyncio.to_thread(ask, f"{url}/admin/v2/persistent/public/default/t", "PUT")
+    messages = {"messages": [{"payload": each} for each in payloads]}
+    return await asyncio.to_thread(ask, f"{url}/topics/persistent/public/default/t", "POST", messages)
+
+
+async def test_messages_wait_while_too_many_bytes_are_pending(monkeypatch):
+    async with serving() as server:
+        backpressure = server.broker.backpressure
+        pending = backpressure.pending_bytes_max
+
+        def store_reports() -> None:
+            backpressure.pending_bytes -= pending
+
+        backpressure.pending_bytes += pending
+        monkeypatch.setattr(server.unanswered, "check", store_reports)
+        answer = await post_to(server, "a", "b")
+        assert [each["errorCode"] for each in answer.document["messagePublishResults"]] == [0, 0]
+        assert backpressure.pending_bytes <= 0
+
+
+async def test_messages_that_found_no_room_in_time_may_be_sent_again(monkeypatch):
+    async with serving() as server:
+        monkeypatch.setattr(topic_messages, "DONE_SECONDS_MAX", 0.0)
+        server.broker.backpressure.pending_bytes += server.broker.backpressure.pending_bytes_max
+        found = (await post_to(server, "a", "b")).document["messagePublishResults"]
+        assert [each["errorCode"] for each in found] == [1, 1]
+        assert "cannot save as fast" in found[0]["errorMsg"]
+
+
+async def test_requests_are_parsed_a_few_at_a_time(monkeypatch):
+    received, parsed, go_on = 0, 0, threading.Event()
+    sent, messages = topic_messages.sent, topic_messages.read_messages
+
+    async def body_received(request: Any) -> bytes:
+        nonlocal received
+        found = await sent(request)
+        received += 1
+        return found
+
+    def parse(body: Any) -> Any:
+        nonlocal parsed
+        parsed += 1
+        assert go_on.wait(60)
+        return messages(body)
+
+    monkeypatch.setattr(topic_messages, "AT_ONCE", 1)
+    monkeypatch.setattr(topic_messages, "sent", body_received)
+    monkeypatch.setattr(topic_messages, "read_messages", parse)
+    async with serving() as server:
+        asking = [asyncio.create_task(post_to(server, "a")) for _ in range(3)]
+        await eventually_async(lambda: received == 3 and parsed == 1)
+        await loop_turns()
+        assert parsed == 1
+        go_on.set()
+        assert [(await each).status for each in asking] == [200] * 3
+
+
+@pytest.mark.parametrize(("ends", "status"), [(True, 503), (False, 504)])
+async def test_a_store_that_does_not_report_is_not_waited_for_without_end(monkeypatch, ends, status):
+    async with serving() as server:
+        loop = asyncio.get_running_loop()
+
+        def publish(*_arguments: Any) -> None:
+            if ends:
+                loop.call_soon(server.unanswered.end)
+
+        monkeypatch.setattr(http, "DONE_SECONDS_MAX", 30.0 if ends else 0.1)
+        monkeypatch.setattr(PersistentTopic, "publish", publish)
+        answer = await post_to(server, "a")
+        assert answer.status == status
+        assert "may still" in answer.document["reason"]
 
 
 def test_a_message_for_a_non_persistent_topic_reaches_its_consumers(broker):

@@ -89,6 +89,25 @@ def test_a_delayed_message_expires_after_its_delivery_time_for_each_type_of_subs
     assert topic.harness.now_ms - stats["lastExpireTimestamp"] <= 1000 * LATE
 
 
+def test_the_subscriptions_are_listed_once_for_each_step(counted, monkeypatch):
+    listed: list[str] = []
+    for owner, name in ((delivery_expiry, "waiting_for"), (delivery_expiry.DeliveryExpiry, "_examine")):
+        calls = getattr(owner, name)
+
+        def noted(*arguments: Any, name: str = name, calls: Any = calls) -> Any:
+            listed.append(name)
+            return calls(*arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+    topic = counted()
+    topic.publish(120)
+    topic.publish(1, delay_seconds=600)
+    topic.publish(120)
+    topic.keep_connected(TTL + LATE)
+    assert topic.backlog() == 1
+    assert listed.count("waiting_for") == listed.count("_examine") >= 3
+
+
 def test_a_delivery_time_before_publishing_does_not_shorten_the_ttl(counted):
     topic = counted()
     topic.publish(1, delay_seconds=-3600)

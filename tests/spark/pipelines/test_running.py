@@ -131,7 +131,7 @@ def test_an_interrupted_run_ends_after_all_processes_of_spark(tmp_path, monkeypa
     """Java may still write to the tables when Python has ended."""
     java = f"trap '' TERM; echo Flow events is RUNNING; sleep 1; touch {tmp_path}/ended"
     monkeypatch.setattr(running, "command", lambda arguments: ["sh", "-c", f"({java}) & wait"])
-    monkeypatch.setattr(running, "reach", lambda values, cluster: None)
+    monkeypatch.setattr(running, "reach", lambda *arguments: None)
     create(tmp_path / "mine", "ingest")
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "mine", raising(KeyboardInterrupt))
@@ -157,6 +157,26 @@ def test_an_address_where_no_broker_answers_ends_a_run_before_spark_starts(tmp_p
     with pytest.raises(ServiceUnreachable, match=f"127.0.0.1:{port}"):
         run(tmp_path / "right", cluster=elsewhere)
     assert not (tmp_path / "started").exists()
+
+
+def test_a_missing_topic_is_named_before_spark_starts(tmp_path, monkeypatch):
+    """Spark would call its flow completed, try it again twice, and fail after more than a minute."""
+    monkeypatch.setattr(running, "command", lambda arguments: ["touch", str(tmp_path / "started")])
+    with geminga.embedded() as broker:
+        for template, topic in (("ingest", "events"), ("rollup", "persistent://public/none/events")):
+            create(tmp_path / template, template, {"service_url": broker.service_url, "topic": topic})
+            with pytest.raises(
+                geminga.TopicNotFound, match=rf"topic {topic} does not exist .*check its name"
+            ):
+                run(tmp_path / template)
+        assert not (tmp_path / "started").exists()
+        create(tmp_path / "replay", "replay", {"service_url": broker.service_url, "topic": "made-by-it"})
+        run(tmp_path / "replay")
+        (tmp_path / "started").unlink()
+        flows = tmp_path / "ingest/transformations/ingest.py"
+        flows.write_text(flows.read_text() + '# .option("waitingForNonExistedTopic", "true")')
+        run(tmp_path / "ingest")
+        assert (tmp_path / "started").exists()
 
 
 def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(tmp_path):
@@ -315,7 +335,7 @@ def test_a_run_that_fails_by_a_race_of_spark_is_repeated(tmp_path, monkeypatch):
         (project / "begun").unlink(missing_ok=True)
 
     monkeypatch.setattr(running, "command", lambda arguments: [str(tmp_path / "spark-pipelines")])
-    monkeypatch.setattr(running, "reach", lambda values, given: None)
+    monkeypatch.setattr(running, "reach", lambda *arguments: None)
     lines: list[str] = []
     failing(2, "Illegal size 5 of collection, expected 6")
     assert run(project, lines.append).exit_code == 0

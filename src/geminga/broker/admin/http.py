@@ -151,7 +151,7 @@ class Resource:
             await asyncio.sleep(_BEHIND_SECONDS)
         finished, done = _completion()
         result = await self.looking(lambda: call(done))
-        await _finish(
+        await finish(
             self.server, finished, 504, "the store did not confirm the change in time; it may still be made"
         )
         return result
@@ -533,7 +533,7 @@ async def when_done(server: Server, begin: Callable[[Done], None]) -> None:
     """Wait for ``begin(done)`` to finish and raise its error; 503 if the disk does not respond."""
     finished, done = _completion()
     server.call(lambda: begin(done))
-    await _finish(server, finished, 503, "the disk of the store does not answer: try again")
+    await finish(server, finished, 503, "the disk of the store does not answer: try again")
 
 
 def _completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
@@ -551,7 +551,7 @@ def _completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], No
     return finished, done
 
 
-async def _finish(server: Server, finished: asyncio.Future[None], status: int, reason: str) -> None:
+async def finish(server: Server, finished: asyncio.Future[Any], status: int, reason: str) -> None:
     """Wait for a future and raise its error; `AdminRefusal` after `DONE_SECONDS_MAX`."""
     try:
         async with asyncio.timeout(DONE_SECONDS_MAX):

@@ -26,11 +26,11 @@ from geminga.broker.admin.damage import described
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.history import History
 from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
-from geminga.broker.admin.http import DOORKEEPER, Server, object_body, query_flag, whole_number
+from geminga.broker.admin.http import DOORKEEPER, Server, finish, object_body, query_flag, whole_number
 from geminga.broker.admin.masking import Masks
 from geminga.broker.admin.payload_values import Undecodable
 from geminga.broker.admin.previews import Preview, preview
-from geminga.broker.admin.publishing import publish
+from geminga.broker.admin.publishing import UNCONFIRMED, publish
 from geminga.broker.admin.routes import CONSUME, CREDENTIALS, LOOK, PRODUCE, SUPER_USER, route
 from geminga.broker.admin.stats import RANGES_MAX, cursor_page
 from geminga.broker.admin.subscription_overview import (
@@ -353,9 +353,10 @@ class OverviewResource(TopicResourceBase):
         metadata = pb.MessageMetadata(partition_key=key, schema_version=self._schema_version(names[index]))
         for name, value in properties.items():
             metadata.properties.add(key=name, value=value)
-        stored = self.now(partial(publish, topic, metadata, _payload(wanted)))
+        payload, backpressure = _payload(wanted), self.server.broker.backpressure
+        stored = self.now(partial(publish, topic, metadata, payload, backpressure))
         self.now(lambda: None)
-        await self.server.unanswered.wait(stored)
+        await finish(self.server, stored, 504, UNCONFIRMED)
         ledger_id, entry_id = stored.result()
         partition = None if len(names) == 1 else index
         return {"id": f"{ledger_id}:{entry_id}", "partition": partition}

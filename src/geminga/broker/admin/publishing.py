@@ -8,6 +8,7 @@ import asyncio
 from typing import Final, cast
 
 from geminga.broker.admin.errors import AdminRefusal
+from geminga.broker.memory_backpressure import MemoryBackpressure
 from geminga.broker.peer import RateHold
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.producer import Producer
@@ -17,6 +18,9 @@ from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 PRODUCER_NAME: Final = "geminga-console"
+SEQUENCE_ID_MAX: Final = (1 << 63) - 1
+"""Largest sequence id: Java's are signed."""
+UNCONFIRMED: Final = "the store did not confirm in time; what was sent may still be stored"
 Stored = tuple[int, int]
 """Ledger and entry id."""
 
@@ -26,27 +30,30 @@ class _WebProducer:
 
     pending = messages_in = bytes_in = 0
 
-    def __init__(self, topic: Topic, name: str, stored: asyncio.Future[Stored]) -> None:
+    def __init__(
+        self, topic: Topic, name: str, stored: asyncio.Future[Stored], backpressure: MemoryBackpressure
+    ) -> None:
         self._topic = topic
         self.name = name
         self._stored = stored
+        self._backpressure = backpressure
         self.peer = self
 
     def slow_down(self, limit: RateHold) -> None:
         """Do nothing: the next request is another producer's."""
 
     def taken(self, messages: int, size: int, *, chunk: bool) -> None:
-        """Do nothing: one message is no backlog."""
+        self._backpressure.pending_bytes += size
 
     def settled(self, size: int, entries: int) -> None:
-        """Do nothing."""
+        self._backpressure.pending_bytes -= size
 
     def receipt(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
         if not self._stored.done():
             self._stored.set_result((ledger_id, entry_id))
 
     def error(self, sequence_id: int, code: int, reason: str) -> None:
-        self._fail(AdminRefusal(409, reason))
+        self._fail(AdminRefusal(503 if code == pb.PersistenceError else 409, reason))
 
     def hold(self) -> None:
         self._fail(AdminRefusal(503, f"the store refuses messages for {self._topic.text} at present"))
@@ -56,10 +63,17 @@ class _WebProducer:
             self._stored.set_exception(refusal)
 
 
-def publish(topic: Topic, metadata: pb.MessageMetadata, payload: bytes) -> asyncio.Future[Stored]:
+def publish(
+    topic: Topic, metadata: pb.MessageMetadata, payload: bytes, backpressure: MemoryBackpressure
+) -> asyncio.Future[Stored]:
     """Publish a message; return the future of its id. ``metadata`` is completed: it may name the producer and
-    have a sequence id. Raises `AdminRefusal`: 409 if producers are stopped, one is exclusive, or one has this
-    name and messages are deduplicated; 413 if the message is too large, 429 above the publish rate."""
+    have a sequence id. Raises `AdminRefusal`: 409 if producers are stopped or have to encrypt, one is
+    exclusive, or messages are deduplicated and a producer of this name is connected or has no id left; 413 if
+    the message is too large, 429 above the publish rate, 503 at the limit of pending bytes."""
+    if backpressure.pending_bytes >= backpressure.pending_bytes_max:
+        raise AdminRefusal(503, "the store cannot save as fast as messages are published: try again")
+    if topic.policies.encryption_required:
+        raise AdminRefusal(409, f"messages for {topic.text} must be encrypted, which only producers can do")
     stored: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
     quota = topic.check_quota()
     if quota is not None:
@@ -78,11 +92,13 @@ def publish(topic: Topic, metadata: pb.MessageMetadata, payload: bytes) -> async
         raise AdminRefusal(409, f"{topic.text} drops duplicates, and a producer named {name} is connected")
     if not metadata.sequence_id:
         last = -1 if dedup is None else dedup.last_pushed(name)
+        if last >= SEQUENCE_ID_MAX:
+            raise AdminRefusal(409, f"producer {name} of {topic.text} has used the last sequence id")
         metadata.sequence_id = max(metadata.publish_time, last + 1)
     entry = build_entry(metadata.SerializeToString(), payload)
     limit = topic.policies.max_message_size
     if 0 < limit < len(entry):
         raise AdminRefusal(413, f"the message of {len(entry)} bytes exceeds the topic's limit of {limit}")
-    producer = cast(Producer, _WebProducer(topic, name, stored))
+    producer = cast(Producer, _WebProducer(topic, name, stored, backpressure))
     topic.publish(producer, SendFrame(0, metadata.sequence_id, 1, 0, entry))
     return stored

@@ -7,20 +7,32 @@ in the answer of its own; what is wrong with the whole request is refused before
 import asyncio
 import base64
 import json
+import time
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminRefusal, admin_error
-from geminga.broker.admin.http import LONG_BODY_BYTES_MAX, object_body, stepwise, whole_number
-from geminga.broker.admin.publishing import Stored, publish
+from geminga.broker.admin.http import (
+    DONE_SECONDS_MAX,
+    LONG_BODY_BYTES_MAX,
+    Server,
+    finish,
+    object_body,
+    sent,
+    stepwise,
+    when_done,
+    whole_number,
+)
+from geminga.broker.admin.publishing import SEQUENCE_ID_MAX, UNCONFIRMED, Stored, publish
 from geminga.broker.admin.routes import PRODUCE, route
 from geminga.broker.admin.topics import TopicResourceBase
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.schemas import version_bytes
-from geminga.errors import IncompatibleSchema, PulsarException
+from geminga.errors import IncompatibleSchema, PulsarException, StoreBusy
 from geminga.ids import TopicName
+from geminga.ledger.api import Done
 from geminga.schema.from_text import from_wire, info_of_texts, text_encoders, to_wire
 from geminga.schema_info import SchemaInfo
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -33,6 +45,13 @@ _NAME_MAX: Final = 1024
 _AGAIN, _FAILED = 1, 2
 """Apache Pulsar's numbers of errors that may pass, and of others."""
 _PASSING: Final = frozenset((429, 503))
+AT_ONCE: Final = 4
+"""Requests that are parsed and published at once, on threads that others use, too; more wait unparsed."""
+_ROOM_SECONDS: Final = 0.05
+"""Interval of checks whether more entries may be pending in the store."""
+
+
+_Outcome = tuple[TopicName, Exception | asyncio.Future[Stored]]
 
 
 class _Message(NamedTuple):
@@ -44,13 +63,16 @@ class _Message(NamedTuple):
 class TopicMessagesResource(TopicResourceBase):
     """Publishing to topics, and to one partition."""
 
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
     @route("POST", _PATH, needs=PRODUCE)
     async def publish(self, request: web.Request) -> object:
         """Publish `messages`, to the partitions in turn. Body: `valueSchema`, `keySchema` or `schemaVersion`,
         `producerName`, and of each message `payload`, `key`, `properties`, `eventTime`, `sequenceId`,
         `deliverAt` or `deliverAfterMs`. Each has its own error in the answer."""
-        topic = self.existing(request)
-        return await self._published(request, topic, self.actions.parts(topic))
+        return await self._answered(request, self.existing(request), None)
 
     @route("POST", _PATH + "/partitions/{partition:[0-9]+}", needs=PRODUCE)
     async def publish_to_partition(self, request: web.Request, partition: int) -> object:
@@ -58,33 +80,54 @@ class TopicMessagesResource(TopicResourceBase):
         topic = self.existing(request)
         if topic.partition >= 0:
             raise AdminRefusal(400, "Topic name can't contain '-partition-' suffix.")
-        return await self._published(request, topic, [topic.partition_name(partition)])
+        return await self._answered(request, topic, partition)
 
-    async def _published(self, request: web.Request, topic: TopicName, targets: list[TopicName]) -> object:
+    async def _answered(self, request: web.Request, topic: TopicName, partition: int | None) -> object:
+        await sent(request)  # before it has a turn: its sender may be slow
+        async with self._turns:
+            version, outcomes = await self._published(request, topic, partition)
+        waiting = (each for _, each in outcomes if isinstance(each, asyncio.Future))
+        stored = asyncio.gather(*waiting, return_exceptions=True)
+        await finish(self.server, stored, 504, UNCONFIRMED)
+        found = [_acknowledgement(each, target.partition, version) for target, each in outcomes]
+        return {"messagePublishResults": found, "schemaVersion": version}
+
+    async def _published(
+        self, request: web.Request, topic: TopicName, partition: int | None
+    ) -> tuple[int, list[_Outcome]]:
+        """Pass the messages of a request to their topics; return the version of their schema, and of each
+        message the topic with its error or the future of its id."""
         body = await object_body(request, bytes_max=LONG_BODY_BYTES_MAX)
-        messages = await asyncio.to_thread(_messages, body)
+        messages = await asyncio.to_thread(read_messages, body)
         version, info = await self._schema(topic, body)
         encoded = await asyncio.to_thread(_encoded, messages, info)
-        outcomes: list[Exception | asyncio.Future[Stored]] = []
+        targets = self.actions.parts(topic) if partition is None else [topic.partition_name(partition)]
+        for target in targets[: len(encoded)]:
+            await when_done(self.server, partial(self.topics.loader.prepare, target))
+        deadline = time.monotonic() + DONE_SECONDS_MAX
+        outcomes: list[_Outcome] = []
         async for metadata, payload in stepwise(encoded):
-            if isinstance(payload, Exception):
-                outcomes.append(payload)
-                continue
-            metadata.schema_version = version_bytes(version)
             target = targets[len(outcomes) % len(targets)]
-            try:
-                outcomes.append(self.now(partial(self._publish, target, metadata, payload)))
-            except (PulsarException, Refused) as error:
-                outcomes.append(error)
+            outcome: Exception | asyncio.Future[Stored]
+            if isinstance(payload, Exception):
+                outcome = payload
+            else:
+                metadata.schema_version = version_bytes(version)
+                await self._wait_for_room(deadline)
+                try:
+                    outcome = self.now(partial(self._publish, target, metadata, payload))
+                except (PulsarException, Refused) as error:
+                    outcome = error
+            outcomes.append((target, outcome))
         self.now(lambda: None)
-        waiting = (each for each in outcomes if isinstance(each, asyncio.Future))
-        stored: asyncio.Future[Any] = asyncio.gather(*waiting, return_exceptions=True)
-        await self.server.unanswered.wait(stored)
-        found = [
-            _acknowledgement(each, targets[number % len(targets)].partition, version)
-            for number, each in enumerate(outcomes)
-        ]
-        return {"messagePublishResults": found, "schemaVersion": version}
+        return version, outcomes
+
+    async def _wait_for_room(self, deadline: float) -> None:
+        """Wait, until ``deadline``, while as many bytes are pending in the store as may be."""
+        backpressure = self.server.broker.backpressure
+        while backpressure.pending_bytes >= backpressure.pending_bytes_max and time.monotonic() < deadline:
+            self.server.unanswered.check()
+            await asyncio.sleep(_ROOM_SECONDS)
 
     def _publish(
         self, target: TopicName, metadata: pb.MessageMetadata, payload: bytes
@@ -93,7 +136,7 @@ class TopicMessagesResource(TopicResourceBase):
         topic = self.topics.find(target) if target.partition < max(count, 1) else None
         if topic is None:
             raise AdminRefusal(404, f"Topic not owned by current broker: there is no {target}")
-        return publish(topic, metadata, payload)
+        return publish(topic, metadata, payload, self.server.broker.backpressure)
 
     async def _schema(self, topic: TopicName, body: dict[str, Any]) -> tuple[int, SchemaInfo]:
         """Return the schema of the payloads with its version: an old one, or that of the body, registered if
@@ -102,7 +145,7 @@ class TopicMessagesResource(TopicResourceBase):
         version = body.get("schemaVersion")
         if version is not None and version != -1:
             version = whole_number(version, "schemaVersion")
-            known = schemas.get(topic, version)
+            known = await self.looking(partial(schemas.get, topic, version))
             if known is None:
                 raise AdminRefusal(404, f"Schema version {version} not found for topic {topic}")
             return version, from_wire(known)
@@ -111,16 +154,20 @@ class TopicMessagesResource(TopicResourceBase):
             wire = to_wire(info)
         except (ValueError, IncompatibleSchema) as error:
             raise AdminRefusal(400, f"Fail to add or retrieve schema: {error}") from None
-        put = partial(
-            schemas.put, topic, wire, auto_update=self.namespaces.topic_policies(topic).schema_auto_update
-        )
+
+        def put(done: Done) -> int:
+            self.actions.partitions(topic)  # 404 if the topic was deleted meanwhile: a new one has no schema
+            auto_update = self.namespaces.topic_policies(topic).schema_auto_update
+            return schemas.put(topic, wire, auto_update=auto_update, done=done)
+
         try:
-            return await self.durable(lambda done: put(done=done)), info
+            return await self.durable(put), info
         except Refused as error:
             raise AdminRefusal(409, f"Unable to add schema to topic {topic}: {error.reason}") from error
 
 
-def _messages(body: dict[str, Any]) -> list[_Message]:
+def read_messages(body: dict[str, Any]) -> list[_Message]:
+    """Return the messages of a request's body. Raises `AdminRefusal`."""
     items, producer = body.get("messages"), _text(body, "producerName") or PRODUCER_NAME
     if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
         raise AdminRefusal(400, "messages must be a list of JSON objects")
@@ -139,12 +186,15 @@ def _messages(body: dict[str, Any]) -> list[_Message]:
 def _message(item: dict[str, Any], producer: str) -> _Message:
     payload, key, properties = _text(item, "payload"), _text(item, "key"), item.get("properties") or {}
     event_time, sequence_id, deliver_at, delay = (
-        whole_number(item.get(name) or 0, name)
-        for name in ("eventTime", "sequenceId", "deliverAt", "deliverAfterMs")
+        _number(item, name) for name in ("eventTime", "sequenceId", "deliverAt", "deliverAfterMs")
     )
-    clusters = ["__local__"] if item.get("disableReplication") else item.get("replicationClusters")
+    clusters = item.get("replicationClusters")
+    if str(item.get("disableReplication")).lower() == "true":
+        clusters = ["__local__"]
     if payload is None:
         raise AdminRefusal(400, "a message needs a payload")
+    if clusters is not None and not isinstance(clusters, list):
+        raise AdminRefusal(400, "replicationClusters must be a list of texts")
     if not isinstance(properties, dict):
         raise AdminRefusal(400, "properties must be a JSON object of texts")
     if (deliver_at or delay) and not event_time:
@@ -162,6 +212,13 @@ def _message(item: dict[str, Any], producer: str) -> _Message:
     except (ValueError, TypeError) as error:
         raise AdminRefusal(400, f"a message cannot be built: {error}") from None
     return _Message(payload, key, metadata)
+
+
+def _number(item: dict[str, Any], name: str) -> int:
+    number = whole_number(item.get(name) or 0, name)
+    if number > SEQUENCE_ID_MAX:
+        raise AdminRefusal(400, f"{name}={number} is not allowed; allowed: at most {SEQUENCE_ID_MAX}")
+    return number
 
 
 def _text(item: dict[str, Any], name: str) -> str | None:
@@ -202,7 +259,8 @@ def _acknowledgement(
         return {"messageId": f"{ledger_id}:{entry_id}:{partition}", "errorCode": 0, "schemaVersion": version}
     if isinstance(error, Refused):
         error = admin_error(error)
-    code = _AGAIN if isinstance(error, AdminRefusal) and error.status in _PASSING else _FAILED
+    passes = isinstance(error, StoreBusy) or (isinstance(error, AdminRefusal) and error.status in _PASSING)
+    code = _AGAIN if passes else _FAILED
     return {
         "errorMsg": str(error), "messageId": str(partition), "errorCode": code, "schemaVersion": version,
     }  # fmt: skip

@@ -134,7 +134,8 @@ class DeliveryExpiry:
     def _examine(self, start: int, stop: int) -> Generator[bool | None, None, int]:
         """Examine the first of these entries; return the offset behind them. Raises `StoreError`."""
         topic, ledger = self._topic, self._topic.ledger
-        first_open = min((each.cursor.next_open(start) for each in waiting_for(topic)), default=stop)
+        waiting = waiting_for(topic)  # one that is added meanwhile has all its entries examined (`rearm`)
+        first_open = min((each.cursor.next_open(start) for each in waiting), default=stop)
         if first_open > start:
             return min(first_open, stop)
         found: _Read = ledger.in_memory(start, stop, BYTES_AT_ONCE)
@@ -147,14 +148,14 @@ class DeliveryExpiry:
         at = start
         for entry in found:
             if not self._is_over(at, entry):
-                yield from self._give_up(start, at)
+                yield from self._give_up(waiting, start, at)
                 start = at + 1
             at += 1
         if not found:
             at = min(ledger.skip_gap(start), stop)
             if at == start:
                 raise StoreBusy(f"entry {start} of {topic.text} cannot be read")
-        yield from self._give_up(start, at)
+        yield from self._give_up(waiting, start, at)
         return at
 
     def _fetch(self, start: int, stop: int, report: Callable[[_Read], None]) -> None:
@@ -177,10 +178,10 @@ class DeliveryExpiry:
             self._due.setdefault(due_ms + -due_ms % step_ms, RangeSet()).add(offset)
         return False
 
-    def _give_up(self, start: int, stop: int) -> Job:
-        """Expire entries on all subscriptions."""
+    def _give_up(self, waiting: Sequence[PersistentSubscription], start: int, stop: int) -> Job:
+        """Expire entries on these subscriptions."""
         topic = self._topic
-        for each in waiting_for(topic) if start < stop else ():
+        for each in waiting if start < stop else ():
             if topic.subscriptions.get(each.name) is each:
                 report_expired(topic, each, each.expire(stop, start=start))
             yield None

@@ -13,8 +13,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from geminga.client.admin.exchange import (
     IDLE_SECONDS_MAX,
@@ -39,6 +41,8 @@ THREADS_MAX = 32
 
 _Idle = dict[Address, list[tuple[float, socket.socket]]]
 Headers = tuple[tuple[str, str], ...]
+T = TypeVar("T")
+_Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
 
 class AdminSender:
@@ -212,7 +216,7 @@ class AsyncAdminSender:
     def __init__(self, settings: AdminSettings) -> None:
         self.settings = settings
         self._sender = AdminSender(settings)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: _DaemonThreads | None = None
         self._process_id = os.getpid()
 
     @property
@@ -236,7 +240,7 @@ class AsyncAdminSender:
         self, send: Callable[[Exchange], AdminResponse], exchange: Exchange
     ) -> AdminResponse:
         if self._threads is None or self._process_id != os.getpid():  # a child process lacks the threads
-            self._threads = ThreadPoolExecutor(THREADS_MAX, "geminga-admin")
+            self._threads = _DaemonThreads()
             self._process_id = os.getpid()
         try:
             loop = asyncio.get_running_loop()
@@ -249,7 +253,44 @@ class AsyncAdminSender:
         """Close the idle connections; later calls raise `AlreadyClosed`."""
         self._sender.close()
         if self._threads is not None and self._process_id == os.getpid():
-            self._threads.shutdown(wait=False)
+            self._threads.shutdown()
+
+
+class _DaemonThreads(Executor):
+    """Threads for calls, `THREADS_MAX` at most. A program that ends does not wait for them, as it would for
+    those of `ThreadPoolExecutor`."""
+
+    def __init__(self) -> None:
+        self._calls: _Calls = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._count = 0
+        self._end = weakref.finalize(self, self._calls.put, None)
+
+    def submit(self, call: Callable[..., T], /, *arguments: Any, **named: Any) -> Future[T]:
+        future: Future[T] = Future()
+        self._calls.put((future, partial(call, *arguments, **named)))
+        if self._count < THREADS_MAX and not self._idle.acquire(blocking=False):
+            self._count += 1
+            name = f"geminga-admin_{self._count}"
+            threading.Thread(target=_work, args=(self._calls, self._idle), name=name, daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads after the calls that were submitted; does not wait."""
+        self._end()
+
+
+def _work(calls: _Calls, idle: threading.Semaphore) -> None:
+    while (item := calls.get()) is not None:
+        future, call = item
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+        del item, future, call
+        idle.release()
+    calls.put(None)  # for the next thread
 
 
 def _unsent(address: Address, error: OSError | ValueError) -> RequestNotSent:

@@ -387,6 +387,7 @@ function change({ path, place, name, title, words, form, method = "POST", value,
 
 async function expired(path, seconds) {
   if (!(seconds > 0)) return "";
+  // Previews are of one topic, by publish time.
   if ((await get(`${path}/partitions`))?.partitions || (await get(`${path}/messageTTLFromDelivery`, { applied: true }))) return "; older messages expire at once";
   const { subscriptions } = await get(`${path}/stats`);
   const found = await Promise.all(Object.keys(subscriptions).slice(0, 20).map((each) => get(`${path}/subscription/${part(each)}/preview/expire`, { seconds })));

@@ -44,9 +44,10 @@ export async function call(method, path, { query, body, signal } = {}) {
   for (;;) {
     const used = token;
     const answer = await send(method, path, query, body, signal);
-    if (answer.status !== 401) return result(answer);
-    if (silent) return (asking ??= new Promise(signIn)); // never settled: the page is left
+    if (answer.ok) return content(answer);
     const reason = await told(answer);
+    if (answer.status !== 401) throw new ApiError(answer.status, reason);
+    if (silent) return (asking ??= new Promise(signIn)); // never settled: the page is left
     if (token === used) {
       token = null;
       if (!declined) {
@@ -65,14 +66,13 @@ export const post = (path, query, body) => call("POST", path, { query, body });
 async function send(method, path, query, body, signal) {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(query ?? {})) {
-    if (value !== undefined && value !== null && value !== "") words.set(name, value);
+    if ((value ?? "") !== "") words.set(name, value);
   }
   const headers = {};
   if (token !== null) headers.Authorization = `Bearer ${token}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const address = BASE + (words.size ? `${path}?${words}` : path);
   try {
-    return await fetch(address, {
+    return await fetch(`${BASE}${path}${words.size ? "?" : ""}${words}`, {
       method, headers, signal, body: body === undefined || typeof body === "string" ? body : JSON.stringify(body),
       cache: "no-store", credentials: "omit", redirect: "error", referrerPolicy: "no-referrer",
     });
@@ -82,26 +82,20 @@ async function send(method, path, query, body, signal) {
   }
 }
 
-async function result(answer) {
-  if (!answer.ok) {
-    throw new ApiError(answer.status, await told(answer));
-  }
+async function content(answer) {
   const text = await answer.text();
-  if (!text) return null;
   try {
-    return JSON.parse(text);
+    return text ? JSON.parse(text) : null;
   } catch {
     return text;
   }
 }
 
 async function told(answer) {
-  const text = await answer.text();
-  try {
-    const { reason } = JSON.parse(text);
-    if (typeof reason === "string") return reason;
-  } catch { /* not ours */ }
-  return `${answer.status} ${answer.statusText}`;
+  const text = await content(answer);
+  const reason = text?.reason ?? text;
+  // "<": a proxy's page
+  return typeof reason === "string" && !reason.startsWith("<") ? reason : `${answer.status} ${answer.statusText}`;
 }
 
 const SLOW_MS_MAX = 15000;

@@ -6,17 +6,19 @@ hold no secrets. A template's flows call `connection` for the options of their s
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from geminga.client.cluster import Cluster
-from geminga.errors import InvalidConfiguration, UsageError
+from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound, UsageError
 
 VARIABLE = "GEMINGA_PIPELINE_CLUSTER"
 """Environment variable of a run's processes, with the text of `handed_over`."""
 REACH_SECONDS = 10.0
 """Time in which a project's broker must answer before a run."""
+_PUBLISHING: Final = frozenset(("replay",))
+"""Prefixes of settings whose ``topic`` is published to, and need not exist."""
 
 
 def handed_over(cluster: Cluster, *, is_addressed: bool) -> str:
@@ -27,9 +29,8 @@ def handed_over(cluster: Cluster, *, is_addressed: bool) -> str:
 
 def check_asks(folder: Path) -> None:
     """Raise `UsageError` for a project whose flows would ignore a run's connection options."""
-    for path in (folder / "transformations").rglob("*.py"):
-        if "geminga.spark.pipelines.connection" in path.read_text(encoding="utf-8"):
-            return
+    if any("geminga.spark.pipelines.connection" in text for text in _flows(folder)):
+        return
     raise UsageError(
         f"no flow of {folder} calls connection(), so connection options would have no "
         "effect: use from geminga.spark.pipelines.connection import connection, and "
@@ -37,15 +38,39 @@ def check_asks(folder: Path) -> None:
     )
 
 
-def reach(values: Iterable[object], given: str) -> None:
-    """Connect to each broker whose address is among the ``values``, with the run's connection (``given``, as
-    in `VARIABLE`). Raises `ServiceUnreachable` after `REACH_SECONDS`."""
-    from geminga.spark.cluster import connect
+def reach(folder: Path, settings: Mapping[str, object], given: str) -> None:
+    """Connect to each broker whose address is among a project's ``settings``, with the run's connection
+    (``given``, as in `VARIABLE`), and look for the topics that the flows read: Spark tries each flow three
+    times, and reports it as completed in between.
+
+    Raises `ServiceUnreachable` after `REACH_SECONDS`, and `TopicNotFound`.
+    """
+    from geminga.spark.cluster import connect, discover
     from geminga.spark.options import read_options
 
     limit = {"operationTimeoutMs": str(round(3000 * REACH_SECONDS)), "topic": "address-check"}
-    for url in {str(each) for each in values if str(each).startswith(("pulsar://", "pulsar+ssl://"))}:
-        connect(read_options({**connection(url, given=given), **limit}).connection).reach("address-check")
+    waits = any("waitingForNonExistedTopic" in text for text in _flows(folder))
+    for name, value in settings.items():
+        url = str(value)
+        if not url.startswith(("pulsar://", "pulsar+ssl://")):
+            continue
+        cluster = connect(read_options({**connection(url, given=given), **limit}).connection)
+        cluster.reach("address-check")
+        prefix = name.removesuffix(".serviceUrl")
+        topic = settings.get(f"{prefix}.topic")
+        if topic and prefix not in _PUBLISHING and not waits:
+            try:
+                discover(cluster, (str(topic),), None, missing_is_empty=False)
+            except TopicNotFound:
+                raise
+            except PulsarException:
+                continue  # the flow's own requests raise it
+
+
+def _flows(folder: Path) -> Iterator[str]:
+    """Yield the texts of a project's flows in Python."""
+    for path in (folder / "transformations").rglob("*.py"):
+        yield path.read_text(encoding="utf-8", errors="replace")
 
 
 def connection(

@@ -146,8 +146,8 @@ def run(
     ``full_refresh`` names tables to recompute; ``arguments`` are passed to ``spark-pipelines run``. Ctrl-C
     stops Spark and is raised again; the next run resumes there. ``cluster`` has the connection:
     `geminga.spark.pipelines.connection.handed_over`. Raises `UsageError` when ``folder`` holds no project, is
-    in use, or has a table ahead of its checkpoint, and `ServiceUnreachable` when a broker that the spec file
-    names does not answer.
+    in use, or has a table ahead of its checkpoint, `ServiceUnreachable` when a broker that the spec file
+    names does not answer, and `TopicNotFound` when a topic that it names is missing.
     """
     folder = folder.resolve()
     places(folder)
@@ -156,7 +156,7 @@ def run(
     with alone(folder) as lock:
         check_checkpoints(folder, full_refresh)
         remove_unfinished_offsets(folder)
-        reach(configuration(folder).values(), cluster)
+        reach(folder, configuration(folder), cluster)
         before = sizes(folder)
         defined = definitions(folder)
         unchanged = () if full_refresh or arguments else without_news(folder, defined, cluster)
