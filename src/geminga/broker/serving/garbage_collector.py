@@ -2,7 +2,7 @@
 
 By default Python's collector traverses all objects now and then, some 0.1 µs each: with 100,000 topics in
 memory that stops the broker for 300 ms. So only young objects are traversed, in passes of a bounded size.
-What is there at the start is frozen (`gc.freeze`): a pass over all loaded modules takes 25 to 50 ms.
+What is loaded at the start is frozen (`gc.freeze`): a pass over all of it takes 25 to 50 ms.
 Survivors are traversed once a minute, because of cycles of other packages, until they are many: then they are
 frozen, too. Frozen objects are still freed by reference counting, which suffices here: topics, sessions and
 subscriptions leave no cycles, which tests check.
@@ -57,9 +57,9 @@ class GarbageCollectorPacing:
 
     def _look(self) -> None:
         """Traverse the old objects if it is time to, and freeze them if they are many."""
-        # Fewer than before: much was freed since, and what is allocated now would not be noticed otherwise.
-        self._frozen_blocks = min(self._frozen_blocks, sys.getallocatedblocks())
-        if sys.getallocatedblocks() - self._frozen_blocks >= MANY_BLOCKS:
+        blocks = sys.getallocatedblocks()
+        self._frozen_blocks = min(self._frozen_blocks, blocks)  # many may have been freed since
+        if blocks - self._frozen_blocks >= MANY_BLOCKS:
             self._freeze()
         elif self._loop.time() >= self._next_pass:
             self._next_pass = self._loop.time() + OLD_SECONDS
