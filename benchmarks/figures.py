@@ -162,13 +162,15 @@ def latency(values: Mapping[str, Any]) -> str:
             for what in ("published", "delivered")
             for point in points
         ]
-        cells = (modes[row["mode"]], f"{row['share']:.0%}", f"{row['rate']:,.0f}", row["who"], *found)
+        share = f"{row['share']:.0%}{' of Apache Pulsar' if row.get('is_peers_rate') else ''}"
+        cells = (modes[row["mode"]], share, f"{row['rate']:,.0f}", row["who"], *found)
         lines.append(f"| {' | '.join(cells)} |")
     bare = ", ".join(f"{point} {value:.2f}" for point, value in values["disk"].items())
     text = (
         f"Milliseconds from the time at which a message was due; {values['seconds']:.0f} s at each rate; "
         "Geminga syncs every message to disk before its receipt, the others do not. pulsar-lite delivers "
-        "more messages than were sent, so its delivery has no figures. A bare write of 4 KiB "
+        "more messages than were sent, so its delivery has no figures. *Of Apache Pulsar*: the rate of that "
+        "broker's row, as shares of different highest rates are different loads. A bare write of 4 KiB "
         f"and fdatasync on the same disk took {bare} ms; {where(values)}."
     )
     failed = [f"* {line}" for line in values["failed"]]

@@ -5,8 +5,9 @@ it was due: a broker that pauses for 30 ms delays all messages that were due mea
 Published is a message with its receipt, delivered when a consumer has it. First the generator finds the
 highest rate of the broker with a window of messages without receipts, then it sends 25, 50 and 75 % of it:
 single messages, in bursts every millisecond; and batches as a client makes them, each 5 ms or 1,000 messages.
-The generator is one thread, in a process of its own. ``--publish`` writes the figures from which
-``make docs`` draws the page.
+Geminga is measured last, and at the rates of Apache Pulsar's rows too, as shares of different highest rates
+are different loads. The generator is one thread, in a process of its own. ``--publish`` writes the figures
+from which ``make docs`` draws the page.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ BURST_SECONDS = 0.001
 BATCH_SECONDS, BATCH_MESSAGES = 0.005, 1000
 PERMITS = 100_000
 POINTS = (50.0, 99.0, 99.9, 99.99)
-BROKERS: dict[str, Any] = {"geminga": brokers.geminga, "apache": brokers.apache, "lite": brokers.lite}
+BROKERS: dict[str, Any] = {"apache": brokers.apache, "lite": brokers.lite, "geminga": brokers.geminga}
 
 
 class Latencies:
@@ -221,9 +223,12 @@ class Generator:
 
 
 def measure_here(
-    port: int, mode: str, seconds: float, warm: float, *, delivery: bool
+    port: int, mode: str, seconds: float, warm: float, *, delivery: bool, peers: Sequence[Sequence[float]]
 ) -> list[dict[str, Any]]:
-    """Find the highest rate of a broker and measure latencies at shares of it."""
+    """Find the highest rate of a broker and measure latencies at shares of it, and at those of a peer.
+
+    ``peers`` has the peer's shares and rates.
+    """
     address, messages = ("127.0.0.1", port), 1 if mode == "single" else BATCH_MESSAGES
     window = 2000 if mode == "single" else 32
 
@@ -235,8 +240,9 @@ def measure_here(
     highest = generator.saturate(max(1.0, seconds / 3), window)
     generator.close()
     rows: list[dict[str, Any]] = []
-    for share in SHARES:
-        rate = highest * share
+    loads = [(share, highest * share, False) for share in SHARES]
+    loads += [(share, rate, True) for share, rate in peers]
+    for share, rate, is_peers in loads:
         if mode == "single":
             interval, messages = BURST_SECONDS, 1
             frames = max(1, round(rate * interval))
@@ -244,7 +250,8 @@ def measure_here(
         else:
             messages = min(BATCH_MESSAGES, max(2, round(rate * BATCH_SECONDS)))
             interval, frames = messages / rate, 1
-        generator = Generator(address, topic(str(share)), messages, delivery=delivery)
+        name = topic(f"{share}-{is_peers}")
+        generator = Generator(address, name, messages, delivery=delivery)
         generator.keep_rate(1.0, interval, frames)
         generator.published, generator.delivered = Latencies(), Latencies()
         generator.keep_rate(seconds, interval, frames)
@@ -252,7 +259,7 @@ def measure_here(
         spread = 0.0 if mode == "single" else interval
         rows.append(
             {
-                "mode": mode, "share": share, "rate": rate,
+                "mode": mode, "share": share, "rate": rate, "is_peers_rate": is_peers,
                 "published": generator.published.percentiles(spread),
                 "delivered": generator.delivered.percentiles(spread),
             }
@@ -285,19 +292,24 @@ def measure(names: list[str], seconds: float, warm: float) -> dict[str, Any]:
             start: AbstractContextManager[RunningBroker] = BROKERS[name](folder)
             with start as broker:
                 for mode in ("single", "batch"):
+                    peers = [
+                        (row["share"], row["rate"])
+                        for row in rows
+                        if (row["who"], row["mode"]) == (brokers.APACHE, mode) and name == "geminga"
+                    ]
                     command = python(
                         "benchmarks.latency", "--one", str(broker.address[1]), mode, str(seconds), str(warm),
-                        broker.who,
+                        broker.who, json.dumps(peers),
                     )  # fmt: skip
                     run = subprocess.run(
-                        command, stdout=subprocess.PIPE, text=True, timeout=300 + 6 * seconds, check=False
+                        command, stdout=subprocess.PIPE, text=True, timeout=300 + 12 * seconds, check=False
                     )
                     loads.append(os.getloadavg()[0])
                     if run.returncode:
                         failed.append(f"{broker.who}, {mode}: exit status {run.returncode}")
                         continue
                     rows += [{"who": broker.who, **row} for row in json.loads(run.stdout)]
-                    print(json.dumps(rows[-3:], indent=1), file=sys.stderr, flush=True)
+                    print(run.stdout, file=sys.stderr, flush=True)
     return {
         "machine": machine(), "load": [round(min(loads), 1), round(max(loads), 1)], "seconds": seconds,
         "disk": bare, "rows": rows, "failed": failed,
@@ -307,16 +319,19 @@ def measure(names: list[str], seconds: float, warm: float) -> dict[str, Any]:
 def main() -> int:
     """Run what the command line names and print the table; return 1 if a broker failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=6, help=argparse.SUPPRESS)
     parser.add_argument("--only", choices=tuple(BROKERS), action="append", help="broker; may be repeated")
     parser.add_argument("--seconds", type=float, help="time at each rate [default: 20; 2 if quick]")
     parser.add_argument("--quick", action="store_true", help="2 s at each rate, 2 s of warm-up")
     output.add_options(parser, PUBLISHED)
     given = parser.parse_args()
     if given.one:
-        port, mode, seconds, warm, who = given.one
-        delivery = who != brokers.LITE
-        print(json.dumps(measure_here(int(port), mode, float(seconds), float(warm), delivery=delivery)))
+        port, mode, seconds, warm, who, peers = given.one
+        found = measure_here(
+            int(port), mode, float(seconds), float(warm),
+            delivery=who != brokers.LITE, peers=json.loads(peers),
+        )  # fmt: skip
+        print(json.dumps(found))
         return 0
     values = measure(
         given.only or list(BROKERS),

@@ -12,6 +12,7 @@ from geminga.ledger.catalog_database import CatalogDamaged
 from geminga.ledger.catalog_keys import KeyChange
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.format import RECORD_BYTES
 from tests.ledger.conftest import snapshot
 
 STORE_ID = bytes(16)
@@ -40,6 +41,20 @@ def test_long_chunks_are_split(catalog):
     catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", count, 1, chunk(0, count, size=1))]))
     assert [len(part) for part in catalog.chunks(1)] == [CHUNK_ENTRIES_MAX, CHUNK_ENTRIES_MAX, 7]
     assert catalog.chunk(1, CHUNK_ENTRIES_MAX).first == CHUNK_ENTRIES_MAX
+
+
+@pytest.mark.parametrize("files", [[1, 1, 1], [1, 2, 2], [2, 1, 2]])
+def test_dropped_entries_are_taken_off_the_live_bytes_of_their_files(catalog, files):
+    sizes = {1: 10_000, 2: 20_000}
+    dropped = [
+        EntryChunk(
+            0, array("Q", [file << 32 | 50 for file in files]), array("I", [7] * 3), array("I", [0] * 3)
+        )
+    ]
+    catalog.write(snapshot(1, file_sizes=sizes, live_bytes=sizes, dropped=[chunk(0, 0), *dropped]))
+    assert catalog.live_bytes() == {
+        file: size - files.count(file) * (7 + RECORD_BYTES) for file, size in sizes.items()
+    }
 
 
 @pytest.mark.parametrize("prefix", ["a", "a\ud7ff", "a\U0010ffff", "\U0010ffff", ""])

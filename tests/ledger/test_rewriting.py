@@ -87,6 +87,30 @@ def test_the_space_of_deleted_ledgers_is_freed(small_settings):
     store.close()
 
 
+def test_entries_of_deleted_ledgers_are_not_looked_up_one_by_one(small_settings, monkeypatch):
+    """That took as much processor time as storing them, on a thread that the event loop waits for."""
+    lookups: list[int] = []
+    look = Catalog.chunk
+
+    def counting(catalog: Catalog, ledger_id: int, entry_id: int) -> object:
+        lookups.append(ledger_id)
+        return look(catalog, ledger_id, entry_id)
+
+    monkeypatch.setattr(Catalog, "chunk", counting)
+    disk = SimulatedDisk()
+    only_dead_files = dataclasses.replace(small_settings, rewrite_live_fraction=0.0)
+    with open_store(disk, only_dead_files) as store:
+        for _ in range(4):
+            ledgers = [store.create_ledger("one"), store.create_ledger("other")]
+            for number in range(100):
+                store.append(ledgers[number % 2], bytes(30), succeeded)
+                store.poll()
+            store.delete_ledgers(ledgers)
+            store.checkpoint()
+        assert "log-0000000001" not in log_files(disk)
+    assert lookups == []
+
+
 def test_ids_of_deleted_ledgers_are_not_reused_when_the_catalog_is_rebuilt(small_settings):
     """The creation of the remaining ledger is written again, in files that begin after all others ended."""
     disk = SimulatedDisk()

@@ -17,7 +17,7 @@ damaged live entry, until its loss is accepted, and bytes that are not a group o
 """
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -51,6 +51,7 @@ EAGER_LIVE_FRACTION = 0.8
 """When space is short, files with up to this live share are rewritten; each frees at least the rest."""
 _SLICE_BYTES = 1024 * 1024
 _SLICE_RECORDS = 1000
+_ENTRIES = frozenset((RecordKind.ENTRY, RecordKind.MOVED))
 
 
 class FileDamagedError(Exception):
@@ -89,6 +90,8 @@ class LiveRecordReader:
         self._catalog = catalog
         self._slices = self._read()
         self._keys_seen: set[str] = set()
+        self._gone: dict[int, bool] = {}
+        """Whether the ledgers of the last group's entries were deleted."""
         self._chunk: EntryChunk | None = None
         self._chunk_ledger = -1
 
@@ -111,6 +114,8 @@ class LiveRecordReader:
                 raise FileDamagedError(
                     f"a directory fails its checksum at offset {header.position & OFFSET_MASK}"
                 )
+            if self._has_nothing(directory):
+                continue
             for index, position in enumerate(directory.positions(header.payload_position)):
                 self._take(directory, index, position, current)
                 if current.is_full:
@@ -119,11 +124,28 @@ class LiveRecordReader:
         current.is_last = True
         yield current
 
+    def _has_nothing(self, directory: Directory) -> bool:
+        """Look for the ledgers of the group's entries; return whether it has only entries of deleted ones.
+
+        That is so for most groups of most files: one query for each group, and no work for each entry.
+        """
+        kinds = set(directory.kinds)
+        if kinds.isdisjoint(_ENTRIES):
+            return False
+        firsts: Iterable[int] = directory.firsts
+        if not kinds <= _ENTRIES:
+            firsts = (each for kind, each in zip(directory.kinds, firsts, strict=True) if kind in _ENTRIES)
+        known, self._gone = self._gone, {}
+        for ledger_id in set(firsts):
+            gone = known.get(ledger_id)
+            self._gone[ledger_id] = self._catalog.ledger(ledger_id) is None if gone is None else gone
+        return kinds <= _ENTRIES and all(self._gone.values())
+
     def _take(self, directory: Directory, index: int, position: int, into: FileSlice) -> None:
         """Add record ``index`` to the slice if it may still be live."""
         kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
-        if kind in (RecordKind.ENTRY, RecordKind.MOVED):
-            if self._lives(first, second, position):
+        if kind in _ENTRIES:
+            if not self._gone[first] and self._lives(first, second, position):
                 data = self._payload(directory, index, position)
                 into.entries.append((first, second, data))
                 into.size_bytes += len(data)
