@@ -55,7 +55,7 @@ demo: $(STAMP)
 	$(VENV)/bin/geminga demo
 
 test: $(STAMP) chromium
-	$(PYTEST) -m "not interop and not long" --ignore=tests/docs $(PARALLEL)
+	$(PYTEST) -m "not interop and not long" --ignore=tests/docs --ignore=tests/interop $(PARALLEL)
 
 # Under a minute on two cores. Types are checked beside the tests, on the other core.
 check: $(STAMP)

@@ -61,7 +61,7 @@ from geminga import loggers
 # In sessions of a minute Java's second compiler and a parallel collector cost more than they save.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-EXAMPLES = {"usual": 40, "every": 200}
+EXAMPLES = {"usual": 25, "every": 200}
 """Number of examples that a run draws of each property (Hypothesis), without and with ``--every``."""
 for profile, count in EXAMPLES.items():
     settings.register_profile(
@@ -179,6 +179,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     places = {config.rootpath / file: place for place, file in enumerate(LONG_FILES)}
     assert all(path.exists() for path in places), "a file of LONG_FILES has another name now"
     items.sort(key=lambda item: (places.get(item.path, len(places)), -counts[item.path]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collect tests without garbage collection: nothing of them is garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
