@@ -304,6 +304,13 @@ def broker(pulsar_module_broker):
 
 
 @pytest.fixture
+def offloading_here(monkeypatch):
+    """Have brokers of this process write the files of offloaded ledgers themselves. The process that does it
+    otherwise takes more than a second of CPU to start; `tests/ledger/test_offload_worker.py` is about it."""
+    monkeypatch.setattr("geminga.ledger.offload_worker.OffloadWriters._ready", lambda _: None)
+
+
+@pytest.fixture
 def part(pytestconfig):
     """A function that returns one in ``each`` values in order, drawn by the rotation; or all."""
 

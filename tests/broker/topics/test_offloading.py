@@ -32,6 +32,12 @@ PATH = "persistent/public/default/flights"
 BORROWED = 'geminga_offload_borrowed{cluster="standalone"} 1'
 
 
+@pytest.fixture(autouse=True)
+def one_test_has_the_process(request):
+    if request.function is not test_ledgers_offloaded_by_command_are_read_after_a_restart:
+        request.getfixturevalue("offloading_here")
+
+
 def start(tmp_path: Path, folder: str = "store", **settings: Any) -> EmbeddedBroker:
     return embedded(
         tmp_path / folder,
