@@ -99,14 +99,16 @@ LONG_FILES = (
     "tests/spark/test_snapshots.py",
     "tests/simulation/test_simulation.py",
     "tests/tuning/test_prove.py",
-    "tests/broker/serving/test_small_disk.py",
     "tests/functions/test_processes.py",
     "tests/broker/serving/test_kill.py",
     "tests/ledger/test_bit_flips.py",
-    "tests/ledger/test_crash_images.py",
+    "tests/mirror/test_kills.py",
+    "tests/mirror/test_mirror.py",
+    "tests/broker/topics/test_offloading.py",
 )
-"""Those of half a minute and more. Workers begin with them (``--no-loadscope-reorder``), then come files of
-many tests: who began a long one last would be waited for alone."""
+"""Those of half a minute and more, or of few tests that wait for long. Workers begin with them
+(``--no-loadscope-reorder``), then come files of many tests: who began a long one last would be waited for
+alone."""
 
 
 ROTATION = 739_948
