@@ -222,7 +222,7 @@ def test_entries_that_were_only_read_ahead_are_not_called_to_redeliver(served, p
     expect(fact).to_have_text(re.compile(r"To redeliver0[1-9]\d read ahead"))
 
 
-def test_long_forecasts_are_in_words(served, page):
+def test_long_forecasts_are_in_words_and_compared_sizes_differ_in_their_texts(served, page):
     page.goto(served.url)
     words = (
         "async (all) => { const { duration } = await import('/console/dom.js'); return all.map(duration) }"
@@ -230,9 +230,6 @@ def test_long_forecasts_are_in_words(served, page):
     shown = page.evaluate(words, [59, 3_600, 86_400 * 40, 86_400 * 200, 86_400 * 365 * 12])
     assert shown == ["59 s", "1 h 0 min", "40 d 0 h", "7 months", "12 years"]
 
-
-def test_sizes_that_are_compared_differ_in_their_texts(served, page):
-    page.goto(served.url)
     words = """async (all) => {
         const { distinctBytes } = await import('/console/dom.js');
         return all.map((each) => distinctBytes(...each).join(", "));
