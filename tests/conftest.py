@@ -106,9 +106,8 @@ LONG_FILES = (
     "tests/mirror/test_mirror.py",
     "tests/broker/topics/test_offloading.py",
 )
-"""Those of half a minute and more, or of few tests that wait for long. Workers begin with them
-(``--no-loadscope-reorder``), then come files of many tests: who began a long one last would be waited for
-alone."""
+"""Those of half a minute, or of few tests that wait for long. Workers begin with them, then come files of
+many tests (``--no-loadscope-reorder``): who began a long one last would be waited for alone."""
 
 
 ROTATION = 739_948
@@ -118,6 +117,8 @@ with the new number: what other seeds find must not stop an unrelated change."""
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("every" if config.option.every else "usual")
+    if hasattr(config, "workerinput"):
+        gc.disable()  # until all tests are collected: nothing of them is garbage
     if config.option.rotation is None:  # workers have the number of the process that started them
         config.option.rotation = ROTATION
     is_rewritten = config.option.assertmode == "rewrite" and not sys.dont_write_bytecode
@@ -183,20 +184,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (places.get(item.path, len(places)), -counts[item.path]))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[object]:
-    """Collect tests without garbage collection: nothing of them is garbage."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
-
-
 def pytest_collection_finish() -> None:
     """Leave modules and collected tests out of garbage collection: a full one takes 0.3 s with them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

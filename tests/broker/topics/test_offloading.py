@@ -27,15 +27,11 @@ from geminga.ledger.backup import backup
 from geminga.ledger.tier_reading import OffloadedRead, TierReader
 from tests.support.insides import inside
 
+pytestmark = pytest.mark.usefixtures("offloading_here")
+
 TOPIC = "persistent://public/default/flights"
 PATH = "persistent/public/default/flights"
 BORROWED = 'geminga_offload_borrowed{cluster="standalone"} 1'
-
-
-@pytest.fixture(autouse=True)
-def one_test_has_the_process(request):
-    if request.function is not test_ledgers_offloaded_by_command_are_read_after_a_restart:
-        request.getfixturevalue("offloading_here")
 
 
 def start(tmp_path: Path, folder: str = "store", **settings: Any) -> EmbeddedBroker:
