@@ -102,7 +102,8 @@ long: $(STAMP) pulsar
 	$(PYTEST) -m "long or rotating" --every
 	$(PYTEST) -m "hypothesis and not interop" --every $(PARALLEL)
 	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 GEMINGA_KILL_ROUNDS=24 $(PYTEST) --every \
-		tests/ledger tests/broker/serving/test_kill.py $(PARALLEL)
+		tests/ledger tests/broker/serving/test_kill.py tests/broker/topics/test_compaction.py \
+		tests/broker/topics/test_transactions_crash.py $(PARALLEL)
 	$(PYTEST) -m "simulation and not interop and not long" --seeds 1000 $(PARALLEL)
 	$(MAKE) --no-print-directory seeds
 
