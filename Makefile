@@ -55,7 +55,7 @@ demo: $(STAMP)
 	$(VENV)/bin/geminga demo
 
 test: $(STAMP) chromium
-	$(PYTEST) -m "not interop and not long" --ignore=tests/docs $(PARALLEL)
+	$(PYTEST) -m "not interop and not long" --ignore=tests/docs --ignore=tests/interop $(PARALLEL)
 
 # Under a minute on two cores. Types are checked beside the tests, on the other core.
 check: $(STAMP)
@@ -102,7 +102,8 @@ long: $(STAMP) pulsar
 	$(PYTEST) -m "long or rotating" --every
 	$(PYTEST) -m "hypothesis and not interop" --every $(PARALLEL)
 	GEMINGA_CRASH_IMAGES=2500 GEMINGA_BIT_FLIPS=10000 GEMINGA_KILL_ROUNDS=24 $(PYTEST) --every \
-		tests/ledger tests/broker/serving/test_kill.py $(PARALLEL)
+		tests/ledger tests/broker/serving/test_kill.py tests/broker/topics/test_compaction.py \
+		tests/broker/topics/test_transactions_crash.py $(PARALLEL)
 	$(PYTEST) -m "simulation and not interop and not long" --seeds 1000 $(PARALLEL)
 	$(MAKE) --no-print-directory seeds
 

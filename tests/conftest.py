@@ -61,7 +61,7 @@ from geminga._util import loggers
 # In sessions of a minute Java's second compiler and a parallel collector cost more than they save.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-EXAMPLES = {"usual": 40, "every": 200}
+EXAMPLES = {"usual": 25, "every": 200}
 """Number of examples that a run draws of each property (Hypothesis), without and with ``--every``."""
 for profile, count in EXAMPLES.items():
     settings.register_profile(
@@ -99,14 +99,15 @@ LONG_FILES = (
     "tests/spark/test_snapshots.py",
     "tests/simulation/test_simulation.py",
     "tests/tuning/test_prove.py",
-    "tests/broker/serving/test_small_disk.py",
     "tests/functions/test_processes.py",
     "tests/broker/serving/test_kill.py",
     "tests/ledger/test_bit_flips.py",
-    "tests/ledger/test_crash_images.py",
+    "tests/mirror/test_kills.py",
+    "tests/mirror/test_mirror.py",
+    "tests/broker/topics/test_offloading.py",
 )
-"""Those of half a minute and more. Workers begin with them (``--no-loadscope-reorder``), then come files of
-many tests: who began a long one last would be waited for alone."""
+"""Those of half a minute, or of few tests that wait for long. Workers begin with them, then come files of
+many tests (``--no-loadscope-reorder``): who began a long one last would be waited for alone."""
 
 
 ROTATION = 739_948
@@ -116,6 +117,8 @@ with the new number: what other seeds find must not stop an unrelated change."""
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("every" if config.option.every else "usual")
+    if hasattr(config, "workerinput"):
+        gc.disable()  # until all tests are collected: nothing of them is garbage
     if config.option.rotation is None:  # workers have the number of the process that started them
         config.option.rotation = ROTATION
     is_rewritten = config.option.assertmode == "rewrite" and not sys.dont_write_bytecode
@@ -185,6 +188,7 @@ def pytest_collection_finish() -> None:
     """Leave modules and collected tests out of garbage collection: a full one takes 0.3 s with them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -291,6 +295,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def broker(pulsar_module_broker):
     """An embedded broker in memory that the tests of a module share."""
     return pulsar_module_broker
+
+
+@pytest.fixture
+def offloading_here(monkeypatch):
+    """Have brokers of this process write the files of offloaded ledgers themselves. The process that does it
+    otherwise takes more than a second of CPU to start; `tests/ledger/test_offload_worker.py` is about it."""
+    monkeypatch.setattr("geminga.ledger.offload_worker.OffloadWriters._ready", lambda _: None)
 
 
 @pytest.fixture

@@ -7,11 +7,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
+import pulsar
 from cutting import CuttingProxy
+from waiting import until_accepted
 
 import geminga
 from geminga import Result
+from geminga.client.admin import admin
 
 
 class Play:
@@ -142,12 +146,30 @@ class Play:
         assert len(places) == len(set(places)), "two messages have one place"
 
 
-def read_all(client: Any, topic: str, earliest: Any, timeout: type[Exception], last: bytes) -> list[bytes]:
-    """Everything in a topic, by either library; ``last`` is sent first, to know where it ends."""
+def check_runs(witness: Any, broker: Any, seeds: range, *, deduplicates: bool) -> None:
+    """Play each seed on a topic of its own; ``witness``, an official client, finds what has a receipt."""
+    for seed in seeds:
+        topic = f"persistent://public/default/cut-{uuid4().hex[:12]}"
+        path = f"{topic.replace('://', '/')}/unload"
+
+        def unload(path: str = path) -> None:
+            until_accepted(lambda: admin(broker.admin_url, "PUT", path))
+
+        witness.subscribe(topic, "keeps").close()  # else unloading trims the messages
+        play = Play(seed, int(broker.service_url.rsplit(":", 1)[1]), topic, unload, deduplicates)
+        play.run()
+        try:
+            play.audit(read_all(witness, topic, b"-1:last"))
+        except AssertionError as error:
+            raise AssertionError(f"--seed {seed}: {error}") from error
+
+
+def read_all(client: Any, topic: str, last: bytes) -> list[bytes]:
+    """Everything in a topic; ``last`` is sent first, to know where it ends."""
     producer = client.create_producer(topic)
     producer.send(last)
     producer.close()
-    reader = client.create_reader(topic, earliest)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found: list[bytes] = []
     while not found or found[-1] != last:
         found.append(reader.read_next(60_000).data())

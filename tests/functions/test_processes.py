@@ -34,7 +34,7 @@ def _instance(settings: FunctionSettings) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(1)
 @pytest.mark.parametrize(
     ("guarantee", "function", "each"),
     [

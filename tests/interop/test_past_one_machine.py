@@ -17,6 +17,7 @@ def script() -> ModuleType:
     return module_at("past_one_machine", ROOT / "tools/past_one_machine.py")
 
 
+@pytest.mark.rotating(2, group="whole pipelines")
 @pytest.mark.usefixtures("package_cache")
 def test_rows_are_complete_and_single_after_a_worker_dies(tmp_path):
     found = script().run(tmp_path, rows=12_000)

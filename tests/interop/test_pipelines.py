@@ -300,6 +300,7 @@ def test_health_finds_and_draws_the_stuck_subscription(world, tmp_path):
     assert min(picture.stat().st_size for picture in pictures) > 5000
 
 
+@pytest.mark.rotating(2, group="whole pipelines")
 @pytest.mark.timeout(700)
 def test_rollup_writes_the_same_to_lake_and_topic(world, tmp_path):
     producer = world.client.create_producer("events", batching_enabled=True)
@@ -397,6 +398,7 @@ def test_ingest_rollup_and_copy_at_once_lose_and_change_nothing_when_killed(worl
     )
 
 
+@pytest.mark.rotating(2, group="whole pipelines")
 def test_a_wrong_schema_is_reported_in_one_line(tmp_path):
     project = tmp_path / "wrong"
     with geminga.embedded(web_port=None) as broker:
@@ -454,6 +456,7 @@ def test_columns_and_later_columns_of_a_typed_topic_are_ingested(world, tmp_path
 @pytest.mark.skipif(
     not version("pyspark").startswith("4.2."), reason="Delta Lake's connector is for Spark 4.2"
 )
+@pytest.mark.rotating(2, group="whole pipelines")
 @pytest.mark.timeout(600)
 def test_ingest_writes_a_delta_table(world, tmp_path):
     project = tmp_path / "delta_lake"

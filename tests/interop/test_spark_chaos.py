@@ -26,7 +26,7 @@ def world(spark, pulsar_home, apache_pulsar):
         yield world
 
 
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(1)
 @pytest.mark.parametrize("scenario", on_apache_pulsar(), ids=lambda scenario: scenario.name)
 def test_rows_are_complete_and_single_after_faults(world, scenario, tmp_path):
     Play(world, scenario, tmp_path).run()

@@ -102,7 +102,7 @@ def reached(broker: Any, topic: str, entries: int) -> None:
     eventually(is_there, but=geminga.PulsarException)
 
 
-def run(tmp_path: Path, kills: int, seed: int) -> None:
+def run(tmp_path: Path, kills: int, seed: int, pause_seconds: float = 0.01) -> None:
     chance = random.Random(seed)
     source, target = BrokerProcess(tmp_path / "source"), BrokerProcess(tmp_path / "target")
     with source, target:
@@ -115,7 +115,7 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
             each: list[Process] = [running, source, target]
             chance.shuffle(each)
             order += each
-        with running, Load(source, "t", 0.01):
+        with running, Load(source, "t", pause_seconds):
             for number, victim in enumerate(order[:kills], 1):
                 reached(target, "t", 100 * number)
                 until_some_moment(chance, 0.1)
@@ -132,7 +132,7 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
 
 
 def test_one_kill_of_each_process_loses_and_repeats_nothing(tmp_path):
-    run(tmp_path, 3, 1)
+    run(tmp_path, 3, 1, pause_seconds=0.05)
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from geminga.mirror import topics
 from geminga.mirror.patterns import MirrorPattern
 from geminga.mirror.topics import ASKED_AT_ONCE, TopicMaker, find_topics
 
-TOPICS = 200
+TOPICS = 40
 NAMES = [f"t{number:03}" for number in range(TOPICS)]
 
 

@@ -100,6 +100,7 @@ def test_an_authenticated_client_reads_and_writes(spark, broker, issuer, tmp_pat
     assert not [text for text in texts for secret in secrets if secret in text]
 
 
+@pytest.mark.rotating(1)
 @pytest.mark.parametrize("wrong", ["basic", "oauth2", "nobody"])
 def test_other_clients_are_rejected(spark, broker, issuer, wrong):
     shown = {

@@ -31,6 +31,8 @@ from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowBatchConverter
 from geminga.wire.metadata import RawEntry
 
+pytestmark = pytest.mark.usefixtures("offloading_here")
+
 TOPIC = "persistent://public/default/t"
 PARTITION = (TOPIC, -1)
 LEDGERS = {3: 4, 5: 3, 6: 5, 9: 2, 11: 4}

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from geminga.client.publish.producer import Producer
 
+pytestmark = pytest.mark.usefixtures("offloading_here")
+
 TOPIC = "persistent://public/default/a=b [x] ü%20*"
 KEYS = Path(__file__).parent.parent / "vectors/keys"
 ALL_COLUMNS = ",".join(COLUMNS)

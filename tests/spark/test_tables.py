@@ -100,6 +100,7 @@ def into_a_new_table(catalog: Catalog, rows: DataFrame) -> None:
     catalog.spark.sql("CREATE TABLE target USING pulsar AS SELECT value FROM flights")
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize(
     "write",
     [
@@ -166,6 +167,7 @@ def write_to_a_view(catalog: Catalog, rows: DataFrame) -> None:
     rows.selectExpr("value", "cast(null as binary) as __key").writeTo("target").append()
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("write", [insert_with, write_to, insert_into_a_view, write_to_a_view])
 def test_rows_are_written_by_the_options_of_the_write(catalog, write):
     write(catalog, with_options_in_metadata(catalog))

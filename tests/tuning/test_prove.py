@@ -89,7 +89,7 @@ def test_finished_runs_are_kept_when_the_broker_stops(broker, tmp_path, monkeypa
     assert Proof.load(tmp_path).outcomes == proof.outcomes
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_broker_killed_under_load_costs_only_that_run(tmp_path):
     with BrokerProcess(tmp_path / "data") as server:

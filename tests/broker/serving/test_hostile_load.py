@@ -22,7 +22,7 @@ def broker(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(1)
 @pytest.mark.parametrize("name", hostile.ATTACKS)
 def test_a_calm_peer_is_answered_under_attack(broker, name):
     attack = hostile.ATTACKS[name]

@@ -31,7 +31,7 @@ from tests.broker.conftest import encoded, encoded_ack
 
 pulsar = pytest.importorskip("pulsar", reason="needs the official client: pip install pulsar-client")
 
-ROUNDS = int(os.environ.get("GEMINGA_KILL_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("GEMINGA_KILL_ROUNDS", "4"))
 
 
 class Acknowledger:

@@ -179,17 +179,6 @@ def test_a_port_in_use_is_an_error(started):
         assert "Traceback" not in err
 
 
-def test_a_store_in_use_is_an_error(started, tmp_path):
-    first = started(data_dir=str(tmp_path / "s"), web_port=None)
-    first.first_line()
-    second = started(data_dir=str(tmp_path / "s"), web_port=None)
-    code, err = second.wait()
-    assert code == EXIT_STORE
-    assert str(tmp_path / "s") in err
-    assert "Traceback" not in err
-    assert first.end()[0] == 0
-
-
 def test_the_first_answer_is_fast_and_memory_is_small(started, tmp_path):
     """The goals are 0.12 s and 45 MB; the bounds here leave room for a busy machine."""
     process = started(data_dir=str(tmp_path / "s"))

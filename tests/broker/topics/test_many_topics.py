@@ -1,4 +1,4 @@
-"""Three thousand topics: what is in memory does not grow with them, and all of them are there after a kill.
+"""A thousand topics: what is in memory does not grow with them, and all of them are there after a kill.
 
 ``python -m benchmarks.topics`` does it with hundreds of thousands, and measures.
 """
@@ -16,8 +16,8 @@ from geminga.wire.metadata import parse_entry
 from tests.broker.conftest import Harness, entry_bytes
 from tests.support.disk_stores import succeeded
 
-TOPICS = 3_000
-SETTINGS = StoreSettings(sync="never", checkpoint_state_bytes=1 << 20)
+TOPICS = 1_000
+SETTINGS = StoreSettings(sync="never", checkpoint_state_bytes=350_000)
 NAMES = [TopicName.parse(f"device-{number * 2654435761 % (1 << 32):08x}") for number in range(TOPICS)]
 
 
@@ -60,7 +60,7 @@ def _create(harness: Any) -> None:
         peer.command("producer", topic=str(name), producer_id=number, request_id=number, producer_name="one")
         peer.send(number, entry_bytes(name.local.encode()), producer_id=number)
         peer.command("close_producer", producer_id=number, request_id=number)
-        if number % 200 == 0:
+        if number % 70 == 0:
             harness.poll()
             most = max(most, store.state.unsaved_bytes)
             peer.frames.clear()
@@ -97,6 +97,6 @@ def _limit(harness: Any) -> None:
 def _delete(harness: Any) -> None:
     for number, name in enumerate(NAMES):
         harness.actions.delete(name, True, succeeded)
-        if number % 200 == 0:
+        if number % 70 == 0:
             harness.poll()
     harness.poll()

@@ -27,6 +27,8 @@ from geminga.ledger.backup import backup
 from geminga.ledger.tier_reading import OffloadedRead, TierReader
 from tests.support.insides import inside
 
+pytestmark = pytest.mark.usefixtures("offloading_here")
+
 TOPIC = "persistent://public/default/flights"
 PATH = "persistent/public/default/flights"
 BORROWED = 'geminga_offload_borrowed{cluster="standalone"} 1'

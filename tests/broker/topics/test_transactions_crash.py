@@ -121,12 +121,12 @@ def operations() -> int:
 
 
 @pytest.mark.parametrize(("data", "records"), [("some", 1000), ("all", 1000), ("none", 1), ("some", 1)])
-def test_a_power_loss_at_any_moment_leaves_transactions_whole(data, records, monkeypatch):
+def test_a_power_loss_at_any_moment_leaves_transactions_whole(data, records, monkeypatch, part):
     """``records``: most that are written together; the store's own thread may write at any moment."""
     monkeypatch.setattr(journal, "_RECORDS_PER_GROUP_MAX", records)
     count = operations()
     assert count > 100
-    for number in range(1, count + 1):
+    for number in part(range(1, count + 1), 4):
         disk, numbers = SimulatedDisk(), random.Random(number)
         life, _ = run(Plan(crash_at=number, torn_bytes=numbers.choice([None, 0, 30])), disk)
         try:

@@ -17,7 +17,7 @@ def world(spark, tmp_path_factory):
         broker.stop()
 
 
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(1)
 @pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
 def test_nothing_is_lost_or_doubled(world, scenario, tmp_path):
     Play(world, scenario, tmp_path).run()
