@@ -56,6 +56,12 @@ def test_columns_of_a_typed_topic_may_begin_with_underscores(flows):
     assert names["FIELDS"] == ["id", "__op", "__deleted"]
 
 
+@pytest.mark.parametrize("time", ["5 months", "300", "soon"])
+def test_an_invalid_time_of_the_template_health_is_named(flows, time):
+    with pytest.raises(ValueError, match=f"health.stuckAfter is '{time}'; write a time such as"):
+        flows("health", None, stuck_after=time)
+
+
 def values(frame: DataFrame) -> list[Any]:
     return [json.loads(row.value) for row in frame.select(frame.value.cast("string")).collect()]
 
