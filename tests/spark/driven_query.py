@@ -1,6 +1,6 @@
 """A streaming query as Spark drives its source, without Spark: what tests of checkpoints share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,17 @@ from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
 from geminga.testing.apache_pulsar import ApachePulsar
 
 SCHEMA = StructType().add("value", BinaryType())
+
+
+def data_source(options: Mapping[str, Any]) -> PulsarDataSource:
+    """Return the data source with options as Spark passes them: names in lower case, values as text."""
+    return PulsarDataSource({name.lower(): str(value) for name, value in options.items()})
+
+
+def values(reader: Any, parts: Iterable[InputPartition] | None = None) -> list[bytes]:
+    """Return the first column of ``parts`` (default: those that a batch reader plans now)."""
+    planned = reader.partitions() if parts is None else parts
+    return [value for part in planned for batch in reader.read(part) for value in batch.column(0).to_pylist()]
 
 
 class Query:
@@ -30,8 +41,7 @@ class Query:
     def restart(self) -> PulsarStreamReader:
         if hasattr(self, "reader"):
             self.reader.stop()
-        source = PulsarDataSource({name.lower(): str(value) for name, value in self.options.items()})
-        reader = source.streamReader(SCHEMA)
+        reader = data_source(self.options).streamReader(SCHEMA)
         self.reader = reader
         return reader
 
@@ -50,8 +60,7 @@ class Query:
         return rows
 
     def rows(self, parts: Sequence[InputPartition]) -> list[bytes]:
-        batches = (batch for part in parts for batch in self.reader.read(part))
-        return [value for batch in batches for value in batch.column(0).to_pylist()]
+        return values(self.reader, parts)
 
     def stats(self) -> dict[str, Any]:
         path = self.topic.replace("://", "/")

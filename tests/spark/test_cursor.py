@@ -116,13 +116,6 @@ def test_a_new_partition_starts_at_its_first_message():
     assert cursor.kept == {A, B}
 
 
-def test_a_committed_and_trimmed_ledger_is_no_loss():
-    cursors = ScriptedCursors({A: (6, 4)}, {A: (6, -1)})
-    cursor = followed(cursors)
-    cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
-    assert (cursor.kept, cursors.moves, cursors.rewinds) == ({A}, [], [])
-
-
 def test_a_subscription_that_is_ahead_is_moved_back_and_not_trusted(caplog):
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
     cursor = followed(cursors, kept={A})
@@ -221,18 +214,13 @@ def test_a_cursor_moved_past_an_unread_message_is_a_loss(is_known):
     assert cursors.rewinds == []
 
 
-def test_a_new_query_rewinds_an_existing_subscription_to_the_first_message():
+def test_a_new_query_moves_an_existing_subscription_back_to_its_start(caplog):
     """The cursor may stand between two ledgers, with the earlier ones retained."""
-    for is_own, rewinds in ((True, []), (False, [{A: (-1, -1)}])):
-        cursors = ScriptedCursors({A: (6, 4)}, {A: (6, -1)})
+    back = [{A: (-1, -1)}]
+    for is_own, marked, rewinds in ((True, (6, -1), []), (False, (6, -1), back), (False, (6, 2), back)):
+        cursors = ScriptedCursors({A: (6, 4)}, {A: marked})
         followed(cursors, is_own=is_own).follow({A: EARLIEST}, [A], is_new=True)
         assert cursors.rewinds == rewinds
-
-
-def test_a_new_query_moves_the_cursor_back_to_its_start(caplog):
-    cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
-    followed(cursors).follow({A: EARLIEST}, [A], is_new=True)
-    assert cursors.rewinds == [{A: (-1, -1)}]
     assert not [record for record in caplog.records if record.name.startswith("geminga.spark")]
 
 

@@ -1,11 +1,6 @@
 import importlib
-import os
-import socket
-import struct
-import subprocess
 import sys
 import zipfile
-from typing import Protocol
 
 from interpreter import run_python
 
@@ -55,50 +50,14 @@ def test_a_preload_that_fails_stops_no_worker():
     assert "workers start without preloading" in done.stderr
 
 
-def test_workers_do_not_collect_preloaded_objects(tmp_path, monkeypatch):
-    """Workers collect garbage after each task, so preloaded objects are frozen."""
-    (tmp_path / "pyspark_asked.py").write_text(
-        "import gc, struct, sys\n"
-        "def main(infile, outfile):\n"
-        "    if not infile.read(1):\n"
-        "        sys.exit(1)\n"  # as Spark's workers: one that returns is called again
-        "    outfile.write(struct.pack('!ii', len(gc.get_objects()), gc.get_freeze_count()))\n"
+def test_workers_do_not_collect_preloaded_objects():
+    """Workers collect garbage after each task, so preloaded objects are frozen before they are forked."""
+    script = (
+        "import gc, runpy\n"
+        "import pyspark.daemon\n"
+        "pyspark.daemon.manager = lambda: print(len(gc.get_objects()), gc.get_freeze_count())\n"
+        "runpy.run_module('geminga.spark.daemon', run_name='__main__')\n"
     )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "secret")
-    monkeypatch.delenv("SPARK_PREFER_IPV6", raising=False)
-    monkeypatch.delenv("PYTHON_UNIX_DOMAIN_ENABLED", raising=False)
-    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    command = [sys.executable, "-m", "geminga.spark.daemon", "pyspark_asked"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
-        assert daemon.stdout is not None
-        try:
-            place = ("127.0.0.1", _number(daemon.stdout))
-            with socket.create_connection(place, 60) as connection, connection.makefile("rwb") as worker:
-                _number(worker)  # its process
-                worker.write(struct.pack("!i", len(b"secret")) + b"secret")
-                worker.flush()
-                assert _read(worker, _number(worker)) == b"ok"
-                for _ in range(2):
-                    worker.write(b"?")
-                    worker.flush()
-                    tracked, frozen = _number(worker), _number(worker)
-                    assert frozen > 100_000
-                    assert tracked < 20_000
-        finally:
-            daemon.terminate()
-
-
-class _Stream(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-def _number(stream: _Stream) -> int:
-    (number,) = struct.unpack("!i", _read(stream, 4))
-    return int(number)
-
-
-def _read(stream: _Stream, size: int) -> bytes:
-    found = stream.read(size)
-    assert len(found) == size, "the daemon or its worker ended"
-    return found
+    tracked, frozen = map(int, run_python(script).stdout.split())
+    assert frozen > 100_000
+    assert tracked < 20_000

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from driven_query import data_source
 
 from geminga import Client, MessageId, schema
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
@@ -16,7 +17,7 @@ from geminga.errors import InvalidConfiguration
 from geminga.filesystems import resolve
 from geminga.schema import AvroSchema
 from geminga.spark import dead_letters
-from geminga.spark.datasource import PulsarDataSource, PulsarRanges, PulsarReader
+from geminga.spark.datasource import PulsarRanges, PulsarReader
 from geminga.spark.dead_letters import LETTERS
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ReadOptions, read_options
@@ -57,7 +58,7 @@ def publish(client: Client, topic: str, rounds: int = 20, size: int = 3) -> None
 
 def reader(broker: EmbeddedBroker, topic: str, **options: Any) -> PulsarReader:
     given = {"service.url": broker.service_url, "topic": topic, "valueSchema": "TOPIC", **options}
-    source = PulsarDataSource({name.lower(): str(value) for name, value in given.items()})
+    source = data_source(given)
     return source.reader(source.schema())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from doubles import raising
+from driven_query import data_source
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from geminga import Client, ConsumerType, InitialPosition
@@ -32,8 +33,7 @@ class Sink:
     topic: str
 
     def source(self, **options: Any) -> PulsarDataSource:
-        given = {"service.url": self.broker.service_url, "topic": self.topic, **options}
-        return PulsarDataSource({name.lower(): str(value) for name, value in given.items()})
+        return data_source({"service.url": self.broker.service_url, "topic": self.topic, **options})
 
     def write(self, schema: StructType, rows: dict[str, Any], **options: Any) -> None:
         writer: Any = self.source(**options).writer(schema, False)

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from driven_query import SCHEMA, data_source, values
 from readers import available
 from waiting import eventually
 
@@ -16,8 +16,6 @@ from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.client.api.sync import Client
 from geminga.ids import MessageId
-from geminga.spark.datasource import PulsarDataSource, PulsarReader
-from geminga.spark.schema import source_schema
 
 pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -61,33 +59,26 @@ def kill(application: subprocess.Popen[bytes]) -> None:
     application.wait()
 
 
-def rows_of(broker: EmbeddedBroker, topic: str) -> Counter[bytes]:
-    schema = source_schema(("value",))
-    reader = PulsarDataSource({"service.url": broker.service_url, "topic": topic}).reader(schema)
-    assert isinstance(reader, PulsarReader)
-    found: Counter[bytes] = Counter()
-    for part in reader.partitions():
-        for batch in reader.read(part):
-            found.update(batch.column(0).to_pylist())
-    return found
+def count(broker: EmbeddedBroker, topic: str) -> int:
+    return len(values(data_source({"service.url": broker.service_url, "topic": topic}).reader(SCHEMA)))
 
 
 def until_it_writes(
     application: subprocess.Popen[bytes], broker: EmbeddedBroker, topic: str, known: int
 ) -> None:
     """Wait until the topic has more rows than known, or the application has ended."""
-    eventually(lambda: application.poll() is not None or rows_of(broker, topic).total() > known)
+    eventually(lambda: application.poll() is not None or count(broker, topic) > known)
 
 
 def last_values(client: Client, topic: str) -> tuple[dict[str, bytes], set[bytes]]:
     """The last value of each key of a topic, and all values."""
-    last, values = {}, set()
+    last, found = {}, set()
     for partition in client.get_topic_partitions(topic):
         with client.create_reader(partition, MessageId.earliest) as reader:
             for message in available(reader):
                 last[message.partition_key()] = message.data()
-                values.add(message.data())
-    return last, values
+                found.add(message.data())
+    return last, found
 
 
 def test_a_killed_copy_ends_with_the_last_value_of_each_key(
@@ -97,17 +88,17 @@ def test_a_killed_copy_ends_with_the_last_value_of_each_key(
     target = f"{pulsar_topic}-out"
     for topic, partitions in ((pulsar_topic, 2), (target, 3)):
         admin(pulsar_broker.admin_url, "PUT", topic.replace("://", "/") + "/partitions", partitions)
-    values = [b"%d" % number for number in range(ROWS)]
+    sent = [b"%d" % number for number in range(ROWS)]
     with pulsar_client.create_producer(pulsar_topic, batching_enabled=True, batching_max_messages=20) as p:
         keys = [f"k{number % 50}" for number in range(ROWS)]
-        p.send_table(pa.table({"value": pa.array(values, pa.binary()), "key": keys}))
+        p.send_table(pa.table({"value": pa.array(sent, pa.binary()), "key": keys}))
     for _ in range(KILLS):
-        known = rows_of(pulsar_broker, target).total()
+        known = count(pulsar_broker, target)
         application = start(pulsar_broker, pulsar_topic, target, tmp_path)
         until_it_writes(application, pulsar_broker, target, known)
         kill(application)
-    assert rows_of(pulsar_broker, target).total() < ROWS, "nothing was killed on its way"
+    assert count(pulsar_broker, target) < ROWS, "nothing was killed on its way"
     assert start(pulsar_broker, pulsar_topic, target, tmp_path).wait(300) == 0
     last, found = last_values(pulsar_client, target)
-    assert found == set(values)
-    assert last == {f"k{key}": values[key - 50] for key in range(50)}
+    assert found == set(sent)
+    assert last == {f"k{key}": sent[key - 50] for key in range(50)}

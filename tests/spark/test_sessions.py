@@ -170,12 +170,7 @@ print(writer.start().awaitTermination(120), spark.table("rows").count())
 
 
 def run(script: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=400, check=False,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return run_python(script, *arguments, seconds_max=400, SPARK_LOCAL_IP="127.0.0.1").stdout
 
 
 @pytest.mark.rotating(1, group="Spark in a process of its own")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from driven_query import Query
+from driven_query import SCHEMA, Query, data_source, numbers, publish, values
 from insides import server_of
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import StructType
 from waiting import eventually
 
 from geminga import Client
@@ -29,7 +29,6 @@ from geminga.testing.apache_pulsar import free_ports
 from tests.support.certificates import Authority
 from tests.support.insides import inside
 
-SCHEMA = StructType().add("value", BinaryType())
 KEYS = Path(__file__).parent.parent / "vectors/keys"
 
 
@@ -60,32 +59,12 @@ def test_a_deleted_topic_ends_a_stream_unless_data_loss_is_allowed(pulsar_broker
 
 
 def source(url: str, topic: str, **options: Any) -> PulsarDataSource:
-    given = {"service.url": url, "topic": topic, "pollTimeoutMs": 20_000, **options}
-    return PulsarDataSource({name.lower(): str(value) for name, value in given.items()})
+    return data_source({"service.url": url, "topic": topic, "pollTimeoutMs": 20_000, **options})
 
 
 def batch_reader(url: str, topic: str, **options: Any) -> PulsarReader:
     reader = source(url, topic, **options).reader(SCHEMA)
     return reader
-
-
-def stream_reader(url: str, topic: str, **options: Any) -> PulsarStreamReader:
-    reader = source(url, topic, **options).streamReader(SCHEMA)
-    return reader
-
-
-def read(reader: PulsarReader | PulsarStreamReader, parts: Any) -> list[bytes]:
-    return [value for part in parts for batch in reader.read(part) for value in batch.column(0).to_pylist()]
-
-
-def publish(client: Client, topic: str, first: int, count: int) -> None:
-    with client.create_producer(topic, batching_max_messages=5, send_timeout_millis=0) as producer:
-        values = [b"%d" % number for number in range(first, first + count)]
-        producer.send_table(pa.table({"value": pa.array(values, pa.binary())}))
-
-
-def numbers(first: int, count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 def test_chunked_messages_are_read_with_any_split(pulsar_broker, pulsar_client, pulsar_topic):
@@ -99,14 +78,14 @@ def test_chunked_messages_are_read_with_any_split(pulsar_broker, pulsar_client, 
     reader = batch_reader(pulsar_broker.service_url, pulsar_topic, maxEntriesPerSplit=1)
     parts = reader.partitions()
     assert len(parts) >= 12
-    assert read(reader, parts) == [value for each in large for value in (each, b"small")]
+    assert values(reader, parts) == [value for each in large for value in (each, b"small")]
     whole = batch_reader(pulsar_broker.service_url, pulsar_topic)
-    assert read(whole, whole.partitions()) == read(reader, parts)
+    assert values(whole) == values(reader, parts)
 
 
 def test_entries_skipped_by_the_broker_are_a_loss(pulsar_broker, pulsar_client, pulsar_topic):
     """Damaged entries inside a task's range: the broker delivers the entries after them."""
-    publish(pulsar_client, pulsar_topic, 0, 50)
+    publish(pulsar_client, pulsar_topic, 0, 50, 5)
 
     def damage() -> None:
         found = server_of(pulsar_broker).broker.topics.find(TopicName.parse(pulsar_topic))
@@ -117,9 +96,9 @@ def test_entries_skipped_by_the_broker_are_a_loss(pulsar_broker, pulsar_client, 
     inside(pulsar_broker, damage)
     reader = batch_reader(pulsar_broker.service_url, pulsar_topic)
     with pytest.raises(DataLossError, match=r"the entry \d+:3 of .* store was damaged"):
-        read(reader, reader.partitions())
+        values(reader)
     tolerant = batch_reader(pulsar_broker.service_url, pulsar_topic, failOnDataLoss=False)
-    assert read(tolerant, tolerant.partitions()) == [*numbers(0, 15), *numbers(30, 20)]
+    assert values(tolerant) == [*numbers(0, 15), *numbers(30, 20)]
 
 
 def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path):
@@ -128,8 +107,8 @@ def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path):
     (port,) = free_ports(1)
     with embedded(tmp_path / "store", port=port) as broker, broker.client() as client:
         url = broker.service_url
-        publish(client, topic, 0, 100)
-    stream = stream_reader(url, topic, startingOffsets="earliest", maxRowsPerTrigger=60)
+        publish(client, topic, 0, 100, 5)
+    stream = source(url, topic, startingOffsets="earliest", maxRowsPerTrigger=60).streamReader(SCHEMA)
     batch = batch_reader(url, topic)
     writer = PulsarDataSource({"service.url": url, "topic": topic}).writer(SCHEMA, False)
 
@@ -148,14 +127,14 @@ def test_an_unavailable_broker_is_waited_for_at_every_step(tmp_path):
     # A plan of an older release, without the first message's id: the reader asks the broker for it.
     end["query"].pop("first")
     parts = while_away(lambda: stream.partitions(start, end))
-    assert while_away(lambda: read(stream, parts)) == numbers(0, 60)
+    assert while_away(lambda: values(stream, parts)) == numbers(0, 60)
     parts = while_away(batch.partitions)
-    assert while_away(lambda: read(batch, parts)) == numbers(0, 100)
+    assert while_away(lambda: values(batch, parts)) == numbers(0, 100)
     more = pa.record_batch({"value": pa.array(numbers(100, 5), pa.binary())})
     while_away(lambda: writer.write(iter([more])))
     with embedded(tmp_path / "store", port=port):
         whole = batch_reader(url, topic)
-        assert read(whole, whole.partitions()) == numbers(0, 105)
+        assert values(whole) == numbers(0, 105)
     stream.stop()
 
 
@@ -177,15 +156,15 @@ def test_encrypted_topics_are_written_and_read(pulsar_broker, pulsar_client, pul
         chunking_enabled=True, chunk_max_message_size=1000,
     ) as producer:  # fmt: skip
         producer.send(b"large" * 1000)
-    publish(pulsar_client, pulsar_topic, 50, 5)
+    publish(pulsar_client, pulsar_topic, 50, 5, 5)
     reader = batch_reader(url, pulsar_topic, maxEntriesPerSplit=4, **{"crypto.privateKeyPath": private})
-    assert sorted(read(reader, reader.partitions())) == sorted([*numbers(0, 55), b"large" * 1000])
+    assert sorted(values(reader)) == sorted([*numbers(0, 55), b"large" * 1000])
     without = batch_reader(url, pulsar_topic)
     with pytest.raises(CryptoError, match="the entry is encrypted") as caught:
-        read(without, without.partitions())
+        values(without)
     assert any("crypto.privateKeyPath" in note for note in caught.value.__notes__)
     partly = batch_reader(url, pulsar_topic, cryptoFailureAction="DISCARD")
-    assert read(partly, partly.partitions()) == numbers(50, 5)
+    assert values(partly) == numbers(50, 5)
 
 
 def compacted(broker: EmbeddedBroker, topic: str) -> None:
@@ -283,7 +262,7 @@ def test_reads_and_writes_use_tokens_and_tls(tmp_path):
             rows = pa.record_batch({"value": pa.array(numbers(0, 5), pa.binary())})
             writer.writer(SCHEMA, False).write(iter([rows]))
             reader = batch_reader(broker.service_url, topic, **options)
-            assert read(reader, pickle.loads(pickle.dumps(reader)).partitions()) == numbers(0, 5)
+            assert values(reader, pickle.loads(pickle.dumps(reader)).partitions()) == numbers(0, 5)
         with pytest.raises((AuthenticationError, AuthorizationError)):
             batch_reader(broker.service_url, topic, **trust).partitions()
         with pytest.raises(ConnectError, match="certificate"):
@@ -316,8 +295,5 @@ def test_only_committed_messages_are_read_and_read_again(pulsar_broker, pulsar_t
         producer.send(b"12")
         assert query.batch() == [b"12"]
         options = {"service.url": pulsar_broker.service_url, "topic": pulsar_topic}
-        reader = PulsarDataSource(options).reader(SCHEMA)
-        found = [
-            v for part in reader.partitions() for b in reader.read(part) for v in b.column(0).to_pylist()
-        ]
+        found = values(PulsarDataSource(options).reader(SCHEMA))
         assert sorted(found, key=int) == numbers(0, 13)

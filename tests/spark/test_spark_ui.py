@@ -1,13 +1,11 @@
 """Spark's own pages about a query over topics; see docs/decisions/what-sparks-pages-show.md."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
+from interpreter import run_python
 
 from geminga.schema import AvroSchema, BytesSchema
 
@@ -58,12 +56,8 @@ def test_sparks_pages_show_rates_and_left_out_messages(pulsar_broker, pulsar_cli
     with pulsar_client.create_producer(pulsar_topic, schema=BytesSchema()) as bad:
         for _ in range(7):
             bad.send(b"no reading")
-    done = subprocess.run(
-        [sys.executable, "-c", APPLICATION, pulsar_broker.service_url, pulsar_topic, str(tmp_path)],
-        capture_output=True, text=True, timeout=500, check=False,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    given = (pulsar_broker.service_url, pulsar_topic, str(tmp_path))
+    done = run_python(APPLICATION, *given, seconds_max=500, SPARK_LOCAL_IP="127.0.0.1")
     told = json.loads(done.stdout.splitlines()[-1])
     assert "readings" in told["list"]
     assert all(name in told["statistics"] for name in ("Input Rate", "Process Rate", "Input Rows"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,12 +83,6 @@ def test_a_table_without_columns_has_those_of_messages(catalog):
     assert [bytes(row.value) for row in catalog.rows().collect()] == [b"read"]
 
 
-def with_options_in_metadata(catalog: Catalog) -> DataFrame:
-    """Rows whose column has metadata as tables of earlier versions gave it."""
-    kept = {"service.url": catalog.url, "topic": catalog.source, "batchingEnabled": "false"}
-    return catalog.rows().withMetadata("value", {"geminga.pulsar.options": json.dumps(kept)})
-
-
 def insert(catalog: Catalog, rows: DataFrame) -> None:
     rows.createOrReplaceTempView("flights")
     catalog.spark.sql("INSERT INTO messages SELECT value FROM flights")
@@ -113,14 +106,7 @@ def into_a_new_table(catalog: Catalog, rows: DataFrame) -> None:
 )
 def test_a_write_without_options_is_refused(catalog, write):
     with pytest.raises(Exception, match=r"(?s)service\.url is missing.*INSERT INTO t WITH"):
-        write(catalog, with_options_in_metadata(catalog))
-    assert catalog.values(catalog.source) == [b"read"]
-
-
-def test_options_in_parquet_metadata_name_no_target(catalog, tmp_path):
-    with_options_in_metadata(catalog).write.parquet(str(tmp_path / "rows"))
-    with pytest.raises(Exception, match=r"service\.url is missing"):
-        insert(catalog, catalog.spark.read.parquet(str(tmp_path / "rows")))
+        write(catalog, catalog.rows())
     assert catalog.values(catalog.source) == [b"read"]
 
 
@@ -170,7 +156,7 @@ def write_to_a_view(catalog: Catalog, rows: DataFrame) -> None:
 @pytest.mark.rotating(2)
 @pytest.mark.parametrize("write", [insert_with, write_to, insert_into_a_view, write_to_a_view])
 def test_rows_are_written_by_the_options_of_the_write(catalog, write):
-    write(catalog, with_options_in_metadata(catalog))
+    write(catalog, catalog.rows())
     assert (catalog.values(catalog.source), catalog.values(catalog.target)) == ([b"read"], [b"read"])
 
 
@@ -178,14 +164,3 @@ def test_a_persistent_view_keeps_the_options_of_its_query(catalog):
     options = catalog.options(catalog.source)
     catalog.spark.sql(f"CREATE VIEW flights AS SELECT value FROM messages WITH {options}")
     assert [bytes(row.value) for row in catalog.spark.table("flights").collect()] == [b"read"]
-
-
-def test_options_in_the_metadata_of_a_schema_are_ignored(catalog):
-    schema = with_options_in_metadata(catalog).schema
-    with pytest.raises(Exception, match=r"service\.url is missing"):
-        catalog.spark.read.format("pulsar").schema(schema).load().collect()
-    with catalog.client.create_producer(catalog.target) as producer:
-        producer.send(b"other")
-    given = {"service.url": catalog.url, "topic": catalog.target}
-    frame = catalog.spark.read.format("pulsar").schema(schema).options(**given).load()
-    assert [bytes(row.value) for row in frame.collect()] == [b"other"]

@@ -8,7 +8,7 @@ client reads the topics; the sink keeps each micro-batch of a stream: a repeated
 from __future__ import annotations
 
 import shutil
-import sys
+import signal
 import threading
 import time
 from collections import Counter
@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 import pulsar
 import pyarrow as pa
+from broker_process import BrokerProcess
 from faulty_source import OF_READING, OF_THE_SINK, OF_THE_SOURCE, OF_WRITING, FaultyDataSource, Script
 from waiting import eventually
 from withholding import WithholdingProxy
 
 from geminga import Client, InitialPosition
 from geminga.client.admin import admin
-from geminga.testing.apache_pulsar import free_ports
-from geminga.testing.processes import Process
+from geminga.testing.apache_pulsar import ApachePulsar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,66 +101,25 @@ class Scenario:
 
 
 # --- brokers ---
-class Broker(Protocol):
-    """A broker that is a process."""
-
-    @property
-    def service_url(self) -> str: ...
-    @property
-    def admin_url(self) -> str: ...
-    def stop(self) -> None:
-        """SIGKILL."""
-
-    def start_again(self) -> None:
-        """With the ports and data that it had; returns when it answers."""
-
-    def suspend(self) -> None: ...
-    def resume(self) -> None: ...
-
-
-@dataclass
-class GemingaBroker:
+class GemingaBroker(BrokerProcess):
     """Ours, from the command line."""
 
-    folder: Path
-    port: int
-    web_port: int
-    process: Process
-
-    @property
-    def service_url(self) -> str:
-        return f"pulsar://127.0.0.1:{self.port}"
-
-    @property
-    def admin_url(self) -> str:
-        return f"http://127.0.0.1:{self.web_port}"
-
-    @staticmethod
-    def start(folder: Path) -> GemingaBroker:
-        port, web_port = free_ports(2)
-        return GemingaBroker(folder, port, web_port, _standalone(folder, port, web_port))
-
     def stop(self) -> None:
-        self.process.kill()
+        self.kill()
 
     def start_again(self) -> None:
-        self.process = _standalone(self.folder, self.port, self.web_port)
+        self.start()
+        self.wait_ready()
 
     def suspend(self) -> None:
-        self.process.suspend()
+        self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        self.process.resume()
+        self.process.send_signal(signal.SIGCONT)
 
 
-def _standalone(folder: Path, port: int, web_port: int) -> Process:
-    command = [
-        sys.executable, "-m", "geminga.cli.main", "standalone", "--data-dir", str(folder / "store"),
-        "--port", str(port), "--web-port", str(web_port),
-    ]  # fmt: skip
-    process = Process.start("broker", folder, command)
-    process.wait_for_port(web_port)
-    return process
+Broker = GemingaBroker | ApachePulsar
+"""A broker that is a process: `stop` kills it, `start_again` returns when it answers."""
 
 
 @dataclass

@@ -29,12 +29,10 @@ SECONDS_MAX = 600.0
 
 @pytest.fixture(scope="module")
 def audience(tmp_path_factory):
-    broker = GemingaBroker.start(tmp_path_factory.mktemp("broker"))
-    try:
+    with GemingaBroker(tmp_path_factory.mktemp("broker")) as broker:
+        broker.wait_ready()
         with Audience.open(broker) as audience:
             yield audience
-    finally:
-        broker.stop()
 
 
 @dataclass

@@ -9,12 +9,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def world(spark, tmp_path_factory):
-    broker = GemingaBroker.start(tmp_path_factory.mktemp("broker"))
-    try:
+    with GemingaBroker(tmp_path_factory.mktemp("broker")) as broker:
+        broker.wait_ready()
         with World.open(spark, broker) as world:
             yield world
-    finally:
-        broker.stop()
 
 
 @pytest.mark.rotating(1)

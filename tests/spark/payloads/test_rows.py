@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import pytest
+from driven_query import data_source
 from google.protobuf import source_context_pb2
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StructType
 
@@ -67,10 +68,8 @@ class Source:
     topic: str
 
     def source(self, **options: Any) -> PulsarDataSource:
-        given = {
-            "service.url": self.broker.service_url, "topic": self.topic, "valueSchema": "TOPIC", **options,
-        }  # fmt: skip
-        return PulsarDataSource({name.lower(): str(value) for name, value in given.items()})
+        given = {"service.url": self.broker.service_url, "topic": self.topic, "valueSchema": "TOPIC"}
+        return data_source(given | options)
 
     def table(self, asked: StructType | str | None = None, **options: Any) -> pa.Table:
         source = self.source(**options)
