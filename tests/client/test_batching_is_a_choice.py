@@ -143,3 +143,16 @@ def test_asyncio_sends_in_batches_by_default(pulsar_broker, pulsar_topic):
 
     assert asyncio.run(publish()) == [0, 1, 2, 3, 4]
     assert set(asyncio.run(publish(batching_enabled=False))) == {-1}
+
+
+async def test_flush_of_asyncio_sends_a_batch_that_waits(pulsar_broker, pulsar_topic):
+    async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+        producer = await client.create_producer(pulsar_topic, batching_max_publish_delay_ms=600_000)
+        tasks = [asyncio.create_task(producer.send(b"x")) for _ in range(2)]
+        done, _ = await asyncio.wait(tasks, timeout=0.5)
+        assert not done
+        await producer.flush()
+        assert all(task.done() for task in tasks)
+        first, second = (task.result() for task in tasks)
+    assert (first.ledger_id, first.entry_id) == (second.ledger_id, second.entry_id)
+    assert [first.batch_index, second.batch_index] == [0, 1]
