@@ -44,6 +44,13 @@ class JoinedCompletion:
             self._done(self._error)
 
 
+def _check_new(actions: "TopicActions", name: TopicName) -> None:
+    """Raise `Refused` if the namespace does not allow a topic, and `AdminRefusal` if there is one."""
+    actions.topics.policies(name)
+    if actions.exists(name):
+        raise AdminRefusal(409, f"This topic already exists: {name}")
+
+
 class TopicActions:
     """Operations on topics. ``name`` is a plain topic, a partition, or a partitioned topic as a whole."""
 
@@ -75,7 +82,7 @@ class TopicActions:
     # --- creating and deleting ---
     def create(self, name: TopicName, done: Done, *, properties: Properties | None = None) -> None:
         """Create a plain topic; 409 if it exists, 412 for an impossible partition name."""
-        self._check_new(name)
+        _check_new(self, name)
         self.topics.create(name, properties, done)
 
     def create_partitioned(
@@ -85,13 +92,8 @@ class TopicActions:
         name."""
         if name.partition >= 0:
             raise AdminRefusal(412, "Partitioned Topic Name should not contain '-partition-'")
-        self._check_new(name)
+        _check_new(self, name)
         self.topics.partitioned.create(name, count, properties, done)
-
-    def _check_new(self, name: TopicName) -> None:
-        self.topics.policies(name)
-        if self.exists(name):
-            raise AdminRefusal(409, f"This topic already exists: {name}")
 
     def update_partitions(self, name: TopicName, count: int, done: Done) -> None:
         """Add partitions; 409 for a plain topic or too many, 422 if there would be fewer."""
