@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 import geminga
 from geminga.client.cluster import Cluster
+from geminga.errors import TopicNotFound
 from geminga.spark.datasource import PulsarStreamReader
 from geminga.spark.options import read_options
 from geminga.spark.pipelines import running
@@ -92,11 +93,6 @@ def make_again(broker: Any, project: Path) -> None:
     send(broker, project)
 
 
-def delete(broker: Any, project: Path) -> None:
-    with geminga.Admin(broker.admin_url) as admin:
-        admin.topics.delete("persistent://public/default/events", force=True)
-
-
 def plan(broker: Any, project: Path) -> None:
     offsets = checkpoint(project, "events") / "offsets"
     (offsets / "1").write_text((offsets / "0").read_text())
@@ -155,7 +151,7 @@ def change_flow(broker: Any, project: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        send, make_again, delete, plan, lose_commit, begin_again, drop, add_column, add_flow, add_library,
+        send, make_again, plan, lose_commit, begin_again, drop, add_column, add_flow, add_library,
         change_flow, move_tables, write_latin_1, damage,
     ],
 )  # fmt: skip
@@ -163,6 +159,14 @@ def test_a_run_with_anything_to_do_starts_spark(change, broker, project, started
     change(broker, project)
     run(project)
     assert started.exists()
+
+
+def test_a_deleted_topic_is_named_before_spark_starts(broker, project, started):
+    with geminga.Admin(broker.admin_url) as admin:
+        admin.topics.delete("persistent://public/default/events", force=True)
+    with pytest.raises(TopicNotFound, match="topic events does not exist"):
+        run(project)
+    assert not started.exists()
 
 
 @pytest.mark.parametrize(
