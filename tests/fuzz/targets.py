@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,7 +71,7 @@ from geminga.wire.client_frames import ClientFrameDecoder
 from geminga.wire.columnar import ChunkCarry, decode_entries
 from geminga.wire.compression import compress, decompress
 from geminga.wire.encryption import PayloadDecryptor
-from geminga.wire.frames import FrameDecoder
+from geminga.wire.frames import Frame, FrameDecoder
 from geminga.wire.metadata import (
     RawEntry,
     build_entry,
@@ -143,18 +143,23 @@ def _all_frames(decoder: FrameDecoder, data: bytes, piece: int) -> list[bytes] |
         for start in range(0, len(data) + piece, piece):
             for frame in decoder.feed(data[start : start + piece]):
                 singles = frame.frames() if hasattr(frame, "frames") else [frame]
-                found += [_content(one.command) + bytes(one.entry or b"") for one in singles]
+                found += [_content(one) + bytes(one.entry or b"") for one in singles]
     except PulsarException as error:
         return type(error).__name__
     return found
 
 
-def _content(command: pb.BaseCommand) -> bytes:
-    """Return a command without what acknowledges nothing: partition and batch index in an ACK."""
+def _content(frame: Frame) -> bytes:
+    """Return a frame's fields, or its command without what acknowledges nothing: partition and batch index in
+    an ACK."""
+    command = frame.command
+    if command is None:
+        values = (getattr(frame, each.name) for each in fields(frame) if each.name != "entry")  # type: ignore[arg-type]
+        return repr([tuple(each) if isinstance(each, Sequence) else each for each in values]).encode()
     for place in command.ack.message_id if command.type == pb.BaseCommand.ACK else ():
         place.ClearField("partition")
         place.ClearField("batch_index")
-    return command.SerializeToString()
+    return bytes(command.SerializeToString())
 
 
 def decode_frames(kind: type[FrameDecoder]) -> Decode:

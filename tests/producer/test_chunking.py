@@ -38,7 +38,7 @@ def test_chunks_share_everything_but_their_number(bench, compression):
     assert {s.metadata.uuid for s in sent} == {"ck-0"}
     assert [s.metadata.chunk_id for s in sent] == list(range(len(sent)))
     assert {s.command.sequence_id for s in sent} == {0}
-    assert all(s.command.command.send.is_chunk for s in sent)
+    assert all(s.command.is_chunk for s in sent)
     assert {s.metadata.total_chunk_msg_size for s in sent} == {total}
     assert all(s.metadata.partition_key == "k" and s.metadata.properties for s in sent)
     assert all(s.entry_size <= 500 + 10 for s in sent)

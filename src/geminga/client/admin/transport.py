@@ -283,13 +283,20 @@ class _DaemonThreads(Executor):
 def _work(calls: _Calls, idle: threading.Semaphore) -> None:
     while (item := calls.get()) is not None:
         future, call = item
-        if future.set_running_or_notify_cancel():
+        result: Any = None
+        error: BaseException | None = None
+        is_wanted = future.set_running_or_notify_cancel()
+        if is_wanted:
             try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-        del item, future, call
-        idle.release()
+                result = call()
+            except BaseException as raised:
+                error = raised
+        idle.release()  # before the result, after which the caller may submit its next call
+        if error is not None:
+            future.set_exception(error)
+        elif is_wanted:
+            future.set_result(result)
+        del item, future, call, result, error
     calls.put(None)  # for the next thread
 
 
