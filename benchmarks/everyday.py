@@ -175,7 +175,9 @@ def in_process(
     )  # fmt: skip
     lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
     if not lines:
-        raise RuntimeError(f"exit status {run.returncode}: {run.stderr.strip()[-300:]}")
+        # Without the traceback, which has this machine's paths.
+        error = run.stderr.strip().rpartition("\n")[2]
+        raise RuntimeError(f"exit status {run.returncode}: {error[-300:]}")
     found: dict[str, float] = json.loads(lines[-1])
     return found
 
