@@ -111,11 +111,11 @@ def where(proof: Proof, rate: str) -> str:
         "" if others is None else f", {others.median:.2f} ({others.low:.2f}–{others.high:.2f}) of them used "
         "by other processes"
     )  # fmt: skip
+    producers = f"from {profile['producers']} producers " if profile["producers"] > 1 else ""
     return (
-        f"{proof.broker}; {rate}"
-        f"{profile['message_bytes']:.0f} B ({proof.conditions['payload']}) over {profile['partitions']} "
-        f"partitions for {proof.conditions['seconds']:g} s, {profile['subscriptions']} "
-        f"subscription{'s' * (profile['subscriptions'] != 1)}; "
+        f"{proof.broker}; {rate}{profile['message_bytes']:.0f} B ({proof.conditions['payload']}) {producers}"
+        f"over {profile['partitions']} partitions for {proof.conditions['seconds']:g} s, "
+        f"{profile['subscriptions']} subscription{'s' * (profile['subscriptions'] != 1)}; "
         f"{machine['cores']} cores ({machine['processor']}){busy}, {machine['at']}."
     )
 
