@@ -128,7 +128,7 @@ class DeadLetterPublisher:
             task = self._context.task(self._open(target[1], plan, policy))
             task.add_done_callback(seen)
             self._producers[target] = task
-        return await asyncio.shield(task)
+        return task.result() if task.done() else await asyncio.shield(task)
 
     async def _open(
         self, keys: tuple[str, ...], plan: DeadLetter, policy: ConsumerDeadLetterPolicy | None
