@@ -460,7 +460,7 @@ def test_columns_and_later_columns_of_a_typed_topic_are_ingested(world, tmp_path
 @pytest.mark.skipif(
     not version("pyspark").startswith("4.2."), reason="Delta Lake's connector is for Spark 4.2"
 )
-@pytest.mark.rotating(2, group="whole pipelines")
+@pytest.mark.delta
 @pytest.mark.timeout(600)
 def test_ingest_writes_a_delta_table(world, tmp_path):
     project = tmp_path / "delta_lake"
