@@ -158,15 +158,13 @@ def create(folder: Path, template: str, answers: Mapping[str, str] | None = None
 
 def _lake_format(name: str) -> LakeFormat:
     check_choice("format", name, tuple(FORMATS))
-    lake_format = FORMATS[name]
-    if lake_format.spark is not None:
-        here = installed("pyspark")
-        if not here.startswith(f"{lake_format.spark}."):
-            raise UsageError(
-                f"format={name}: its connector ({DELTA}) is made for Spark {lake_format.spark} and "
-                f"fails with others; PySpark here is {here}. Allowed: format=parquet, or "
-                f"pip install 'pyspark[pipelines]=={lake_format.spark}.*'"
-            )
+    lake_format, here = FORMATS[name], installed("pyspark")
+    if lake_format.spark is not None and not here.startswith(f"{lake_format.spark}."):
+        raise UsageError(
+            f"format={name}: its connector ({DELTA}) is made for Spark {lake_format.spark} and "
+            f"fails with others; PySpark here is {here}. Allowed: format=parquet, or "
+            f"pip install 'pyspark[pipelines]=={lake_format.spark}.*'"
+        )
     return lake_format
 
 
