@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark.option_names import NO_EFFECT, REFUSED
-from geminga.spark.options import OPTIONS, read_options
-from geminga.spark.schema import COLUMNS
+from geminga.spark.options import OPTIONS, read_options, write_options
+from geminga.spark.schema import COLUMNS, written_columns
 
 PAGE = (Path(__file__).parents[2] / "docs/coming-from-kafka.md").read_text()
 ACCEPTED = {name.lower() for each in OPTIONS.values() for name in (each.name, *each.aliases)}
@@ -52,3 +53,26 @@ def test_columns_of_kafkas_source_have_the_counterparts_of_the_page():
     }  # fmt: skip
     assert all(set(ours) <= set(COLUMNS) for ours in found.values())
     assert [name for name, ours in found.items() if not ours] == ["timestampType"]
+
+
+def test_the_sinks_columns_and_options_are_taken_as_the_page_says():
+    found = {name: ours for names, ours in rows("The sink") for name in names}
+    assert set(found) == {
+        "topic", "key", "value", "headers", "partition", "includeHeaders", "kafka.compression.type",
+        "kafka.acks", "kafka.enable.idempotence",
+    }  # fmt: skip
+    value = StructType().add("value", "binary")
+    assert set(written_columns(value.add("key", "string").add("topic", "string"), None).columns) == {
+        "value", "key", "topic"
+    }  # fmt: skip
+    for name, counterpart in (("headers", "__messageProperties"), ("partition", "__key")):
+        with pytest.raises(InvalidConfiguration, match=counterpart):
+            written_columns(StructType().add("value", "binary").add(name, "integer"), "t")
+    for name, ours in found.items():
+        given = {"service.url": "pulsar://h", "topic": "t", name: "true"}
+        if ours == "no effect":
+            write_options(given)
+        elif name.startswith("kafka."):
+            advice = f"'{ours[1:-1]}'" if ours.startswith("`") else "leave it out"
+            with pytest.raises(InvalidConfiguration, match=advice):
+                write_options(given)

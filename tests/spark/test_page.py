@@ -24,6 +24,7 @@ def test_the_page_runs(spark, pulsar_broker, tmp_path, page, examples):
     try:
         for block in blocks:
             code = block[1].replace("pulsar://localhost:6650", pulsar_broker.service_url)
+            code = code.replace("http://localhost:8080", pulsar_broker.admin_url)
             code = code.replace("/tmp/", f"{tmp_path}/")
             before = text.count("\n", 0, block.start(1))
             # Spark gets as far as the call; its JAR is not here.

@@ -27,7 +27,7 @@ NO_EFFECT: frozenset[str] = frozenset(
         ("pulsar.reader.", _NO_READER_EFFECT),
         ("pulsar.producer.", _NO_PRODUCER_EFFECT),
         ("", ("allowDifferentTopicSchemas", "jsonOptions", "includeHeaders", "fetchOffset.numRetries",
-              "fetchOffset.retryIntervalMs", "kafkaConsumer.isolationLevel")),
+              "fetchOffset.retryIntervalMs")),
     )
     for name in (f"{prefix}{each}" for each in group)
 )  # fmt: skip
@@ -35,6 +35,7 @@ NO_EFFECT: frozenset[str] = frozenset(
 
 REFUSED: dict[str, str] = {
     "kafka.bootstrap.servers": "the option is 'service.url', like pulsar://localhost:6650",
+    "kafka.compression.type": "the option is 'compression'",
     "kafka.group.id": "the option is 'predefinedSubscription'",
     "maxrecordsperpartition": "the option is 'maxEntriesPerSplit', in entries (a producer's batches)",
     "pulsar.client.proxyserviceurl": "a proxy is named by 'service.url'",

@@ -4,6 +4,7 @@ A template is a folder of text files. ``@@name@@`` in them is replaced; all othe
 template reads like the resulting project. Files common to all projects are in ``_common``.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 from geminga.config import check_choice, refuse
 from geminga.errors import UsageError
+from geminga.locations import url_parts
 
 SPEC_FILE = "spark-pipeline.yml"
 SETTINGS_FILE = "spark-defaults.conf"
@@ -76,7 +78,7 @@ TEMPLATES: Mapping[str, Template] = {
         ),
         Template(
             "rollup",
-            "windowed sums with a watermark into the lake and, exactly once, back into a topic",
+            "windowed counts with a watermark into the lake and, exactly once, back into a topic",
             {
                 **_PLACE, "topic": "events", "schema": "id BIGINT, name STRING, at TIMESTAMP", "time": "at",
                 "group": "name", "window": "10 minutes", "lateness": "1 hour", "table": "event_counts",
@@ -128,9 +130,9 @@ TEMPLATES: Mapping[str, Template] = {
 def create(folder: Path, template: str, answers: Mapping[str, str] | None = None) -> list[Path]:
     """Create the project in ``folder``, which must not exist, and return its files.
 
-    ``answers`` override the template's defaults. Raises `InvalidConfiguration` for an invalid name, template
-    or answer, `UsageError` for a lake format whose connector does not support the installed Spark, and
-    `FileExistsError`.
+    ``answers`` override the template's defaults; a relative ``source`` is below the current folder. Raises
+    `InvalidConfiguration` for an invalid name, template or answer, `UsageError` for a lake format whose
+    connector does not support the installed Spark, and `FileExistsError`.
     """
     check_choice("from", template, tuple(TEMPLATES))
     fields = TEMPLATES[template].fields
@@ -143,6 +145,9 @@ def create(folder: Path, template: str, answers: Mapping[str, str] | None = None
         refuse("name", folder.name, "a letter, then letters, digits and _")
     values = {**fields, **given, "name": folder.name, "folder": folder.resolve().as_uri()}
     lake_format = _lake_format(values.get("format", "parquet"))
+    source = values.get("source")
+    if source is not None and url_parts(source) is None:
+        values["source"] = os.path.abspath(source)  # Spark runs in the project's folder
     values |= {"lake_settings": lake_format.settings, "format_argument": lake_format.argument}
     folder.mkdir(parents=True)
     made: list[Path] = []
@@ -153,15 +158,13 @@ def create(folder: Path, template: str, answers: Mapping[str, str] | None = None
 
 def _lake_format(name: str) -> LakeFormat:
     check_choice("format", name, tuple(FORMATS))
-    lake_format = FORMATS[name]
-    if lake_format.spark is not None:
-        here = installed("pyspark")
-        if not here.startswith(f"{lake_format.spark}."):
-            raise UsageError(
-                f"format={name}: its connector ({DELTA}) is made for Spark {lake_format.spark} and "
-                f"fails with others; PySpark here is {here}. Allowed: format=parquet, or "
-                f"pip install 'pyspark[pipelines]=={lake_format.spark}.*'"
-            )
+    lake_format, here = FORMATS[name], installed("pyspark")
+    if lake_format.spark is not None and not here.startswith(f"{lake_format.spark}."):
+        raise UsageError(
+            f"format={name}: its connector ({DELTA}) is made for Spark {lake_format.spark} and "
+            f"fails with others; PySpark here is {here}. Allowed: format=parquet, or "
+            f"pip install 'pyspark[pipelines]=={lake_format.spark}.*'"
+        )
     return lake_format
 
 
