@@ -258,3 +258,18 @@ def test_importing_the_package_loads_no_spark():
     assert geminga.spark.PulsarDataSource.name() == "pulsar"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         geminga.spark.nothing  # noqa: B018
+
+
+def test_a_pyspark_without_data_sources_is_named(tmp_path):
+    """Installing the extra would replace it."""
+    (tmp_path / "pyspark/sql").mkdir(parents=True)
+    (tmp_path / "pyspark/__init__.py").write_text("__version__ = '3.5.1'")
+    (tmp_path / "pyspark/sql/__init__.py").touch()
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import geminga.spark\n"
+        "try: geminga.spark.session\n"
+        "except ImportError as error: print(error)"
+    )
+    found = run_python(script, str(tmp_path)).stdout
+    assert found == "format('pulsar') needs PySpark 4.0 or newer; this is PySpark 3.5.1\n"

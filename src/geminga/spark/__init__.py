@@ -34,6 +34,7 @@ def __getattr__(name: str) -> Any:
     from geminga.extras import need
 
     need(f"geminga.spark.{name}", "pyspark", "pyarrow", "numpy")
+    import_module("geminga.spark.releases")  # raises below PySpark 4.0
     return getattr(import_module(_PLACES[name]), name)
 
 

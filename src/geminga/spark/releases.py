@@ -13,9 +13,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyspark
-from pyspark.sql import datasource
 
 from geminga.errors import OperationNotSupported
+from geminga.extras import MissingExtra
+
+try:
+    from pyspark.sql import datasource
+except ImportError:
+    raise MissingExtra(
+        f"format('pulsar') needs PySpark 4.0 or newer; this is PySpark {pyspark.__version__}"
+    ) from None
 
 if TYPE_CHECKING:
     import pyarrow as pa

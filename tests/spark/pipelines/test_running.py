@@ -54,6 +54,14 @@ def successful(folder: Path, lines: list[str] | None = None) -> Outcome:
     return outcome
 
 
+@pytest.mark.parametrize("release", ["4.0.5", "4.1.4"])
+def test_an_older_pyspark_is_named(monkeypatch, release):
+    """Installing the extra would replace it."""
+    monkeypatch.setattr(running, "installed", lambda package: release)
+    with pytest.raises(UsageError, match=f"pipelines need PySpark 4.2 or newer; this is PySpark {release}"):
+        running.command()
+
+
 def test_a_folder_without_a_project_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"holds no spark-pipeline.yml; make a project with"):
         run(tmp_path)

@@ -27,7 +27,7 @@ from geminga.spark.pipelines import lake
 from geminga.spark.pipelines.checkpoints import check_checkpoints, remove_unfinished_offsets, tables
 from geminga.spark.pipelines.connection import VARIABLE, check_asks, reach
 from geminga.spark.pipelines.nothing_new import FINISHED_FILE, definitions, without_news
-from geminga.spark.pipelines.project import SPEC_FILE, configuration, places
+from geminga.spark.pipelines.project import SPEC_FILE, configuration, installed, places
 from geminga.spark.sessions import CONFIGURED
 
 _FLOW = re.compile(r"Flow '?(?:\w+\.)*(\w+)'? (?:is|has) (\w+)")
@@ -76,6 +76,9 @@ def command(arguments: tuple[str, ...] = ()) -> list[str]:
 
     ``bin/spark-pipelines`` starts two more JVMs, which only parse arguments of ``spark-submit``.
     """
+    here = installed("pyspark")
+    if here[0].isdigit() and [int(part) for part in here.split(".")[:2]] < [4, 2]:
+        raise UsageError(f"pipelines need PySpark 4.2 or newer; this is PySpark {here}")
     missing = next(
         (name for name in ("pyspark", "pyspark.pipelines", "grpc") if find_spec(name) is None), None
     )
