@@ -58,6 +58,7 @@ def events(limit: int | None = None) -> pa.Table:
 
     ``limit``: return only the first flights, up to this number.
     """
+    import numpy
     import pandas
     import pyarrow as pa
 
@@ -69,7 +70,8 @@ def events(limit: int | None = None) -> pa.Table:
     frame = frame.sort_values(["event_time", "carrier", "flight"], kind="stable").reset_index(drop=True)
     if limit is not None:
         frame = frame.head(limit)
-    frame["scheduled_departure"] = frame.event_time.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    seconds = frame.event_time.to_numpy("datetime64[s]")
+    frame["scheduled_departure"] = numpy.datetime_as_string(seconds, timezone="UTC")
     frame = frame.rename(columns={"dep_delay": "departure_delay", "arr_delay": "arrival_delay"})
     lines = frame[list(FIELDS)].to_json(orient="records", lines=True).encode().splitlines()
     return pa.table(
