@@ -673,7 +673,7 @@ class Writer:
 def test_a_crash_at_any_step_loses_no_newest_value(how, part):
     """Three compactions with trimming behind each; the process or the power ends at each write in turn."""
     reached_end = False
-    for point in part(range(1, 1000), 6):
+    for point in part(range(1, 1000), 12):
         disk, writer = SimulatedDisk(), Writer()
         try:
             writer.live(Harness(open_store(disk, STORE, Plan(crash_at=point)), **SMALL), 3, Random(1))
