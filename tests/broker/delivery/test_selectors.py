@@ -29,13 +29,10 @@ def brute_force_ring(names: list[tuple[Named, int]]) -> dict[int, Named]:
 
 
 def slots_of(ranges: list[tuple[int, int]]) -> set[int]:
-    found: set[int] = set()
-    for start, end in ranges:
-        assert start <= end
-        own = range(max(1, start), end + 1)
-        assert found.isdisjoint(own)
-        found.update(own)
-    return found
+    assert all(start <= end for start, end in ranges)
+    slots = [slot for start, end in ranges for slot in range(max(1, start), end + 1)]
+    assert len(set(slots)) == len(slots)
+    return set(slots)
 
 
 def test_ranges_cover_every_slot_once_after_each_change_of_consumers():
