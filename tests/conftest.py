@@ -185,8 +185,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave modules and collected tests out of garbage collection: a full one takes 0.3 s with them. So does
-    one with the libraries that the first of them load, so that it is done after each file, too."""
+    """Leave what is loaded out of garbage collections: full ones take 0.3 s with it. After each file, too."""
     gc.collect()
     gc.freeze()
     gc.enable()

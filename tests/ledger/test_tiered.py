@@ -69,8 +69,7 @@ def open_store(
 
 def open_after_crash(filesystem: FaultyFileSystem, folder: str = "/store") -> TieredStore:
     """Store whose last process died, once it has taken its claim."""
-    store = settle(open_store(filesystem, folder=folder))
-    return store
+    return settle(open_store(filesystem, folder=folder))
 
 
 def settle(store: TieredStore, polls: int = 60) -> TieredStore:
