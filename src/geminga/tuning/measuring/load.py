@@ -29,7 +29,7 @@ CHUNK = 64
 """Messages sent between two readings of the clock."""
 GRACE_SECONDS = 0.05
 """Delay behind the schedule beyond which a sender skips the rest at the end of a run."""
-BASELINE_SECONDS_MAX = 1.0
+BASELINE_SECONDS = 1.0
 DRAIN_SECONDS_MAX = 60.0
 KEYS_MAX = 1 << 16
 """Maximum distinct keys; then they repeat."""
@@ -175,16 +175,16 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _baseline(payloads: Payloads, pace: Pace, keys: list[str], ok: Any, seconds: float) -> float:
-    """Return the CPU seconds per second of the loop with a no-op producer, measured for ``seconds``."""
+def _baseline(payloads: Payloads, pace: Pace, keys: list[str], ok: Any) -> float:
+    """Return the CPU seconds per second of the loop with a no-op producer."""
     sender, receipts = Sender(payloads, pace, keys), Receipts(ok)
 
     def send(_payload: bytes, back: Any, partition_key: str = "") -> None:
         back(ok, None)
 
     before = _cpu_seconds()
-    sender.run(send, receipts, stamp_ns(), seconds)
-    return (_cpu_seconds() - before) / seconds
+    sender.run(send, receipts, stamp_ns(), BASELINE_SECONDS)
+    return (_cpu_seconds() - before) / BASELINE_SECONDS
 
 
 def library_arguments(library: Any, settings: PublishSettings) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -251,7 +251,7 @@ def publish(given: dict[str, Any]) -> None:
     pace = Pace(given["rate"])
     keys = _keys(given["keys"], given["key_skew"])
     ok = library.Result.Ok
-    baseline = _baseline(payloads, pace, keys, ok, min(BASELINE_SECONDS_MAX, given["seconds"]))
+    baseline = _baseline(payloads, pace, keys, ok)
     settings = PublishSettings.from_dict(given["settings"])
     for_client, for_producer = library_arguments(library, settings)
     client = _client(library, given["cluster"], for_client)
