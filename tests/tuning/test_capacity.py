@@ -143,7 +143,7 @@ def test_a_search_on_a_broker_is_resumed(tmp_path):
     with geminga.embedded() as broker:
         plan = ProofPlan(
             service_url=broker.service_url, admin_url=broker.admin_url, only=(STOCK, TUNED), repeats=1,
-            profile=PROFILE.changed(rate_messages_per_second=5e5, latency_budget_seconds=0.002),
+            profile=PROFILE.changed(rate_messages_per_second=1e6, latency_budget_seconds=0.002),
             seconds=0.1, warm_seconds=0.0, idle_seconds=0.1,
         )  # fmt: skip
 
@@ -162,5 +162,5 @@ def test_a_search_on_a_broker_is_resumed(tmp_path):
     assert stopped.stopped == "interrupted"
     assert [(o.subject, o.run) for o in resumed.outcomes] == [(STOCK, 0), (TUNED, 0), (STOCK, 1)]
     assert resumed.outcomes[:2] == stopped.outcomes
-    assert resumed.outcomes[2].profile["rate_messages_per_second"] < 5e5
+    assert resumed.outcomes[2].profile["rate_messages_per_second"] < 1e6
     assert "It ended early: interrupted" in table(stopped)
