@@ -196,14 +196,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave modules and collected tests out of garbage collection: a full one takes 0.3 s with them."""
+    """Leave what is loaded out of garbage collections: full ones take 0.3 s with it. After each file, too."""
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     marker = item.get_closest_marker("timeout")
     seconds = marker.args[0] if marker is not None else float(item.config.getini("timeout"))
     standard_error = item.config.stash[fault_handler_stderr_fd_key]
@@ -212,6 +212,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+        if nextitem is None or nextitem.path != item.path:
+            pytest_collection_finish()
 
 
 @pytest.hookimpl(tryfirst=True)

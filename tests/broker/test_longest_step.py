@@ -322,6 +322,7 @@ AXES = (
 )  # fmt: skip
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.__name__)
 def test_no_step_takes_50_milliseconds(axis):
     gc.disable()  # a sixth of the test's time

@@ -154,6 +154,7 @@ IN_PROPORTION: dict[str, Callable[[Harness, int], Work]] = {
 }
 
 
+@pytest.mark.rotating(10)
 @pytest.mark.parametrize("name", IN_PROPORTION)
 def test_ten_times_the_objects_cost_at_most_twelve_times_as_much(name, make_harness, lines_run):
     few, many = (lines_run(IN_PROPORTION[name](make_harness(), count)) for count in (FEW, MANY))
@@ -220,6 +221,7 @@ BESIDE: dict[str, Callable[[Harness, int], Work]] = {
 }  # fmt: skip
 
 
+@pytest.mark.rotating(5)
 @pytest.mark.parametrize("name", BESIDE)
 def test_one_object_costs_the_same_beside_ten_times_as_many(name, make_harness, lines_run):
     few, many = (lines_run(BESIDE[name](make_harness(), count)) for count in (FEW, MANY))

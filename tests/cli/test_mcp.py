@@ -142,27 +142,17 @@ def test_without_a_way_to_ask_nothing_is_destroyed(url):
     talk(tools(url, *secrets, allow_changes=True), work)
 
 
-def test_fewer_messages_than_asked_for_are_returned(url):
+def test_calls_without_a_full_answer_say_why(url):
+    """Fewer messages than asked for, a partition that is missing and stays so, what no process takes."""
+
     async def work(client: Any) -> None:
         good, read = await called(client, "consume", topic="orders", timeout_seconds="1")
         assert good
         assert '"value":"three"' in read
         assert "3 of 100 messages came" in read
-
-    talk(tools(url), work)
-
-
-def test_reading_a_missing_partition_creates_no_topic(url):
-    async def work(client: Any) -> None:
         good, why = await called(client, "consume", topic="new-partition-0")
         assert (good, "new-partition-0" in why) == (False, True)
         assert "new-partition-0" not in (await called(client, "topics_list"))[1]
-
-    talk(tools(url), work)
-
-
-def test_arguments_that_no_process_takes_are_refused(url):
-    async def work(client: Any) -> None:
         assert "no process for the command" in (await called(client, "topics_stats", topic="a\0b"))[1]
         assert "no process for the command" in (await called(client, "topics_stats", topic="a" * 200_000))[1]
 

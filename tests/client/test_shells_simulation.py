@@ -393,7 +393,7 @@ def run_seed(seed: int) -> Told:
 told = Remembered(run_seed)
 
 
-@pytest.mark.simulation(30, 15)
+@pytest.mark.simulation(8, 8)
 def test_no_message_is_lost_and_no_call_hangs(seeds):
     for seed in seeds:
         told.play(seed)

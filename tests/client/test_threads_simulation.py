@@ -510,14 +510,14 @@ def run_seed(seed: int, unlocked: bool = False) -> Told:
 told = Remembered(run_seed)
 
 
-@pytest.mark.simulation(20, 10)
+@pytest.mark.simulation(6, 6)
 def test_threads_lose_no_message_and_no_call_hangs(seeds):
     for seed in seeds:
         told.play(seed)
 
 
 @pytest.mark.skipif(not STOPS, reason="needs stops between instructions")
-@pytest.mark.simulation(10, 5)
+@pytest.mark.simulation(4, 4)
 def test_threads_without_the_interpreter_lock_lose_no_message_and_no_call_hangs(seeds):
     for seed in seeds:
         run_seed(seed, unlocked=True)

@@ -641,7 +641,6 @@ def test_rarer_actions_on_topics_show_their_effect_and_command(create, publish, 
         expect(box.locator("code")).to_contain_text(f"geminga {equal} --admin-url ")
         box.get_by_role("button", name=title, exact=True).click()
         expect(page.locator(".toast")).to_have_text(f"Done: {title.lower()}")
-        page.reload()
     actions = served.harness.actions
     assert served.do(lambda: actions.partitions(TopicName.parse(BASE + "parted"))) == 3
     assert served.do(lambda: actions.topic(TopicName.parse(BASE + "t")).terminated)

@@ -73,6 +73,7 @@ def state_of(consumer: Any) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.rotating(3 * len(CONSUMERS))
 @pytest.mark.parametrize("settings", CONSUMERS, ids=[",".join(each) or "defaults" for each in CONSUMERS])
 @pytest.mark.parametrize("seed", range(10))
 def test_runs_have_the_effect_of_their_frames(settings, seed, make, subscribed):

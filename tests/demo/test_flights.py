@@ -6,22 +6,20 @@ from geminga.demo import flights
 def test_events_are_the_flights_in_order_of_departure():
     table = flights.events()
     assert table.num_rows == 336_776
-    times = table.column("event_time").to_pylist()
-    assert times == sorted(times)
+    times = table.column("event_time").to_numpy()
+    assert (times[:-1] <= times[1:]).all()
     first = json.loads(table.column("value")[0].as_py())
     assert set(first) == set(flights.FIELDS)
-    assert first["scheduled_departure"] == times[0].strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert first["scheduled_departure"] == f"{times[0].astype('datetime64[s]')}Z"
     assert table.column("key").null_count == 2512
 
 
-def test_values_are_json_with_nulls_for_what_is_unknown():
-    values = [json.loads(v) for v in flights.events(2_000).column("value").to_pylist()]
-    assert any(v["departure_delay"] is None for v in values)
-    assert all(isinstance(v["distance"], int) for v in values)
-
-
-def test_the_checksum_ignores_order_and_detects_a_duplicate():
-    values = flights.events(500).column("value").to_pylist()
+def test_values_are_json_whose_checksum_ignores_order_and_detects_a_duplicate():
+    values = flights.events(2_000).column("value").to_pylist()
+    assert len(values) == 2_000
+    found = [json.loads(v) for v in values]
+    assert any(v["departure_delay"] is None for v in found)
+    assert all(isinstance(v["distance"], int) for v in found)
     whole = flights.Checksum.of(values)
     assert whole == flights.Checksum.of(values[::-1])
     assert whole != flights.Checksum.of([*values[:-1], values[0]])

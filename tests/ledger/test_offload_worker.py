@@ -19,7 +19,7 @@ from waiting import eventually, poll_until
 from geminga._util import pythons
 from geminga.errors import StoreError
 from geminga.ledger import claim_file as claims
-from geminga.ledger import offload_worker, tier
+from geminga.ledger import offload_worker, offloading, tier
 from geminga.ledger.offload_worker import (
     OffloadWorker,
     OffloadWriteFailed,
@@ -143,9 +143,10 @@ def _read(store: TieredStore, ledger: int, found: list[bytes]) -> bool:
     return True
 
 
-def test_concurrent_offloads_do_not_mix(store, tmp_path):
+def test_concurrent_offloads_do_not_mix(store, tmp_path, monkeypatch):
     """A cancelled offload, whose topic is deleted, still ends while the next one begins."""
-    ledgers = [fill(store, 6000) for _ in range(3)]
+    monkeypatch.setattr(offloading, "PIECE_ENTRIES", 400)
+    ledgers = [fill(store, 600) for _ in range(3)]
     said: dict[int, StoreError | None] = {}
     for ledger in ledgers:
         store.tier.offload(
@@ -161,9 +162,9 @@ def test_concurrent_offloads_do_not_mix(store, tmp_path):
         store.tier.drop_local(TOPIC, ledger, dropped.append)
         until(store, lambda dropped=dropped: dropped)
         read: list[bytes] = []
-        while len(read) < 6000:
+        while len(read) < 600:
             until(store, lambda ledger=ledger, read=read: _read(store, ledger, read))
-        assert read == [b"entry %d" % number for number in range(6000)]
+        assert read == [b"entry %d" % number for number in range(600)]
 
 
 @contextlib.contextmanager

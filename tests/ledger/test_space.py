@@ -94,12 +94,12 @@ def test_writes_to_a_full_disk_wait_in_order_until_there_is_space(small_settings
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_at_any_step_stops_only_a_sync(small_settings, code):
+def test_a_full_disk_at_any_step_stops_only_a_sync(small_settings, code, part):
     history = FaultyFileSystem(SimulatedDisk())
     store = FileStore.open(FOLDER, settings=small_settings, filesystem=history, threads=False)
     first, auditor = history.operations, StoreAuditor()
     write_rounds(auditor, store)
-    for number in range(first + 1, history.operations + 1):
+    for number in part(range(first + 1, history.operations + 1), 4):
         what, _ = history.history[number - 1]
         disk, auditor = SimulatedDisk(), StoreAuditor()
         with open_store(disk, small_settings, Plan(errors={number: code})) as store:
@@ -119,6 +119,7 @@ def test_a_full_disk_at_any_step_stops_only_a_sync(small_settings, code):
     store.close()
 
 
+@pytest.mark.rotating(8)
 @pytest.mark.parametrize("seed", range(30))
 def test_repeated_full_disks_and_crashes_lose_nothing(small_settings, seed):
     chance, disk, auditor = random.Random(seed), SimulatedDisk(), StoreAuditor()

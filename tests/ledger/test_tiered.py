@@ -69,8 +69,7 @@ def open_store(
 
 def open_after_crash(filesystem: FaultyFileSystem, folder: str = "/store") -> TieredStore:
     """Store whose last process died, once it has taken its claim."""
-    store = settle(open_store(filesystem, folder=folder))
-    return store
+    return settle(open_store(filesystem, folder=folder))
 
 
 def settle(store: TieredStore, polls: int = 60) -> TieredStore:
@@ -255,8 +254,8 @@ def pages(request, monkeypatch):
 
 @pytest.mark.usefixtures("pages")
 @pytest.mark.parametrize("fate", ["none", "all", "some", "killed"])
-def test_a_crash_at_any_step_loses_nothing_and_leaves_no_files(fate):
-    for number in range(1, operations() + 1):
+def test_a_crash_at_any_step_loses_nothing_and_leaves_no_files(fate, part):
+    for number in part(range(1, operations() + 1), 6):
         disk = SimulatedDisk()
         kept: dict[int, list[bytes]] = {}
         gone: list[int] = []
@@ -271,7 +270,7 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_no_files(fate):
 
 
 @pytest.mark.usefixtures("pages")
-def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files():
+def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files(part):
     _, filesystem, store = on_a_new_disk()
     first = min(fill(store))
     before = filesystem.operations
@@ -280,7 +279,7 @@ def test_an_error_at_any_step_changes_no_ledger_and_leaves_no_files():
     of_the_tier = [each for each in steps if filesystem.history[each - 1][1].startswith("/tier")]
     assert len(of_the_tier) > 8
     for code in (errno.ENOSPC, errno.EIO):
-        for number in of_the_tier:
+        for number in part(of_the_tier, 3):
             disk = SimulatedDisk()
             store = open_store(FaultyFileSystem(disk, Plan(errors={number: code})))
             kept = fill(store)

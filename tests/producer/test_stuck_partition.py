@@ -165,6 +165,7 @@ def healthy_run(run: str) -> World:
     return measure(None, **RUNS[run])
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("stuck", ["receipts withheld", "connection lost"])
 @pytest.mark.parametrize("run", RUNS)
 def test_unkeyed_publishing_goes_round_a_stuck_partition(run, stuck):

@@ -144,7 +144,7 @@ def test_a_search_on_a_broker_is_resumed(tmp_path):
         plan = ProofPlan(
             service_url=broker.service_url, admin_url=broker.admin_url, only=(STOCK, TUNED), repeats=1,
             profile=PROFILE.changed(rate_messages_per_second=1e6, latency_budget_seconds=0.002),
-            seconds=0.2, warm_seconds=0.0, idle_seconds=0.1,
+            seconds=0.1, warm_seconds=0.0, idle_seconds=0.1,
         )  # fmt: skip
 
         def interrupted_after(runs: int) -> Proof:

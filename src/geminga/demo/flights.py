@@ -60,6 +60,7 @@ def events(limit: int | None = None) -> pa.Table:
     """
     import pandas
     import pyarrow as pa
+    from numpy import datetime_as_string
 
     with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive:
         frame = pandas.read_csv(io.BytesIO(archive.read(archive.namelist()[0])))
@@ -67,9 +68,8 @@ def events(limit: int | None = None) -> pa.Table:
         "ms"
     ) + pandas.to_timedelta(frame.minute, unit="min")
     frame = frame.sort_values(["event_time", "carrier", "flight"], kind="stable").reset_index(drop=True)
-    if limit is not None:
-        frame = frame.head(limit)
-    frame["scheduled_departure"] = frame.event_time.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    frame = frame[:limit].copy()
+    frame["scheduled_departure"] = datetime_as_string(frame.event_time.to_numpy("M8[s]"), timezone="UTC")
     frame = frame.rename(columns={"dep_delay": "departure_delay", "arr_delay": "arrival_delay"})
     lines = frame[list(FIELDS)].to_json(orient="records", lines=True).encode().splitlines()
     return pa.table(

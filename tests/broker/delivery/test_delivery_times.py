@@ -191,6 +191,7 @@ def finish(reader: Reader) -> None:
     assert (len(reader.index.offsets), reader.index.next_ms) == (0, 0)
 
 
+@pytest.mark.rotating(16)
 @pytest.mark.parametrize("seed", range(60))
 def test_entries_are_due_once_and_never_early_over_restarts_and_damage(draw_limits, monkeypatch, seed):
     choice = random.Random(seed)

@@ -28,6 +28,13 @@ def brute_force_ring(names: list[tuple[Named, int]]) -> dict[int, Named]:
     return ring
 
 
+def slots_of(ranges: list[tuple[int, int]]) -> set[int]:
+    assert all(start <= end for start, end in ranges)
+    slots = [slot for start, end in ranges for slot in range(max(1, start), end + 1)]
+    assert len(set(slots)) == len(slots)
+    return set(slots)
+
+
 def test_ranges_cover_every_slot_once_after_each_change_of_consumers():
     random_source = random.Random(7)
     selector = ConsistentHashSelector()
@@ -39,17 +46,13 @@ def test_ranges_cover_every_slot_once_after_each_change_of_consumers():
             consumers.append(Named(f"c{random_source.randrange(6)}"))
             selector.add(consumers[-1], ())
         covered: dict[int, Named] = {}
-        for consumer, ranges in selector.ranges().items():
-            for start, end in ranges:
-                assert start <= end
-                for slot in range(max(1, start), end + 1):
-                    assert slot not in covered
-                    covered[slot] = consumer
+        found = selector.ranges()
+        assert found.keys() <= set(consumers)
         for consumer in consumers:
-            own = [slot for low, high in selector.ranges_of(consumer) for slot in range(low, high + 1)]
-            assert {slot for slot in own if slot} == {
-                slot for slot, owner in covered.items() if owner is consumer
-            }
+            own = slots_of(found.get(consumer, []))
+            assert covered.keys().isdisjoint(own)
+            covered |= dict.fromkeys(own, consumer)
+            assert slots_of(selector.ranges_of(consumer)) == own
         if not consumers:
             assert selector.select(5) is None
             continue

@@ -165,6 +165,7 @@ def test_topics_of_a_busy_disk_are_read_at_the_next_time(harness, monkeypatch):
     assert scrape(harness)["pulsar_broker_msg_backlog"] == 10
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_sums_stay_exact_as_topics_come_and_go(seed, monkeypatch):
     """A step of the first reading, a topic loaded, unloaded, made or deleted, in an order by chance."""

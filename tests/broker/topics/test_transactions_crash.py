@@ -126,7 +126,7 @@ def test_a_power_loss_at_any_moment_leaves_transactions_whole(data, records, mon
     monkeypatch.setattr(journal, "_RECORDS_PER_GROUP_MAX", records)
     count = operations()
     assert count > 100
-    for number in part(range(1, count + 1), 4):
+    for number in part(range(1, count + 1), 10):
         disk, numbers = SimulatedDisk(), random.Random(number)
         life, _ = run(Plan(crash_at=number, torn_bytes=numbers.choice([None, 0, 30])), disk)
         try:
