@@ -63,7 +63,7 @@ def test_the_formula_saves_the_promised_share(apache_pulsar, tmp_path):
     assert tuned.offered == 50_000
     # All messages that were due, less those of the time for which a busy machine was behind its schedule.
     assert tuned.sent >= 0.98 * tuned.offered - 10_000 * tuned.behind_seconds_max
-    # How much less is for the proof to say: on a busy machine late stock producers fill their batches as well,
+    # How much less is for the proof to say: on a busy machine late stock producers fill their batches, too,
     # and five seconds hold one collection of garbage, or none.
     assert tuned.entries < stock.entries
     assert tuned.broker_cpu_above_idle < stock.broker_cpu_above_idle
