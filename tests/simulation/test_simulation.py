@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from geminga.broker.delivery import delivery_times
 from geminga.broker.disk import DiskLevel
 from geminga.ids import TopicName
 from tests.simulation import checker, rules
@@ -36,6 +37,13 @@ FOUND: dict[int, dict[str, frozenset[str]]] = {
     5060453: {},  # no defect: slow consumers were at work when the wait for them ended
 }
 """Seeds that found a defect, and how they were played."""
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch):
+    """Restore afterwards the sizes that each world draws."""
+    for name in ("RUN_ENTRIES", "SLICE_ENTRIES"):
+        monkeypatch.setattr(delivery_times, name, getattr(delivery_times, name))
 
 
 @pytest.mark.rotating(1)
