@@ -18,6 +18,7 @@ from geminga.tuning.measuring.conversation import ChildFailedError, MeasuredProc
 from geminga.tuning.measuring.load import Pace, Receipts, Sender, library_arguments
 from geminga.tuning.measuring.outcome import Latency, RunOutcome, Spread
 from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, structured_json
+from geminga.tuning.measuring.run import producers_by_process
 from geminga.tuning.stock import JAVA
 
 
@@ -107,13 +108,37 @@ def test_messages_missed_in_the_warm_up_are_not_sent_later(clock):
 
     sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(4000), [])
     warm, measured = Receipts("ok"), Receipts("ok")
-    sender.run(send, warm, start_ns, 0.3)
+    sender.run([send], warm, start_ns, 0.3)
     warm_sent = sender.sent
     assert warm_sent == warm.received < 1200
-    sender.run(send, measured, start_ns, 1.3, 0.3)
+    sender.run([send], measured, start_ns, 1.3, 0.3)
     stamps = [int(p[STAMP_OFFSET : STAMP_OFFSET + STAMP_SIZE]) for p in sent[warm_sent:]]
     assert len(stamps) == measured.received == sender.sent - warm_sent == 4000
     assert min(stamps) >= since_ns
+
+
+def test_producers_of_one_process_take_turns(clock):
+    sent: list[str] = []
+
+    def sends_of(name: str) -> Callable[[bytes, Callable[[object, object], None]], None]:
+        def send(_payload: bytes, back: Callable[[object, object], None]) -> None:
+            sent.append(name)
+            back("ok", None)
+
+        return send
+
+    sender, receipts = Sender(structured_json(200, kind="logs", variation=0.0), Pace(400), []), Receipts("ok")
+    sender.run([sends_of(name) for name in "abc"], receipts, clock.ns, 1.0)
+    assert sent == [*("abc" * 133), "a"]
+    assert receipts.received == 400
+
+
+@pytest.mark.parametrize(
+    ("producers", "cores", "shares"),
+    [(1, 8, [1]), (4, 2, [2, 2]), (5, 2, [3, 2]), (100, 64, [13] * 4 + [12] * 4), (3, 1, [3])],
+)
+def test_producers_share_as_many_processes_as_there_are_cores(producers, cores, shares):
+    assert producers_by_process(producers, cores) == shares
 
 
 def test_a_latency_counts_for_each_message_of_its_chunk():
@@ -131,7 +156,7 @@ def test_a_message_is_sent_as_soon_as_it_is_due(clock):
     """Not when the next one is: at 500 a second that made every latency 2 ms longer."""
     receipts = Receipts("ok")
     sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(500), [])
-    sender.run(lambda _payload, back: back("ok", None), receipts, clock.ns, 1.0)
+    sender.run([lambda _payload, back: back("ok", None)], receipts, clock.ns, 1.0)
     assert receipts.received == 500
     assert max(receipts.all_latencies_ns().tolist()) <= 1e9 * load.TICK_SECONDS
 
@@ -141,7 +166,7 @@ def test_the_latency_of_a_chunk_is_that_of_its_middle(clock, monkeypatch):
     monkeypatch.setattr(clock, "pass_time", lambda _: pass_time(0.001))  # 21 messages at a time
     receipts = Receipts("ok")
     sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(21_000), [])
-    sender.run(lambda _payload, back: back("ok", None), receipts, clock.ns, 1.0)
+    sender.run([lambda _payload, back: back("ok", None)], receipts, clock.ns, 1.0)
     latencies = receipts.all_latencies_ns()
     assert len(latencies) == receipts.received == 21_000
     assert latencies.mean() == pytest.approx(0.5e6, rel=0.1)
@@ -156,7 +181,7 @@ def test_a_refused_send_ends_the_load_and_earlier_messages_count():
     receipts = Receipts("ok")
     sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(1e6), [])
     with pytest.raises(ProducerQueueIsFull):
-        sender.run(send, receipts, load.stamp_ns(), 1.0)
+        sender.run([send], receipts, load.stamp_ns(), 1.0)
     assert sender.sent == 100
 
 

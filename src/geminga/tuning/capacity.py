@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from geminga.tuning.measuring.broker_view import APACHE
 from geminga.tuning.measuring.outcome import RunOutcome
-from geminga.tuning.measuring.run import PRODUCER_PROCESSES_MAX, Subject
+from geminga.tuning.measuring.run import Subject, producers_by_process
 from geminga.tuning.prove import Proof, Prover, subjects
 from geminga.tuning.traffic import RATE_MAX, TrafficProfile
 
@@ -142,7 +142,7 @@ def limit_of(proof: Proof, missed: RunOutcome) -> str:
     seconds, cores = missed.seconds or 1.0, proof.machine["cores"]
     broker = missed.broker_cpu_seconds / seconds
     producers = (missed.client_cpu_seconds + missed.loop_cpu_seconds) / seconds
-    processes = min(missed.profile["producers"], PRODUCER_PROCESSES_MAX)
+    processes = len(producers_by_process(missed.profile["producers"], cores))
     whole = missed.machine_cpu_seconds
     if whole is not None and whole / seconds >= BUSY * cores:
         others = max(0.0, whole / seconds - broker - producers)

@@ -1,9 +1,9 @@
 """Process that publishes at a fixed rate and reports the outcome of each message.
 
 The load is open-loop: messages are due by the clock, and the latency of a delayed message (full queue, slow
-broker) counts from its due time. The same code drives Geminga's producer and ``pulsar-client``'s, which
-have the same interface. The cost of the loop is measured with a no-op producer, to separate it from the
-library's cost.
+broker) counts from its due time. Several producers of one process take turns, message by message. The same
+code drives Geminga's producer and ``pulsar-client``'s, which have the same interface. The cost of the loop is
+measured with a no-op producer, to separate it from the library's cost.
 """
 
 import functools
@@ -15,13 +15,13 @@ import resource
 import threading
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from geminga.client.cluster import Cluster
 from geminga.tuning.measuring import conversation
 from geminga.tuning.measuring.payloads import Payloads, of_samples, stamp_ns, structured_json
-from geminga.tuning.publish_settings import PublishSettings
+from geminga.tuning.publish_settings import MEMORY_LIMIT_MAX_BYTES, PublishSettings
 from geminga.tuning.traffic import zipf_shares
 
 TICK_SECONDS = 0.0002
@@ -126,17 +126,22 @@ class Sender:
         self.behind_seconds_max = 0.0
 
     def run(
-        self, send: Any, receipts: Receipts, start_ns: int, until_seconds: float, since_seconds: float = 0.0
+        self,
+        sends: Sequence[Any],
+        receipts: Receipts,
+        start_ns: int,
+        until_seconds: float,
+        since_seconds: float = 0.0,
     ) -> None:
         """Publish the messages due from ``since_seconds`` until a time, in seconds from ``start_ns``;
-        continues where the last call ended.
+        continues where the last call ended. ``sends``: a function for each producer.
 
         A sender that is behind at the end stops, too: the remaining messages count as due and not sent. The
         next part does not send them either.
         """
         head, tails, tail_count = self._payloads.head, self._payloads.tails, len(self._payloads.tails)
         keys, key_count = self._keys, len(self._keys)
-        timed, counted = receipts.timed, receipts.counted
+        timed, counted, send_count = receipts.timed, receipts.counted, len(sends)
         number = max(self._next, self._pace.first_due(since_seconds))
         while True:
             now = (stamp_ns() - start_ns) / 1e9
@@ -156,6 +161,7 @@ class Sender:
                 try:
                     for index in range(first, last):
                         back = telling if index == middle else counted
+                        send = sends[index % send_count]
                         if key_count:
                             key = keys[index % key_count]
                             send(stamped + tails[index % tail_count], back, partition_key=key)
@@ -176,14 +182,14 @@ def _cpu_seconds() -> float:
 
 
 def _baseline(payloads: Payloads, pace: Pace, keys: list[str], ok: Any) -> float:
-    """Return the CPU seconds per second of the loop with a no-op producer."""
+    """Return the CPU seconds per second of the loop with no-op producers."""
     sender, receipts = Sender(payloads, pace, keys), Receipts(ok)
 
     def send(_payload: bytes, back: Any, partition_key: str = "") -> None:
         back(ok, None)
 
     before = _cpu_seconds()
-    sender.run(send, receipts, stamp_ns(), BASELINE_SECONDS)
+    sender.run([send], receipts, stamp_ns(), BASELINE_SECONDS)
     return (_cpu_seconds() - before) / BASELINE_SECONDS
 
 
@@ -253,9 +259,13 @@ def publish(given: dict[str, Any]) -> None:
     ok = library.Result.Ok
     baseline = _baseline(payloads, pace, keys, ok)
     settings = PublishSettings.from_dict(given["settings"])
+    # The producers of one process stand for as many programs, each with its own limit.
+    memory = min(settings.memory_limit_bytes * given["producers"], MEMORY_LIMIT_MAX_BYTES)
+    settings = settings.changed(memory_limit_bytes=memory)
     for_client, for_producer = library_arguments(library, settings)
     client = _client(library, given["cluster"], for_client)
-    producer = client.create_producer(given["topic"], **for_producer)
+    producers = [client.create_producer(given["topic"], **for_producer) for _ in range(given["producers"])]
+    sends = [producer.send_async for producer in producers]
     conversation.report("ready", baseline_cpu_per_second=baseline)
     if not conversation.await_order("go"):
         return
@@ -264,11 +274,11 @@ def publish(given: dict[str, Any]) -> None:
     since_ns = start_ns + int(warm_seconds * 1e9)
     sender, warm = Sender(payloads, pace, keys), Receipts(ok)
     receipts = Receipts(ok, since_ns + int(seconds * 1e9))
-    sender.run(producer.send_async, warm, start_ns, warm_seconds)
+    sender.run(sends, warm, start_ns, warm_seconds)
     sent_before, cpu_before, sender.behind_seconds_max = sender.sent, _cpu_seconds(), 0.0
     conversation.report("measuring", since_ns=since_ns)
     failure = _send_measured(
-        sender, producer, receipts, start_ns, warm_seconds + seconds, since_seconds=warm_seconds
+        sender, sends, receipts, start_ns, warm_seconds + seconds, since_seconds=warm_seconds
     )
     sent_at_ns = stamp_ns()
     sent = sender.sent - sent_before
@@ -296,11 +306,16 @@ def publish(given: dict[str, Any]) -> None:
 
 
 def _send_measured(
-    sender: Sender, producer: Any, receipts: Receipts, start_ns: int, until: float, since_seconds: float
+    sender: Sender,
+    sends: Sequence[Any],
+    receipts: Receipts,
+    start_ns: int,
+    until: float,
+    since_seconds: float,
 ) -> str:
     """Run the measured part; an error that ends it is part of the result."""
     try:
-        sender.run(producer.send_async, receipts, start_ns, until, since_seconds)
+        sender.run(sends, receipts, start_ns, until, since_seconds)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

@@ -7,6 +7,7 @@ broker. It ends when every due message has its receipt or failure.
 
 import contextlib
 import datetime
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,7 +29,14 @@ FINISH_SECONDS_MAX = 120.0
 SETTLE_SECONDS = 1.0
 """Pause between the creation of producers and the load, until the CPU of lookups and creation is spent."""
 PRODUCER_PROCESSES_MAX = 8
+"""Maximum processes of producers; on machines with fewer cores, one for each core."""
 Number = TypeVar("Number", int, float)
+
+
+def producers_by_process(producers: int, cores: int) -> list[int]:
+    """Return how many of the producers each process has."""
+    count = min(producers, PRODUCER_PROCESSES_MAX, cores)
+    return [len(range(number, producers, count)) for number in range(count)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +163,7 @@ class Run:
 
     def _start_producers(self, children: contextlib.ExitStack, topic: TopicName) -> list[MeasuredProcess]:
         conditions, profile = self._conditions, self._conditions.profile
-        count = min(profile.producers, PRODUCER_PROCESSES_MAX)
+        shares = producers_by_process(profile.producers, os.cpu_count() or 1)
         producers = [
             children.enter_context(
                 MeasuredProcess(
@@ -164,7 +172,8 @@ class Run:
                         "library": self._subject.library,
                         "cluster": self._view.cluster.as_dict(),
                         "topic": str(topic),
-                        "rate": profile.rate_messages_per_second / count,
+                        "producers": share,
+                        "rate": profile.rate_per_producer * share,
                         "keys": profile.keys,
                         "key_skew": profile.key_skew,
                         "payload": self._payload(number),
@@ -175,7 +184,7 @@ class Run:
                     },
                 )
             )
-            for number in range(count)
+            for number, share in enumerate(shares)
         ]
         for producer in producers:
             producer.wait("ready", START_SECONDS_MAX)
