@@ -170,29 +170,33 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(part, PulsarRanges):
         return  # Spark makes up an empty partition when there is nothing to read
+    plain = _plain_converter(options, schema)
     for each in part.parts:
         cluster = clusters.connect(options.connection)
         place = options.dead_letter_path
         kept = contextlib.nullcontext() if place is None else DeadLetters(place, each, query)
         with kept as letters:
-            converter: BatchConverter
-            if options.json_column is not None:
-                from geminga.spark.payloads.held_json import JsonColumnConverter
-
-                converter = JsonColumnConverter(schema, options.json_column)
-            elif options.without_json_objects:
-                from geminga.spark.payloads.held_json import WithoutObjectsConverter
-
-                converter = WithoutObjectsConverter(schema)
-            elif options.value_schema == "BYTES":
-                converter = ArrowBatchConverter(schema)
-            else:
+            converter = plain
+            if converter is None:
                 from geminga.spark.payloads.rows import PayloadBatchConverter
 
                 topic = each.partition[0]
                 lookup = functools.partial(_schema_version, cluster, options, each.partition)
                 converter = PayloadBatchConverter(schema, options, topic, newest.get(topic), lookup, letters)
             yield from read_range(cluster, options, each, converter)
+
+
+def _plain_converter(options: ReadOptions, schema: StructType) -> BatchConverter | None:
+    """Return the converter of a task whose columns depend on no schema of a topic; None for others."""
+    if options.json_column is not None:
+        from geminga.spark.payloads.held_json import JsonColumnConverter
+
+        return JsonColumnConverter(schema, options.json_column)
+    if options.without_json_objects:
+        from geminga.spark.payloads.held_json import WithoutObjectsConverter
+
+        return WithoutObjectsConverter(schema)
+    return ArrowBatchConverter(schema) if options.value_schema == "BYTES" else None
 
 
 def _schema_version(

@@ -9,7 +9,7 @@ from geminga.spark.offsets import EARLIEST, Offset, Partition, entries_between, 
 
 ENTRIES_MIN = 16
 """Minimum entries of a task, if its range has them."""
-TASKS_MIN = 32
+TASKS_MIN = 8
 """Tasks that are left when tasks with fewer than `ENTRIES_MIN` entries are combined."""
 ENTRIES_COMBINED = 64
 """Maximum entries, on average, of a task that reads several ranges."""
