@@ -85,8 +85,9 @@ fetch: pulsar promtool chromium kafka
 pulsar promtool chromium kafka: $(STAMP)
 	$(PY) tools/fetch_$@.py
 
-# What measures loads and latencies has the machine for itself; Kafka's source needs a Java with its jars.
-ALONE := tests/interop/test_tuning_against_apache_pulsar.py tests/interop/test_beside_kafkas_source.py
+# What measures loads and latencies has the machine for itself; Spark's modules need a Java with their jars.
+ALONE := tests/interop/test_tuning_against_apache_pulsar.py tests/interop/test_beside_kafkas_source.py \
+	tests/interop/test_beside_from_avro.py
 ifdef VERSION
 interop: $(STAMP)
 	$(PY) tools/versions.py $(VERSION)

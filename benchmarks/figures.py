@@ -343,13 +343,10 @@ def spark_jobs(values: Mapping[str, Any]) -> str:
         }
         (peer,) = parties.keys() - {OURS}
         lines.append(f"| {work} | {cells[OURS]} | {peer} | {cells[peer]} | {cpu[peer] / cpu[OURS]:.2f} |")
-    of, counted = "messages without batching", "driver, JVM, workers and broker"
-    if values.get("batched"):  # figures of former runs are of the others
-        of, counted = "messages in batches", "driver, JVM and workers"
     text = (
-        f"Whole queries over {values['messages']:,} {of}, their start included: the lowest CPU of "
-        f"{counted} and the median time of {values['runs']} runs in turn, after a warm-up. "
-        f"{where(values)}."
+        f"Whole queries over {values['messages']:,} messages in batches, their start included: the lowest "
+        f"CPU of driver, JVM and workers and the median time of {values['runs']} runs in turn, after a "
+        f"warm-up. {where(values)}."
     )
     return "\n".join([text, "", *lines, "", "`python -m benchmarks.spark_jobs --publish` made this."])
 

@@ -174,7 +174,7 @@ def main() -> None:
     load = sorted(round(each, 1) for each in (before, os.getloadavg()[0]))
     values = {
         "machine": machine(), "load": load, "rows": [asdict(each) for each in results],
-        "messages": given.rows, "runs": given.runs, "batched": True,
+        "messages": given.rows, "runs": given.runs,
     }  # fmt: skip
     if given.publish:
         output.publish(PUBLISHED, values)

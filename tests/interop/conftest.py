@@ -10,9 +10,12 @@ from uuid import uuid4
 import pytest
 
 import geminga
+import geminga.spark
 from geminga.testing.apache_pulsar import ApachePulsar, run_tool, version_of
 
 CACHED = Path(__file__).parents[2] / ".cache/apache-pulsar-4.0.4"
+KAFKA = CACHED.parent / "kafka"
+_MODULES = ("spark-*", "kafka-clients-*", "commons-pool2-*")
 
 _ADMINISTRATION = "test_each_administration_check_passes_on_apache_pulsar"
 _OPERATING = "test_each_operating_check_passes_on_apache_pulsar"
@@ -40,6 +43,22 @@ def package_cache():
     with (CACHED.parent / "ivy.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture(scope="session")
+def spark_with_modules():
+    """Spark with its modules for Kafka and Avro, which ``tools/fetch_kafka.py`` fetches."""
+    jars = [str(jar) for each in _MODULES for jar in KAFKA.glob(f"[as]*/lib/{each}.jar")]
+    if not (KAFKA / "avro/lib").exists():
+        pytest.skip("no modules of Spark: python tools/fetch_kafka.py")
+    settings = {
+        "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.jars": ",".join(jars),
+        "spark.sql.session.timeZone": "UTC",
+    }  # fmt: skip
+    spark = geminga.spark.session("local[2]", "with-modules", settings)
+    spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
 
 
 _TOLD = pytest.StashKey[list[tuple[str, str]]]()

@@ -15,10 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import geminga
-import geminga.spark
 from geminga.testing.apache_pulsar import free_ports
 
-HOME = Path(__file__).parents[2] / ".cache/kafka"
+HOME = Path(__file__).parents[2] / ".cache/kafka/broker"
 SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -83,38 +82,25 @@ class Rows:
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory):
-    if not (HOME / "broker/lib").exists():
+def sides(spark_with_modules, tmp_path_factory):
+    if not (HOME / "lib").exists():
         pytest.skip("no Kafka: python tools/fetch_kafka.py")
     folder = tmp_path_factory.mktemp("kafka")
     port, controller = free_ports(2)
     (folder / "settings").write_text(SETTINGS.format(port=port, controller=controller, folder=folder))
-    java = ["java", "-Xmx512m", "-cp", f"{HOME}/broker/lib/*"]
+    java = ["java", "-Xmx512m", "-cp", f"{HOME}/lib/*"]
     cluster = "AAAAAAAAAAAAAAAAAAAAAA"
     formatting = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(folder / "settings")]
     subprocess.run([*java, *formatting], check=True, capture_output=True)
-    jars = [
-        str(jar) for jar in (HOME / "source/lib").glob("*.jar") if "kafka" in jar.name or "pool2" in jar.name
-    ]
     with (folder / "log").open("wb") as log:
         kafka = subprocess.Popen([*java, "kafka.Kafka", str(folder / "settings")], stdout=log, stderr=log)
-    spark = geminga.spark.session(
-        "local[2]",
-        "beside-kafka",
-        {
-            "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.jars": ",".join(jars),
-            "spark.sql.session.timeZone": "UTC",
-        },
-    )  # fmt: skip
     try:
-        spark.sparkContext.setLogLevel("OFF")
         with geminga.embedded(web_port=None) as broker:
             yield [
-                Rows(spark, folder, "kafka", {"kafka.bootstrap.servers": f"127.0.0.1:{port}"}),
-                Rows(spark, folder, "pulsar", {"service.url": broker.service_url}),
+                Rows(spark_with_modules, folder, "kafka", {"kafka.bootstrap.servers": f"127.0.0.1:{port}"}),
+                Rows(spark_with_modules, folder, "pulsar", {"service.url": broker.service_url}),
             ]
     finally:
-        spark.stop()
         kafka.kill()
         kafka.wait()
 

@@ -1,6 +1,7 @@
 """A Spark cluster, an object store and a broker as processes; the page is docs/past-one-machine.md."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,31 +60,55 @@ spark.stop()
 """
 
 
-@pytest.mark.rotating(2, group="whole pipelines")
-def test_a_query_sends_the_package_to_two_workers(tmp_path, pulsar_broker):
-    shutil.make_archive(str(tmp_path / "geminga"), "zip", ROOT / "src")
-    (tmp_path / "query.py").write_text(SENT_PACKAGE)
-    command = ["--py-files", "geminga.zip", "query.py", pulsar_broker.service_url]
+def submitted(folder: Path, script: str) -> list[str]:
+    """Run a shell script that submits ``query.py`` in ``folder`` to two workers; return where the tasks found
+    the package."""
     settings = {
         "spark.driver.host": "127.0.0.1", "spark.executor.memory": "700m", "spark.ui.enabled": "false",
         # Tasks wait until both workers have their executor.
         "spark.cores.max": "2", "spark.scheduler.minRegisteredResourcesRatio": "1",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
     }  # fmt: skip
-    configured = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    (folder / "query.py").write_text(SENT_PACKAGE)
+    scripts = str(Path(sys.executable).parent)
+    environment = {
+        **os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_CONF_DIR": str(folder), "PATH": f"{scripts}:{os.environ['PATH']}",
+    }  # fmt: skip
     environment.pop("PYTHONPATH", None)
-    submit = str(Path(sys.executable).parent / "spark-submit")
-    with spark_cluster.SparkCluster.start(tmp_path) as cluster:
+    with spark_cluster.SparkCluster.start(folder) as cluster:
+        settings["spark.master"] = cluster.url
+        lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+        (folder / "spark-defaults.conf").write_text(lines)
         done = subprocess.run(
-            [submit, "--master", cluster.url, *configured, *command],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            ["bash", "-ec", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = [line.partition(" ")[2] for line in done.stdout.splitlines() if line.startswith("imported ")]
+    return [line.partition(" ")[2] for line in done.stdout.splitlines() if line.startswith("imported ")]
+
+
+@pytest.mark.rotating(2, group="whole pipelines")
+def test_a_query_sends_the_package_to_two_workers(tmp_path, pulsar_broker):
+    shutil.make_archive(str(tmp_path / "geminga"), "zip", ROOT / "src")
+    found = submitted(tmp_path, f"spark-submit --py-files geminga.zip query.py {pulsar_broker.service_url}")
     # Each worker has the file below its own folder.
     assert len(found) == 2
     assert all(each.endswith("geminga.zip/geminga/__init__.py") for each in found)
+
+
+@pytest.mark.long
+def test_a_query_sends_a_whole_environment_to_two_workers(tmp_path, pulsar_broker):
+    """The commands of the page, as they stand there."""
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/past-one-machine.md").read_text(), re.DOTALL)
+    (commands,) = [each for each in blocks if "--archives" in each]
+    assert commands.endswith(" query.py\n")
+    found = submitted(tmp_path, f"{commands.rstrip()} {pulsar_broker.service_url}")
+    assert len(found) == 2
+    assert all("/environment/lib/python" in each for each in found)
+    assert not any(each.startswith(str(tmp_path / "environment/")) for each in found)
 
 
 def test_the_page_names_the_tested_packages():
