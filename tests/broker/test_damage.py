@@ -7,7 +7,7 @@ import pytest
 from geminga.broker.admin import damage as admin_damage
 from geminga.broker.admin.damage import described, settle
 from geminga.broker.cooperative import CooperativeScheduler
-from geminga.broker.delivery.subscription import cursor_key
+from geminga.broker.delivery.cursor_writer import cursor_key
 from geminga.broker.ledger_list import key_of as ledgers_key
 from geminga.broker.rules.schemas import schema_key
 from geminga.broker.topics.persistent import topic_key

@@ -65,6 +65,13 @@ def publish_time(ledger: ManagedLedger, offset: int, now_ms: int) -> int:
     return now_ms
 
 
+def publish_time_in_memory(ledger: ManagedLedger, offset: int) -> int:
+    """Return the publish time of an entry; 0 if it has none, or is not in memory."""
+    found = ledger.in_memory(offset, offset + 1, 1)
+    head = head_of(found[0]) if found else None
+    return 0 if head is None else head.publish_time
+
+
 def arrived_ms(ledger: ManagedLedger, offset: int, now_ms: int) -> int:
     """Return an entry's publish time, limited to the times of its ledger by the broker's clock."""
     claimed_ms = publish_time(ledger, offset, now_ms)

@@ -14,7 +14,7 @@ from geminga.broker.admin import metrics
 from geminga.broker.admin.metric_table import METRICS
 from geminga.broker.cooperative import at_once
 from geminga.broker.delivery.selectors import ConsistentHashSelector
-from geminga.broker.topics import write_histogram
+from geminga.broker.topics import histograms
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats
 from tests.broker.conftest import entry_bytes
@@ -103,7 +103,7 @@ def test_exact_backlogs_have_metrics(harness):
 
 def test_a_scrape_has_every_metric_of_the_table_and_its_labels(tmp_path, monkeypatch):
     """A broker with a topic, a subscription, a compaction and cheap storage."""
-    monkeypatch.setattr(write_histogram, "WINDOW_SECONDS", 2.0)
+    monkeypatch.setattr(histograms, "WINDOW_SECONDS", 2.0)
     with (
         geminga.embedded(tmp_path / "data", offload_location=str(tmp_path / "cheap")) as broker,
         broker.client() as client,

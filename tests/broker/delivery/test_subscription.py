@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.delivery.subscription import cursor_key, cursor_prefix, type_name
+from geminga.broker.delivery.cursor_writer import cursor_key, cursor_prefix
+from geminga.broker.delivery.subscription import type_name
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import TOPIC, Command
 

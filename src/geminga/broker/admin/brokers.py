@@ -188,11 +188,11 @@ class BrokersResource(http.Resource):
             found[namespace] += count.topics
         return found
 
-    def _writes(self, name: TopicName) -> Iterable[tuple[str, float]]:
+    def _histograms(self, name: TopicName) -> Iterable[tuple[str, float]]:
         topic = self.topics.in_memory(name)
-        if not isinstance(topic, PersistentTopic) or topic.writes is None:
+        if not isinstance(topic, PersistentTopic) or topic.histograms is None:
             return ()
-        return topic.writes.last_minute(self.server.broker.scheduler.now)
+        return topic.histograms.last_minute(self.server.broker.scheduler.now)
 
     @route("GET", "/metrics", needs=METRICS)
     @route("GET", "/metrics/", needs=METRICS)
@@ -207,11 +207,11 @@ class BrokersResource(http.Resource):
             loaded = self.topics.in_memory(topic)
             if loaded is not None:  # it may have left meanwhile
                 stats = await self.in_steps(self.actions.stats_steps(topic, key_ranges=False))
-                await self.in_steps(topics.add(topic, stats, self._writes(topic), loaded))
+                await self.in_steps(topics.add(topic, stats, self._histograms(topic), loaded))
         for topic in self.topics.loaded():
             if topic not in topics:  # it was loaded meanwhile
                 stats = self.actions.stats(topic, key_ranges=False)
-                at_once(topics.add(topic, stats, self._writes(topic), self.topics.in_memory(topic)))
+                at_once(topics.add(topic, stats, self._histograms(topic), self.topics.in_memory(topic)))
         out.add("geminga_topics_loaded", self.topics.loaded_count)
         topics.finish(by_namespace, self.topics.resting, self.topics.in_memory)
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)

@@ -10,7 +10,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from geminga.broker.topics.write_histogram import LATENCIES, SIZES
+from geminga.broker.topics.histograms import ACK_LATENCIES, LATENCIES, SIZES
 
 
 class MetricScope(Enum):
@@ -111,7 +111,22 @@ _WRITES: Final = (
     ("pulsar_storage_write_rate", "gauge", "entries/s", "Rate of new entries in the last whole minute."),
 )  # fmt: skip
 WRITES: Final = frozenset(name for name, *_ in _WRITES)
-"""Metrics of topics that `geminga.broker.topics.write_histogram` computes."""
+"""Metrics of topics that `geminga.broker.topics.histograms` computes from new entries."""
+_ACKS: Final = (
+    *((f"geminga_ack_latency_le_{name}", "gauge", "messages",
+       f"Sampled messages of the last whole minute that were acknowledged within {name.replace('_', ' ')} "
+       "of publishing, without those of the bucket below. One message of a subscription is sampled each "
+       "second; none for a topic without acknowledgements.") for name in ACK_LATENCIES),
+    ("geminga_ack_latency_overflow", "gauge", "messages",
+     "Sampled messages of the last whole minute that were acknowledged after more than 1 h."),
+    ("geminga_ack_latency_count", "gauge", "messages",
+     "Sampled messages that were acknowledged in the last whole minute."),
+    ("geminga_ack_latency_sum", "gauge", "seconds",
+     "Sum of the times of the sampled messages of the last whole minute, from publishing (by the producer's "
+     "clock) to acknowledgement."),
+)  # fmt: skip
+ACKS: Final = frozenset(name for name, *_ in _ACKS)
+"""Metrics of topics that `geminga.broker.topics.histograms` computes from acknowledgements."""
 _SUBSCRIPTION: Final = (
     ("pulsar_subscription_consumers_count", "gauge", "consumers",
      "Connected consumers; 0 if the topic is not in memory and the subscription has a backlog."),
@@ -270,7 +285,8 @@ _PROCESS: Final = (
 
 def _all() -> Mapping[str, Metric]:
     groups = (
-        (MetricScope.TOPIC, _TOPIC), (MetricScope.TOPIC, _WRITES), (MetricScope.SUBSCRIPTION, _SUBSCRIPTION),
+        (MetricScope.TOPIC, _TOPIC), (MetricScope.TOPIC, _WRITES), (MetricScope.TOPIC, _ACKS),
+        (MetricScope.SUBSCRIPTION, _SUBSCRIPTION),
         (MetricScope.BROKER, _BROKER), (MetricScope.STORE, _STORE), (MetricScope.OFFLOAD, _OFFLOAD),
         (MetricScope.PROCESS, _PROCESS),
     )  # fmt: skip

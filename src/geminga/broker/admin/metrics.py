@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Any, Final
 
 from geminga._version import __version__
-from geminga.broker.admin.metric_table import METRICS, WRITES, MetricScope, sources
+from geminga.broker.admin.metric_table import ACKS, METRICS, WRITES, MetricScope, sources
 from geminga.broker.cooperative import Steps
 from geminga.broker.topics.resting import Figures, RestingTopics, Traffic, traffic_of
 from geminga.broker.topics.topic import Topic
@@ -98,7 +98,7 @@ SUMMED: Final = frozenset((
     "pulsar_producers_count", "pulsar_consumers_count", "pulsar_rate_in", "pulsar_rate_out",
     "pulsar_throughput_in", "pulsar_throughput_out", "pulsar_storage_backlog_size",
     "pulsar_storage_offloaded_size", "pulsar_subscription_delayed", "pulsar_subscription_unacked_messages",
-    *WRITES,
+    *WRITES, *ACKS,
 ))  # fmt: skip
 """Metrics of topics and subscriptions that namespaces have as sums if topics are left out, beside those of
 `_FIGURES` and `_TRAFFIC`, which topics that are not in memory have, too."""
@@ -134,13 +134,13 @@ class TopicMetrics:
         self,
         topic: TopicName,
         found: Mapping[str, Any],
-        writes: Iterable[tuple[str, float]] = (),
+        histograms: Iterable[tuple[str, float]] = (),
         loaded: Topic | None = None,
     ) -> Steps[None]:
-        """Add the stats of a ``loaded`` topic, and the metrics of what it has stored."""
+        """Add the stats of a ``loaded`` topic, and its histograms."""
         named: Labels = (("namespace", topic.namespace_name),)
         labels = self._out.labels((*named, ("topic", str(topic))) if self._by_topic else named)
-        for name, value in writes:
+        for name, value in histograms:
             (self._out.add if self._by_topic else self._out.add_to)(name, value, labels)
         for key in self._sums:
             self._sums[key] += found.get(key, 0)

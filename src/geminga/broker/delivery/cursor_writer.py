@@ -109,3 +109,11 @@ class CursorWriter:
         self._is_stored = error is None
         for done in self._pending.popleft():
             done(error)
+
+
+def cursor_key(topic: str, subscription: str) -> str:
+    return f"cursor/{topic}\x00{subscription}"
+
+
+def cursor_prefix(topic: str) -> str:
+    return f"cursor/{topic}\x00"

@@ -21,7 +21,7 @@ from geminga.broker.delivery.consumer import (
     type_name,
 )
 from geminga.broker.delivery.cursor import Cursor, CursorFull, without_lowest_ones, words_from_bits
-from geminga.broker.delivery.cursor_writer import CursorWriter
+from geminga.broker.delivery.cursor_writer import CursorWriter, cursor_key
 from geminga.broker.delivery.dispatcher import Dispatcher, SubscribedTopic
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.limits import RateLimit, TopicLimits, in_force, with_rate
@@ -93,6 +93,9 @@ class OwningTopic(SubscribedTopic, Protocol):
     def consumer_joined(self, subscription: str) -> None: ...
 
     def consumer_left(self) -> None: ...
+
+    def sample_ack(self, offset: int) -> None:
+        """Count how long the entry at ``offset`` waited for its acknowledgement; once a second is enough."""
 
     def touch(self) -> None:
         """Queue the topic for maintenance: acknowledged entries may be deleted."""
@@ -392,6 +395,8 @@ class PersistentSubscription:
             consumer.acknowledged(now_ms)
         cursor = self.cursor
         if cursor.mark != mark_before:
+            if consumer is not None and now_ms // 1000 != self.last_mark_ms // 1000:
+                self.topic.sample_ack(mark_before)
             self.last_mark_ms = now_ms
             self.topic.touch()
             self.notify_end(self.consumers)
@@ -690,11 +695,3 @@ class PersistentSubscription:
     def backlog_tally(self) -> Tally:
         """Return the unacknowledged messages, and the bytes of their entries."""
         return self.cursor.open_tally(self.topic.ledger.confirmed)
-
-
-def cursor_key(topic: str, subscription: str) -> str:
-    return f"cursor/{topic}\x00{subscription}"
-
-
-def cursor_prefix(topic: str) -> str:
-    return f"cursor/{topic}\x00"

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from geminga.broker.scheduler import Scheduler
+from geminga.broker.topics.histograms import TopicHistograms
 from geminga.broker.topics.producer import Producer
-from geminga.broker.topics.write_histogram import WriteHistogram
 from geminga.errors import StoreError
 
 
@@ -36,7 +36,7 @@ class StoringTopic(Protocol):
     """Interface of a topic for reports of the store."""
 
     scheduler: Scheduler
-    writes: WriteHistogram | None
+    histograms: TopicHistograms | None
 
     def settled(
         self,
@@ -78,9 +78,9 @@ class PendingAdds:
     def _reported(self, error: StoreError | None) -> None:
         queue = self._queue
         topic, producer, sequence_ids, highest, record, offset, size, began = queue.popleft()
-        if error is None and topic.writes is not None:
+        if error is None and topic.histograms is not None:
             count = 1 if isinstance(sequence_ids, int) else len(sequence_ids)
-            topic.writes.stored(topic.scheduler.now - began, count)
+            topic.histograms.stored(topic.scheduler.now - began, count)
         topic.settled(error, producer, sequence_ids, highest, record, offset, size)
         # Receipts of duplicates follow that of the entry before them.
         while queue and queue[0][4] is _DUPLICATE:

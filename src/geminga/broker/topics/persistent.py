@@ -6,13 +6,14 @@ from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Pos
 from geminga.broker.cooperative import CooperativeScheduler, Steps
 from geminga.broker.delivery.consumer import close_detached
 from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.delivery.cursor_writer import cursor_prefix
 from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.ranges import RangeSet
-from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
+from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.entries import backlog_count
 from geminga.broker.managed_ledger import ManagedLedger, Segment, ledger_limits
-from geminga.broker.position_lookup import offset_by_time
+from geminga.broker.position_lookup import offset_by_time, publish_time_in_memory
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.settings import BrokerSettings
@@ -22,13 +23,13 @@ from geminga.broker.topics.admission import check_duplicate, is_allowed, is_rest
 from geminga.broker.topics.dedup import Deduplication, forget_stale
 from geminga.broker.topics.delivery_expiry import DeliveryExpiry
 from geminga.broker.topics.expiry_index import NEVER
+from geminga.broker.topics.histograms import TopicHistograms
 from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.topics.topic import QuotaExceeded, SubscriptionRequest, TopicServices
 from geminga.broker.topics.topic_transactions import TopicTransactions
 from geminga.broker.topics.transactions import TransactionRecord
-from geminga.broker.topics.write_histogram import WriteHistogram
 from geminga.errors import StoreDamaged, StoreError, StoreFull
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore, StoredValue
@@ -49,9 +50,9 @@ class PersistentTopic:
     __slots__ = (
         "__weakref__", "_deleted", "_entries", "access", "bytes_in", "bytes_out_gone", "check_ms",
         "compacted", "compaction", "consumers_connected", "dedup", "delivery_expiry", "delivery_times",
-        "last_used_ms", "ledger", "limits", "loaded_at", "messages_in", "messages_out_gone", "name",
-        "offload", "policies", "quota_exceeded", "rate_limits", "record", "restricted", "scheduler",
-        "services", "subscriptions", "text", "transactions", "writes",
+        "histograms", "last_used_ms", "ledger", "limits", "loaded_at", "messages_in", "messages_out_gone",
+        "name", "offload", "policies", "quota_exceeded", "rate_limits", "record", "restricted", "scheduler",
+        "services", "subscriptions", "text", "transactions",
     )  # fmt: skip
 
     persistent = True
@@ -92,7 +93,7 @@ class PersistentTopic:
         self.bytes_in = 0
         self.messages_out_gone = 0
         self.bytes_out_gone = 0
-        self.writes: WriteHistogram | None = None
+        self.histograms: TopicHistograms | None = None
         self._entries = services.entries
 
     def load(self, policies: Policies) -> Steps[None]:
@@ -232,9 +233,9 @@ class PersistentTopic:
             return
         self.messages_in += messages
         self.bytes_in += size
-        if self.writes is None:
-            self.writes = WriteHistogram(now)
-        self.writes.received(now, size)
+        if self.histograms is None:
+            self.histograms = TopicHistograms(now)
+        self.histograms.received(now, size)
         producer.taken(messages, size, chunk=frame.is_chunk)
 
     def publish_in(
@@ -257,6 +258,15 @@ class PersistentTopic:
         if self.transactions is None:
             self.transactions = TopicTransactions(self, RangeSet())
         return self.transactions
+
+    def sample_ack(self, offset: int) -> None:
+        """Count how long the entry at ``offset`` waited for its acknowledgement, if it is in memory."""
+        published_ms = publish_time_in_memory(self.ledger, offset)
+        if published_ms:
+            now, waited_ms = self.scheduler.now, self.scheduler.now_ms - published_ms
+            if self.histograms is None:
+                self.histograms = TopicHistograms(now)
+            self.histograms.acknowledged(now, max(0, waited_ms) / 1000)
 
     def end_transaction(self, transaction: TransactionRecord) -> None:
         """Let the end of a transaction, committed or aborted, take effect in the topic. Raises
@@ -296,9 +306,9 @@ class PersistentTopic:
             return
         self.messages_in += count
         self.bytes_in += size
-        if self.writes is None:
-            self.writes = WriteHistogram(now)
-        self.writes.received_run(now, sizes, size)
+        if self.histograms is None:
+            self.histograms = TopicHistograms(now)
+        self.histograms.received_run(now, sizes, size)
         producer.taken(count, size, chunk=False, entries=count)
 
     def _duplicate(self, producer: Producer, frame: SendFrame) -> None:

@@ -21,7 +21,7 @@ from geminga.broker.background_jobs import start_in_background
 from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.cursor import Cursor
-from geminga.broker.delivery.subscription import cursor_key, cursor_prefix
+from geminga.broker.delivery.cursor_writer import cursor_key, cursor_prefix
 from geminga.broker.entry_counts import CountsCache, EntryCounts
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.topic import Topic, TopicServices

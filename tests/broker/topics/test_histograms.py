@@ -1,15 +1,15 @@
-"""Histograms of stored entries, in virtual time."""
+"""Histograms of stored entries and of acknowledgements, in virtual time."""
 
 from typing import Any
 
 import pytest
 
-from geminga.broker.topics.write_histogram import WriteHistogram
+from geminga.broker.topics.histograms import TopicHistograms
 from geminga.ids import TopicName
 
 
 def metrics_of(harness: Any, topic: str = "t") -> dict[str, float]:
-    writes = harness.broker.topics.in_memory(TopicName.parse(topic)).writes
+    writes = harness.broker.topics.in_memory(TopicName.parse(topic)).histograms
     return dict(writes.last_minute(harness.now))
 
 
@@ -51,8 +51,36 @@ def test_a_minute_is_reported_until_the_next_one_is_over(harness):
     assert metrics_of(harness) == {}
 
 
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+def test_an_acknowledgement_is_sampled_each_second(harness, kind):
+    began = harness.now
+    consumer, peer = harness.consumer("t", kind=kind), harness.producer("t")
+    peer.publish(4)
+    harness.advance(0.05)
+    consumer.ack((0, 0))
+    consumer.ack((0, 1))  # in the same second
+    harness.advance(2.0)
+    consumer.ack((0, 3))  # a hole: the oldest open message is still open
+    harness.advance(5.0)
+    consumer.ack((0, 2))
+    harness.now = began + 60.0
+    found = non_zero(metrics_of(harness), "geminga_ack_latency_")
+    assert found == {"le_100_ms": 1, "le_10_s": 1, "count": 2, "sum": pytest.approx(7.1, abs=0.01)}
+
+
+def test_skipped_messages_are_no_acknowledgements(harness):
+    began = harness.now
+    harness.consumer("t")
+    harness.producer("t").publish(4)
+    subscription = harness.broker.topics.in_memory(TopicName.parse("t")).subscriptions["s"]
+    harness.advance(3.0)
+    subscription.skip_to(4)
+    harness.now = began + 60.0
+    assert not non_zero(metrics_of(harness), "geminga_ack_latency_")
+
+
 def test_runs_of_entries_are_counted_as_single_ones():
-    writes = WriteHistogram(0.0)
+    writes = TopicHistograms(0.0)
     writes.received_run(1.0, [100, 100], 200)
     writes.received_run(2.0, [100, 600, 2_000_000], 2_000_700)
     writes.received(3.0, 512)
