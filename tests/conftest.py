@@ -196,10 +196,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is loaded out of garbage collections: full ones take 0.3 s with it. After each file, too."""
+    freeze_loaded()
+    gc.enable()
+
+
+def freeze_loaded() -> None:
+    """Leave what is loaded out of garbage collections: full ones take 0.3 s with it."""
     gc.collect()
     gc.freeze()
-    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -213,7 +217,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     finally:
         faulthandler.cancel_dump_traceback_later()
         if nextitem is None or nextitem.path != item.path:
-            pytest_collection_finish()
+            freeze_loaded()
 
 
 @pytest.hookimpl(tryfirst=True)
