@@ -48,11 +48,7 @@ def package_cache():
 @pytest.fixture(scope="session")
 def spark_with_modules():
     """Spark with its modules for Kafka and Avro, which ``tools/fetch_kafka.py`` fetches. Java loads them only
-    when it starts: skips in a process that has started it for other tests."""
-    from pyspark import SparkContext
-
-    if SparkContext._gateway is not None:
-        pytest.skip("Spark runs without the modules: run this file alone, as make interop does")
+    when it starts: in a process that has started it for other tests, `from_avro` fails."""
     jars = [str(jar) for each in _MODULES for jar in KAFKA.glob(f"[as]*/lib/{each}.jar")]
     if not (KAFKA / "avro/lib").exists():
         pytest.skip("no modules for Spark: python tools/fetch_kafka.py")
