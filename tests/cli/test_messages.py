@@ -286,9 +286,17 @@ def test_values_are_encoded_and_decoded_by_the_topics_schema(run, broker, tmp_pa
     none = run("produce", "cli-plain", "--schema", stdin="1\n", check=False)
     assert "cli-plain has no schema; register one: geminga schemas upload" in none.stderr
     run("schemas", "delete", "cli-schema", "--yes")
-    for topic in ("cli-schema", "cli-no-such-topic"):
-        gone = run("schemas", "delete", topic, "--yes", check=False)
-        assert (gone.exit_code, f"{topic} has no schema" in str(gone.exception)) == (1, True)
+    gone = run("schemas", "delete", "cli-schema", "--yes", check=False)
+    assert (gone.exit_code, "cli-schema has no schema" in str(gone.exception)) == (1, True)
+
+
+def test_schemas_of_a_missing_topic_name_the_nearest_topic(run):
+    run("topics", "create", "cli-near", "-p", "2")
+    assert str(run("schemas", "get", "cli-near", check=False).exception) == "cli-near has no schema"
+    for words in (("get",), ("get", "--version", "1"), ("versions",), ("delete", "--yes")):
+        done = run("schemas", *words, "cli-nearr", check=False)
+        wanted = "there is no topic public/default/cli-nearr (did you mean 'cli-near'?)"
+        assert (done.exit_code, str(done.exception)) == (1, wanted)
 
 
 def test_peek_and_consume_choose_by_position_key_and_text(run):

@@ -47,10 +47,11 @@ def package_cache():
 
 @pytest.fixture(scope="session")
 def spark_with_modules():
-    """Spark with its modules for Kafka and Avro, which ``tools/fetch_kafka.py`` fetches."""
+    """Spark with its modules for Kafka and Avro, which ``tools/fetch_kafka.py`` fetches. Java loads them only
+    when it starts: in a process that has started it for other tests, `from_avro` fails."""
     jars = [str(jar) for each in _MODULES for jar in KAFKA.glob(f"[as]*/lib/{each}.jar")]
     if not (KAFKA / "avro/lib").exists():
-        pytest.skip("no modules of Spark: python tools/fetch_kafka.py")
+        pytest.skip("no modules for Spark: python tools/fetch_kafka.py")
     settings = {
         "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.jars": ",".join(jars),
         "spark.sql.session.timeZone": "UTC",

@@ -13,12 +13,14 @@ import pytest
 
 import geminga
 from geminga.errors import ProducerQueueIsFull
+from geminga.producer.settings import ProducerSettings
 from geminga.tuning.measuring import host, load
 from geminga.tuning.measuring.conversation import ChildFailedError, MeasuredProcess
-from geminga.tuning.measuring.load import Pace, Receipts, Sender, library_arguments
+from geminga.tuning.measuring.load import Pace, Receipts, Sender, library_arguments, memory_of_process
 from geminga.tuning.measuring.outcome import Latency, RunOutcome, Spread
-from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, structured_json
+from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, of_samples, structured_json
 from geminga.tuning.measuring.run import producers_by_process
+from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.stock import JAVA
 
 
@@ -131,6 +133,34 @@ def test_producers_of_one_process_take_turns(clock):
     sender.run([sends_of(name) for name in "abc"], receipts, clock.ns, 1.0)
     assert sent == [*("abc" * 133), "a"]
     assert receipts.received == 400
+
+
+def test_each_producer_sends_all_samples(clock):
+    """Else, with two of each, batches were of one and compressed better than the user's messages do."""
+    sent: list[list[bytes]] = [[], []]
+
+    def sends_of(messages: list[bytes]) -> Callable[[bytes, Callable[[object, object], None]], None]:
+        def send(payload: bytes, back: Callable[[object, object], None]) -> None:
+            messages.append(payload[STAMP_OFFSET + STAMP_SIZE :])
+            back("ok", None)
+
+        return send
+
+    sender = Sender(of_samples([b"1", b"2"]), Pace(8), [])
+    sender.run([sends_of(messages) for messages in sent], Receipts("ok"), clock.ns, 1.0)
+    assert sent == [[b',"m":1}', b',"m":2}'] * 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("producers", "per_client", "limit", "memory"),
+    [
+        (1, 1, 64 << 20, 64 << 20), (7, 1, 64 << 20, 448 << 20), (7, 4, 64 << 20, 128 << 20),
+        (4, 4, 64 << 20, 64 << 20), (2, 50, 64 << 20, 64 << 20), (100, 1, 0, 0), (100, 1, 1 << 40, 1 << 40),
+    ],
+)  # fmt: skip
+def test_a_process_has_the_memory_limits_of_its_producers_clients(producers, per_client, limit, memory):
+    settings = PublishSettings(producer=ProducerSettings(), memory_limit_bytes=limit)
+    assert memory_of_process(settings, producers, per_client) == memory
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from geminga.cli.common import Commands, WordChoice, confirm, emit, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.client.cluster import Cluster
-from geminga.errors import AdminNotFound
+from geminga.errors import AdminNotFound, PulsarException, TopicNotFound
 from geminga.schema_info import SchemaInfo, SchemaType
 
 _KINDS = tuple(one.name for one in SchemaType if one >= SchemaType.STRING and one is not SchemaType.KEY_VALUE)
@@ -25,15 +25,17 @@ def command() -> None:
 @operation(command, "get", "topic")
 @click.option("--version", type=click.IntRange(0), help="Schema version.  [default: the newest]")
 def get(topic: str, version: int | None, cluster: Cluster) -> None:
-    """Show a schema of TOPIC. Exits with 1 if the topic has no schema."""
+    """Show a schema of TOPIC. Exits with 1 if the topic has no schema or does not exist."""
     found = _existing(cluster, topic, version)
     emit(_row(found), f"{found.type}, version {found.version}\n{found.data}")
 
 
 @operation(command, "versions", "topic")
 def versions(topic: str, cluster: Cluster) -> None:
-    """List all versions of the schema of TOPIC."""
+    """List all versions of the schema of TOPIC. Exits with 1 if the topic does not exist."""
     rows = [_row(one) for one in cluster.admin().schemas.versions(topic)]
+    if not rows:
+        _check_topic(cluster, topic)
     columns = (
         TableColumn("version", "version", right=True),
         TableColumn("type", "type"),
@@ -45,9 +47,21 @@ def versions(topic: str, cluster: Cluster) -> None:
 def _existing(cluster: Cluster, topic: str, version: int | None = None) -> Any:
     found = cluster.admin().schemas.get(topic, version)
     if found is None:
+        _check_topic(cluster, topic)
         which = "schema" if version is None else f"version {version} of a schema"
         raise AdminNotFound(f"{topic} has no {which}", status=404)
     return found
+
+
+def _check_topic(cluster: Cluster, topic: str) -> None:
+    """Raise `TopicNotFound` if a topic without a schema does not exist. A schema may be registered before its
+    topic exists."""
+    try:
+        cluster.admin().topics.stats(topic)
+    except TopicNotFound:
+        raise
+    except PulsarException:  # reading statistics may need more permissions than reading schemas
+        return
 
 
 def _row(found: Any) -> dict[str, Any]:
@@ -114,7 +128,7 @@ def check(topic: str, named: str | None, file: IO[bytes] | None, kind: str, clus
 def delete(topic: str, cluster: Cluster) -> None:
     """Delete all versions of the schema of TOPIC; messages written with them can no longer be decoded.
 
-    Version numbers are not reused. Exits with 1 if the topic has no schema.
+    Version numbers are not reused. Exits with 1 if the topic has no schema or does not exist.
     """
     _existing(cluster, topic)
     confirm(f"Delete all versions of the schema of {topic}?")

@@ -1,5 +1,6 @@
 """Ranges of partitions that tasks read, and how small ones share a task."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,8 +40,8 @@ class Range:
 
 
 def combined(ranges: Sequence[Range], tasks_min: int) -> list[list[Range]]:
-    """Return the ranges by task. Small ones share tasks, as long as more than ``tasks_min`` tasks are left:
-    the start of a task takes longer than reading them."""
+    """Return the ranges by task. Small ones share tasks, as long as ``tasks_min`` tasks are left: the start
+    of a task takes longer than reading them."""
     if len(ranges) <= tasks_min:
         return [[part] for part in ranges]
     small, tasks, entries = [], [], 0
@@ -52,8 +53,8 @@ def combined(ranges: Sequence[Range], tasks_min: int) -> list[list[Range]]:
         else:
             tasks.append([part])
     number = max(min(len(small), tasks_min - len(tasks)), -(-entries // ENTRIES_COMBINED))
-    step = -(-len(small) // number) if small else 1
-    return tasks + [small[first : first + step] for first in range(0, len(small), step)]
+    bounds = [len(small) * task // number for task in range(number + 1)] if small else []
+    return tasks + [small[first:end] for first, end in itertools.pairwise(bounds)]
 
 
 def behind_message(message_id: MessageId) -> Offset:

@@ -162,11 +162,12 @@ class Sender:
                     for index in range(first, last):
                         back = telling if index == middle else counted
                         send = sends[index % send_count]
+                        # By turn: each producer sends all payloads, also if their number is a multiple.
+                        payload = stamped + tails[index // send_count % tail_count]
                         if key_count:
-                            key = keys[index % key_count]
-                            send(stamped + tails[index % tail_count], back, partition_key=key)
+                            send(payload, back, partition_key=keys[index % key_count])
                         else:
-                            send(stamped + tails[index % tail_count], back)
+                            send(payload, back)
                         number += 1
                 finally:
                     self.sent += number - first
@@ -214,6 +215,13 @@ def library_arguments(library: Any, settings: PublishSettings) -> tuple[dict[str
     return client, producer
 
 
+def memory_of_process(settings: PublishSettings, producers: int, producers_per_client: int) -> int:
+    """Return the memory limit of a process in bytes: its only client stands for those of several programs,
+    each with its own limit."""
+    clients = -(-producers // producers_per_client)
+    return min(settings.memory_limit_bytes * clients, MEMORY_LIMIT_MAX_BYTES)
+
+
 def _payloads(given: Mapping[str, Any]) -> Payloads:
     if given.get("samples"):
         return of_samples([sample.encode("latin-1") for sample in given["samples"]])
@@ -259,8 +267,7 @@ def publish(given: dict[str, Any]) -> None:
     ok = library.Result.Ok
     baseline = _baseline(payloads, pace, keys, ok)
     settings = PublishSettings.from_dict(given["settings"])
-    # The producers of one process stand for as many programs, each with its own limit.
-    memory = min(settings.memory_limit_bytes * given["producers"], MEMORY_LIMIT_MAX_BYTES)
+    memory = memory_of_process(settings, given["producers"], given["producers_per_client"])
     settings = settings.changed(memory_limit_bytes=memory)
     for_client, for_producer = library_arguments(library, settings)
     client = _client(library, given["cluster"], for_client)

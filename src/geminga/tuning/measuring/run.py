@@ -25,6 +25,8 @@ from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.traffic import TrafficProfile
 
 START_SECONDS_MAX = 60.0
+OPEN_SECONDS_MAX = 1.0
+"""Additional time for each producer of a process to connect to all partitions."""
 FINISH_SECONDS_MAX = 120.0
 SETTLE_SECONDS = 1.0
 """Pause between the creation of producers and the load, until the CPU of lookups and creation is spent."""
@@ -34,7 +36,7 @@ Number = TypeVar("Number", int, float)
 
 
 def producers_by_process(producers: int, cores: int) -> list[int]:
-    """Return how many of the producers each process has."""
+    """Return the number of producers of each process."""
     count = min(producers, PRODUCER_PROCESSES_MAX, cores)
     return [len(range(number, producers, count)) for number in range(count)]
 
@@ -173,6 +175,7 @@ class Run:
                         "cluster": self._view.cluster.as_dict(),
                         "topic": str(topic),
                         "producers": share,
+                        "producers_per_client": profile.producers_per_client,
                         "rate": profile.rate_per_producer * share,
                         "keys": profile.keys,
                         "key_skew": profile.key_skew,
@@ -186,8 +189,8 @@ class Run:
             )
             for number, share in enumerate(shares)
         ]
-        for producer in producers:
-            producer.wait("ready", START_SECONDS_MAX)
+        for producer, share in zip(producers, shares, strict=True):
+            producer.wait("ready", START_SECONDS_MAX + share * OPEN_SECONDS_MAX)
         return producers
 
     def _payload(self, seed: int) -> dict[str, Any]:
