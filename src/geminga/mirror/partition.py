@@ -286,7 +286,7 @@ class PartitionMirror:
                             await self._learn_layout()
                         await self._pass_on(entry, place, publisher, rewriter)
                         self._read = place
-                await self._wait_for_room(publisher)
+                await self._wait_for_room(publisher, self._ends.window_bytes)
         except asyncio.CancelledError:
             await self._finish(publisher)
             raise
@@ -351,7 +351,7 @@ class PartitionMirror:
             return
         if self._untried:
             # An entry behind a refused one would hide it: the next session starts at the target's newest.
-            await self._wait_until_below(1, publisher)
+            await self._wait_for_room(publisher, 1)
             self._taken, self._untried = self._untried, 0
         sequence_id = sequence_id_of(place)
         try:
@@ -372,16 +372,13 @@ class PartitionMirror:
             self._reads_target.update({pair: False} | dict.fromkeys(readers_of(stats), True))
         return self._reads_target[pair]
 
-    async def _wait_until_below(self, size: int, publisher: EntryPublisher) -> None:
-        """Wait until fewer than ``size`` bytes have no receipt."""
+    async def _wait_for_room(self, publisher: EntryPublisher, size: int) -> None:
+        """Wait until fewer than ``size`` bytes have no receipt, and the connection takes more."""
         while self._pending_bytes >= size:
             self._room = asyncio.get_running_loop().create_future()
             await asyncio.wait({self._room, publisher.ended}, return_when=asyncio.FIRST_COMPLETED)
             if publisher.ended.done():
                 publisher.ended.result()
-
-    async def _wait_for_room(self, publisher: EntryPublisher) -> None:
-        await self._wait_until_below(self._ends.window_bytes, publisher)
         if not publisher.writable:
             await publisher.drain()
         await asyncio.sleep(0)

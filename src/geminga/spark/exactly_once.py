@@ -577,7 +577,7 @@ class _Publication:
 
     @contextlib.contextmanager
     def _told(self, topic: str) -> Iterator[None]:
-        """Tell what to do about batches that the broker refuses."""
+        """Add a note to errors about batches that the broker refuses: the ways out."""
         try:
             yield
         except (MessageTooBig, NotAllowedError) as error:
