@@ -7,6 +7,7 @@ import pytest
 from waiting import eventually
 
 from geminga.asyncio import Client
+from geminga.errors import PulsarException
 from geminga.functions import FunctionRunner, effectively_once
 from tests.functions.place import Place
 
@@ -38,6 +39,28 @@ def test_a_broker_that_forgot_a_producers_ids_is_handled(place, monkeypatch, cap
         assert place.values(5) == [str(n) for n in range(5)]
     assert not forgets
     assert ("has lost results" in caplog.text) == (known >= 0)
+
+
+def test_results_behind_one_that_the_broker_refuses_do_not_hide_it(place):
+    large = "9".rjust(300_000)
+
+    def grown(value: str) -> str:
+        return large if value == "50" else value
+
+    settings = place.settings(grown, guarantee="EFFECTIVELY_ONCE")
+    place.client.create_producer(place.topic + "-out").close()
+    place.admin("POST", place.topic + "-out", "deduplicationEnabled", True)
+    place.admin("POST", place.topic + "-out", "maxMessageSize", 200_000)
+    place.send(*range(5000))
+    with (
+        pytest.raises(PulsarException, match="exceeds the topic's limit"),
+        FunctionRunner(settings) as runner,
+    ):
+        runner.wait(20)
+    place.admin("DELETE", place.topic + "-out", "maxMessageSize")
+    with FunctionRunner(settings):
+        values = place.values(5000)
+    assert values == [large if n == 50 else str(n) for n in range(5000)]
 
 
 def _producers(place: Place) -> list[Any]:

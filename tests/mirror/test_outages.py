@@ -47,6 +47,24 @@ def test_an_unloaded_topic_is_not_logged(sides, side, caplog, monkeypatch):
     assert entries(sides[1]) == [b"1", b"2"]
 
 
+def test_entries_behind_one_that_the_target_refuses_do_not_hide_it(sides):
+    with sides[0].client() as client, sides[1].client() as other:
+        producer = client.create_producer("t")
+        for number in range(300):
+            producer.send_async((b"%d" % number).ljust(5000 if number == 50 else 5, b"."), None)
+        producer.flush()
+        other.create_producer("t").close()
+    with geminga.Admin(sides[1].admin_url) as admin:
+        limit = admin.topic_policies.max_message_size
+        limit.set("t", 2000)
+        with mirror(*sides) as running:
+            eventually(lambda: "exceeds the topic's limit" in str(running.status()))
+            assert entries(sides[1]) == [b"%d" % number for number in range(50)]
+            limit.remove("t")
+            assert running.wait_until_caught_up(30)
+    assert entries(sides[1]) == [b"%d" % number for number in range(300)]
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_an_admin_address_that_does_not_answer_at_the_start_is_reported_at_once(sides, side):
     (port,) = free_ports(1)

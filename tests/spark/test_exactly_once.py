@@ -574,6 +574,22 @@ def test_a_row_above_the_topics_limit_is_published_after_raising_it(sink):
     assert sink.read() == [0, 1, 2]
 
 
+def test_rows_behind_a_refused_one_do_not_make_it_a_duplicate(sink):
+    """The broker drops a message whose sequence id is not above the last one that it has taken."""
+    limit = sink.topic.replace("://", "/") + "/maxMessageSize"
+    admin(sink.broker.admin_url, "POST", limit, 2000)
+    values = [b"%d" % number for number in range(200)]
+    values[60] = values[60].rjust(3000)
+    message = sink.writer().write(rows_of(*values))
+    for _ in range(2):
+        with pytest.raises(NotAllowedError, match="exceeds the topic's limit") as caught:
+            sink.commit([message], 0)
+        assert "or the topic's policy" in caught.value.__notes__[0]
+    admin(sink.broker.admin_url, "DELETE", limit)
+    sink.commit([message], 0)
+    assert sink.read() == list(range(200))
+
+
 KEYS = Path(__file__).parent.parent / "vectors" / "keys"
 
 

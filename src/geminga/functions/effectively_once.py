@@ -8,6 +8,8 @@ of each name. After a restart, unacknowledged messages are read again in order, 
 * Results up to the producer's ``last_sequence_id`` are not sent again. The broker's deduplication does not
   suffice: it checks a batch by its first message, and would drop a batch of which it has only the first half.
 * A failed call is repeated before the next result is sent: the broker rejects ids below the highest.
+* Nothing is sent behind a result that is larger than a batch and all results before it, until its receipt is
+  there: the broker may refuse it, and a restart would leave it out if a later id were stored.
 * A partition is read by one instance at a time (Failover subscription). After a failover, the broker admits
   the new instance's producer once the old instance has closed its own, after `IDLE_SECONDS` without use.
 
@@ -41,6 +43,8 @@ T = TypeVar("T")
 logger = logging.getLogger("geminga.functions")
 
 IDLE_SECONDS = 5.0
+BATCH_BYTES = 128 * 1024
+"""Default maximum of a batch's payload."""
 _BUSY_SECONDS = 0.2
 _RESULT_BITS = 15
 _INDEX_BITS = 20
@@ -70,6 +74,10 @@ class _OutputProducer:
         self.producer = producer
         self.stored = self.pushed = producer.last_sequence_id()
         self.in_flight = 0
+        self.taken = BATCH_BYTES
+        """Size of the largest result that the broker takes, as far as known."""
+        self.untried = 0
+        """Size of the last result if it exceeds that, otherwise 0."""
         self.used_at = 0.0
 
 
@@ -136,6 +144,13 @@ class EffectivelyOnce:
                 if settling.fatal is not None:
                     return
                 continue
+            if lane.untried:
+                await lane.producer.flush()
+                if settling.fatal is not None:
+                    return
+                lane.taken, lane.untried = lane.untried, 0
+            if isinstance(publish.payload, (bytes, bytearray)) and len(publish.payload) > lane.taken:
+                lane.untried = len(publish.payload)
             lane.pushed = wanted
             lane.in_flight += 1
             left[0] += 1

@@ -85,6 +85,10 @@ class PartitionMirror:
         self._pending: deque[_PendingEntry] = deque()
         self._pending_bytes = 0
         self._room: asyncio.Future[None] | None = None
+        self._taken = 0
+        """Size of the largest entry that the target has taken in this session, in bytes."""
+        self._untried = 0
+        """Size of the newest entry if it exceeds that, otherwise 0: the target may refuse it."""
         self._acknowledged = NOWHERE
         self._read = NOWHERE
         """Source position of the last entry that was sent or excluded."""
@@ -170,7 +174,7 @@ class PartitionMirror:
         self._set(PartitionState.OPENING, self.error)
         self.counters.sessions += 1
         self._pending.clear()
-        self._pending_bytes = 0
+        self._pending_bytes = self._taken = self._untried = 0
         await self._search.want_deduplication()
         pair = self.pair = await find_pair(
             ends.source_admin,
@@ -282,7 +286,7 @@ class PartitionMirror:
                             await self._learn_layout()
                         await self._pass_on(entry, place, publisher, rewriter)
                         self._read = place
-                await self._wait_for_room(publisher)
+                await self._wait_for_room(publisher, self._ends.window_bytes)
         except asyncio.CancelledError:
             await self._finish(publisher)
             raise
@@ -345,6 +349,10 @@ class PartitionMirror:
             self._pending.append(_PendingEntry(-1, place, missed, 0, entry.count, *origins[-1:]))
             self._settle()
             return
+        if self._untried:
+            # An entry behind a refused one would hide it: the next session starts at the target's newest.
+            await self._wait_for_room(publisher, 1)
+            self._taken, self._untried = self._untried, 0
         sequence_id = sequence_id_of(place)
         try:
             publisher.send(sequence_id, forwarded.messages, forwarded.head, forwarded.payload)
@@ -352,6 +360,8 @@ class PartitionMirror:
             raise MessageTooBig(f"the entry at {place} of the source: {error}") from None
         self._pending.append(_PendingEntry(sequence_id, place, missed, forwarded.size, forwarded.messages))
         self._pending_bytes += forwarded.size
+        if forwarded.size > self._taken:
+            self._untried = forwarded.size
 
     async def _is_from_target(self, pair: bytes) -> bool:
         """Return whether the mirror of a pair reads the target, so that its positions are of the target."""
@@ -362,8 +372,9 @@ class PartitionMirror:
             self._reads_target.update({pair: False} | dict.fromkeys(readers_of(stats), True))
         return self._reads_target[pair]
 
-    async def _wait_for_room(self, publisher: EntryPublisher) -> None:
-        while self._pending_bytes >= self._ends.window_bytes:
+    async def _wait_for_room(self, publisher: EntryPublisher, size: int) -> None:
+        """Wait until fewer than ``size`` bytes have no receipt, and the connection takes more."""
+        while self._pending_bytes >= size:
             self._room = asyncio.get_running_loop().create_future()
             await asyncio.wait({self._room, publisher.ended}, return_when=asyncio.FIRST_COMPLETED)
             if publisher.ended.done():

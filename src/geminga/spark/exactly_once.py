@@ -400,6 +400,10 @@ class _Target:
     group: list[ReadyBatch] = field(default_factory=list)
     size: int = 0
     results: list[Future[TableResult]] = field(default_factory=list)
+    taken: int = 0
+    """Size of the largest batch that the broker has taken, in bytes."""
+    untried: dict[int, int] = field(default_factory=dict)
+    """Sizes of the last batches of partitions that exceed it: the broker may refuse them."""
 
     def add(self, batch: dict[str, Any], base: int) -> None:
         from geminga.client.publish.columnar_producer import ReadyBatch
@@ -409,12 +413,26 @@ class _Target:
         self.rows[partition] = self.rows.get(partition, 0) + count
         if first + count - 1 <= self.published(partition):
             return
+        if partition in self.untried:
+            self.try_sizes()
+        size = len(batch["body"]) + len(batch["partition_key"] or "")
+        if size > self.taken:
+            self.untried[partition] = size
         fields = {name: batch[name] for name in STAGED_SCHEMA.names if name not in ("topic", "checksum")}
         last = first + count - 1
         self.group.append(ReadyBatch(**fields, sequence_id=first, highest_sequence_id=last))
         self.size += len(batch["body"])
         if self.size >= GROUP_BYTES:
             self.submit()
+
+    def try_sizes(self) -> None:
+        """Wait until the broker has taken the largest batches. A batch behind a refused one in its partition
+        has higher sequence ids: the next attempt would lose the refused one as a duplicate."""
+        self.submit()
+        for future in self.results:
+            future.result()
+        self.taken = max(self.untried.values())
+        self.untried.clear()
 
     def submit(self) -> None:
         if self.group:
@@ -539,11 +557,14 @@ class _Publication:
                     published = self._published(topic, producer, decided)
                     target = _Target(topic, producer, published, is_new=last_sequence_id < 0)
                     targets[topic] = target
-                target.add(batch, self.base)
+                with self._told(topic):
+                    target.add(batch, self.base)
         for target in targets.values():
             target.submit()
         for target in targets.values():
-            self._check_duplicates(target.topic, *self._settled(target))
+            with self._told(target.topic):
+                rows, duplicates = target.settled()
+            self._check_duplicates(target.topic, rows, duplicates)
             if since:
                 at = self._names(target.topic)
                 newest = {at[partition]: last for partition, last in target.newest().items()}
@@ -554,12 +575,14 @@ class _Publication:
                 self._check_after(target.topic)
         return places
 
-    def _settled(self, target: _Target) -> tuple[int, int]:
+    @contextlib.contextmanager
+    def _told(self, topic: str) -> Iterator[None]:
+        """Add a note to errors about batches that the broker refuses: the ways out."""
         try:
-            return target.settled()
+            yield
         except (MessageTooBig, NotAllowedError) as error:
             error.add_note(
-                f"{target.topic}: each attempt at micro-batch {self.epoch} publishes what is staged. Let the "
+                f"{topic}: each attempt at micro-batch {self.epoch} publishes what is staged. Let the "
                 "broker take it (for a size: max_message_size, Apache Pulsar's maxMessageSize, or the "
                 "topic's policy) until it is published; or filter such rows and choose another sinkName and "
                 "stagingLocation: then the whole micro-batch is staged and published once more, and rows "
