@@ -557,12 +557,12 @@ class _Publication:
                     published = self._published(topic, producer, decided)
                     target = _Target(topic, producer, published, is_new=last_sequence_id < 0)
                     targets[topic] = target
-                with self._told(topic):
+                with self._with_advice(topic):
                     target.add(batch, self.base)
         for target in targets.values():
             target.submit()
         for target in targets.values():
-            with self._told(target.topic):
+            with self._with_advice(target.topic):
                 rows, duplicates = target.settled()
             self._check_duplicates(target.topic, rows, duplicates)
             if since:
@@ -576,7 +576,7 @@ class _Publication:
         return places
 
     @contextlib.contextmanager
-    def _told(self, topic: str) -> Iterator[None]:
+    def _with_advice(self, topic: str) -> Iterator[None]:
         """Add a note to errors about batches that the broker refuses: the ways out."""
         try:
             yield
