@@ -95,6 +95,16 @@ def test_small_ranges_share_tasks():
     assert max(sum(part.end.entry - part.start.entry for part in task) for task in combined(several, 1)) <= 75
 
 
+@pytest.mark.parametrize("entries", [[3, 20, 3], [3] * 9 + [20] + [3] * 9, [20, 3, 3, 20] * 5, [2] * 30])
+def test_tasks_read_each_partition_in_its_order(entries):
+    others = [Range((f"{TOPIC}-{number}", -1), Offset(5, 2), Offset(5, 3)) for number in range(20)]
+    ledgers = [Range(ONE, Offset(n, -1), Offset(n, count - 1)) for n, count in enumerate(entries)]
+    for ranges in (ledgers, others + ledgers + others):
+        for tasks_min in (1, 8):
+            read = [part for task in combined(ranges, tasks_min) for part in task]
+            assert [part for part in read if part.partition == ONE] == ledgers
+
+
 def test_missing_topics_are_refused_or_awaited():
     with pytest.raises(TopicNotFound, match=r"does not exist.*waitingForNonExistedTopic"):
         planner(ScriptedCluster()).partitions()

@@ -1,6 +1,5 @@
 """Ranges of partitions that tasks read, and how small ones share a task."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,20 +40,28 @@ class Range:
 
 def combined(ranges: Sequence[Range], tasks_min: int) -> list[list[Range]]:
     """Return the ranges by task. Small ones share tasks, as long as ``tasks_min`` tasks are left: the start
-    of a task takes longer than reading them."""
+    of a task takes longer than reading them. The tasks read each partition in its order."""
     if len(ranges) <= tasks_min:
         return [[part] for part in ranges]
-    small, tasks, entries = [], [], 0
-    for part in ranges:
+    tasks: list[list[int]] = []
+    small, entries = [], 0
+    for number, part in enumerate(ranges):
         count = ENTRIES_MIN if part.compacted else entries_between(part.start, part.end) or ENTRIES_MIN
         if count < ENTRIES_MIN:
-            small.append(part)
+            small.append(number)
             entries += count
         else:
-            tasks.append([part])
-    number = max(min(len(small), tasks_min - len(tasks)), -(-entries // ENTRIES_COMBINED))
-    bounds = [len(small) * task // number for task in range(number + 1)] if small else []
-    return tasks + [small[first:end] for first, end in itertools.pairwise(bounds)]
+            tasks.append([number])
+    shares = max(min(len(small), tasks_min - len(tasks)), -(-entries // ENTRIES_COMBINED))
+    last_share, last = -1, -1
+    for place, number in enumerate(small):
+        share = place * shares // len(small)
+        follows_large = number - 1 != last and ranges[number].partition == ranges[number - 1].partition
+        if share != last_share or follows_large:
+            tasks.append([])
+        tasks[-1].append(number)
+        last_share, last = share, number
+    return [[ranges[number] for number in task] for task in sorted(tasks)]
 
 
 def behind_message(message_id: MessageId) -> Offset:
