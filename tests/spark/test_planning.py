@@ -91,6 +91,7 @@ def test_small_ranges_share_tasks():
     assert len(combined(small, 200)) == 200
     assert combined(small[:32], 32) == [[part] for part in small[:32]]
     assert combined([], 32) == []
+    assert [len(combined(small, 8, each)) for each in (1, 10, 64)] == [500, 50, 8]
     several = [replace(part, end=Offset(5, 17)) for part in small]
     assert max(sum(part.end.entry - part.start.entry for part in task) for task in combined(several, 1)) <= 75
 

@@ -41,7 +41,7 @@ from geminga.spark.offsets import (
 )
 from geminga.spark.options import ReadOptions, read_options, write_options
 from geminga.spark.planning import Planner
-from geminga.spark.ranges import TASKS_MIN, Range, combined
+from geminga.spark.ranges import ENTRIES_COMBINED, TASKS_MIN, Range, combined
 from geminga.spark.reading import BatchConverter, read_range
 from geminga.spark.releases import (
     PLANS_BY_START,
@@ -67,9 +67,11 @@ class PulsarRanges(InputPartition):
     parts: tuple[Range, ...]
 
 
-def _tasks(ranges: Sequence[Range], min_partitions: int) -> list[PulsarRanges]:
+def _tasks(ranges: Sequence[Range], options: ReadOptions) -> list[PulsarRanges]:
     """Return the ranges as sent to the tasks."""
-    return [PulsarRanges(tuple(task)) for task in combined(ranges, max(TASKS_MIN, min_partitions))]
+    entries_max = min(ENTRIES_COMBINED, options.max_entries_per_split or ENTRIES_COMBINED)
+    tasks = combined(ranges, max(TASKS_MIN, options.min_partitions), entries_max)
+    return [PulsarRanges(tuple(task)) for task in tasks]
 
 
 class PulsarDataSource(DataSource):
@@ -228,7 +230,7 @@ class PulsarReader(DataSourceReader):
             wanted = wanted_partitions(self.tests, start)
             end = planner.ending(wanted, start)
             first = {p: place.inclusive_start for p, place in self.options.first_offsets.items()}
-            return _tasks(planner.ranges(start, end, first), self.options.min_partitions)
+            return _tasks(planner.ranges(start, end, first), self.options)
         finally:
             planner.close()
 
@@ -510,7 +512,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 is_new=is_new,
             )
         ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
-        return _tasks(ranges, self.options.min_partitions)
+        return _tasks(ranges, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, self.newest, partition, self._query())

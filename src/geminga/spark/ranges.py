@@ -38,9 +38,12 @@ class Range:
         return f"{partition_topic(self.partition)} after {self.start} up to {self.end}"
 
 
-def combined(ranges: Sequence[Range], tasks_min: int) -> list[list[Range]]:
-    """Return the ranges by task. Small ones share tasks, as long as ``tasks_min`` tasks are left: the start
-    of a task takes longer than reading them. The tasks read each partition in its order."""
+def combined(
+    ranges: Sequence[Range], tasks_min: int, entries_max: int = ENTRIES_COMBINED
+) -> list[list[Range]]:
+    """Return the ranges by task. Small ones share tasks of ``entries_max`` entries on average, as long as
+    ``tasks_min`` tasks are left: the start of a task takes longer than reading them. The tasks read each
+    partition in its order."""
     if len(ranges) <= tasks_min:
         return [[part] for part in ranges]
     tasks: list[list[int]] = []
@@ -52,7 +55,7 @@ def combined(ranges: Sequence[Range], tasks_min: int) -> list[list[Range]]:
             entries += count
         else:
             tasks.append([number])
-    shares = max(min(len(small), tasks_min - len(tasks)), -(-entries // ENTRIES_COMBINED))
+    shares = min(len(small), max(tasks_min - len(tasks), -(-entries // entries_max)))
     last_share, last = -1, -1
     for place, number in enumerate(small):
         share = place * shares // len(small)
