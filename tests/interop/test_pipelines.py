@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 from readers import available
 
@@ -83,6 +84,18 @@ def multiset(rows: list[dict[str, Any]]) -> Counter[str]:
 
 def table(project: Path, name: str) -> list[dict[str, Any]]:
     return lake.table_dataset(str(project / "lake" / name)).to_table().to_pylist()
+
+
+def delta_table(project: Path, name: str) -> list[dict[str, Any]]:
+    """Return the rows of the files that the table's log names as present."""
+    files: dict[str, None] = {}
+    for commit in sorted((project / "lake" / name / "_delta_log").glob("*.json")):
+        for action in map(json.loads, commit.read_text().splitlines()):
+            if "remove" in action:
+                files.pop(action["remove"]["path"], None)
+            if "add" in action:
+                files[action["add"]["path"]] = None
+    return [row for file in files for row in pq.read_table(project / "lake" / name / file).to_pylist()]
 
 
 def messages_of(world: World, topic: str) -> list[tuple[str, dict[str, Any]]]:
@@ -466,6 +479,12 @@ def test_ingest_writes_a_delta_table(world, tmp_path):
     project = tmp_path / "delta_lake"
     answers = {"service_url": world.broker.service_url, "topic": "for-delta", "format": "delta"}
     create(project, "ingest", answers)
+    with (project / "transformations/ingest.py").open("a") as definitions:
+        definitions.write(
+            '@dp.materialized_view(name="seen")\n'
+            "def seen() -> DataFrame:\n"
+            '    return spark.read.table("events").select("id", "__rescued")\n'
+        )
     producer = world.client.create_producer("for-delta", batching_enabled=True)
     for first in (0, 100):
         for number in range(first, first + 100):
@@ -473,4 +492,5 @@ def test_ingest_writes_a_delta_table(world, tmp_path):
         producer.flush()
         successful(run(project))
         assert (project / "lake/events/_delta_log").is_dir()
-        assert sorted(row["id"] for row in table(project, "events")) == list(range(first + 100))
+        for name in ("events", "seen"):
+            assert sorted(row["id"] for row in delta_table(project, name)) == list(range(first + 100)), name
