@@ -3,7 +3,7 @@
 Two proofs (`geminga.tuning.prove`). The headline: 20,000 messages a second of 200 B log lines over 60
 partitions, stock settings against the formula's. A second profile: orders of 1 kB
 with keys, hard to compress, read by two subscriptions. And the capacity (`geminga.tuning.capacity`) with the
-log lines, of Apache Pulsar and of Geminga's broker. Tables, pictures and every run go to the output
+log lines of four producers, of Apache Pulsar and of Geminga's broker. Tables, pictures and every run go to the output
 folder; a run that is already there is not repeated. With ``--publish`` figures and pictures also go into the
 documentation, and the pages that quote them are drawn again: ``make publish-proof``.
 """
@@ -56,7 +56,7 @@ def find_capacity(service_url: str, admin_url: str, folder: Path) -> str:
     """Find a broker's capacity, and write table, picture and figures; gives the table."""
     plan = ProofPlan(
         service_url=service_url, admin_url=admin_url, only=SUBJECTS, repeats=CROSSINGS,
-        profile=HEADLINE.changed(rate_messages_per_second=50_000),
+        profile=HEADLINE.changed(rate_messages_per_second=60_000, producers=4),
         seconds=8, warm_seconds=3, idle_seconds=1,
     )  # fmt: skip
     found = CapacityFinder(plan, folder, say).prove()

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.tuning.capacity import CapacityFinder, capacities, edge_runs, is_kept, limit_of, next_rate
+from geminga.tuning.capacity import (
+    CapacityFinder,
+    capacities,
+    delivery_seconds,
+    edge_runs,
+    is_kept,
+    limit_of,
+    next_rate,
+)
 from geminga.tuning.capacity_report import picture, table
 from geminga.tuning.measuring.outcome import Latency, RunOutcome
 from geminga.tuning.prove import Proof, ProofPlan
@@ -122,6 +130,19 @@ def test_what_was_used_up_is_named(used, limit):
     assert limit_of(proof([missed]), missed).startswith(limit)
 
 
+@pytest.mark.parametrize(
+    ("p99_ms", "left"),
+    [(None, 0.013), (45.0, 0.013), (50.0, 0.0175), (400.0, 0.025)],
+    ids=["nothing measured", "quicker than expected", "a quarter more", "at most half of the budget"],
+)
+def test_the_formula_leaves_more_time_than_delivery_took_in_the_run_before(p99_ms, left):
+    settings = {"batching_max_publish_delay_seconds": 0.036}
+    profile = PROFILE.changed(latency_budget_seconds=0.05).to_dict()
+    before = outcome(1000, p99_ms, TUNED, settings=settings, profile=profile)
+    assert delivery_seconds([]) == 0.013
+    assert delivery_seconds([outcome(1000, 20.0, TUNED), before]) == pytest.approx(left)
+
+
 def test_the_report_says_what_it_means_in_machines(tmp_path):
     rows = [outcome(rate, 20.0 if rate < 3000 else 80.0) for rate in (1000, 2000, 3000, 2700, 3000)]
     rows += [outcome(rate, 20.0 if rate < 9000 else 80.0, TUNED) for rate in (4000, 8100, 9000, 8100)]
@@ -129,6 +150,12 @@ def test_the_report_says_what_it_means_in_machines(tmp_path):
     text = table(proof(rows))
     assert "| Geminga, stock, LZ4: 2,700 msg/s |" in text
     assert f"{TUNED}: 3.0 × the rate of {STOCK}. Traffic that needs 10 such machines needs 4 then." in text
+    assert "for the same CPU" not in text
+    costs = {STOCK: 4.0, TUNED: 3.0}
+    costly = [replace(row, broker_cpu_seconds=costs[row.subject]) for row in rows]
+    assert f"costs the broker 148.15 µs of CPU with {STOCK}, 37.04 µs with {TUNED}: 4.0 × as many" in table(
+        proof(costly)
+    )
     picture(proof(rows), tmp_path / "capacity.svg")
     assert "<svg" in (tmp_path / "capacity.svg").read_text()
     missed = f"{TUNED} kept the budget at no rate that was tried, down to 1,000 msg/s."

@@ -4,7 +4,7 @@ The rate of a subject is raised by half from run to run until one misses the bud
 a tenth faster after a kept one and a tenth slower after a missed one, so that the rate goes up and down
 around the edge, and other load of the machine moves single runs, not the result. After several runs with the
 same result the edge is elsewhere: the steps are wide again. Subjects take turns. The formula's settings
-depend on the rate.
+depend on the rate, and on the time that messages took besides their wait for a batch in the run before.
 """
 
 import itertools
@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from geminga.tuning.expectation import DELIVERY_P99_SECONDS
 from geminga.tuning.measuring.broker_view import APACHE
 from geminga.tuning.measuring.outcome import RunOutcome
 from geminga.tuning.measuring.run import Subject, producers_by_process
@@ -28,6 +29,11 @@ LOWEST = 1 / 50
 """Part of the first rate; a subject that misses a lower rate is given up."""
 RECEIPTS_MIN = 0.98
 """Smallest part of the messages due that must be sent and have receipts."""
+DELIVERY_PART_MAX = 0.5
+"""Largest part of the latency budget that the formula leaves for delivery: an overloaded broker needs fuller
+batches, not emptier ones."""
+DELIVERY_MARGIN = 1.25
+"""The time that the formula leaves for delivery, divided by the time that it took in the run before."""
 BUSY = 0.9
 """Part of a core, or of all cores, from which on it counts as used up."""
 
@@ -53,6 +59,16 @@ def is_kept(outcome: RunOutcome) -> bool:
     if outcome.failure or p99 is None or outcome.receipts < RECEIPTS_MIN * outcome.offered:
         return False
     return bool(p99 <= 1000 * outcome.profile["latency_budget_seconds"])
+
+
+def delivery_seconds(before: Sequence[RunOutcome]) -> float:
+    """Return the time that the formula is to leave for sending, storing and delivering: a quarter more than
+    the 99th percentile latency of the run before without the wait for a batch, within limits."""
+    if not before or (p99 := p99_ms(before[-1])) is None:
+        return DELIVERY_P99_SECONDS
+    taken = p99 / 1000 - before[-1].settings["batching_max_publish_delay_seconds"]
+    limit = DELIVERY_PART_MAX * before[-1].profile["latency_budget_seconds"]
+    return float(max(DELIVERY_P99_SECONDS, min(DELIVERY_MARGIN * taken, limit)))
 
 
 def next_rate(tried: Sequence[tuple[float, bool]], first: float, crossings: int) -> float | None:
@@ -95,7 +111,10 @@ class CapacityFinder(Prover):
             else:
                 return
             profile = plan.profile.changed(rate_messages_per_second=rate)
-            (subject,) = subjects(replace(plan, profile=profile, only=(title,)))
+            chosen = replace(
+                plan, profile=profile, only=(title,), delivery_seconds=delivery_seconds(runs[title])
+            )
+            (subject,) = subjects(chosen)
             yield subject, profile, len(tried)
 
     def _keep(self, outcome: RunOutcome) -> None:

@@ -31,7 +31,7 @@ def table(proof: Proof) -> str:
         for title, tried in rates.items()
         if title not in {c.subject for c in found}
     ]
-    parts.append(meaning(found))
+    parts += [meaning(found), broker_alone(found)]
     if proof.stopped:
         parts.append(f"It ended early: {proof.stopped}. What was measured till then is above.")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -47,6 +47,20 @@ def meaning(found: list[Capacity]) -> str:
     return (
         f"**{fast.subject}: {fast.rate / slow.rate:.1f} × the rate of {slow.subject}. Traffic that needs "
         f"{MACHINES} such machines needs {after} then.**"
+    )
+
+
+def broker_alone(found: list[Capacity]) -> str:
+    """Return how often more messages the broker takes with the same CPU, at the edges: its capacity where
+    producers and readers run elsewhere; nothing if that was not measured."""
+    costs = {each.subject: each.edge.broker_cpu_above_idle / max(1, each.edge.receipts) for each in found}
+    if len(costs) < 2 or min(costs.values()) <= 0:
+        return ""
+    dear, cheap = max(costs, key=costs.__getitem__), min(costs, key=costs.__getitem__)
+    return (
+        f"A message costs the broker {1e6 * costs[dear]:.2f} µs of CPU with {dear}, "
+        f"{1e6 * costs[cheap]:.2f} µs with {cheap}: {costs[dear] / costs[cheap]:.1f} × as many messages for "
+        "the same CPU, where producers and readers leave the broker its machine."
     )
 
 

@@ -61,6 +61,8 @@ class ProofPlan:
     """Seconds of uncounted load before the first run, if the broker is Apache Pulsar."""
     namespace: str = "public/default"
     server_pids: tuple[int, ...] = ()
+    delivery_seconds: float = DELIVERY_P99_SECONDS
+    """Time that the formula leaves for sending, storing and delivering: a part of the latency budget."""
 
     def __post_init__(self) -> None:
         for client in self.clients:
@@ -162,7 +164,7 @@ def subjects(plan: ProofPlan) -> list[Subject]:
 
     none, lz4, zstd = CompressionType.NONE, CompressionType.LZ4, CompressionType.ZSTD
     # The settings that `advise` gives, except for the codec.
-    tuned = formula(plan.profile, reserve_seconds=DELIVERY_P99_SECONDS).settings
+    tuned = formula(plan.profile, reserve_seconds=plan.delivery_seconds).settings
     if "geminga" in plan.clients:
         for codec in (none, lz4, zstd):
             add("Geminga", "geminga", "stock", JAVA.settings, codec)
