@@ -94,7 +94,7 @@ class TransactionCore:
 
     def check_open(self) -> None:
         """Raise `InvalidTxnStatusError` unless the transaction is open."""
-        if self.state is not _S.OPEN:
+        if self._state is not _S.OPEN or self._now() >= self.deadline:
             raise self._wrong_state("takes no more messages and acknowledgements")
 
     def _wrong_state(self, what: str) -> InvalidTxnStatusError:

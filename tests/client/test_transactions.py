@@ -247,6 +247,29 @@ async def test_messages_of_different_transactions_share_no_batch(broker, client)
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("batching", [True, False], ids=["batched", "unbatched"])
+@virtual
+async def test_bytes_with_and_without_a_key_keep_their_order_in_a_transaction(broker, client, batching):
+    producer = await client.create_producer(TOPIC, batching_enabled=batching)
+    txn, called = await client.new_transaction(), []
+    for number in range(60):
+        key = "k" if number % 3 == 2 else None
+        producer.send_async(
+            b"%d" % number, lambda result, _, number=number: called.append(number), partition_key=key, txn=txn
+        )
+    await txn.commit()
+    assert called == list(range(60))
+    entries = [parse_entry(send.entry) for send in broker.sends]
+    if batching:
+        counts = [each.metadata.num_messages_in_batch for each in entries]
+        batches = [decode_batch(each.payload, n) for each, n in zip(entries, counts, strict=True)]
+        payloads = [message.payload for batch in batches for message in batch]
+    else:
+        payloads = [each.payload for each in entries]
+    assert payloads == [b"%d" % number for number in range(60)]
+    assert {send.txnid_least_bits for send in broker.sends} == {txn.id.least_bits}
+
+
 @virtual
 async def test_messages_of_one_key_and_different_transactions_share_no_batch(broker, client):
     producer = await client.create_producer(TOPIC, batching_type=geminga.BatchingType.KeyBased)
@@ -835,3 +858,17 @@ def test_a_time_limit_that_the_broker_refuses_is_named_before_the_setting():
     names = pytest.raises(errors.OperationNotSupported, match=r"^the broker refused .*: 1 to 604800000")
     with geminga.embedded() as broker, broker.client() as client, names:
         client.new_transaction(timeout=8 * 24 * 3600)
+
+
+def test_a_view_with_a_schema_keeps_it_in_a_transaction():
+    with geminga.embedded() as broker, broker.client() as client:
+        consumer = client.subscribe(TOPIC, "s", schema=geminga.schema.StringSchema())
+        producer = client.create_producer(TOPIC)
+        with client.new_transaction() as txn:
+            for _ in range(2):
+                producer.send_async(b"bytes", None, txn=txn)
+            view = producer.with_schema(geminga.schema.StringSchema())
+            view.send_async("text", None, txn=txn)
+            with pytest.raises(TypeError):
+                view.send_async(b"bytes", None, txn=txn)
+        assert [consumer.receive(5000).value() for _ in range(3)] == ["bytes", "bytes", "text"]

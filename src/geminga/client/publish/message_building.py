@@ -10,6 +10,7 @@ from typing import Any
 
 from geminga.client.publish.completions import CompletionCallback, fail_completion, receipt_token
 from geminga.client.publish.publisher import Publisher
+from geminga.client.publish.submit_queue import TransactionRows
 from geminga.client.transactions import transaction_of
 from geminga.ids import MessageId
 from geminga.producer.interceptors import InterceptorChain
@@ -45,6 +46,9 @@ class MessageBuilder:
         """Transaction of all messages."""
         self._within: MessageBuilder | None = None
         """The last builder for a transaction."""
+        self._mark: tuple[Any, TransactionRows] | None = None
+        """Its transaction as the application has it, and the mark of one message, if plain bytes need no
+        preparation. One value: another thread may change it at any time."""
         self._now_ms = publisher.context.now_ms
         self._encode = settings.encode
         self._batching = settings.batching_enabled
@@ -79,7 +83,7 @@ class MessageBuilder:
         other._encode = encode
         other._schema_version = schema_version
         other._whole = True
-        other._within = None
+        other._within = other._mark = None
         return other
 
     def within(self, txn: Any) -> MessageBuilder:
@@ -94,7 +98,17 @@ class MessageBuilder:
             other = copy.copy(self)
             other.transaction, other._within = transaction.core, None
             self._within = other
+            self._mark = (txn, TransactionRows(transaction.core, 1)) if self.takes_plain else None
         return other
+
+    def offer_within(self, txn: Any, payload: bytes, token: Any, key: Any, properties: Any) -> bool:
+        """Submit plain bytes of the transaction of the message before; return False for any other message,
+        and where the loop must decide. Raises `InvalidTxnStatusError` if the transaction is not open."""
+        known = self._mark
+        if known is None or txn is not known[0] or key is not None or properties is not None:
+            return False
+        known[1].transaction.check_open()
+        return self._publisher.submit_queue.offer_within(known[1], payload, token)
 
     def prepare(
         self, content: Any, token: Any, extras: tuple[Any, ...]

@@ -48,7 +48,6 @@ logger = logging.getLogger("geminga.producer")
 SendCallback = Callable[[Result, MessageId], object]
 """Callback that receives the outcome of one message; called once, on the client's I/O thread."""
 
-
 ManyCallback = Callable[[ManySent], object]
 """Callback of a `send_many`; called once, on the client's I/O thread, after the last message's outcome."""
 
@@ -251,8 +250,11 @@ class AsyncProducer(Generic[T_contra]):
         )  # fmt: skip
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
-        if type(content) is bytes and extras[2:] == NO_EXTRAS[2:] and txn is None:
-            if properties is None and partition_key is None:
+        if type(content) is bytes and extras[2:] == NO_EXTRAS[2:]:
+            if txn is not None:
+                if self._messages.offer_within(txn, content, callback, partition_key, properties):
+                    return
+            elif properties is None and partition_key is None:
                 if self._offer(content, callback):
                     return
             elif self._offer_simple(content, callback, partition_key, properties):
@@ -489,8 +491,7 @@ class Producer(Closing, Generic[T_contra]):
     def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
         self._runtime = runtime
         self._producer = producer
-        publisher = producer.publisher
-        self.publisher = publisher
+        publisher = self.publisher = producer.publisher
         self._offer = producer._offer
         self._offer_waited = publisher.submit_queue.offer_urgent if producer._messages.takes_plain else never
         self._offer_simple = producer._offer_simple
@@ -595,10 +596,12 @@ class Producer(Closing, Generic[T_contra]):
             and event_timestamp is None
             and deliver_at is None
             and deliver_after is None
-            and txn is None
             and (callback is None or callable(callback))
         ):
-            if partition_key is None and properties is None:
+            if txn is not None:
+                if self._messages.offer_within(txn, content, callback, partition_key, properties):
+                    return
+            elif properties is None and partition_key is None:
                 if self._offer(content, callback):
                     return
             elif self._offer_simple(content, callback, partition_key, properties):

@@ -104,7 +104,8 @@ class Rows:
 
 @dataclass(slots=True, eq=False, repr=False)
 class TransactionRows:
-    """The next ``count`` items of the queue are simple messages of a transaction."""
+    """The next ``count`` items of the queue are simple messages of a transaction. Single messages that follow
+    each other share one."""
 
     transaction: TransactionCore
     count: int
@@ -149,6 +150,16 @@ class SubmitQueue:
         if len(pairs) >= self.room or len(payload) > self.size_max:
             return False
         pairs += (payload, token)
+        if len(pairs) >= self.wake_at:
+            self._wake_now()
+        return True
+
+    def offer_within(self, one: TransactionRows, payload: bytes, token: Any) -> bool:
+        """Submit a plain message of a transaction, whose ``one`` counts 1; False as for `offer`."""
+        pairs = self.pairs
+        if len(pairs) >= self.room or len(payload) > self.size_max:
+            return False
+        pairs += (one, None, payload, token)
         if len(pairs) >= self.wake_at:
             self._wake_now()
         return True
