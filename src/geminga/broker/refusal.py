@@ -32,6 +32,12 @@ class ProtocolViolation(Exception):
     """The peer violated the protocol: only its connection is closed."""
 
 
+def check_stored(error: StoreError | None) -> None:
+    """Raise `Refused` for an error that the store reported to a callback, if it did."""
+    if error is not None:
+        raise storage_refusal(error)
+
+
 def storage_refusal(error: StoreError) -> Refused:
     """Return the error for a peer after a store error; clients retry if the store was only busy."""
     code = pb.ServiceNotReady if isinstance(error, StoreBusy) else pb.PersistenceError

@@ -336,10 +336,13 @@ def test_producers_and_consumers_of_a_connection_are_limited(make_harness):
         assert frame.command.error.error == pb.NotAllowedError
 
 
-def test_a_store_failure_in_a_command_closes_the_connection(harness, monkeypatch):
-    peer = harness.peer()
-    monkeypatch.setattr(harness.store.keys, "get", raising(StoreStopped("no space left on device")))
-    peer.command("partitionMetadata", topic=TOPIC, request_id=1)
+def test_a_store_failure_in_a_command_is_its_answer_or_closes_the_connection(harness, monkeypatch):
+    peer, failing = harness.peer(), raising(StoreStopped("no space left on device"))
+    monkeypatch.setattr(harness.store.keys, "get", failing)
+    frame = peer.request("partitionMetadata", topic=TOPIC)
+    assert frame.command.partitionMetadataResponse.error == pb.PersistenceError
+    monkeypatch.setattr(harness.broker.coordinator, "begin", failing)
+    peer.command("newTxn", request_id=1)
     assert peer.is_closed
 
 

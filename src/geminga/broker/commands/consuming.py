@@ -8,7 +8,7 @@ from itertools import chain
 
 from geminga.broker.commands import transactions
 from geminga.broker.commands.handles import PendingHandle
-from geminga.broker.commands.permissions import consumer_refusal
+from geminga.broker.commands.permissions import check_consumer
 from geminga.broker.commands.producing import (
     NAME_MAX,
     OPENING_AGAIN_SECONDS,
@@ -21,7 +21,7 @@ from geminga.broker.commands.session import Session
 from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, Subscription, type_name
 from geminga.broker.delivery.subscription import COMPACTION
-from geminga.broker.refusal import ProtocolViolation, Refused, storage_refusal
+from geminga.broker.refusal import ProtocolViolation, Refused, check_stored, storage_refusal
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
 from geminga.broker.topics.topic_registry import SUBSCRIPTION_NAME_MAX, check_length, parse_topic
@@ -61,9 +61,7 @@ def _in_the_way(topic: Topic, body: pb.CommandSubscribe) -> Iterable[Consumer]:
 
 def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHandle[Consumer]) -> None:
     services = session.services
-    forbidden = consumer_refusal(session, body)
-    if forbidden is not None:
-        raise forbidden
+    check_consumer(session, body)
     name = parse_topic(body.topic)
     if not body.subscription.strip():
         raise Refused(pb.ProducerBusy, "Empty subscription name")
@@ -101,19 +99,19 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHand
     handles = session.consumers
 
     def durable(error: StoreError | None) -> None:
-        refused = consumer_refusal(session, body) if error is None else storage_refusal(error)
         if not handles.is_current(consumer.consumer_id, attempt):
             subscription.remove(consumer)
-        elif refused is not None:
-            handles.abandon(consumer.consumer_id)
-            subscription.remove(consumer)
-            session.refuse(request_id, refused)
-        elif consumer not in subscription.consumers:
-            handles.abandon(consumer.consumer_id)
-            session.refuse(
-                request_id, Refused(pb.ServiceNotReady, "The subscription was closed meanwhile: try again")
-            )
-        else:
+            return
+        with session.answering_refusals(request_id):
+            try:
+                check_stored(error)
+                check_consumer(session, body)
+                if consumer not in subscription.consumers:
+                    raise Refused(pb.ServiceNotReady, "The subscription was closed meanwhile: try again")
+            except Refused:
+                handles.abandon(consumer.consumer_id)
+                subscription.remove(consumer)
+                raise
             handles.opened(consumer.consumer_id, consumer)
             session.answer("success", request_id=request_id, withholds_entries=_withholds(topic))
             subscription.started(consumer)
@@ -252,33 +250,36 @@ def on_redeliver(session: Session, command: pb.BaseCommand) -> None:
 def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
     """Delete the consumer's subscription."""
     body = command.unsubscribe
-    request_id = body.request_id
-    consumer = session.consumers.get(body.consumer_id)
+    with session.answering_refusals(body.request_id):
+        consumer = _consumer(session, body.consumer_id)
+        subscription, gone = consumer.subscription, session.services.gone
+        others = (each for each in subscription.consumers if each is not consumer and each.peer not in gone)
+        if not body.force and any(others):
+            raise Refused(pb.MetadataError, "Unconnected or shared consumer attempting to unsubscribe")
+        # The requesting client is not notified that its consumer is closed.
+        session.drop_consumer(body.consumer_id, consumer)
+        subscription.remove(consumer)
+        subscription.delete(partial(_changed, session, body.request_id, "unsubscribe", subscription))
+
+
+def _consumer(session: Session, consumer_id: int) -> Consumer:
+    """Return an open consumer. Raises `Refused`."""
+    consumer = session.consumers.get(consumer_id)
     if consumer is None:
-        session.refuse(request_id, Refused(pb.MetadataError, "Consumer not found"))
-        return
-    subscription = consumer.subscription
-    gone = session.services.gone
-    others = (each for each in subscription.consumers if each is not consumer and each.peer not in gone)
-    if not body.force and any(others):
-        session.refuse(
-            request_id, Refused(pb.MetadataError, "Unconnected or shared consumer attempting to unsubscribe")
-        )
-        return
+        raise Refused(pb.MetadataError, "Consumer not found")
+    return consumer
 
-    def deleted(error: StoreError | None) -> None:
-        if error is not None:
-            session.refuse(request_id, storage_refusal(error))
-        else:
-            session.services.audit.command(
-                session.log_fields, "unsubscribe", f"{subscription.topic_text}/{subscription.name}"
-            )
-            session.answer("success", request_id=request_id)
 
-    # The requesting client is not notified that its consumer is closed.
-    session.drop_consumer(body.consumer_id, consumer)
-    subscription.remove(consumer)
-    subscription.delete(deleted)
+def _changed(
+    session: Session, request_id: int, what: str, subscription: Subscription, error: StoreError | None
+) -> None:
+    """Answer when a subscription was deleted or moved durably; that of a durable one is audited."""
+    with session.answering_refusals(request_id):
+        check_stored(error)
+        if subscription.durable or what == "unsubscribe":
+            path = f"{subscription.topic_text}/{subscription.name}"
+            session.services.audit.command(session.log_fields, what, path)
+        session.answer("success", request_id=request_id)
 
 
 def on_seek(session: Session, command: pb.BaseCommand) -> None:
@@ -290,51 +291,32 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
 def _seek(session: Session, body: pb.CommandSeek, consumer: Consumer | None, deadline: float) -> None:
     """Move the subscription of ``consumer``, if it is still open: it may have been closed meanwhile, also
     because its role lost the permission. A search for a time is retried until ``deadline``."""
-    request_id = body.request_id
-    if consumer is None or session.consumers.get(body.consumer_id) is not consumer:
-        session.refuse(request_id, Refused(pb.MetadataError, "Consumer not found"))
-        return
-
-    def moved(error: StoreError | None) -> None:
-        if error is not None:
-            session.refuse(request_id, storage_refusal(error))
-        else:
-            if consumer.subscription.durable:
-                session.services.audit.command(
-                    session.log_fields,
-                    "seek",
-                    f"{consumer.subscription.topic_text}/{consumer.subscription.name}",
-                )
-            session.answer("success", request_id=request_id)
-
-    try:
-        consumer.subscription.seek(body, moved)
-    except Refused as refused:
-        session.refuse(request_id, refused)
-    except StoreError as error:
-        # The search by time takes several reads among old entries; the entries read are cached.
-        if isinstance(error, StoreBusy) and session.scheduler.now < deadline:
+    with session.answering_refusals(body.request_id):
+        if consumer is None or session.consumers.get(body.consumer_id) is not consumer:
+            raise Refused(pb.MetadataError, "Consumer not found")
+        subscription = consumer.subscription
+        try:
+            subscription.seek(body, partial(_changed, session, body.request_id, "seek", subscription))
+        except StoreBusy:
+            if session.scheduler.now >= deadline:
+                raise
+            # The search by time takes several reads among old entries; the entries read are cached.
             again = partial(_seek, session, body, consumer, deadline)
             session.scheduler.after(OPENING_AGAIN_SECONDS, again, session)
-        else:
-            session.refuse(request_id, storage_refusal(error))
 
 
 def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
     """Answer with the newest durable entry and the subscription's mark-delete position."""
     body = command.getLastMessageId
-    consumer = session.consumers.get(body.consumer_id)
-    if consumer is None:
-        session.refuse(body.request_id, Refused(pb.MetadataError, "Consumer not found"))
-        return
-    waiting = session.last_message_requests.setdefault(consumer, [])
-    if len(waiting) >= LAST_REQUESTS_MAX:
-        reason = f"{LAST_REQUESTS_MAX} questions for the last message id wait for the disk already"
-        session.refuse(body.request_id, Refused(pb.TooManyRequests, reason))
-        return
-    waiting.append(body.request_id)
-    if len(waiting) == 1:  # any number of requests causes one read
-        _find_last(session, consumer, session.scheduler.now + OPENING_SECONDS_MAX)
+    with session.answering_refusals(body.request_id):
+        consumer = _consumer(session, body.consumer_id)
+        waiting = session.last_message_requests.setdefault(consumer, [])
+        if len(waiting) >= LAST_REQUESTS_MAX:
+            reason = f"{LAST_REQUESTS_MAX} questions for the last message id wait for the disk already"
+            raise Refused(pb.TooManyRequests, reason)
+        waiting.append(body.request_id)
+        if len(waiting) == 1:  # any number of requests causes one read
+            _find_last(session, consumer, session.scheduler.now + OPENING_SECONDS_MAX)
 
 
 def _find_last(

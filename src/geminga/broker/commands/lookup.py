@@ -1,15 +1,15 @@
 """Commands that find topics: PARTITIONED_METADATA, LOOKUP, and lists (framing.md sections 4 and 10)."""
 
-from geminga.broker.commands.permissions import list_refusal, partitions_refusal
+from geminga.broker.commands.permissions import check_list, check_partitions
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, hash_in_steps, is_hidden
-from geminga.broker.commands.watchers import TopicListWatcher, WatchedList
+from geminga.broker.commands.watchers import TopicListWatcher
 from geminga.broker.cooperative import Job
 from geminga.broker.listeners import no_listener
-from geminga.broker.refusal import Refused, storage_refusal
+from geminga.broker.refusal import Refused, check_stored
 from geminga.broker.topics.prefetch import existence_of
 from geminga.broker.topics.topic_registry import parse_topic
-from geminga.errors import StoreError
+from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -21,53 +21,41 @@ _PARTITIONS, _LOOKUP = "partitionMetadataResponse", "lookupTopicResponse"
 def on_partitioned_metadata(session: Session, command: pb.BaseCommand) -> None:
     """Answer with the number of partitions of a topic; 0 if it is not partitioned."""
     body = command.partitionMetadata
-    try:
-        name = parse_topic(body.topic)
-    except Refused as refused:
-        session.refuse(body.request_id, refused, _PARTITIONS)
-        return
 
     def known(error: StoreError | None) -> None:
-        refused = storage_refusal(error) if error else partitions_refusal(session, body)
-        if refused is None:
+        with session.answering_refusals(body.request_id, _PARTITIONS):
+            check_stored(error)
+            check_partitions(session, body)
             _answer_partitions(session, body, name)
-        else:
-            session.refuse(body.request_id, refused, _PARTITIONS)
 
-    session.services.topics.bring(existence_of(name), session.later(known))
+    with session.answering_refusals(body.request_id, _PARTITIONS):
+        name = parse_topic(body.topic)
+        session.services.topics.bring(existence_of(name), session.later(known))
 
 
 def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadata, name: TopicName) -> None:
-    request_id = body.request_id
-    try:
-        topics = session.services.topics
-        policies = topics.policies(name)
-        coordinators = topics.partitioned.coordinators(name)
-        count = topics.partitioned.count(name) if coordinators is None else coordinators
-        exists = count > 0 or coordinators is not None or topics.is_stored(name)
-        if not exists and not (name.partition >= 0 and topics.partitioned.count(name.base) > name.partition):
-            if not (body.metadata_auto_creation_enabled and policies.auto_create_topics):
-                raise Refused(pb.TopicNotFound, "")
-            count = 0 if name.partition >= 0 else policies.auto_create_partitions
-        if exists or not count:
-            _answer_count(session, request_id, count)
-            return
-    except Refused as refused:
-        session.refuse(request_id, refused, _PARTITIONS)
-        return
+    """Answer, after creating the topic if that is wanted. Raises `Refused`."""
+    topics = session.services.topics
+    policies = topics.policies(name)
+    coordinators = topics.partitioned.coordinators(name)
+    count = topics.partitioned.count(name) if coordinators is None else coordinators
+    exists = count > 0 or coordinators is not None or topics.is_stored(name)
+    if not exists and not (name.partition >= 0 and topics.partitioned.count(name.base) > name.partition):
+        if not (body.metadata_auto_creation_enabled and policies.auto_create_topics):
+            raise Refused(pb.TopicNotFound, "")
+        count = 0 if name.partition >= 0 else policies.auto_create_partitions
 
     def created(error: StoreError | None) -> None:
-        if error is None:
+        with session.answering_refusals(body.request_id, _PARTITIONS):
+            check_stored(error)
             session.services.audit.command(session.log_fields, "create", str(name))
-            _answer_count(session, request_id, count)
-        else:
-            session.refuse(request_id, storage_refusal(error), _PARTITIONS)
+            _answer_count(session, body.request_id, count)
 
-    try:
+    if exists or not count:
+        _answer_count(session, body.request_id, count)
+    else:
         topics.check_room(name)
         topics.partitioned.create(name, count, None, session.scheduler.guarded("store", session, created))
-    except Refused as refused:
-        session.refuse(request_id, refused, _PARTITIONS)
 
 
 def _answer_count(session: Session, request_id: int, count: int) -> None:
@@ -78,28 +66,23 @@ def _answer_count(session: Session, request_id: int, count: int) -> None:
 def on_lookup(session: Session, command: pb.BaseCommand) -> None:
     """Answer that this broker owns the topic. The name may be a pattern: Java looks it up before a watch."""
     body = command.lookupTopic
-    try:
-        name = parse_topic(body.topic)
-        session.services.topics.policies(name)
-    except Refused as refused:
-        session.refuse(body.request_id, refused, _LOOKUP)
-        return
     settings = session.services.settings
-    addresses = settings.addresses(body.advertised_listener_name)
-    if addresses is None:
-        reason = no_listener(body.advertised_listener_name, settings.advertised_listeners)
-        session.services.rate_limited_log.log("%s asks for a listener: %s", session.address, reason)
-        session.refuse(body.request_id, Refused(pb.ServiceNotReady, reason), _LOOKUP)
-        return
-    session.answer(
-        _LOOKUP,
-        brokerServiceUrl=addresses.pulsar,
-        brokerServiceUrlTls=addresses.pulsar_tls,
-        response=pb.CommandLookupTopicResponse.Connect,
-        request_id=body.request_id,
-        authoritative=True,
-        proxy_through_service_url=settings.lookup_through_service_url,
-    )
+    with session.answering_refusals(body.request_id, _LOOKUP):
+        session.services.topics.policies(parse_topic(body.topic))
+        addresses = settings.addresses(body.advertised_listener_name)
+        if addresses is None:
+            reason = no_listener(body.advertised_listener_name, settings.advertised_listeners)
+            session.services.rate_limited_log.log("%s asks for a listener: %s", session.address, reason)
+            raise Refused(pb.ServiceNotReady, reason)
+        session.answer(
+            _LOOKUP,
+            brokerServiceUrl=addresses.pulsar,
+            brokerServiceUrlTls=addresses.pulsar_tls,
+            response=pb.CommandLookupTopicResponse.Connect,
+            request_id=body.request_id,
+            authoritative=True,
+            proxy_through_service_url=settings.lookup_through_service_url,
+        )
 
 
 # --- lists ---
@@ -116,40 +99,32 @@ def on_topics_of_namespace(session: Session, command: pb.BaseCommand) -> Job:
     services = session.services
     slices, names = services.slices, list[str]()
     size, size_max = 0, services.settings.max_message_size
-    for persistent, asked in ((True, modes.PERSISTENT), (False, modes.NON_PERSISTENT)):
-        if body.mode not in (asked, modes.ALL):
-            continue
-        walk = services.topics.walk(body.namespace, persistent=persistent)
-        while not walk.is_over:
-            try:
-                page = yield from services.topics.turn_page(walk)
-            except StoreError as error:
-                session.refuse(body.request_id, storage_refusal(error))
-                return
-            for name in page:
-                if not is_hidden(name) and (pattern is None or pattern.matches(name)):
-                    names.append(name)
-                    size += len(name) + 4
-                    if size > size_max:
-                        session.refuse(body.request_id, _too_many(body.namespace, len(names)))
-                        return
-                if slices.should_yield:
-                    yield None
-    forbidden = list_refusal(session, body)
-    if forbidden is not None:
-        session.refuse(body.request_id, forbidden)
-        return
-    names.sort()
-    found = yield from hash_in_steps(names, slices)
-    changed = not body.topics_hash or body.topics_hash != found
-    session.answer(
-        "getTopicsOfNamespaceResponse",
-        request_id=body.request_id,
-        topics=names if changed else (),
-        filtered=pattern is not None,
-        topics_hash=found,
-        changed=changed,
-    )
+    with session.answering_refusals(body.request_id):
+        for persistent, asked in ((True, modes.PERSISTENT), (False, modes.NON_PERSISTENT)):
+            if body.mode not in (asked, modes.ALL):
+                continue
+            walk = services.topics.walk(body.namespace, persistent=persistent)
+            while not walk.is_over:
+                for name in (yield from services.topics.turn_page(walk)):
+                    if not is_hidden(name) and (pattern is None or pattern.matches(name)):
+                        names.append(name)
+                        size += len(name) + 4
+                        if size > size_max:
+                            raise _too_many(body.namespace, len(names))
+                    if slices.should_yield:
+                        yield None
+        check_list(session, body)
+        names.sort()
+        found = yield from hash_in_steps(names, slices)
+        changed = not body.topics_hash or body.topics_hash != found
+        session.answer(
+            "getTopicsOfNamespaceResponse",
+            request_id=body.request_id,
+            topics=names if changed else (),
+            filtered=pattern is not None,
+            topics_hash=found,
+            changed=changed,
+        )
 
 
 def _too_many(namespace: str, count: int) -> Refused:
@@ -163,12 +138,14 @@ def _too_many(namespace: str, count: int) -> Refused:
 def on_watch(session: Session, command: pb.BaseCommand) -> Job:
     """Answer with the matching topics now, and send their changes from then on."""
     body = command.watchTopicList
-    watched: WatchedList | None = None
-    try:
+    with session.answering_refusals(body.request_id):
         if len(session.watchers) >= WATCHERS_PER_CONNECTION_MAX:
             raise Refused(pb.NotAllowedError, f"{WATCHERS_PER_CONNECTION_MAX} watchers on one connection")
         pattern = TopicsPattern(body.topics_pattern)
-        namespace = TopicName.parse(f"persistent://{body.namespace}/x").namespace_name
+        try:
+            namespace = TopicName.parse(f"persistent://{body.namespace}/x").namespace_name
+        except InvalidTopicName as error:
+            raise Refused(pb.InvalidTopicName, str(error)) from None
         existing = session.watchers.pop(body.watcher_id, None)
         if existing is not None:
             existing.close()
@@ -185,30 +162,21 @@ def on_watch(session: Session, command: pb.BaseCommand) -> Job:
             finally:
                 if not watched.is_filled:
                     watched.drop()
-        forbidden = list_refusal(session, body)
-        if forbidden is not None:
+        try:
+            check_list(session, body)
+            if sum(map(len, watched.names)) > services.settings.max_message_size:
+                raise _too_many(namespace, len(watched.names))
+        except Refused:
             watched.drop_unwatched()
-            raise forbidden
-        if sum(map(len, watched.names)) > services.settings.max_message_size:
-            watched.drop_unwatched()
-            raise _too_many(namespace, len(watched.names))
-    except Refused as refused:
-        session.refuse(body.request_id, refused)
-        return
-    except StoreError as error:
-        session.refuse(body.request_id, storage_refusal(error))
-        return
-    except ValueError as error:
-        session.refuse(body.request_id, Refused(pb.InvalidTopicName, str(error)))
-        return
-    session.watchers[body.watcher_id] = TopicListWatcher(watched, body.watcher_id, session.output.write)
-    session.answer(
-        "watchTopicListSuccess",
-        request_id=body.request_id,
-        watcher_id=body.watcher_id,
-        topic=() if body.topics_hash == watched.hash else watched.names,
-        topics_hash=watched.hash,
-    )
+            raise
+        session.watchers[body.watcher_id] = TopicListWatcher(watched, body.watcher_id, session.output.write)
+        session.answer(
+            "watchTopicListSuccess",
+            request_id=body.request_id,
+            watcher_id=body.watcher_id,
+            topic=() if body.topics_hash == watched.hash else watched.names,
+            topics_hash=watched.hash,
+        )
 
 
 def on_watch_close(session: Session, command: pb.BaseCommand) -> None:

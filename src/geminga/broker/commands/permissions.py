@@ -28,24 +28,25 @@ class NoPermissionNeeded(Enum):
     REFUSED = "refused to everybody"
 
 
-Refusal = Callable[[Session, Any], Refused | None]
-"""Returns the refusal of a request to the connection's role; None if the role has the permission, and on a
-broker without authorization."""
+PermissionCheck = Callable[[Session, Any], None]
+"""Raises `Refused` if a request needs a permission that the connection's role does not have; on a broker
+without authorization it has all."""
 
 
-def _refusal(action: str, allows: Callable[[Authorization, str, Any], bool]) -> Refusal:
-    def check(session: Session, request: Any) -> Refused | None:
+def _check(action: str, allows: Callable[[Authorization, str, Any], bool]) -> PermissionCheck:
+    def check(session: Session, request: Any) -> None:
         authorization, identity = session.services.authorization, session.identity
         if authorization is None or identity is None:
-            return None
-        if allows(authorization, identity.principal.role, request):
-            return None
-        return Refused(pb.AuthorizationError, f"Client is not authorized to {action}")
+            return
+        if not allows(authorization, identity.principal.role, request):
+            raise Refused(pb.AuthorizationError, f"Client is not authorized to {action}")
 
     return check
 
 
-def _topic_refusal(action: str, allows: Callable[[Authorization, str, TopicName, Any], bool]) -> Refusal:
+def _topic_check(
+    action: str, allows: Callable[[Authorization, str, TopicName, Any], bool]
+) -> PermissionCheck:
     """Return the check of requests about a topic. An invalid name is refused by the handler."""
 
     def of_topic(authorization: Authorization, role: str, request: Any) -> bool:
@@ -55,11 +56,11 @@ def _topic_refusal(action: str, allows: Callable[[Authorization, str, TopicName,
             return True
         return allows(authorization, role, topic, request)
 
-    return _refusal(action, of_topic)
+    return _check(action, of_topic)
 
 
-def _look_refusal(action: str) -> Refusal:
-    return _topic_refusal(action, lambda rules, role, topic, _: rules.may_look(role, topic))
+def _look_check(action: str) -> PermissionCheck:
+    return _topic_check(action, lambda rules, role, topic, _: rules.may_look(role, topic))
 
 
 def _may_list(authorization: Authorization, role: str, request: Any) -> bool:
@@ -74,27 +75,26 @@ def _may_use_initial_subscription(
     return not name or authorization.may_subscribe(role, topic, name)
 
 
-_produce_refusal = _topic_refusal("Produce", lambda rules, role, topic, _: rules.may(role, PRODUCE, topic))
-_initial_subscription_refusal = _topic_refusal(
-    "create the initial subscription", _may_use_initial_subscription
-)
+_check_produce = _topic_check("Produce", lambda rules, role, topic, _: rules.may(role, PRODUCE, topic))
+_check_initial_subscription = _topic_check("create the initial subscription", _may_use_initial_subscription)
 
 
-def producer_refusal(session: Session, request: pb.CommandProducer) -> Refused | None:
-    """Return the refusal of a producer that the role may not have, else None."""
-    return _produce_refusal(session, request) or _initial_subscription_refusal(session, request)
+def check_producer(session: Session, request: pb.CommandProducer) -> None:
+    """Raise `Refused` for a producer that the role may not have."""
+    _check_produce(session, request)
+    _check_initial_subscription(session, request)
 
 
-consumer_refusal = _topic_refusal(
+check_consumer = _topic_check(
     "subscribe", lambda rules, role, topic, request: rules.may_subscribe(role, topic, request.subscription)
 )
-partitions_refusal = _look_refusal("Get Partition Metadata")
-lookup_refusal = _look_refusal("Lookup")
-schema_refusal = _look_refusal("Get Schema")
-registration_refusal = _topic_refusal(
+check_partitions = _look_check("Get Partition Metadata")
+check_lookup = _look_check("Lookup")
+check_schema = _look_check("Get Schema")
+check_registration = _topic_check(
     "Create Schema", lambda rules, role, topic, _: rules.may(role, PRODUCE, topic)
 )
-list_refusal = _refusal("list topics", _may_list)
+check_list = _check("list topics", _may_list)
 
 
 class Permission(NamedTuple):
@@ -102,7 +102,7 @@ class Permission(NamedTuple):
 
     command: str
     """Field of the command in `BaseCommand`."""
-    refusal: Refusal
+    check: PermissionCheck
     answer: str = "error"
     """Field of the answer that reports a refusal."""
 
@@ -112,13 +112,14 @@ def guarded(needs: Permission, handler: Handler) -> Handler:
 
     def handle(session: Session, command: pb.BaseCommand) -> Job | None:
         request = getattr(command, needs.command)
-        refused = needs.refusal(session, request)
-        if refused is None:
-            return handler(session, command)
-        path = getattr(request, "topic", "") or getattr(request, "namespace", "")
-        session.services.audit.command(session.log_fields, needs.command, path, refused.code)
-        session.refuse(request.request_id, refused, needs.answer)
-        return None
+        try:
+            needs.check(session, request)
+        except Refused as refused:
+            path = getattr(request, "topic", "") or getattr(request, "namespace", "")
+            session.services.audit.command(session.log_fields, needs.command, path, refused.code)
+            session.refuse(request.request_id, refused, needs.answer)
+            return None
+        return handler(session, command)
 
     return handle
 

@@ -7,13 +7,13 @@ from typing import Any, Generic, TypeVar
 
 from geminga.broker.commands import transactions
 from geminga.broker.commands.handles import Handles, PendingHandle
-from geminga.broker.commands.permissions import producer_refusal
+from geminga.broker.commands.permissions import check_producer
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.entries import backlog_count_of, count_of, head_of
 from geminga.broker.memory_backpressure import NAMED_BYTES_MAX, NAMED_BYTES_SMALL
 from geminga.broker.peer import Peer
-from geminga.broker.refusal import HolderBusy, ProtocolViolation, Refused, storage_refusal
+from geminga.broker.refusal import HolderBusy, ProtocolViolation, Refused, check_stored, storage_refusal
 from geminga.broker.topics.prefetch import schemas_of
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import HOLD
@@ -198,9 +198,7 @@ def _gone_among(session: Session, handles: Iterable[Producer | Consumer]) -> Pee
 
 def _create(session: Session, body: pb.CommandProducer, attempt: PendingHandle[Producer]) -> None:
     services = session.services
-    forbidden = producer_refusal(session, body)
-    if forbidden is not None:
-        raise forbidden
+    check_producer(session, body)
     check_length("producer's name", body.producer_name, NAME_MAX)
     check_length("initial subscription's name", body.initial_subscription_name, SUBSCRIPTION_NAME_MAX)
     name = parse_topic(body.topic)
@@ -246,13 +244,11 @@ def _open(
 ) -> None:
     """Have the topic admit a producer; answer its client when the schema and earlier entries are durable."""
     handles, guarded = session.producers, partial(session.scheduler.guarded, "store", session)
-
-    def when_schema_durable(then: Done) -> None:
-        session.services.schemas.when_durable(topic.name, guarded(then))
+    when_schema_durable = partial(session.services.schemas.when_durable, topic.name)
 
     def admitted(refused: Refused | None) -> None:
         if refused is None:
-            when_schema_durable(schema_stored)
+            when_schema_durable(guarded(schema_stored))
         else:
             enter(refused)
 
@@ -268,14 +264,16 @@ def _open(
         stored(error)
 
     def stored(error: StoreError | None) -> None:
-        refused = producer_refusal(session, body) if error is None else storage_refusal(error)
-        if refused is not None:
+        try:
+            check_stored(error)
+            check_producer(session, body)
+            enter(None)
+        except Refused as refused:
             topic.remove_producer(producer)
-        enter(refused)
+            enter(refused)
 
     def enter(refused: Refused | None) -> None:
-        if not handles.is_current(producer.producer_id, attempt):
-            # The connection, or this attempt, ended meanwhile.
+        if not handles.is_current(producer.producer_id, attempt):  # it, or the connection, ended meanwhile
             topic.remove_producer(producer)
             return
         if refused is None and producer.removed:
@@ -296,7 +294,7 @@ def _open(
     attempt.entered = producer
     if not is_in:
         attempt.is_waiting = True
-        when_schema_durable(queued)
+        when_schema_durable(guarded(queued))
 
 
 def _check_topic(session: Session, topic: Topic, body: pb.CommandProducer) -> None:

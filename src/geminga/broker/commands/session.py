@@ -17,9 +17,10 @@ that has disconnected wait for that: it is often the same client reconnecting.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -36,7 +37,7 @@ from geminga.broker.cooperative import DONE, SUSPENDED, Job
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.memory_backpressure import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
 from geminga.broker.peer import PeerOutput, RateHold
-from geminga.broker.refusal import ProtocolViolation, Refused
+from geminga.broker.refusal import ProtocolViolation, Refused, storage_refusal
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.scheduler import Timer
 from geminga.broker.topics.producer import Producer
@@ -495,6 +496,16 @@ class Session:
     def refuse(self, request_id: int, refused: Refused, field: str = "error") -> None:
         """Answer a request with an error, in an ERROR or in the answer ``field``."""
         self.output.write(answers.refusal(field, request_id, refused))
+
+    @contextlib.contextmanager
+    def answering_refusals(self, request_id: int, field: str = "error") -> Iterator[None]:
+        """Answer a request with the `Refused` or `StoreError` that is raised inside, by `refuse`."""
+        try:
+            yield
+        except Refused as refused:
+            self.refuse(request_id, refused, field)
+        except StoreError as error:
+            self.refuse(request_id, storage_refusal(error), field)
 
     @property
     def handle_count(self) -> int:

@@ -46,17 +46,17 @@ def _on_pong(session: Session, command: pb.BaseCommand) -> None:
     return
 
 
-_MAY_PRODUCE = Permission("producer", permissions.producer_refusal)
-_MAY_SUBSCRIBE = Permission("subscribe", permissions.consumer_refusal)
-_MAY_LIST = Permission("getTopicsOfNamespace", permissions.list_refusal)
-_MAY_WATCH = Permission("watchTopicList", permissions.list_refusal)
+_MAY_PRODUCE = Permission("producer", permissions.check_producer)
+_MAY_SUBSCRIBE = Permission("subscribe", permissions.check_consumer)
+_MAY_LIST = Permission("getTopicsOfNamespace", permissions.check_list)
+_MAY_WATCH = Permission("watchTopicList", permissions.check_list)
 _MAY_REGISTER_SCHEMA = Permission(
-    "getOrCreateSchema", permissions.registration_refusal, "getOrCreateSchemaResponse"
+    "getOrCreateSchema", permissions.check_registration, "getOrCreateSchemaResponse"
 )
-_MAY_READ_SCHEMA = Permission("getSchema", permissions.schema_refusal, "getSchemaResponse")
-_MAY_LOOK_UP = Permission("lookupTopic", permissions.lookup_refusal, "lookupTopicResponse")
+_MAY_READ_SCHEMA = Permission("getSchema", permissions.check_schema, "getSchemaResponse")
+_MAY_LOOK_UP = Permission("lookupTopic", permissions.check_lookup, "lookupTopicResponse")
 _MAY_READ_PARTITIONS = Permission(
-    "partitionMetadata", permissions.partitions_refusal, "partitionMetadataResponse"
+    "partitionMetadata", permissions.check_partitions, "partitionMetadataResponse"
 )
 
 COMMANDS: Final[Mapping[int, CommandSpec]] = {
