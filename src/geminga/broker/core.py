@@ -10,6 +10,7 @@ together with others when the store has finished its present write.
 """
 
 from collections.abc import Callable
+from itertools import count
 from typing import NamedTuple, cast
 
 from geminga._version import __version__
@@ -36,7 +37,6 @@ from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.expiry_index import ExpiryIndex
 from geminga.broker.topics.pending_adds import PendingAdds
-from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.retention_evictor import RetentionEvictor
 from geminga.broker.topics.topic import TopicServices
 from geminga.broker.topics.topic_maintenance import TopicMaintenance
@@ -139,7 +139,7 @@ class Broker:
             topics=self.topics,
             coordinator=self.coordinator,
             schemas=self.schemas,
-            producer_names=ProducerNames(self.settings.cluster, now_ms),
+            producer_names=(f"{self.settings.cluster}-{now_ms}-{number}" for number in count()),
             watched=self.watched,
             backpressure=self.backpressure,
             rate_limited_log=self.rate_limited_log,

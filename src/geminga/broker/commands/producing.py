@@ -220,7 +220,7 @@ def _create(session: Session, body: pb.CommandProducer, attempt: PendingHandle[P
         session,
         topic,
         producer_id=body.producer_id,
-        name=body.producer_name or services.producer_names.new(),
+        name=body.producer_name or next(services.producer_names),
         epoch=body.epoch,
         user_provided_name=body.user_provided_producer_name and bool(body.producer_name),
         access_mode=body.producer_access_mode,
@@ -333,6 +333,8 @@ def on_send(session: Session, frame: SendFrame) -> None:
         if session.was_recently_closed(frame.producer_id):
             return  # its client looks the topic up again
         raise ProtocolViolation(f"SEND of the unknown producer {frame.producer_id}")
+    if producer.is_closing:
+        return
     try:
         is_intact = checksum_matches(frame.entry) is not False
     except CorruptPayload:
@@ -364,7 +366,7 @@ def on_send(session: Session, frame: SendFrame) -> None:
 def on_send_run(session: Session, run: SendRun) -> None:
     """Store consecutive entries; if one is faulty, handle them one by one to find it."""
     producer = session.producers.get(run.producer_id)
-    if producer is not None and run.is_intact:
+    if producer is not None and run.is_intact and not producer.is_closing:
         producer.topic.publish_run(producer, run)
         return
     for frame in run.frames():

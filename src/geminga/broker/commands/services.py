@@ -1,5 +1,6 @@
 """Services of the broker that all sessions use for commands."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from geminga.broker.commands.watchers import WatchedLists
@@ -13,7 +14,6 @@ from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.schemas import SchemaRegistry
 from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.topic_registry import TopicRegistry
 from geminga.broker.topics.transaction_coordinator import TransactionCoordinator
 
@@ -33,7 +33,9 @@ class Services:
     topics: TopicRegistry
     coordinator: TransactionCoordinator
     schemas: SchemaRegistry
-    producer_names: ProducerNames
+    producer_names: Iterator[str]
+    """Names for producers without one, never used again: two producers of one name, of two starts, could not
+    be distinguished, also by deduplication."""
     watched: WatchedLists
     backpressure: MemoryBackpressure
     rate_limited_log: RateLimitedLogger

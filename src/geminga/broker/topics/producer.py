@@ -1,10 +1,9 @@
-"""Broker's side of a producer, and generated producer names."""
+"""Broker's side of a producer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from itertools import count
 from typing import Protocol
 
 from geminga.broker.delivery.limits import RateLimit
@@ -67,6 +66,8 @@ class Producer:
     entries_in: int = 0
     bytes_in: int = 0
     chunked: bool = False
+    is_closing: bool = False
+    """Whether further entries are ignored, because its client keeps them: see `hold`."""
     rates: Rates = field(init=False)
 
     def __post_init__(self, now: float) -> None:
@@ -121,9 +122,9 @@ class Producer:
         Pending entries are receipted first: they must not be sent again. Further entries are ignored, because
         they would be stored before the earlier ones that the client resends.
         """
-        if isinstance(self.topic, _Closing):
+        if self.is_closing:
             return
-        self.topic = _Closing(self.topic)
+        self.is_closing = True
         if self.pending:
             self.on_drained = self.disconnect
         else:
@@ -146,46 +147,3 @@ def slow_down(
         limit.take(messages, size, now)
         if limit.check(now) > 0:
             producer.peer.slow_down(limit)
-
-
-class _Closing:
-    """Topic of a producer that is being closed: entries are ignored."""
-
-    __slots__ = ("_topic", "text")
-
-    def __init__(self, topic: PublishedTopic) -> None:
-        self._topic = topic
-        self.text = topic.text
-
-    def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
-        """Ignore the entry; the client keeps it."""
-
-    def publish_in(
-        self, transaction: TransactionRecord, producer: Producer, frame: SendFrame, counted: int | None
-    ) -> None:
-        """Ignore the entry; the client keeps it."""
-
-    def publish_run(self, producer: Producer, run: SendRun) -> None:
-        """Ignore the entries; the client keeps them."""
-
-    def last_sequence_id(self, producer_name: str) -> int:
-        return self._topic.last_sequence_id(producer_name)
-
-    def remove_producer(self, producer: Producer) -> None:
-        self._topic.remove_producer(producer)
-
-
-class ProducerNames:
-    """Generates names ``<cluster>-<start>-<counter>`` that are never reused.
-
-    ``start`` is the time in milliseconds at which the broker started: two producers with one name, of two
-    starts, could not be distinguished, also by deduplication.
-    """
-
-    def __init__(self, cluster: str, start_ms: int) -> None:
-        self._prefix = f"{cluster}-{start_ms}"
-        self._numbers = count()
-
-    def new(self) -> str:
-        """Return an unused name."""
-        return f"{self._prefix}-{next(self._numbers)}"
