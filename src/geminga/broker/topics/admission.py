@@ -4,7 +4,6 @@ from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.entries import head_of
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.topics.dedup import Deduplication, DedupVerdict
-from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer, slow_down
 from geminga.broker.topics.topic import Topic
 from geminga.errors import CorruptPayload
@@ -55,19 +54,15 @@ def is_allowed(topic: Topic, producer: Producer, frame: SendFrame) -> bool:
     return True
 
 
-def check_duplicate(dedup: Deduplication, producer: Producer, frame: SendFrame) -> DedupRecord:
-    """Return what deduplication records of an entry; one whose earlier copy is undecided is refused here."""
+def check_duplicate(dedup: Deduplication, producer: Producer, frame: SendFrame) -> DedupVerdict:
+    """Check whether an entry is a duplicate; one whose earlier copy is undecided is refused here."""
     sequence_id, highest = frame.sequence_id, max(frame.sequence_id, frame.highest_sequence_id)
     if frame.is_chunk:
         head = head_of(frame.entry)
         if head is not None and head.chunk_id != head.num_chunks - 1:
-            return DedupRecord.NONE
+            return DedupVerdict.UNCHECKED
     verdict = dedup.check(producer.name, sequence_id, highest)
-    if verdict is DedupVerdict.NEW:
-        return DedupRecord.SEQUENCE_ID
-    if verdict is DedupVerdict.DUPLICATE:
-        return DedupRecord.DUPLICATE
-    producer.error(
-        highest, pb.PersistenceError, "Cannot determine whether the message is a duplicate at this time"
-    )
-    return DedupRecord.ANSWERED
+    if verdict is DedupVerdict.UNKNOWN:
+        reason = "Cannot determine whether the message is a duplicate at this time"
+        producer.error(highest, pb.PersistenceError, reason)
+    return verdict

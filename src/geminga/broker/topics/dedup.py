@@ -27,10 +27,14 @@ _READ_BYTES = 16 * 1024 * 1024
 
 
 class DedupVerdict(Enum):
-    """Result of checking a sequence id."""
+    """Result of checking an entry's sequence id."""
 
+    UNCHECKED = "unchecked"
+    """Without deduplication, and for chunks before the last one: nothing is recorded."""
     NEW = "new"
+    """The id is recorded when the entry is durable."""
     DUPLICATE = "duplicate"
+    """The entry is not stored; its receipt waits for those of earlier entries."""
     UNKNOWN = "unknown"
     """A copy is pending in the store, so the result is not known yet."""
 

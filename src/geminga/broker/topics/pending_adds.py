@@ -7,29 +7,15 @@ peers, which are limited (`memory_backpressure`).
 """
 
 from collections import deque
-from enum import Enum
 from typing import Any, Final, Protocol
 
 from geminga.broker.scheduler import Scheduler
+from geminga.broker.topics.dedup import DedupVerdict
 from geminga.broker.topics.histograms import TopicHistograms
 from geminga.broker.topics.producer import Producer
 from geminga.errors import StoreError
 
-
-class DedupRecord(Enum):
-    """Action of deduplication on an entry."""
-
-    NONE = "none"
-    """Nothing is recorded."""
-    SEQUENCE_ID = "sequence id"
-    """Its sequence id is recorded when the entry is durable."""
-    DUPLICATE = "duplicate"
-    """It is not stored; its receipt waits for those of earlier entries."""
-    ANSWERED = "answered"
-    """It was refused, or its duplicate receipt was sent."""
-
-
-_DUPLICATE: Final = DedupRecord.DUPLICATE
+_DUPLICATE: Final = DedupVerdict.DUPLICATE
 
 
 class StoringTopic(Protocol):
@@ -44,7 +30,7 @@ class StoringTopic(Protocol):
         producer: Producer,
         sequence_ids: int | range,
         highest: int,
-        record: DedupRecord,
+        verdict: DedupVerdict,
         offset: int,
         size: int,
     ) -> None:
@@ -53,8 +39,8 @@ class StoringTopic(Protocol):
         """
 
 
-PendingAdd = tuple[StoringTopic, Producer, Any, int, DedupRecord, int, int, float]
-"""``(topic, producer, sequence_id, highest, record, offset, size, time)``; for a run, its sequence ids.
+PendingAdd = tuple[StoringTopic, Producer, Any, int, DedupVerdict, int, int, float]
+"""``(topic, producer, sequence_id, highest, verdict, offset, size, time)``; for a run, its sequence ids.
 
 A plain tuple: a class would cost 6 % of the core's time per message.
 """
@@ -77,11 +63,11 @@ class PendingAdds:
 
     def _reported(self, error: StoreError | None) -> None:
         queue = self._queue
-        topic, producer, sequence_ids, highest, record, offset, size, began = queue.popleft()
+        topic, producer, sequence_ids, highest, verdict, offset, size, began = queue.popleft()
         if error is None and topic.histograms is not None:
             count = 1 if isinstance(sequence_ids, int) else len(sequence_ids)
             topic.histograms.stored(topic.scheduler.now - began, count)
-        topic.settled(error, producer, sequence_ids, highest, record, offset, size)
+        topic.settled(error, producer, sequence_ids, highest, verdict, offset, size)
         # Receipts of duplicates follow that of the entry before them.
         while queue and queue[0][4] is _DUPLICATE:
             _, producer, sequence_id, highest, *_ = queue.popleft()

@@ -20,11 +20,10 @@ from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota, topic_transactions
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
-from geminga.broker.topics.dedup import Deduplication, forget_stale
+from geminga.broker.topics.dedup import Deduplication, DedupVerdict, forget_stale
 from geminga.broker.topics.delivery_expiry import DeliveryExpiry
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.histograms import TopicHistograms
-from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.topics.topic import QuotaExceeded, SubscriptionRequest, TopicServices
@@ -41,7 +40,7 @@ log = logging.getLogger("geminga.broker")
 
 SUBSCRIPTIONS_AT_ONCE = 100
 """Maximum subscriptions that get a topic's new entries in one step."""
-_NO_RECORD = DedupRecord.NONE
+_UNCHECKED = DedupVerdict.UNCHECKED
 
 
 class PersistentTopic:
@@ -205,26 +204,26 @@ class PersistentTopic:
         size = len(entry)
         if self.restricted and not is_allowed(self, producer, frame):
             return
-        record = _NO_RECORD
+        verdict = _UNCHECKED
         if self.dedup is not None:
-            record = check_duplicate(self.dedup, producer, frame)
-            if record is DedupRecord.DUPLICATE:
+            verdict = check_duplicate(self.dedup, producer, frame)
+            if verdict is DedupVerdict.DUPLICATE:
                 self._duplicate(producer, frame)
                 return
-            if record is DedupRecord.ANSWERED:
+            if verdict is DedupVerdict.UNKNOWN:
                 return
         messages = frame.num_messages
         if counted is None:
             counted = backlog_count(entry) if messages > 1 or frame.is_chunk else 1
         entries, ledger, now = self._entries, self.ledger, self.scheduler.now
-        entries.append((self, producer, sequence_id, highest, record, ledger.end, size, now))
+        entries.append((self, producer, sequence_id, highest, verdict, ledger.end, size, now))
         try:
             ledger.append(
                 entry, counted, now_ms=self.scheduler.now_ms, limits=self.limits, done=entries.reported
             )
         except StoreError as error:
             entries.take_back()
-            if self.dedup is not None and record is DedupRecord.SEQUENCE_ID:
+            if self.dedup is not None and verdict is DedupVerdict.NEW:
                 self.dedup.refused(producer.name)
             if isinstance(error, StoreFull):
                 producer.hold()
@@ -293,7 +292,7 @@ class PersistentTopic:
             for frame in run.frames():
                 self.publish(producer, frame)
             return
-        entries.append((self, producer, sequence_ids, 0, _NO_RECORD, ledger.end, size, now))
+        entries.append((self, producer, sequence_ids, 0, _UNCHECKED, ledger.end, size, now))
         try:
             ledger.append_run(run_entries, sizes, size, now_ms=now_ms, done=entries.reported)
         except StoreError as error:
@@ -316,7 +315,7 @@ class PersistentTopic:
         if producer.pending:
             # A slot without an entry reserves the position; the entry before it answers for both.
             sequence_id, highest = frame.sequence_id, frame.highest_sequence_id
-            self._entries.append((self, producer, sequence_id, highest, DedupRecord.DUPLICATE, -1, 0, 0.0))
+            self._entries.append((self, producer, sequence_id, highest, DedupVerdict.DUPLICATE, -1, 0, 0.0))
         else:
             producer.receipt(frame.sequence_id, frame.highest_sequence_id, -1, -1)
 
@@ -326,7 +325,7 @@ class PersistentTopic:
         producer: Producer,
         sequence_ids: int | range,
         highest: int,
-        record: DedupRecord,
+        verdict: DedupVerdict,
         offset: int,
         size: int,
     ) -> None:
@@ -342,7 +341,7 @@ class PersistentTopic:
             if isinstance(sequence_ids, int):
                 last = max(sequence_ids, highest)
                 # After an error the store has stopped: no repeat of the entry can be stored, nor asks for it.
-                if self.dedup is not None and record is DedupRecord.SEQUENCE_ID and error is None:
+                if self.dedup is not None and verdict is DedupVerdict.NEW and error is None:
                     self.dedup.stored(producer.name, last)
                 if error is None:
                     producer.receipt(sequence_ids, highest, *self.ledger.position(offset))
