@@ -32,20 +32,13 @@ def bind(host: str, port: int, what: str) -> socket.socket:
             f"host {host!r} is no address of this machine ({error}); try 127.0.0.1 or 0.0.0.0"
         ) from None
     v6 = [info for info in found if info[0] == socket.AF_INET6]
-    family, kind, protocol, _, address = (
-        v6[0] if v6 and wildcard and socket.has_dualstack_ipv6() else found[0]
-    )
-    listener = socket.socket(family, kind, protocol)
+    is_dual = bool(v6) and wildcard and socket.has_dualstack_ipv6()
+    family, *_, address = v6[0] if is_dual else found[0]
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if wildcard else 1)
-        listener.setblocking(False)
-        listener.bind(address)
-        listener.listen(BACKLOG)
+        listener = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=is_dual)
     except OSError as error:
-        listener.close()
         raise _bind_error(error, host, port, what) from None
+    listener.setblocking(False)
     return listener
 
 
