@@ -6,9 +6,9 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,6 +16,8 @@ from click.shell_completion import CompletionItem
 from geminga.cli.units import parse_span
 from geminga.config import suggestion
 from geminga.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 PORT = click.IntRange(0, 65535)
 
@@ -123,6 +125,17 @@ class WordChoice(click.Choice):  # type: ignore[type-arg]  # no subscript before
 
 
 SECONDS = Duration(0.1, 1_000_000)
+
+
+def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds options and arguments, in this order."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def pairs(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

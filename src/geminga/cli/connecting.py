@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from geminga.cli.common import json_option, write_section
+from geminga.cli.common import json_option, with_options, write_section
 from geminga.client.cluster import DEFAULT_URL, Cluster
 from geminga.config import names_file, suggestion
 from geminga.connection.addresses import ServiceUrl
@@ -203,12 +203,10 @@ def as_pasted(command: str) -> str:
     return re.sub(one, lambda each: end.sub(lambda part: part[1] + options + part[2], each[0], 1), command)
 
 
-def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the connection options; the command receives their raw values, for `cluster_of`."""
-    found = command
-    for names, settings in reversed((_URL, _ADMIN_URL, *_COMMON)):
-        found = click.option(*names, cls=ConnectionOption, **settings)(found)
-    return found
+connection_options = with_options(
+    *(click.option(*names, cls=ConnectionOption, **each) for names, each in (_URL, _ADMIN_URL, *_COMMON))
+)
+"""Decorator that adds the connection options; the command receives their raw values, for `cluster_of`."""
 
 
 def side_options(side: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -218,19 +216,18 @@ def side_options(side: str, what: str) -> Callable[[Callable[..., Any]], Callabl
     do not name a side.
     """
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        url = (("--from" if side == "from" else f"--{side}", f"{side}_service_url"), {"metavar": "URL",
-               "help": f"Service URL of the cluster {what}."})  # fmt: skip
-        found = command
-        for names, settings in reversed((url, _ADMIN_URL, *_COMMON)):
-            plain = {key: value for key, value in settings.items() if key not in ("envvar", "show_envvar")}
-            if names[0] == "--context":
-                plain["help"] = "Saved cluster, see `geminga context`."
-            spelt = names if names is url[0] else (f"--{side}-{names[0].lstrip('-')}",)
-            found = click.option(*spelt, cls=ConnectionOption, **plain)(found)
-        return found
-
-    return add
+    options = [
+        click.option(
+            f"--{side}", f"{side}_service_url", cls=ConnectionOption, metavar="URL",
+            help=f"Service URL of the cluster {what}.",
+        )
+    ]  # fmt: skip
+    for names, settings in (_ADMIN_URL, *_COMMON):
+        plain = {key: value for key, value in settings.items() if key not in ("envvar", "show_envvar")}
+        if names[0] == "--context":
+            plain["help"] = "Saved cluster, see `geminga context`."
+        options.append(click.option(f"--{side}-{names[0].lstrip('-')}", cls=ConnectionOption, **plain))
+    return with_options(*options)
 
 
 def cluster_of_side(side: str, given: dict[str, Any]) -> Cluster:

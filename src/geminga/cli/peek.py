@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from geminga.cli.common import json_option, pairs, say, wants_json
+from geminga.cli.common import json_option, pairs, say, wants_json, with_options
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.units import PATTERN, WHERE, Where, id_text, moment
 from geminga.client.admin.types import SchemaVersion, StoredMessage
@@ -50,14 +50,14 @@ def filter_options(command: Any) -> Any:
     def wrapped(key: Any, grep: Any, properties: Any, **given: Any) -> Any:
         return command(only=PrintFilter(key, grep, properties), **given)
 
-    wrapped = click.option(
-        "--property", "-p", "properties", multiple=True, metavar="NAME=VALUE", callback=pairs,
-        help="Only messages with this property; may be repeated.",
+    return with_options(
+        click.option("--key", help="Only messages with this key."),
+        click.option("--grep", type=PATTERN, metavar="REGEX", help="Only messages whose text matches."),
+        click.option(
+            "--property", "-p", "properties", multiple=True, metavar="NAME=VALUE", callback=pairs,
+            help="Only messages with this property; may be repeated.",
+        ),
     )(wrapped)  # fmt: skip
-    wrapped = click.option("--grep", type=PATTERN, metavar="REGEX", help="Only messages whose text matches.")(
-        wrapped
-    )
-    return click.option("--key", help="Only messages with this key.")(wrapped)
 
 
 @click.command("peek", cls=ConnectingCommand)

@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import click
 
-from geminga.cli.common import Commands, WordChoice, confirm, emit, yes_option
+from geminga.cli.common import Commands, WordChoice, confirm, emit, with_options, yes_option
 from geminga.cli.connecting import operation
 from geminga.cli.tables import TableColumn, print_rows
 from geminga.client.cluster import Cluster
@@ -69,19 +69,13 @@ def _row(found: Any) -> dict[str, Any]:
     return {**fields, "properties": dict(found.properties)}
 
 
-_source_options = (
+_with_source = with_options(
     click.option("--class", "named", metavar="MODULE:NAME", help="Python schema, record or dataclass."),
     click.option("--file", "-f", "file", type=click.File("rb"),
                  help="Avro schema definition (JSON); used with --type. -: standard input."),
     click.option("--type", "kind", type=WordChoice(_KINDS), default="JSON",
                  show_default=True, help="Schema type of --file."),
 )  # fmt: skip
-
-
-def _with_source(function: Any) -> Any:
-    for option in reversed(_source_options):
-        function = option(function)
-    return function
 
 
 def _source(named: str | None, file: IO[bytes] | None, kind: str) -> Any:

@@ -7,7 +7,6 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from geminga.broker.rules.tokens import (
     secret_algorithms,
 )
 from geminga.broker.serving.credentials import read_key, read_secret
-from geminga.cli.common import Commands, write_private
+from geminga.cli.common import Commands, with_options, write_private
 from geminga.cli.units import SPAN
 from geminga.errors import UsageError
 
@@ -147,16 +146,11 @@ def create(
     click.echo(make_token(subject, key, algorithm or possible[0], expires_at=expires, headers=extra))
 
 
-def _token_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.argument("token", required=False),
-        click.option("-i", "--stdin", "from_stdin", is_flag=True, help="Read the token from standard input."),
-        click.option(
-            "-f", "--token-file", type=click.Path(path_type=Path), help="Read the token from a file."
-        ),
-    ):
-        function = option(function)
-    return function
+_token_options = with_options(
+    click.option("-f", "--token-file", type=click.Path(path_type=Path), help="Read the token from a file."),
+    click.option("-i", "--stdin", "from_stdin", is_flag=True, help="Read the token from standard input."),
+    click.argument("token", required=False),
+)
 
 
 def _given_token(token: str | None, from_stdin: bool, file: Path | None) -> str:

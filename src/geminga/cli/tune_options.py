@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Duration, Number
+from geminga.cli.common import Duration, Number, with_options
 from geminga.tuning.traffic import TrafficProfile
 
 
@@ -71,7 +71,7 @@ def run_options(
             help="Folder for table, picture, JSON and runs; an existing folder is resumed.",
         ),
     ]  # fmt: skip
-    return lambda command: functools.reduce(lambda done, option: option(done), reversed(options), command)
+    return with_options(*options)
 
 
 _TRAFFIC = (
@@ -122,9 +122,7 @@ def traffic_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[
                 help="Limit of the 99th percentile latency from send to receive, in milliseconds.",
             )
         )  # fmt: skip
-        for option in reversed(options):
-            wrapped = option(wrapped)
-        return wrapped
+        return with_options(*options)(wrapped)
 
     return decorate
 

@@ -253,13 +253,13 @@ class AtLeastOnce:
     # --- held results ---------------------------------------------------------------------------------
 
     def _failed(self, outcome: CallOutcome, error: Exception, topic: str) -> None:
-        settling, settings = self._settling, self._settings
+        settling = self._settling
         state = settling.shared.state
         if self._is_closed:
             return  # unsettled: the message is redelivered
         if state is not None and topic == state.producer.topic():
             settling.end(error)  # the producers in memory are no longer current
-        elif is_passing(error) or (topic == settings.output and has_ended(error)):
+        elif self._may_pass(error, topic):
             if not self._held:
                 logger.warning("results are held: %s: %s", type(error).__name__, error)
                 settling.shared.metrics.system_exceptions += 1
@@ -267,6 +267,9 @@ class AtLeastOnce:
             self._held.append(outcome)
         else:
             settling.unsent(outcome.message, error)
+
+    def _may_pass(self, error: Exception, topic: str) -> bool:
+        return is_passing(error) or (topic == self._settings.output and has_ended(error))
 
     async def _emit_again(self) -> None:
         try:

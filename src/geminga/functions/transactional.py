@@ -31,7 +31,7 @@ from geminga.functions.result_producers import (
     payload_bytes_max,
     resent_operations,
 )
-from geminga.functions.sending import AtLeastOnce, PendingResults, has_ended, is_passing
+from geminga.functions.sending import AtLeastOnce, PendingResults
 
 logger = logging.getLogger("geminga.functions")
 
@@ -139,9 +139,6 @@ class Transactional(AtLeastOnce):
         elif lasting:
             self._forget_state(outcomes, lasting[0][1])
             settling.unsent(outcomes[0].message, lasting[0][1])
-
-    def _may_pass(self, error: Exception, topic: str) -> bool:
-        return is_passing(error) or (topic == self._settings.output and has_ended(error))
 
     async def send_all(self, outcomes: list[CallOutcome], txn: Any, seconds: float) -> list[_Failure]:
         """Send all results in a transaction and wait for their receipts; return the failures."""

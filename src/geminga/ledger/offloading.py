@@ -24,7 +24,7 @@ from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import Done, ReadAhead, StoredLedger
 from geminga.ledger.offload_worker import OffloadWriters
 from geminga.ledger.offload_writing import OffloadRequest, OffloadWriting
-from geminga.ledger.steps import Begin
+from geminga.ledger.steps import Begin, follow
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import OrphanCandidate
 from geminga.ledger.tier_files import TierFiles
@@ -94,80 +94,68 @@ class Offloading:
         self.file = ledger_file(self.info.ledger_id, self.uuid)
         self.path = f"{folder_of(self.owner)}/{self.file}"
         self._suspect = OrphanCandidate(self.owner, self.info.ledger_id, self.uuid, self.file)
-        self._files.pending[self.uuid] = self.owner, None
         self._next = 0
         self._cancelled: OffloadFailed | None = None
-        self._is_recorded = False
         self._making: OffloadWriting | None = None
         self._written: WrittenFile | None = None
-        self._steps = self._run()
 
     # --- the owner's thread ---
     def begin(self) -> None:
         """Start the offload. Raises `StoreError`."""
-        next(self._steps)
-        try:
-            self._files.catalog.suspect(self._suspect, self._resume)
-        except StoreError:
-            del self._files.pending[self.uuid]
-            raise
+        self._files.catalog.suspect(self._suspect, lambda error: follow(self._run(error)))
+        self._files.pending[self.uuid] = self.owner, None
 
     def cancel(self, why: str) -> None:
         """Stop at the next step and delete the partial file."""
         self._cancelled = self._cancelled or OffloadFailed(why)
 
-    def _resume(self, error: Exception | None) -> None:
-        """Continue with the next step after one that has ended, perhaps with an error."""
-        if not self._is_recorded:
-            error = error or self._cancelled
-        try:
-            begin = next(self._steps) if error is None else self._steps.throw(error)
-        except StopIteration:
-            return
-        try:
-            begin(self._resume)
-        except StoreError as refused:
-            self._resume(refused)
-
-    def _run(self) -> Generator[Begin, None, None]:
-        """Offload the ledger. Each step is yielded, and an error of it is raised here."""
+    def _run(self, error: Exception | None) -> Generator[Begin, None, None]:
+        """Offload the ledger, after the suspicion was stored or not: ``error``. Each step is yielded, and an
+        error of it is raised here."""
         files = self._files
         try:
-            yield lambda _: None  # the suspicion, which was begun before
-            yield partial(files.work, self._create)
+            if error := error or self._cancelled:
+                raise error
+            yield from self._step(partial(files.work, self._create))
             while self._next < self.info.entries:
                 yield from self._move_piece()
-            yield partial(files.work, self._finish)
+            yield from self._step(partial(files.work, self._finish))
             record = self._record()
             self.bytes_written = record.file_bytes
             files.pending[self.uuid] = self.owner, record
-            yield partial(files.work, files.listing(self.owner))
+            yield from self._step(partial(files.work, files.listing(self.owner)))
             if files.local.owner_of(self.info.ledger_id) != self.owner:
                 raise OffloadFailed(f"ledger {self.info.ledger_id} was deleted meanwhile")
-            self._is_recorded = True  # it is too late to cancel
-            yield partial(files.catalog.put, self.owner, record)
-        except Exception as error:  # also those of a storage library
+            yield partial(files.catalog.put, self.owner, record)  # too late to cancel
+        except Exception as failure:  # also those of a storage library
             with contextlib.suppress(Exception):
                 yield partial(files.work, self._abandon)
             del files.pending[self.uuid]
             files.remove_files(self.owner, [self._suspect])
-            if not isinstance(error, StoreError):
+            if not isinstance(failure, StoreError):
                 ledger_id, location = self.info.ledger_id, files.storage.location
-                error = OffloadFailed(f"ledger {ledger_id} cannot be offloaded to {location}: {error}")
-            self._done(error)
+                failure = OffloadFailed(f"ledger {ledger_id} cannot be offloaded to {location}: {failure}")
+            self._done(failure)
         else:
             del files.pending[self.uuid]
             self._done(None)
 
+    def _step(self, begin: Begin) -> Iterator[Begin]:
+        """Run a step that the offload may be cancelled in."""
+        yield begin
+        if self._cancelled is not None:
+            raise self._cancelled
+
     def _move_piece(self) -> Iterator[Begin]:
         """Read the next entries, at the limited rate, and add them to the file."""
         while wait := self._writers.rate.wait_seconds():
-            yield self._pause(min(wait, RATE_CHECKED_SECONDS))
+            yield from self._step(self._pause(min(wait, RATE_CHECKED_SECONDS)))
         count, piece = min(self.info.entries - self._next, PIECE_ENTRIES), list[bytes]()
         try:
-            yield partial(fetch_piece, self._files.local, self.info.ledger_id, self._next, count, piece)
+            fetch = partial(fetch_piece, self._files.local, self.info.ledger_id, self._next, count, piece)
+            yield from self._step(fetch)
         except StoreBusy:
-            yield self._pause(BUSY_PAUSE_SECONDS)
+            yield from self._step(self._pause(BUSY_PAUSE_SECONDS))
             return
         if not piece:
             raise OffloadFailed(
@@ -176,7 +164,7 @@ class Offloading:
         self._next += len(piece)
         self._writers.rate.take(sum(map(len, piece)))
         assert self._making is not None
-        yield partial(self._files.work, partial(self._making.add, piece))
+        yield from self._step(partial(self._files.work, partial(self._making.add, piece)))
 
     def _pause(self, seconds: float) -> Begin:
         return lambda resume: self._files.call_in(seconds, partial(resume, None))

@@ -7,6 +7,7 @@ continues with the rest before it processes the next group, so that the order is
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from geminga.errors import StoreError
@@ -37,13 +38,8 @@ def follow(steps: Generator[Begin, None, None]) -> None:
 
 def parts(items: Iterable[T]) -> Iterator[list[T]]:
     """Split items into lists of a step's length."""
-    part: list[T] = []
-    for item in items:
-        part.append(item)
-        if len(part) == AT_ONCE:
-            yield part
-            part = []
-    if part:
+    rest = iter(items)
+    while part := list(islice(rest, AT_ONCE)):
         yield part
 
 

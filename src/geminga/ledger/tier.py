@@ -48,6 +48,7 @@ class OffloadTier:
         """``rate_bytes``: limit per second of the bytes of entries that are offloaded; -1: no limit.
         ``sleep`` replaces the waits of `StorageClaim`."""
         self.storage = storage
+        self.location = storage.location
         self.reader = TierReader(storage)
         self._local = local
         self._worker = worker
@@ -57,6 +58,8 @@ class OffloadTier:
         self.claim = claim
         self.files = TierFiles(local, storage, claim, self._worker.submit, self._call_in)
         self.catalog = self.files.catalog
+        self.offloaded, self.record = self.catalog.of_owner, self.catalog.record
+        self.sweep = self.files.sweep
         has_disk = isinstance(local.filesystem, RealFileSystem)
         self.writers = OffloadWriters(
             storage, ByteRate(rate_bytes, clock), is_alone=not (threads and has_disk)
@@ -74,25 +77,11 @@ class OffloadTier:
         self.files.open()
 
     @property
-    def location(self) -> str:
-        """Return the address of the offload storage, without secrets."""
-        return self.storage.location
-
-    @property
     def borrowed(self) -> str:
         """Return why this store may not change the storage; empty if it may, or that is not known yet."""
         return self.claim.refusal
 
-    def offloaded(self, owner: str) -> list[OffloadedLedger]:
-        """Return the offloaded ledgers of an owner, in the order of their ids."""
-        return self.catalog.of_owner(owner)
-
-    def record(self, ledger_id: int) -> OffloadedLedger | None:
-        """Return the record of an offloaded ledger; None if the ledger is not offloaded."""
-        return self.catalog.record(ledger_id)
-
     def local_ledgers(self, owner: str) -> set[int]:
-        """Return the ledgers of an owner whose entries are in the log."""
         return {info.ledger_id for info in self._local.ledgers(owner)}
 
     def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done, *, offset: int) -> None:
@@ -222,10 +211,6 @@ class OffloadTier:
         for record in records:
             self.reader.forget(f"{folder_of(owner)}/{record.file}")
         self.files.give_up(owner, records)
-
-    def sweep(self) -> None:
-        """Delete files that belong to no ledger, left by a crash or by storage that did not answer."""
-        self.files.sweep()
 
     @property
     def tier_stats(self) -> TierStats:

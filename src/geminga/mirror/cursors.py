@@ -51,12 +51,6 @@ class FollowedSubscription:
     own_after: Position | None = None
     """Target position up to which the target was read for that; None: not yet."""
 
-    def forget(self) -> None:
-        """Reset, so that everything is sent again."""
-        self.state, self.through, self.marked = None, NOWHERE, None
-        self.older.forget(NOWHERE)
-        self.older_through, self.own_after = NOWHERE, None
-
 
 class CursorMirror:
     """The subscriptions of one partition. ``followed``: those of the source, by name."""
@@ -105,7 +99,7 @@ class CursorMirror:
         for name, state in changed.items():
             one, there = self.followed[name], stats.subscriptions.get(name)
             if there is None:
-                one.forget()
+                one = self.followed[name] = FollowedSubscription()  # everything is sent again
                 await self._create(name, state)
             if there is not None and there.consumers:
                 one.in_use = True

@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from geminga.client.admin.exchange import parse_admin_url
@@ -132,7 +132,7 @@ class Mirror(LongRunning[MirrorStatus]):
             if names is None:
                 return self.status()
             run = _Run(
-                settings,
+                self,
                 await _warnings(settings, target_admin),
                 ClusterPair(
                     source=source.context,
@@ -149,7 +149,7 @@ class Mirror(LongRunning[MirrorStatus]):
                 web = await serve(lambda: run.status().exposition(), settings.metrics_port)
                 stack.callback(web.close)
             self._run = run
-            await run.work(self._patiently, self._stopping, self._ready, self._caught_up, self._on_status)
+            await run.work(self._ready)
             return run.status()
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
@@ -305,10 +305,11 @@ class _Part:
 class _Run:
     """One run of a mirror, on its event loop."""
 
-    def __init__(self, settings: MirrorSettings, warnings: tuple[str, ...], ends: ClusterPair) -> None:
-        self.settings = settings
+    def __init__(self, mirror: Mirror, warnings: tuple[str, ...], ends: ClusterPair) -> None:
+        self.settings = settings = mirror.settings
         self.warnings = warnings
         self.caught_up = False
+        self._mirror = mirror
         self._ends = ends
         self._patterns = [MirrorPattern.parse(text) for text in settings.topics]
         self._maker = TopicMaker(ends.source_admin, ends.target_admin, policies=settings.policies)
@@ -322,23 +323,16 @@ class _Run:
         self._first: set[str] | None = None
         """Topics that existed at the start."""
 
-    async def work(
-        self,
-        patiently: Callable[[Callable[[], Awaitable[float]]], Awaitable[float | None]],
-        stopping: asyncio.Event,
-        ready: threading.Event,
-        caught_up: threading.Event,
-        on_status: Callable[[MirrorStatus], None] | None,
-    ) -> None:
-        until = asyncio.create_task(stopping.wait())
-        first = asyncio.ensure_future(patiently(self._discover))
+    async def work(self, ready: threading.Event) -> None:
+        until = asyncio.create_task(self._mirror._stopping.wait())
+        first = asyncio.ensure_future(self._mirror._patiently(self._discover))
         try:
             await asyncio.wait({first, until}, return_when=asyncio.FIRST_COMPLETED)
             if first.done():
                 first.result()
                 self._first = set(self._parts)
                 ready.set()
-                await self._keep(until, caught_up, on_status)
+                await self._keep(until)
         finally:
             for task in (first, until):
                 task.cancel()
@@ -347,15 +341,9 @@ class _Run:
             with contextlib.suppress(PulsarException, OSError, TimeoutError):
                 async with asyncio.timeout(LAST_LOOK_SECONDS):
                     await self._ask_lags(PartitionState.STOPPED)
-        if on_status is not None:
-            on_status(self.status())
+        await self._show()
 
-    async def _keep(
-        self,
-        until: asyncio.Task[Any],
-        caught_up: threading.Event,
-        on_status: Callable[[MirrorStatus], None] | None,
-    ) -> None:
+    async def _keep(self, until: asyncio.Task[Any]) -> None:
         """Run discovery, status and subscriptions until ``until`` is done or nothing is left to do."""
         keepers: list[asyncio.Task[Any]] = [
             asyncio.create_task(
@@ -363,7 +351,7 @@ class _Run:
             ),
             asyncio.create_task(self._every(LAG_SECONDS, "the lag is not known", self._look)),
             # Separate from `_look`, which waits while the source does not answer.
-            asyncio.create_task(self._every(LAG_SECONDS, "no status", lambda: self._show(on_status))),
+            asyncio.create_task(self._every(LAG_SECONDS, "no status", self._show)),
             asyncio.create_task(self._follow_always()),
         ]
         try:
@@ -371,7 +359,7 @@ class _Run:
                 began = time.monotonic()
                 if not self.caught_up and self._all_there():
                     self.caught_up = True
-                    caught_up.set()
+                    self._mirror._caught_up.set()
                 if self.settings.once and (self.caught_up or self._nothing_moves()):
                     break
                 rest = max(_ROUND_SECONDS, (time.monotonic() - began) * _REST_OF_LOOKS)
@@ -383,18 +371,15 @@ class _Run:
 
     def _all_there(self) -> bool:
         first = self._first or ()
-        return not self._refused and all(
-            part.at_goal and (part.followed or not self.settings.subscriptions)
-            for name in first
-            if (part := self._parts.get(name)) is not None
-        )
+        parts = [part for name in first if (part := self._parts.get(name)) is not None]
+        return not self._refused and all(self._has_all(part) for part in parts)
+
+    def _has_all(self, part: _Part) -> bool:
+        return part.at_goal and (part.followed or not self.settings.subscriptions)
 
     def _nothing_moves(self) -> bool:
         """Return whether no partition can progress without a decision of the user."""
-        return all(
-            part.has_ended or (part.at_goal and (part.followed or not self.settings.subscriptions))
-            for part in self._parts.values()
-        )
+        return all(part.has_ended or self._has_all(part) for part in self._parts.values())
 
     async def _end(self) -> None:
         tasks = [part.task for part in self._parts.values() if part.task is not None]
@@ -479,16 +464,13 @@ class _Run:
 
     async def _open(self, topic: str, schemas: SchemaMirror) -> None:
         part = _Part(self._ends, topic, schemas)
-        newest = await self._newest(topic)
+        stats = await self._ends.source_admin.topics.internal_stats(topic)
+        newest = parse_position(stats.last_confirmed_entry)
         part.goal = newest if newest.entry >= 0 else NOWHERE
         if self.settings.subscriptions:
             await part.cursors.create()
         self._parts[topic] = part
         part.task = asyncio.create_task(part.mirror.run(), name=f"mirror {topic}")
-
-    async def _newest(self, topic: str) -> Position:
-        stats = await self._ends.source_admin.topics.internal_stats(topic)
-        return parse_position(stats.last_confirmed_entry)
 
     # --- subscriptions and figures ---------------------------------------------------------------------
 
@@ -533,9 +515,9 @@ class _Run:
                 if part is not None and subscription is not None and part.mirror.state is state:
                     part.lag, part.lag_known = subscription.msg_backlog, (part.mirror.done, now)
 
-    async def _show(self, on_status: Callable[[MirrorStatus], None] | None) -> None:
-        if on_status is not None:
-            on_status(self.status())
+    async def _show(self) -> None:
+        if self._mirror._on_status is not None:
+            self._mirror._on_status(self.status())
 
     async def _look(self) -> None:
         await self._ask_lags(PartitionState.COPYING)
@@ -562,18 +544,14 @@ class _Run:
 
 def _status_of(part: _Part) -> PartitionStatus:
     mirror = part.mirror
-    counters = mirror.counters
+    figures = asdict(mirror.counters)
+    del figures["sessions"]
     return PartitionStatus(
         topic=mirror.topic,
         state=mirror.state.value,
         lag_entries=part.lag if mirror.error is None else -1,
         done=str(mirror.done) if mirror.done != NOWHERE else "",
-        messages=counters.messages,
-        entries=counters.entries,
-        bytes=counters.bytes,
-        duplicates=counters.duplicates,
-        skipped=counters.skipped,
-        missed=counters.missed,
+        **figures,
         error="" if mirror.error is None else str(mirror.error),
         subscriptions=tuple(
             SubscriptionStatus(

@@ -4,11 +4,10 @@ fastavro's own reader ignores fields that a record does not have, takes a text f
 records that contain themselves twice.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any
 
-from geminga.schema.from_json import SHOWN_MAX
+from geminga.schema.from_json import shown
 
 _WITH_PARTS = frozenset(("record", "error", "enum", "fixed", "array", "map"))
 _RECORDS = frozenset(("record", "error"))
@@ -69,7 +68,7 @@ def _of_branch(value: Any, union: list[Any], named: dict[str, Any]) -> Any:
     name = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else None
     if name is None or name == "null" or name not in branches:
         allowed = ", ".join("null" if each == "null" else f'{{"{each}": ...}}' for each in branches)
-        raise ValueError(f"{_shown(value)} names no branch of its union; allowed: {allowed}")
+        raise ValueError(f"{shown(value)} names no branch of its union; allowed: {allowed}")
     branch = branches[name]
     found = _converted(value[name], branch, named)
     is_clear = len(branches.keys() - {"null"}) == 1 or not (
@@ -85,10 +84,5 @@ def _name(kind: Any) -> str:
 
 def _checked(value: Any, kind: type, name: str) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"{_shown(value)} is not allowed; allowed: {name}")
+        raise ValueError(f"{shown(value)} is not allowed; allowed: {name}")
     return value
-
-
-def _shown(value: Any) -> str:
-    shown = json.dumps(value, ensure_ascii=False)
-    return shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"

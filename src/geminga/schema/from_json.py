@@ -170,7 +170,10 @@ def _kind(schema: Any) -> str:
 
 
 def _refusal(name: str, value: Any, kinds: list[str]) -> str:
-    shown = json.dumps(value, ensure_ascii=False)
-    if len(shown) > SHOWN_MAX:
-        shown = shown[:SHOWN_MAX] + "…"
-    return f"{name}={shown} is not allowed; allowed: {', '.join(kinds)}"
+    return f"{name}={shown(value)} is not allowed; allowed: {', '.join(kinds)}"
+
+
+def shown(value: Any) -> str:
+    """Return a value as JSON for an error, shortened."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"

@@ -100,7 +100,7 @@ class AutoConsumeSchema(VersionedSchema):
         return schema_of(writer).decode_message
 
 
-class AutoProduceBytesSchema(Schema[bytes]):
+class AutoProduceBytesSchema(BytesSchema):
     """Publishes encoded payloads on a topic of any schema.
 
     The producer requests the topic's newest schema when it is created, and uses that schema; each payload is
@@ -110,41 +110,28 @@ class AutoProduceBytesSchema(Schema[bytes]):
     needs_topic: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        super().__init__(bytes, SchemaType.AUTO_PUBLISH, None, "AUTO_PRODUCE_BYTES")
-
-    def encode(self, obj: Any) -> bytes:
-        self._validate_object_type(obj)
-        payload: bytes = obj
-        return payload
-
-    def decode(self, data: bytes) -> bytes:
-        return data
+        Schema.__init__(self, bytes, SchemaType.AUTO_PUBLISH, None, "AUTO_PRODUCE_BYTES")
 
     def for_topic(self, info: SchemaInfo | None) -> Schema[bytes]:
         return BytesSchema() if info is None else _EncodedSchema(info)
 
 
-class _EncodedSchema(Schema[bytes]):
+class _EncodedSchema(BytesSchema):
     """`AutoProduceBytesSchema` on a topic with a schema."""
 
     def __init__(self, info: SchemaInfo) -> None:
-        super().__init__(
-            bytes, SchemaType(info.type), None, info.name, schema_data=info.data, properties=info.properties
-        )
+        kind = SchemaType(info.type)
+        Schema.__init__(self, bytes, kind, None, info.name, schema_data=info.data, properties=info.properties)
         self._checking = schema_of(info)
 
     def encode(self, obj: Any) -> bytes:
         """Return the bytes. Raises `TypeError` for another type, `CorruptPayload` for invalid bytes."""
-        self._validate_object_type(obj)
-        payload: bytes = obj
+        payload = super().encode(obj)
         try:
             self._checking.decode(payload)
         except UnicodeDecodeError as error:
             raise CorruptPayload(f"{len(payload)} bytes are no value of {self._checking}: {error}") from error
         return payload
-
-    def decode(self, data: bytes) -> bytes:
-        return data
 
     def __str__(self) -> str:
         return f"AutoProduceBytesSchema({self._checking})"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -117,13 +117,7 @@ class Proof:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {
-            "broker": self.broker,
-            "conditions": self.conditions,
-            "machine": self.machine,
-            "stopped": self.stopped,
-            "outcomes": [outcome.to_dict() for outcome in self.outcomes],
-        }
+        return asdict(self)
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Proof:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
@@ -112,13 +112,9 @@ class RunOutcome:
             return None
         return self.wire_published_bytes + self.wire_delivered_bytes
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return asdict(self)
-
     @staticmethod
     def from_dict(values: dict[str, Any]) -> RunOutcome:
-        """Return the outcome that `to_dict` encoded; unknown fields are ignored."""
+        """Return the outcome of these JSON values; unknown fields are ignored."""
         known = {f.name for f in fields(RunOutcome)}
         given = {name: value for name, value in values.items() if name in known}
         for name in ("receipt", "end_to_end"):
