@@ -150,6 +150,13 @@ class SendOperation:
         return self.count if self.is_run else 1
 
     @property
+    def entry_size(self) -> int:
+        """Size of the entry in bytes, after `frame`; 0 for a run."""
+        if self.head is None or self.body is None:
+            return 0
+        return len(self.head) - self._entry_start() + len(self.body)
+
+    @property
     def open_tokens(self) -> list[Any]:
         """Tokens of the messages without an outcome."""
         return self.tokens[self.done :] if self.done else self.tokens
