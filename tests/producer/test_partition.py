@@ -4,6 +4,7 @@ import pytest
 from producing import success
 
 from geminga import errors
+from geminga.producer.message import OutgoingMessage
 from geminga.producer.partition import SendErrorVerdict
 from geminga.producer.routing import BlockedReason
 from geminga.producer.settings import ProducerAccessMode
@@ -249,6 +250,66 @@ def test_terminated_and_fenced_end_the_producer(bench, code, state):
     assert b.partition.state is state
     assert len(b.settled()) == 3
     assert b.partition.send_error(code, 0, "again", 0.0) is SendErrorVerdict.NOTHING
+
+
+# --- a producer that stops at a failure ---
+def stopping(bench, *sizes):
+    b = bench(batching_max_messages=1, send_timeout_seconds=5).connect()
+    b.partition.stops_at_failure = True
+    for size in sizes:
+        b.add(b"x" * size)
+    return b
+
+
+def test_nothing_is_written_behind_an_entry_larger_than_all_before_until_its_receipt(bench):
+    b = stopping(bench, 10, 5, 10, 30, 20)
+    assert [sent.command.sequence_id for sent in b.written()] == [0]
+    assert b.partition not in b.ready_set.writable
+    b.receipt(0)
+    assert b.partition in b.ready_set.writable
+    assert [sent.command.sequence_id for sent in b.written()] == [1, 2, 3]
+    b.receipt(1)
+    b.receipt(2)
+    assert b.written() == []
+    b.partition.disconnected(None)
+    b.connect()
+    assert [sent.command.sequence_id for sent in b.written()] == [3]
+    b.receipt(3)
+    assert [sent.command.sequence_id for sent in b.written()] == [4]
+
+
+def test_the_size_of_an_entry_includes_its_metadata(bench):
+    b = stopping(bench)
+    b.add(b"x" * 10)
+    b.add(b"x" * 5, OutgoingMessage(b"x" * 5, ordering_key=b"k" * 20))
+    b.add(b"x")
+    for number in range(3):
+        assert [sent.command.sequence_id for sent in b.written()] == [number]
+        b.receipt(number)
+
+
+@pytest.mark.parametrize("cause", ["refused", "timeout", "quota", "too big"])
+def test_a_failure_ends_a_producer_that_stops_at_one(bench, cause):
+    b = stopping(bench, 1, 1, 1)
+    if cause == "refused":
+        b.written()
+        assert b.partition.send_error(22, 0, "too large", 0.0) is SendErrorVerdict.NOTHING
+    elif cause == "timeout":
+        b.partition.tick(5.0)
+    elif cause == "quota":
+        b.partition.disconnected(None)
+        b.partition.refused(errors.ProducerBlockedQuotaExceededException("full"), 0.0)
+    else:
+        b.partition.disconnected(None)
+        b.max_message_size = 5
+        assert b.connect().written() == []
+    failed = b.settled()
+    assert len(failed) == 3
+    assert b.partition.state is ProducerState.CLOSED
+    with pytest.raises(type(failed[0].error)):
+        b.add(b"later")
+    b.receipt(0)
+    assert b.written() == b.settled() == []
 
 
 # --- time ---

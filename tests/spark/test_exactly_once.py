@@ -590,6 +590,26 @@ def test_rows_behind_a_refused_one_do_not_make_it_a_duplicate(sink):
     assert sink.read() == list(range(200))
 
 
+def test_the_size_that_a_broker_may_refuse_includes_the_metadata(sink):
+    """An entry repeats the ordering key of its first message in the metadata."""
+    limit = sink.topic.replace("://", "/") + "/maxMessageSize"
+    admin(sink.broker.admin_url, "POST", limit, 1700)
+    rows = {"value": [b"0".rjust(1500), b"1".rjust(1000), b"2"], "__key": ["k"] * 3}
+    rows["__orderingKey"] = ["", "o" * 400, ""]
+    options = {
+        "topic": sink.topic, "service.url": sink.broker.service_url, "exactlyOnce": "true",
+        "checkpointLocation": str(sink.folder), "batchingMaxMessages": "1",
+    }  # fmt: skip
+    schema = StructType().add("value", BinaryType()).add("__key", StringType())
+    writer = ExactlyOnceWriter(write_options(options), schema.add("__orderingKey", StringType()))
+    message = writer.write(iter([pa.record_batch(rows)]))
+    with pytest.raises(NotAllowedError, match="exceeds the topic's limit"):
+        writer.commit([message], 0)
+    admin(sink.broker.admin_url, "DELETE", limit)
+    writer.commit([message], 0)
+    assert sink.read() == [0, 1, 2]
+
+
 KEYS = Path(__file__).parent.parent / "vectors" / "keys"
 
 

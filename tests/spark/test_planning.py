@@ -1,3 +1,4 @@
+import itertools
 import random
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from scripted_cluster import TOPIC, ScriptedCluster
 
 from geminga.errors import InvalidConfiguration, Timeout, TopicNotFound
 from geminga.spark.admission import PEEK_BYTES_MAX, BatchLimits
-from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets
+from geminga.spark.offsets import EARLIEST, LATEST, WHOLE_ENTRY, Offset, Offsets, entries_between
 from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.planning import Planner
 from geminga.spark.ranges import Range, combined
@@ -104,6 +105,40 @@ def test_tasks_read_each_partition_in_its_order(entries):
         for tasks_min in (1, 8):
             read = [part for task in combined(ranges, tasks_min) for part in task]
             assert [part for part in read if part.partition == ONE] == ledgers
+
+
+@st.composite
+def planned_ranges(draw: st.DrawFn) -> list[Range]:
+    """Ranges as planned: the partitions one after the other, each in its order; also ends inside batches."""
+    found = []
+    for number in range(draw(st.integers(0, 30))):
+        for ledger, entries in enumerate(draw(st.lists(st.integers(1, 20), max_size=5))):
+            index = draw(st.sampled_from([0, 3, WHOLE_ENTRY]))
+            start = Offset(ledger, -1) if index == WHOLE_ENTRY else Offset(ledger, 0, index)
+            end = Offset(
+                ledger, entries - 1 + (index != WHOLE_ENTRY), draw(st.sampled_from([4, WHOLE_ENTRY]))
+            )
+            found.append(Range((TOPIC, number), start, end, compacted=not draw(st.integers(0, 9))))
+    return found
+
+
+def entries_of(part: Range) -> int:
+    return 16 if part.compacted else entries_between(part.start, part.end)
+
+
+@given(planned_ranges(), st.integers(1, 40), st.integers(1, 64))
+def test_ranges_are_combined_within_the_limits(ranges, tasks_min, entries_max):
+    tasks = combined(ranges, tasks_min, entries_max)
+    assert sorted(map(repr, itertools.chain(*tasks))) == sorted(map(repr, ranges))
+    read = sorted(itertools.chain(*tasks), key=lambda part: part.partition)
+    assert read == ranges, "each partition is read in its order"
+    assert len(tasks) >= min(len(ranges), tasks_min)
+    shared = [list(map(entries_of, task)) for task in tasks if len(task) > 1]
+    assert max(map(max, shared), default=0) < 16
+    small = [entries_of(part) for part in ranges if entries_of(part) < 16]
+    if small:
+        wanted = max(min(len(small), tasks_min - len(ranges) + len(small)), 1)
+        assert max(map(sum, shared), default=0) <= min(entries_max, sum(small) / wanted + 15)
 
 
 def test_missing_topics_are_refused_or_awaited():

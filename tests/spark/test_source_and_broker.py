@@ -1,6 +1,7 @@
 """Planner and tasks against the embedded broker, without Spark: chunks, retention, restarts."""
 
 import base64
+import contextlib
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,22 @@ from tests.support.certificates import Authority
 from tests.support.insides import inside
 
 KEYS = Path(__file__).parent.parent / "vectors/keys"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_topic_deleted_after_planning_ends_its_task_unless_data_loss_is_allowed(
+    pulsar_broker, pulsar_topic, fails
+):
+    with pulsar_broker.client() as client:
+        for number in range(20):
+            publish(client, f"{pulsar_topic}-{number}", number, 1)
+    options = {"topicsPattern": f"{pulsar_topic}-.*", "failOnDataLoss": fails}
+    reader = data_source({"service.url": pulsar_broker.service_url, **options}).reader(SCHEMA)
+    tasks = reader.partitions()
+    assert max(len(task.parts) for task in tasks) > 1
+    admin(pulsar_broker.admin_url, "DELETE", f"{pulsar_topic}-5".replace("://", "/"))
+    with pytest.raises(TopicNotFound, match="-5") if fails else contextlib.nullcontext():
+        assert sorted(values(reader, tasks)) == sorted(set(numbers(0, 20)) - {b"5"})
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -214,6 +214,12 @@ def test_value_column_of_every_text_like_type(value):
     assert [message.payload for message in decode_batch(bytes(batch.body), 2)] == ["ä".encode(), b"b"]
 
 
+def test_an_ordering_key_may_be_text():
+    (batch,) = encode_table(pa.table({"value": [b""], "ordering_key": ["ä"]}))
+    assert batch.ordering_key == "ä".encode()
+    assert decode_batch(bytes(batch.body), 1)[0].ordering_key == "ä".encode()
+
+
 def test_event_times_of_any_unit():
     microseconds = pa.array([1_700_000_000_123_456], pa.timestamp("us", tz="Europe/Berlin"))
     for column in (microseconds, pa.array([1_700_000_000_123])):

@@ -8,8 +8,9 @@ from bisect import bisect_left
 
 from geminga.broker.entries import count_of, head_of
 from geminga.broker.managed_ledger import ManagedLedger
+from geminga.errors import CorruptPayload
 from geminga.ledger.api import Done
-from geminga.wire.metadata import EntryHead
+from geminga.wire.metadata import EntryHead, metadata_of
 
 
 # --- the newest entry ---
@@ -68,8 +69,10 @@ def publish_time(ledger: ManagedLedger, offset: int, now_ms: int) -> int:
 def publish_time_in_memory(ledger: ManagedLedger, offset: int) -> int:
     """Return the publish time of an entry; 0 if it has none, or is not in memory."""
     found = ledger.in_memory(offset, offset + 1, 1)
-    head = head_of(found[0]) if found else None
-    return 0 if head is None else head.publish_time
+    try:
+        return metadata_of(found[0]).publish_time if found else 0
+    except CorruptPayload:
+        return 0
 
 
 def arrived_ms(ledger: ManagedLedger, offset: int, now_ms: int) -> int:

@@ -8,8 +8,8 @@ of each name. After a restart, unacknowledged messages are read again in order, 
 * Results up to the producer's ``last_sequence_id`` are not sent again. The broker's deduplication does not
   suffice: it checks a batch by its first message, and would drop a batch of which it has only the first half.
 * A failed call is repeated before the next result is sent: the broker rejects ids below the highest.
-* Nothing is sent behind a result that is larger than a batch and all results before it, until its receipt is
-  there: the broker may refuse it, and a restart would leave it out if a later id were stored.
+* No result is sent behind a failed one, nor behind an entry larger than all before it without a receipt: the
+  broker may refuse it for its size, and a restart would leave it out if a later id were stored.
 * A partition is read by one instance at a time (Failover subscription). After a failover, the broker admits
   the new instance's producer once the old instance has closed its own, after `IDLE_SECONDS` without use.
 
@@ -31,6 +31,7 @@ from geminga.functions.context import Publish
 from geminga.functions.result_producers import (
     METADATA_BYTES,
     close_batches_soon,
+    failure_of,
     open_producer,
     payload_bytes_max,
     producer_arguments,
@@ -43,8 +44,6 @@ T = TypeVar("T")
 logger = logging.getLogger("geminga.functions")
 
 IDLE_SECONDS = 5.0
-BATCH_BYTES = 128 * 1024
-"""Default maximum of a batch's payload."""
 _BUSY_SECONDS = 0.2
 _RESULT_BITS = 15
 _INDEX_BITS = 20
@@ -74,10 +73,6 @@ class _OutputProducer:
         self.producer = producer
         self.stored = self.pushed = producer.last_sequence_id()
         self.in_flight = 0
-        self.taken = BATCH_BYTES
-        """Size of the largest result that the broker takes, as far as known."""
-        self.untried = 0
-        """Size of the last result if it exceeds that, otherwise 0."""
         self.used_at = 0.0
 
 
@@ -144,13 +139,6 @@ class EffectivelyOnce:
                 if settling.fatal is not None:
                     return
                 continue
-            if lane.untried:
-                await lane.producer.flush()
-                if settling.fatal is not None:
-                    return
-                lane.taken, lane.untried = lane.untried, 0
-            if isinstance(publish.payload, (bytes, bytearray)) and len(publish.payload) > lane.taken:
-                lane.untried = len(publish.payload)
             lane.pushed = wanted
             lane.in_flight += 1
             left[0] += 1
@@ -167,7 +155,7 @@ class EffectivelyOnce:
 
         def receipted(result: Any, message_id: Any) -> None:
             lane.in_flight -= 1
-            error = _error(result, key[0])
+            error = _error(result, key[0], failure_of(lane.producer))
             if error is None:
                 metrics.published += 1
                 self._confirmed[key] = wanted
@@ -245,7 +233,7 @@ class EffectivelyOnce:
                 producer = await self._of_output(
                     topic,
                     lambda: open_producer(
-                        self._client, key[0], name, schema=schema,
+                        self._client, key[0], name, schema=schema, stops_at_failure=True,
                         **{**producer_arguments(self._settings), "max_pending_messages": 1_000_000},
                     ),
                 )  # fmt: skip
@@ -313,10 +301,10 @@ def _origin(message: Any) -> tuple[str, int]:
     return message.topic_name(), int(message.message_id().ledger_id())
 
 
-def _error(result: Any, topic: str) -> Exception | None:
+def _error(result: Any, topic: str, cause: Exception | None = None) -> Exception | None:
     if result is Result.Ok:
         return None
-    return PulsarException(f"a result could not be published to {topic}: {result}")
+    return PulsarException(f"a result could not be published to {topic}: {cause or result}")
 
 
 def _then(one: Any, topic: str) -> Any:

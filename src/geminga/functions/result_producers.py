@@ -11,17 +11,21 @@ REFUSED = (AuthorizationError, IncompatibleSchema)
 """Errors after which an open producer reconnects, as Java's do, but that shall end a function."""
 
 
-def is_lost(producer: Any) -> bool:
-    """Return whether the broker has ended a producer permanently, for example of a terminated topic. A new
-    producer is then opened, or the broker's error ends the function."""
-    return any(partition.failure is not None for partition in _partitions(producer))
+def failure_of(producer: Any) -> Exception | None:
+    """Return the error that has ended a producer permanently, for example of a terminated topic. A new
+    producer is then opened, or the error ends the function."""
+    return next((each.failure for each in _partitions(producer) if each.failure is not None), None)
 
 
-async def open_producer(client: Client, topic: str, *arguments: Any, **options: Any) -> Any:
-    """Open a producer of results, which ends if the function loses its permission to publish."""
+async def open_producer(
+    client: Client, topic: str, *arguments: Any, stops_at_failure: bool = False, **options: Any
+) -> Any:
+    """Open a producer of results, which ends if the function loses its permission to publish. For
+    ``stops_at_failure`` see `geminga.producer.partition.PartitionProducer`."""
     producer = await client.create_producer(topic, *arguments, **options)
     for partition in _partitions(producer):
         partition.gives_up = REFUSED
+        partition.stops_at_failure = stops_at_failure
     return producer
 
 

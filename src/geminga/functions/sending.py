@@ -29,7 +29,7 @@ from geminga.functions.context import InstanceContext, Publish
 from geminga.functions.result_producers import (
     REFUSED,
     close_batches_soon,
-    is_lost,
+    failure_of,
     open_producer,
     producer_arguments,
 )
@@ -377,7 +377,7 @@ class AtLeastOnce:
     async def _producer(self, topic: str, compression: Any) -> Any:
         key = (topic, compression)
         found = self._producers.get(key)
-        if found is not None and is_lost(found):
+        if found is not None and failure_of(found) is not None:
             del self._producers[key]
             found.abort()
             found = None

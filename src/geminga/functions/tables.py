@@ -19,7 +19,12 @@ from geminga.errors import InvalidMessage, MessageTooBig, PulsarException, Timeo
 from geminga.functions.calling import uncancelled
 from geminga.functions.context import Context, InstanceContext
 from geminga.functions.loading import Call, schema
-from geminga.functions.result_producers import is_lost, open_producer, payload_bytes_max, producer_arguments
+from geminga.functions.result_producers import (
+    failure_of,
+    open_producer,
+    payload_bytes_max,
+    producer_arguments,
+)
 from geminga.functions.sending import RETRY_SECONDS_MAX, PendingResults, has_ended, is_passing
 from geminga.functions.thread import CallingThread
 
@@ -58,7 +63,7 @@ class TableRelay:
     async def open(self) -> None:
         """Open the producer if there is an output. Raises the broker's error."""
         settings = self._shared.settings
-        if self._producer is not None and is_lost(self._producer):
+        if self._producer is not None and failure_of(self._producer) is not None:
             self._producer.abort()
             self._producer = None
         if self._producer is None and settings.output is not None:

@@ -150,6 +150,13 @@ class SendOperation:
         return self.count if self.is_run else 1
 
     @property
+    def entry_size(self) -> int:
+        """Size of the entry in bytes, after `frame`; 0 for a run."""
+        if self.head is None or self.body is None:
+            return 0
+        return len(self.head) - 8 - int.from_bytes(self.head[4:8], "big") + len(self.body)
+
+    @property
     def open_tokens(self) -> list[Any]:
         """Tokens of the messages without an outcome."""
         return self.tokens[self.done :] if self.done else self.tokens
@@ -343,7 +350,7 @@ class SendOperation:
             return True
         # The head ends with: magic, checksum, metadata size, metadata.
         end = len(self.head)
-        start = self._entry_start()
+        start = end + len(self.body) - self.entry_size
         expected = int.from_bytes(self.head[start + 2 : start + 6], "big")
         return crc32c(self.body, crc32c(self.head[start + 6 : end])) == expected
 
@@ -357,10 +364,6 @@ class SendOperation:
             whole.uuid = producer_name[1 + size_bytes :] + b"-%d" % self.sequence_id
             whole.publish_time = self.publish_time
         self.publish_time = whole.publish_time
-
-    def _entry_start(self) -> int:
-        assert self.head is not None
-        return 8 + int.from_bytes(self.head[4:8], "big")
 
     def _head(self, producer_id: int, metadata: bytes) -> bytes:
         body = self.body

@@ -96,6 +96,10 @@ class PartitionProducer:
         self.created_once = False
         self.gives_up: tuple[type[Exception], ...] = ()
         """Further errors, beyond `FINAL`, of a repeated creation that end this producer."""
+        self.stops_at_failure = False
+        """Whether a failed operation ends this producer, and nothing is written behind an entry larger than
+        all before until its receipt: the broker may refuse it. If higher sequence ids were stored, the next
+        attempt would lose the failed operation as a duplicate. Not for runs."""
         self.connected = False
         """Whether the producer exists on a connection: frames may be written and receipts received."""
         self._settings = settings
@@ -104,6 +108,9 @@ class PartitionProducer:
         self._name_field = b""
         self._schema_field = b""
         self._last_error: Exception | None = None
+        self._taken = self._untried = 0
+        """Size of the largest entry with a receipt, and of the larger one in flight (0: none), in bytes, on
+        this connection; with `stops_at_failure`."""
         self._receipted_at = self._table_receipted_at = float("-inf")
         self._tuning = tuning
         self._builder = BatchBuilder(topic, settings, limits, self.last_sequence_id + 1, tuning)
@@ -202,6 +209,7 @@ class PartitionProducer:
             self.topic_epoch = success.topic_epoch
         self._last_error = None
         self._stored_sequence_id = success.last_sequence_id
+        self._taken = self._untried = 0
         self.connected = True
         if not self.created_once:
             self.created_once = True
@@ -386,14 +394,16 @@ class PartitionProducer:
         """Return the SEND frames to write now, in order; about `WRITE_BYTES_MAX` bytes at a time.
 
         Stops at an operation that another thread is encoding. Operations that cannot be sent (too big) settle
-        with their error, and later ones are still sent."""
+        with their error, and later ones are still sent, without `stops_at_failure`."""
         output: list[Buffer] = []
         if not self.connected:
             self._ready_set.writable.pop(self, None)
             return output
         size = 0
         unsent, max_message_size = self.pending.unsent, self._builder.max_message_size
-        while unsent and not unsent[0].claimed and size < WRITE_BYTES_MAX:
+        if self._untried and not self.pending.in_flight:
+            self._taken, self._untried = self._untried, 0
+        while unsent and not unsent[0].claimed and size < WRITE_BYTES_MAX and not self._untried:
             operation = unsent[0]
             try:
                 frames = operation.frame(
@@ -412,7 +422,9 @@ class PartitionProducer:
                 output.append(piece)
                 size += len(piece)
             unsent.popleft()
-        if not unsent or unsent[0].claimed:
+            if self.stops_at_failure and operation.entry_size > self._taken:
+                self._untried = operation.entry_size
+        if not unsent or unsent[0].claimed or self._untried:
             self._ready_set.writable.pop(self, None)
         self.counters.sent_bytes += size
         return output
@@ -428,7 +440,7 @@ class PartitionProducer:
 
     def _drop(self, operation: SendOperation, error: Exception, now: float) -> None:
         """Fail one operation before it is written; all chunks of a message fail together."""
-        if operation.chunk is None:
+        if operation.chunk is None and not self.stops_at_failure:
             self.pending.replace_unsent(operation, ())
             self._settle(operation, error, now)
         else:
@@ -552,7 +564,10 @@ class PartitionProducer:
         return SendErrorVerdict.DETACH
 
     def _fail_one(self, operation: SendOperation, error: Exception, now: float) -> None:
-        """Fail one message: its operation, or all its chunks."""
+        """Fail one message: its operation, or all its chunks; all messages with `stops_at_failure`."""
+        if self.stops_at_failure:
+            self._fail_everything(error, now)
+            return
         group = [operation]
         if operation.chunk is not None:
             whole = operation.chunk.message
@@ -562,6 +577,9 @@ class PartitionProducer:
             self._settle(member, error, now)
 
     def _fail_everything(self, error: Exception, now: float) -> None:
+        if self.stops_at_failure and self.state not in ENDED:
+            self.fail(error, now)
+            return
         self.close_batch()
         for operation in self.pending.take_all():
             self._settle(operation, error, now)
@@ -592,6 +610,8 @@ class PartitionProducer:
         ready_set = self._ready_set
         ready_set.settled.append(operation)
         ready_set.attention = True
+        if self._untried:
+            self.has_output()
         if self._builder.batch is None and self.pending.head is None:
             ready_set.busy.pop(self, None)
 

@@ -400,10 +400,6 @@ class _Target:
     group: list[ReadyBatch] = field(default_factory=list)
     size: int = 0
     results: list[Future[TableResult]] = field(default_factory=list)
-    taken: int = 0
-    """Size of the largest batch that the broker has taken, in bytes."""
-    untried: dict[int, int] = field(default_factory=dict)
-    """Sizes of the last batches of partitions that exceed it: the broker may refuse them."""
 
     def add(self, batch: dict[str, Any], base: int) -> None:
         from geminga.client.publish.columnar_producer import ReadyBatch
@@ -413,26 +409,12 @@ class _Target:
         self.rows[partition] = self.rows.get(partition, 0) + count
         if first + count - 1 <= self.published(partition):
             return
-        if partition in self.untried:
-            self.try_sizes()
-        size = len(batch["body"]) + len(batch["partition_key"] or "")
-        if size > self.taken:
-            self.untried[partition] = size
         fields = {name: batch[name] for name in STAGED_SCHEMA.names if name not in ("topic", "checksum")}
         last = first + count - 1
         self.group.append(ReadyBatch(**fields, sequence_id=first, highest_sequence_id=last))
         self.size += len(batch["body"])
         if self.size >= GROUP_BYTES:
             self.submit()
-
-    def try_sizes(self) -> None:
-        """Wait until the broker has taken the largest batches. A batch behind a refused one in its partition
-        has higher sequence ids: the next attempt would lose the refused one as a duplicate."""
-        self.submit()
-        for future in self.results:
-            future.result()
-        self.taken = max(self.untried.values())
-        self.untried.clear()
 
     def submit(self) -> None:
         if self.group:

@@ -110,9 +110,11 @@ kept = KeptProducers()
 def named(
     options: WriteOptions, topic: str, name: str, info: SchemaInfo | None = None
 ) -> Iterator[Producer[Any]]:
-    """Open a producer with this name, for deduplication; it is closed at the end. Raises as
-    `KeptProducers.borrowed`, and `ProducerBusy` if the name stays in use."""
+    """Open a producer with this name, for deduplication, that stops at a failure; it is closed at the end.
+    Raises as `KeptProducers.borrowed`, and `ProducerBusy` if the name stays in use."""
     producer = _opened(options, topic, name, info)
+    for partition in producer.publisher.state.partitions:
+        partition.stops_at_failure = True
     try:
         yield producer
     finally:

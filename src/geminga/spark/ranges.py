@@ -12,7 +12,7 @@ ENTRIES_MIN = 16
 TASKS_MIN = 8
 """Tasks that are left when tasks with fewer than `ENTRIES_MIN` entries are combined."""
 ENTRIES_COMBINED = 64
-"""Maximum entries, on average, of a task that reads several ranges."""
+"""Maximum entries of a task that reads several ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +41,32 @@ class Range:
 def combined(
     ranges: Sequence[Range], tasks_min: int, entries_max: int = ENTRIES_COMBINED
 ) -> list[list[Range]]:
-    """Return the ranges by task. Small ones share tasks of ``entries_max`` entries on average, as long as
+    """Return the ranges by task. Small ones share tasks of at most ``entries_max`` entries, as long as
     ``tasks_min`` tasks are left: the start of a task takes longer than reading them. The tasks read each
-    partition in its order."""
+    partition in its order, if its ranges are together and in order."""
     if len(ranges) <= tasks_min:
         return [[part] for part in ranges]
     tasks: list[list[int]] = []
-    small, entries = [], 0
+    small: list[tuple[int, int]] = []
+    """Numbers of the small ranges, with their entries."""
     for number, part in enumerate(ranges):
         count = ENTRIES_MIN if part.compacted else entries_between(part.start, part.end) or ENTRIES_MIN
         if count < ENTRIES_MIN:
-            small.append(number)
-            entries += count
+            small.append((number, count))
         else:
             tasks.append([number])
-    shares = min(len(small), max(tasks_min - len(tasks), -(-entries // entries_max)))
-    last_share, last = -1, -1
-    for place, number in enumerate(small):
-        share = place * shares // len(small)
+    entries = sum(count for _, count in small)
+    wanted = min(len(small), max(tasks_min - len(tasks), -(-entries // entries_max)))
+    begun = done = held = 0
+    last = -1
+    for left, (number, count) in zip(range(len(small), 0, -1), small, strict=True):
         follows_large = number - 1 != last and ranges[number].partition == ranges[number - 1].partition
-        if share != last_share or follows_large:
+        is_full = held + count > entries_max or done * wanted >= begun * entries
+        if is_full or follows_large or left <= wanted - begun:
             tasks.append([])
+            begun, held = begun + 1, 0
         tasks[-1].append(number)
-        last_share, last = share, number
+        done, held, last = done + count, held + count, number
     return [[ranges[number] for number in task] for task in sorted(tasks)]
 
 

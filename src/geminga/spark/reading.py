@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geminga.errors import CryptoError, PulsarException, Timeout
+from geminga.errors import CryptoError, PulsarException, Timeout, TopicNotFound
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, closed_quietly
 from geminga.spark.compacted import CompactedEntries
@@ -265,7 +265,8 @@ def opener(options: ReadOptions) -> Opener:
 def read_range(
     cluster: Cluster, options: ReadOptions, part: Range, converter: BatchConverter
 ) -> Iterator[pa.RecordBatch]:
-    """Read ``part``; errors name the range."""
+    """Read ``part``; errors name the range. With ``failOnDataLoss=false`` a topic that was deleted after
+    planning ends it."""
     try:
         reader = RangeReader(cluster, options, part, converter)
         yield from reader.batches()
@@ -273,6 +274,9 @@ def read_range(
         if part.goes_on and isinstance(entries, CompactedEntries) and (rest := entries.published_meanwhile()):
             yield from RangeReader(cluster, options, rest, converter).batches()
     except PulsarException as error:
+        if isinstance(error, TopicNotFound) and not options.fail_on_data_loss:
+            logger.warning("%s was deleted before it was read: %s", part, error)
+            return
         error.add_note(f"while reading {part}")
         if isinstance(error, CryptoError) and options.crypto_private_key_path is None:
             error.add_note("the option crypto.privateKeyPath names the key that opens encrypted messages")

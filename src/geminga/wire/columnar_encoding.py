@@ -93,7 +93,7 @@ def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
     if name not in table.column_names:
         return None
     column = table.column(name)
-    if column.type != kind and not (kind == pa.binary() and column.type == pa.string()):
+    if column.type != kind:
         try:
             column = column.cast(kind, safe=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

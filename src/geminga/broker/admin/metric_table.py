@@ -120,7 +120,7 @@ _ACKS: Final = (
     ("geminga_ack_latency_overflow", "gauge", "messages",
      "Sampled messages of the last whole minute that were acknowledged after more than 1 h."),
     ("geminga_ack_latency_count", "gauge", "messages",
-     "Sampled messages that were acknowledged in the last whole minute."),
+     "Acknowledgements sampled in the last whole minute: a subscription's oldest message, once a second."),
     ("geminga_ack_latency_sum", "gauge", "seconds",
      "Sum of the times of the sampled messages of the last whole minute, from publishing (by the producer's "
      "clock) to acknowledgement."),
