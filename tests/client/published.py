@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from geminga import MessageId
 from geminga.client.admin import admin
 
 
@@ -17,6 +18,12 @@ def publish(
             producer.send_async(value, None)
         producer.flush()
     return values
+
+
+def read(client: Any, topic: str, count: int) -> list[Any]:
+    """Return the first messages of a topic."""
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        return [reader.read_next(30_000) for _ in range(count)]
 
 
 def receive(consumer: Any, count: int, timeout_millis: int = 30_000) -> list[Any]:

@@ -28,16 +28,9 @@ WITH_ANOTHER_NAME = {"service_url": "service URL", "encryption_key": "encrypt", 
 
 
 @pytest.fixture(scope="module")
-def broker():
-    with geminga.embedded(web_port=None) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(broker):
-    client = broker.client()
-    yield client
-    client.close()
+def client(pulsar_module_broker):
+    with pulsar_module_broker.client() as client:
+        yield client
 
 
 def refused_or_accepted(make, base, name, value):

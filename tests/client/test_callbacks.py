@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from waiting import start_thread
+from scripted_broker import Type
+from waiting import Blocked
 
 import geminga
 import geminga.asyncio
@@ -36,7 +37,13 @@ class Outcomes:
         if len(self.results) == 3:
             self._third()
 
-    def check(self) -> None:
+    def check(self, producer: Any) -> None:
+        """Send ten messages, and check that all callbacks run."""
+        for number in range(10):
+            producer.send_async(b"%d" % number, self)
+        self.check_all()
+
+    def check_all(self) -> None:
         assert self.all.wait(SECONDS), self.results
         assert self.results == [geminga.Result.Ok] * 10
 
@@ -58,7 +65,7 @@ def test_all_callbacks_run_though_one_raises(pulsar_client, pulsar_topic, how, k
     else:
         for n in range(10):
             producer.send_async(b"%d" % n, outcomes)
-    outcomes.check()
+    outcomes.check_all()
     assert "a send callback raised" in caplog.text
     assert "said by a callback" in caplog.text
     producer.send(b"and on")
@@ -75,10 +82,7 @@ def test_all_callbacks_run_though_a_logging_handler_raises(pulsar_client, pulsar
     logging.getLogger("geminga.producer").addHandler(handler)
     try:
         producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True)
-        outcomes = Outcomes(raising(ValueError))
-        for n in range(10):
-            producer.send_async(b"%d" % n, outcomes)
-        outcomes.check()
+        Outcomes(raising(ValueError)).check(producer)
     finally:
         logging.getLogger("geminga.producer").removeHandler(handler)
 
@@ -89,7 +93,7 @@ def test_all_callbacks_run_though_one_takes_other_arguments(pulsar_client, pulsa
     outcomes = Outcomes(lambda: None)
     for n in range(11):
         producer.send_async(b"%d" % n, asyncio.Future if n == 4 else outcomes)
-    outcomes.check()
+    outcomes.check_all()
     producer.flush()
     assert "a send callback raised" in caplog.text
 
@@ -114,15 +118,13 @@ def test_a_callback_may_end_an_asyncio_program_after_all_callbacks(pulsar_broker
 
     with pytest.raises(kind, match="said by a callback"):
         asyncio.run(main())
-    outcomes.check()
+    outcomes.check_all()
 
 
 @KINDS
 def test_failed_sends_are_reported_to_all_callbacks(broker, kind):
     """At the end of the client, on its thread, when its loop has ended."""
-    from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-    broker.answers.pop(pb.BaseCommand.SEND)
+    broker.answers.pop(Type.SEND)
     client = geminga.Client(broker.url)
     producer = client.create_producer("t")
     told: list[Any] = []
@@ -166,27 +168,10 @@ def test_a_callback_cannot_close_its_client(pulsar_broker, pulsar_topic):
 
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic, batching_enabled=True)
-    outcomes = Outcomes(third)
-    for n in range(10):
-        producer.send_async(b"%d" % n, outcomes)
-    outcomes.check()
+    Outcomes(third).check(producer)
     assert len(raised) == 1
     assert producer.send(b"and on") is not None
     client.close()
-
-
-def receiver(consumer: Any) -> tuple[threading.Thread, list[AlreadyClosed]]:
-    """A thread that waits for a message, and the error it got instead."""
-    ended: list[AlreadyClosed] = []
-
-    def receive() -> None:
-        try:
-            consumer.receive()
-        except AlreadyClosed as error:
-            ended.append(error)
-
-    thread = start_thread(receive)
-    return thread, ended
 
 
 def test_a_callback_may_shut_its_client_down(pulsar_broker, pulsar_topic):
@@ -194,10 +179,9 @@ def test_a_callback_may_shut_its_client_down(pulsar_broker, pulsar_topic):
     client = geminga.Client(pulsar_broker.service_url)
     producer = client.create_producer(pulsar_topic)
     consumer = client.subscribe(pulsar_topic + "-other", "s")
-    receiving, ended = receiver(consumer)
+    receiving = Blocked(consumer.receive)
     producer.send_async(b"x", lambda result, message_id: client.shutdown())
-    receiving.join(SECONDS)
-    assert len(ended) == 1
+    assert isinstance(receiving.ended(), AlreadyClosed)
     client.runtime.thread.join(SECONDS)
     assert not client.runtime.thread.is_alive()
 
@@ -206,11 +190,7 @@ def test_the_client_of_another_callback_can_be_closed(pulsar_broker, pulsar_topi
     other = geminga.Client(pulsar_broker.service_url)
     other.create_producer(pulsar_topic).send(b"x")
     with geminga.Client(pulsar_broker.service_url) as client:
-        outcomes = Outcomes(other.close)
-        producer = client.create_producer(pulsar_topic)
-        for n in range(10):
-            producer.send_async(b"%d" % n, outcomes)
-        outcomes.check()
+        Outcomes(other.close).check(client.create_producer(pulsar_topic))
     assert other.runtime.closed
 
 

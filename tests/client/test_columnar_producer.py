@@ -1,11 +1,10 @@
 """Tables and ready-made batches: what is sent is what is read, whole tables fail as a whole."""
 
 import asyncio
-import threading
-import time
 
 import pytest
-from waiting import eventually_async, loop_turns, never_async
+from published import read
+from waiting import eventually, eventually_async, loop_turns, never_async, start_thread
 
 import geminga
 import geminga.asyncio
@@ -19,18 +18,6 @@ from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 pa = pytest.importorskip("pyarrow")
-
-
-def read(client, topic, count):
-    consumer = client.subscribe(
-        topic,
-        "r",
-        initial_position=geminga.InitialPosition.Earliest,
-        consumer_type=geminga.ConsumerType.Shared,
-    )
-    messages = [consumer.receive(30_000) for _ in range(count)]
-    consumer.close()
-    return messages
 
 
 def table(rows, **columns):
@@ -266,19 +253,15 @@ def test_bytes_in_flight_are_bounded(broker, monkeypatch):
 
     with geminga.Client(broker.url) as client:
         producer = client.create_producer("t")
-        done = threading.Event()
+        sent = []
+        start_thread(lambda: sent.append(producer.send_table(pa.table({"value": [b"x" * 1000] * 100}))))
 
-        def work():
-            producer.send_table(pa.table({"value": [b"x" * 1000] * 100}))
-            done.set()
-
-        threading.Thread(target=work, daemon=True).start()
-        deadline = time.monotonic() + 60
-        while not done.wait(0.02):
-            assert time.monotonic() < deadline
+        def is_sent():
             most.append(sum(len(frame.entry) for _, frame in held))
-
             broker.call(release)
+            return sent
+
+        eventually(is_sent)
         assert 0 < max(most) < 13_000
 
 

@@ -29,8 +29,6 @@ def subscribe(pulsar_client, pulsar_topic):
 
 
 # --- receiving and acknowledging ---
-
-
 @pytest.mark.parametrize("batched", [True, False])
 def test_receipts(pulsar_broker, pulsar_client, pulsar_topic, subscribe, batched):
     consumer = subscribe(ack_receipt_enabled=True)
@@ -76,12 +74,6 @@ def test_iteration_ends_with_the_consumer(pulsar_client, pulsar_topic, subscribe
         if len(seen) == 3:
             threading.Timer(0.1, consumer.close).start()
     assert seen == [b"0", b"1", b"2"]
-
-
-# --- positions ---
-
-
-# --- chunks ---
 
 
 # --- the end ---

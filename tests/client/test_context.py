@@ -205,7 +205,7 @@ async def test_a_silent_broker_ends_at_the_time_out():
 
 async def test_an_unreachable_service_url_is_waited_for_and_logged(caplog):
     async with connected(url="pulsar://127.0.0.1:1,127.0.0.1:2", operation_timeout_seconds=1.0) as (
-        _broker,
+        _,
         context,
     ):
         started = context.now()
@@ -223,10 +223,7 @@ async def test_an_unreachable_service_url_is_waited_for_and_logged(caplog):
 
 
 async def test_an_error_that_waiting_cannot_fix_is_raised_at_once(monkeypatch):
-    async with connected(url="pulsar://nowhere.invalid:6650", operation_timeout_seconds=30.0) as (
-        _broker,
-        context,
-    ):
+    async with connected(url="pulsar://nowhere.invalid:6650", operation_timeout_seconds=30.0) as (_, context):
 
         async def unknown(*_arguments, **_options):
             raise socket.gaierror(socket.EAI_NONAME, "unknown")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from insides import inner_consumer, queue_of
-from waiting import eventually, loop_turns, start_thread
+from published import publish
+from waiting import Blocked, eventually, join_threads, loop_turns, start_thread
 
 import geminga.asyncio
 from geminga import ConsumerBatchReceivePolicy, ConsumerType
@@ -16,21 +17,13 @@ from geminga.errors import AlreadyClosed, InvalidConfiguration
 SHARED: dict[str, Any] = {"consumer_type": ConsumerType.Shared}
 
 
-def publish(client: Any, topic: str, count: int, *, first: int = 0, **settings: Any) -> list[bytes]:
-    values = [b"%d" % number for number in range(first, first + count)]
-    with client.create_producer(topic, **settings) as producer:
-        producer.send_many(values, callback=lambda _: None)
-        producer.flush()
-    return values
-
-
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 @pytest.mark.parametrize("batching", [False, True], ids=["one by one", "batches"])
 def test_delivered_messages_are_processed_and_the_rest_stay_at_the_broker(
     pulsar_client, pulsar_topic, kind, batching
 ):
     consumer = pulsar_client.subscribe(pulsar_topic, "s", kind, receiver_queue_size=10)
-    values = publish(pulsar_client, pulsar_topic, 50, batching_enabled=batching, batching_max_messages=5)
+    values = publish(pulsar_client, pulsar_topic, 50, batched=batching, batching_max_messages=5)
     done: list[bytes] = []
     begun = threading.Event()
 
@@ -41,14 +34,10 @@ def test_delivered_messages_are_processed_and_the_rest_stay_at_the_broker(
             done.append(message.data())
             consumer.acknowledge(message)
 
-    workers = [threading.Thread(target=work) for _ in range(1 if kind is ConsumerType.Exclusive else 3)]
-    for worker in workers:
-        worker.start()
+    workers = [start_thread(work) for _ in range(1 if kind is ConsumerType.Exclusive else 3)]
     assert begun.wait(60)
     assert consumer.drain(60_000) == 0
-    for worker in workers:
-        worker.join(60)
-        assert not worker.is_alive(), "its loop has ended"
+    join_threads(*workers)
     assert not consumer.is_connected()
     assert len(done) < len(values), "it went on as if nothing had been said"
     with pulsar_client.subscribe(pulsar_topic, "s", kind) as following:
@@ -62,8 +51,8 @@ def test_delivered_messages_are_processed_and_the_rest_stay_at_the_broker(
 
 def test_messages_held_at_the_timeout_go_to_other_consumers(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s", **SHARED)
-    publish(pulsar_client, pulsar_topic, 6, batching_enabled=True)
-    publish(pulsar_client, pulsar_topic, 2, first=6)
+    publish(pulsar_client, pulsar_topic, 6)
+    publish(pulsar_client, pulsar_topic, 2, batched=False, start=6)
     held = [consumer.receive(60_000) for _ in range(8)]
     consumer.acknowledge(held[0])
     consumer.acknowledge(held[7])
@@ -78,7 +67,7 @@ def test_messages_held_at_the_timeout_go_to_other_consumers(pulsar_client, pulsa
 
 def test_refused_and_covered_messages_are_settled(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
-    publish(pulsar_client, pulsar_topic, 5)
+    publish(pulsar_client, pulsar_topic, 5, batched=False)
     held = [consumer.receive(60_000) for _ in range(5)]
     consumer.acknowledge_cumulative(held[3])
     consumer.negative_acknowledge(held[4])
@@ -100,44 +89,33 @@ def test_a_listener_processes_the_delivered_messages(pulsar_client, pulsar_topic
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", message_listener=listener, receiver_queue_size=20, **SHARED
     )
-    publish(pulsar_client, pulsar_topic, 100)
+    publish(pulsar_client, pulsar_topic, 100, batched=False)
     eventually(lambda: len(heard) > 0)
     assert consumer.drain(60_000) == 0
     with pulsar_client.subscribe(pulsar_topic, "s", **SHARED) as following:
-        others = []
-        for _ in range(100 - len(heard)):
-            others.append(following.receive(60_000).data())
+        others = [following.receive(60_000).data() for _ in range(100 - len(heard))]
     assert len({*heard, *others}) == 100
 
 
 def test_a_receiver_that_would_wait_forever_gets_an_error(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
-    ended = threading.Event()
-
-    def wait() -> None:
-        for _ in consumer:
-            raise AssertionError("nothing was published")
-        ended.set()
-
-    threading.Thread(target=wait, daemon=True).start()
+    waiting = Blocked(lambda: list(consumer))
     eventually(lambda: len(inner_consumer(consumer).receive_waiters) > 0)
     assert consumer.drain() == 0
-    assert ended.wait(60)
+    assert waiting.ended() == []
 
 
 def test_the_last_messages_of_a_drain_are_a_batch(pulsar_client, pulsar_topic):
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", batch_receive_policy=ConsumerBatchReceivePolicy(10, -1, 60_000)
     )
-    values = publish(pulsar_client, pulsar_topic, 3)
+    values = publish(pulsar_client, pulsar_topic, 3, batched=False)
     eventually(lambda: len(queue_of(consumer)) == 3)
-    drained: list[int] = []
-    thread = start_thread(lambda: drained.append(consumer.drain(60_000)))
+    draining = Blocked(lambda: consumer.drain(60_000))
     batch = consumer.batch_receive()
     assert [message.data() for message in batch] == values
     consumer.acknowledge(batch)
-    thread.join(60)
-    assert drained == [0]
+    assert draining.ended() == 0
 
 
 @pytest.mark.parametrize("millis", [-1, True, "soon"])
@@ -145,7 +123,7 @@ def test_drain_refuses_an_invalid_timeout(pulsar_client, pulsar_topic, millis):
     consumer = pulsar_client.subscribe(pulsar_topic, "s")
     with pytest.raises(InvalidConfiguration, match="timeout_millis"):
         consumer.drain(millis)
-    publish(pulsar_client, pulsar_topic, 1)
+    publish(pulsar_client, pulsar_topic, 1, batched=False)
     assert consumer.receive(60_000).data() == b"0"
 
 
@@ -193,11 +171,9 @@ async def test_a_consumer_receives_nothing_after_a_cancelled_drain(pulsar_broker
 def test_the_end_of_the_broker_ends_the_drain(pulsar_broker, pulsar_topic):
     with geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=2) as client:
         consumer = client.subscribe(pulsar_topic, "s", **SHARED)
-        publish(client, pulsar_topic, 3)
+        publish(client, pulsar_topic, 3, batched=False)
         consumer.receive(60_000)
-        ended: list[int] = []
-        thread = start_thread(lambda: ended.append(consumer.drain(60_000)))
+        draining = Blocked(lambda: consumer.drain(60_000))
         eventually(lambda: inner_consumer(consumer).draining)
         pulsar_broker.close()
-        thread.join(60)
-        assert ended == [0], "what was in hand comes again, and nobody here can settle it"
+        assert draining.ended() == 0, "what was in hand comes again, and nobody here can settle it"

@@ -14,6 +14,7 @@ from geminga.wire.frames import encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
+SLOW = {"backoff_initial_seconds": 90.0, "backoff_max_seconds": 90.0}
 
 
 def handles_count(connection):
@@ -165,12 +166,7 @@ async def test_closed_with_an_assigned_broker():
 
 
 async def test_a_loop_of_assigned_brokers_is_followed_with_delays():
-    async with driven(backoff_initial_seconds=90.0, backoff_max_seconds=90.0) as (
-        broker,
-        _context,
-        handle,
-        driver,
-    ):
+    async with driven(**SLOW) as (broker, _context, handle, driver):
 
         def send_on(peer, frame):
             broker.on_producer(peer, frame)
@@ -185,12 +181,7 @@ async def test_a_loop_of_assigned_brokers_is_followed_with_delays():
 
 
 async def test_a_minute_with_one_broker_resets_the_count_of_hops():
-    async with driven(backoff_initial_seconds=90.0, backoff_max_seconds=90.0) as (
-        broker,
-        _context,
-        handle,
-        driver,
-    ):
+    async with driven(**SLOW) as (broker, _context, handle, driver):
         await driver.start()
         for hop in range(HOPS_MAX + 2):
             driver._attached_at -= 60.0

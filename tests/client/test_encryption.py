@@ -1,5 +1,6 @@
 """End-to-end encryption through a broker: both shells, batches, chunks, tables, and the official client."""
 
+import random
 import threading
 import uuid
 from pathlib import Path
@@ -135,8 +136,6 @@ def test_a_reader_of_undecryptable_messages_alone_has_none_available(client, top
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_chunks_are_encrypted_one_by_one(client, topic, compression):
-    import random
-
     payload = random.Random(1).randbytes(100_000)
     consumer = client.subscribe(topic, "s", crypto_key_reader=reader())
     raw = client.subscribe(topic, "raw", crypto_failure_action=Action.CONSUME)

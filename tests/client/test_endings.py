@@ -10,14 +10,22 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from insides import inner_consumer, publisher_of
 from interpreter import run_python
 from published import backlog
-from waiting import eventually, eventually_async, eventually_awaited, join_threads, loop_turns, start_thread
+from scripted_broker import Type
+from waiting import (
+    Blocked,
+    eventually,
+    eventually_async,
+    eventually_awaited,
+    join_threads,
+    loop_turns,
+    start_thread,
+)
 
 import geminga
 import geminga.asyncio
@@ -25,27 +33,6 @@ from geminga import ConsumerType, InitialPosition, MessageId
 from geminga.client.admin import admin
 from geminga.client.io.runtime import LoopThread
 from geminga.errors import AlreadyClosed
-
-
-class Blocked:
-    """A thread in a blocking call, and its outcome."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.outcome: Any = None
-        self._call = call
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.outcome = self._call()
-        except Exception as error:
-            self.outcome = error
-
-    def ended(self) -> Any:
-        self._thread.join(60)
-        assert not self._thread.is_alive(), "still blocked"
-        return self.outcome
 
 
 # --- shutdown ---
@@ -78,7 +65,7 @@ def test_threads_that_wait_for_messages_get_an_error_at_the_end(pulsar_broker, p
 
 
 def test_threads_that_wait_for_receipts_or_permits_get_an_error_at_shutdown(broker):
-    broker.answers.pop(geminga_send())  # no receipt ever comes
+    broker.answers.pop(Type.SEND)  # no receipt ever comes
     client = geminga.Client(broker.url)
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     results: list[Any] = []
@@ -93,12 +80,6 @@ def test_threads_that_wait_for_receipts_or_permits_get_an_error_at_shutdown(brok
     for one in blocked:
         assert isinstance(one.ended(), AlreadyClosed)
     assert results == [geminga.Result.AlreadyClosed]
-
-
-def geminga_send() -> int:
-    from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-    return int(pb.BaseCommand.SEND)
 
 
 def test_a_second_close_on_top_of_the_first_waits_for_the_same_end(pulsar_broker, pulsar_topic):
@@ -358,10 +339,7 @@ def test_one_asyncio_client_over_several_loops(pulsar_broker, pulsar_topic):
     asyncio.run(send(b"2"))
     assert asyncio.run(read(2)) == [b"1", b"2"]
 
-    async def close() -> None:
-        await client.close()
-
-    asyncio.run(close())
+    asyncio.run(client.close())
     with pytest.raises(AlreadyClosed):
         asyncio.run(send(b"3"))
 

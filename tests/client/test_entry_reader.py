@@ -1,9 +1,9 @@
 """Raw entries from fixed positions."""
 
 import threading
-from typing import Any
 
 import pytest
+from published import publish
 from waiting import never
 
 from geminga import MessageId
@@ -11,16 +11,8 @@ from geminga.client.admin import admin
 from geminga.client.api.entry_reader import EntryReader, open_entries
 from geminga.errors import AlreadyClosed, InvalidConfiguration, OperationNotSupported, TopicNotFound
 from geminga.wire.batch import decode_batch
+from geminga.wire.columnar import ChunkCarry, decode_entries
 from geminga.wire.metadata import RawEntry, parse_entry
-
-
-def publish(client: Any, topic: str, count: int, **options: Any) -> None:
-    if options.get("batching_enabled"):  # what is one batch here is one however slow the machine is
-        options = {"batching_max_publish_delay_ms": 60_000, **options}
-    with client.create_producer(topic, **options) as producer:
-        for number in range(count):
-            producer.send_async(b"%d" % number, None)
-        producer.flush()
 
 
 def values(entries: list[RawEntry]) -> list[bytes]:
@@ -48,7 +40,7 @@ def read_all(reader: EntryReader, count: int) -> list[RawEntry]:
 
 @pytest.mark.parametrize("batched", [True, False])
 def test_from_the_beginning(pulsar_client, pulsar_topic, batched):
-    publish(pulsar_client, pulsar_topic, 100, batching_enabled=batched, batching_max_messages=10)
+    publish(pulsar_client, pulsar_topic, 100, batched=batched, batching_max_messages=10)
     with EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest) as reader:
         entries = read_all(reader, 100)
         assert values(entries) == [b"%d" % n for n in range(100)]
@@ -62,15 +54,15 @@ def test_from_the_beginning(pulsar_client, pulsar_topic, batched):
 
 @pytest.mark.parametrize("queue_size", [1, 7, 1000])
 def test_a_bounded_queue(pulsar_client, pulsar_topic, queue_size):
-    publish(pulsar_client, pulsar_topic, 200, batching_enabled=True, batching_max_messages=10)
+    publish(pulsar_client, pulsar_topic, 200, batching_max_messages=10)
     with EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest, queue_size=queue_size) as reader:
         never(lambda: len(reader._inner.queue) > max(queue_size // 10 + 1, 2), 0.1)
         assert len(values(read_all(reader, 200))) == 200
 
 
 def test_positions(pulsar_client, pulsar_topic):
+    publish(pulsar_client, pulsar_topic, 10, batched=False)
     publish(pulsar_client, pulsar_topic, 10)
-    publish(pulsar_client, pulsar_topic, 10, batching_enabled=True)
     with EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest) as reader:
         entries = read_all(reader, 20)
     place = MessageId(-1, entries[4].ledger_id, entries[4].entry_id)
@@ -86,7 +78,7 @@ def test_positions(pulsar_client, pulsar_topic):
 
 
 def test_closing_ends_a_waiting_read(pulsar_client, pulsar_topic):
-    publish(pulsar_client, pulsar_topic, 1)
+    publish(pulsar_client, pulsar_topic, 1, batched=False)
     reader = EntryReader.open(pulsar_client, pulsar_topic, MessageId.latest)
     threading.Timer(0.1, reader.close).start()
     with pytest.raises(AlreadyClosed):
@@ -94,8 +86,6 @@ def test_closing_ends_a_waiting_read(pulsar_client, pulsar_topic):
 
 
 def test_chunks_are_put_together_by_the_decoder(pulsar_client, pulsar_topic):
-    from geminga.wire.columnar import ChunkCarry, decode_entries
-
     with pulsar_client.create_producer(
         pulsar_topic, chunking_enabled=True, batching_enabled=False, chunk_max_message_size=10_000
     ) as producer:
@@ -124,7 +114,7 @@ def test_refusals(pulsar_broker, pulsar_client, pulsar_topic):
 
 def test_a_consumer_on_the_loop_may_prefetch_nothing(pulsar_client, pulsar_topic):
     """Spark's watch of a partition asks for its newest message alone."""
-    publish(pulsar_client, pulsar_topic, 3)
+    publish(pulsar_client, pulsar_topic, 3, batched=False)
     consumer = pulsar_client.runtime.call(
         open_entries(pulsar_client.context, pulsar_topic, MessageId.earliest, queue_size=0)
     )

@@ -12,6 +12,7 @@ import pytest
 from readers import available
 
 import geminga
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 SECONDS_MAX = 60
 PYTHON = (sys.executable, "-W", "ignore::ResourceWarning")
@@ -176,8 +177,6 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_callbacks_report_messages_that_the_end_could_not_send(broker):
     """The interpreter waits 2 s for a broker that does not answer, and no longer."""
-    from geminga.wire.proto import pulsar_wire_pb2 as pb
-
     broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
     program = (
         THREADS
@@ -191,8 +190,6 @@ def test_callbacks_report_messages_that_the_end_could_not_send(broker):
 @pytest.mark.parametrize("action", ["raise KeyboardInterrupt", "raise SystemExit(0)"])
 def test_interrupting_the_end_ends_the_process_at_once(broker, action):
     """The interpreter waits a little for pending messages; Ctrl-C during that wait is no error."""
-    from geminga.wire.proto import pulsar_wire_pb2 as pb
-
     broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
     lines = [
         f"def handler(*_): {action}",

@@ -6,13 +6,17 @@ import threading
 from typing import Any
 
 import pytest
+from published import read
+from scripted_broker import Type
 from waiting import eventually_async
 
 import geminga
 import geminga.asyncio
 from geminga import InitialPosition, Result, errors
+from geminga.client.admin import admin
 from geminga.client.publish import many
 from geminga.client.publish.many import Many
+from geminga.producer.interceptors import ProducerInterceptor
 
 VALUES = [b"%d" % n for n in range(2500)]
 
@@ -21,11 +25,6 @@ VALUES = [b"%d" % n for n in range(2500)]
 def nothing_stays_open():
     yield
     assert not many._open
-
-
-def read(client: Any, topic: str, count: int) -> list[Any]:
-    with client.create_reader(topic, geminga.MessageId.earliest) as reader:
-        return [reader.read_next(30_000) for _ in range(count)]
 
 
 class Once:
@@ -93,8 +92,6 @@ def test_without_a_callback_it_waits(pulsar_client, pulsar_topic):
 @pytest.mark.parametrize("batched", [True, False])
 def test_keys_over_partitions_keep_their_order(pulsar_broker, pulsar_client, pulsar_topic, batched):
     """The order holds with and without batches, and with fewer permits than messages."""
-    from geminga.client.admin import admin
-
     admin(pulsar_broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/partitions", 3)
     producer = pulsar_client.create_producer(
         pulsar_topic, batching_enabled=batched, block_if_queue_full=True, max_pending_messages=60
@@ -134,9 +131,7 @@ def test_order_with_sends_around_it(pulsar_client, pulsar_topic):
 # --- what is refused ---
 def test_a_full_queue_refuses_all_from_there_on(broker):
     """The scripted broker gives no receipts."""
-    from geminga.wire.proto import pulsar_wire_pb2 as pb
-
-    broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
+    broker.answers[Type.SEND] = lambda peer, frame: None
     with geminga.Client(broker.url) as client:
         producer = client.create_producer("t", max_pending_messages=10)
         once = Once()
@@ -212,9 +207,6 @@ def test_send_many_inside_a_callback_needs_a_callback(pulsar_client, pulsar_topi
 
 # --- schemas, routers, interceptors ---
 def test_schemas_routers_and_interceptors(pulsar_broker, pulsar_client, pulsar_topic):
-    from geminga.client.admin import admin
-    from geminga.producer.interceptors import ProducerInterceptor
-
     class Watching(ProducerInterceptor):
         def __init__(self) -> None:
             self.acknowledged: list[Any] = []
@@ -272,10 +264,8 @@ async def test_asyncio(pulsar_broker, pulsar_topic, blocking):
 
 
 async def test_a_cancelled_call_sends_no_more(scripted):
-    from geminga.wire.proto import pulsar_wire_pb2 as pb
-
     async with scripted() as broker:
-        broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: None
+        broker.answers[Type.SEND] = lambda peer, frame: None
         client = geminga.asyncio.Client(broker.url)
         producer = await client.create_producer("t", block_if_queue_full=True, max_pending_messages=5)
         call = asyncio.ensure_future(producer.send_many(VALUES[:20]))

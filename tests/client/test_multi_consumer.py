@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from doubles import calls_of
 from insides import group_of, queue_of
 from published import backlog, receive
 from waiting import eventually, never
@@ -285,16 +286,9 @@ def test_a_message_alone_may_be_acknowledged_by_another_consumer(pulsar_broker, 
 
 
 def test_flushes_grow_in_proportion_to_the_topics(pulsar_client, pulsar_topic, monkeypatch):
-    flush, flushed = ConsumerHandle.flush, [0]
-
-    def counted(handle: ConsumerHandle) -> None:
-        flushed[0] += 1
-        flush(handle)
-
-    monkeypatch.setattr(ConsumerHandle, "flush", counted)
-    counts = []
+    flushed, counts = calls_of(monkeypatch, ConsumerHandle, "flush"), []
     for size in (5, 50):
-        flushed[0] = 0
+        flushed.clear()
         topics = [f"{pulsar_topic}-{size}-{number}" for number in range(size)]
         with pulsar_client.subscribe(topics, "s") as consumer:
             consumer.seek(MessageId.earliest)
@@ -306,26 +300,20 @@ def test_flushes_grow_in_proportion_to_the_topics(pulsar_client, pulsar_topic, m
 
             pulsar_client.runtime.call(reconnect(group_of(consumer)))
             eventually(consumer.is_connected)
-        counts.append(flushed[0])
+        counts.append(len(flushed))
     assert counts[1] < 12 * counts[0]
 
 
 def test_a_seek_asks_two_requests_for_each_topic(pulsar_client, pulsar_topic, monkeypatch):
     """SEEK and SUBSCRIBE: the broker that moved the subscription serves the topic, and is not looked up."""
-    ask, asked = BrokerConnection.ask, [0]
-
-    def counted(connection: BrokerConnection, *arguments: Any) -> Any:
-        asked[0] += 1
-        return ask(connection, *arguments)
-
-    monkeypatch.setattr(BrokerConnection, "ask", counted)
+    asked = calls_of(monkeypatch, BrokerConnection, "ask")
     for size in (5, 50):
         topics = [f"{pulsar_topic}-{size}-{number}" for number in range(size)]
         with pulsar_client.subscribe(topics, "s") as consumer:
-            before = asked[0]
+            before = len(asked)
             consumer.seek(MessageId.earliest)
             eventually(consumer.is_connected)
-            assert asked[0] - before == 2 * size
+            assert len(asked) - before == 2 * size
 
 
 def test_a_seek_moves_a_limited_number_of_topics_at_a_time(pulsar_client, pulsar_topic, monkeypatch):
@@ -373,17 +361,9 @@ def test_a_receipt_sends_what_a_table_has_acknowledged(pulsar_client, pulsar_top
         publish(pulsar_client, topic, 1)
     first, second = receive(consumer, 2)
     consumer.acknowledge(first)
-    consumer.acknowledge_table(
-        pa.table(
-            {
-                "topic": [second.topic_name()],
-                "ledger_id": [second.message_id().ledger_id()],
-                "entry_id": [second.message_id().entry_id()],
-                "batch_index": [-1],
-                "batch_size": [0],
-            }
-        )
-    )
+    ids = {"ledger_id": [second.message_id().ledger_id()], "entry_id": [second.message_id().entry_id()]}
+    alone = {"batch_index": [-1], "batch_size": [0]}
+    consumer.acknowledge_table(pa.table({"topic": [second.topic_name()], **ids, **alone}))
     for core in group_of(consumer).cores():
         assert not core.acks.pending_count
         assert not core.acks.receipts

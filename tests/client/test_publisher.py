@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from doubles import raising
 from insides import publisher_of, wait_queue_of
-from waiting import eventually, join_threads, loop_turns, never, never_async, start_thread
+from waiting import Blocked, eventually, join_threads, loop_turns, never, never_async, start_thread
 
 import geminga
 import geminga.asyncio
@@ -112,14 +112,10 @@ def test_sends_to_a_stuck_partition_do_not_block_those_to_another(broker, client
     eventually(lambda: held.count() == 2)
     _, moving_id = held.producer_ids()
 
-    def send(key):
-        thread = start_thread(producer.send_async, b"", None, partition_key=key)
-        return thread
-
-    behind = [send(stuck) for _ in range(3)]
+    behind = [start_thread(producer.send_async, b"", None, partition_key=stuck) for _ in range(3)]
     wait_queue = wait_queue_of(producer)
     eventually(lambda: len(wait_queue) == 3)
-    free = [send(moving) for _ in range(2)]
+    free = [start_thread(producer.send_async, b"", None, partition_key=moving) for _ in range(2)]
     eventually(lambda: len(wait_queue) == 5)
     for left in (1, 0):
         held.release_of(moving_id)
@@ -160,20 +156,11 @@ def test_a_signal_that_ends_a_wait_delays_no_other_sender(client, held):
 def test_closing_ends_every_wait_for_permits(client, held):
     producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
     producer.send_async(b"x", None)
-    errors_seen = []
-
-    def work():
-        try:
-            producer.send(b"x")
-        except errors.PulsarException as error:
-            errors_seen.append(type(error))
-
-    [start_thread(work) for _ in range(4)]
+    blocked = [Blocked(lambda: producer.send(b"x")) for _ in range(4)]
     eventually(lambda: len(wait_queue_of(producer)) == 4)
     closing = start_thread(producer.close)
-    eventually(lambda: len(errors_seen) == 4)
+    assert {type(each.ended()) for each in blocked} == {errors.AlreadyClosed}
     assert closing.is_alive(), "it still waits for the message that is under way"
-    assert set(errors_seen) == {errors.AlreadyClosed}
     held.stop()
     closing.join(60)
 
@@ -237,17 +224,12 @@ def test_used_up_memory_refuses_or_blocks_over_all_producers_of_a_client(broker)
             refusing.send(b"x" * 200)
         with pytest.raises(errors.MessageTooBig, match="memory_limit=1000"):
             second.send(b"x" * 1001)
-        done = threading.Event()
-
-        def work():
-            second.send(b"x" * 200)
-            done.set()
-
-        threading.Thread(target=work, daemon=True).start()
+        sent = []
+        start_thread(lambda: sent.append(second.send(b"x" * 200)))
         eventually(lambda: held.count() == 1)
-        assert not done.wait(0.05)
+        never(lambda: sent, 0.05)
         held.stop()
-        assert done.wait(60)
+        eventually(lambda: sent)
 
 
 def sizes_sent(held):
@@ -292,8 +274,7 @@ def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, k
 
         client.runtime.call(race())
         never(lambda: held.count() != 1, 0.05)
-        rows = threading.Thread(target=producer.send_table, args=(pa.table({"value": [b"x" * 800]}),))
-        rows.start()  # later messages queue behind them
+        rows = start_thread(producer.send_table, pa.table({"value": [b"x" * 800]}))  # queues behind them
         eventually(lambda: wait_queue_of(producer).standing == 4)
         held.release()
         sent = [7900, 800] if batching else [7000, 500, 400, 800]
@@ -301,7 +282,7 @@ def test_accepted_messages_that_lack_memory_keep_their_order(broker, batching, k
         assert sizes_sent(held) == [pytest.approx(size, abs=200) for size in sent]
         held.stop()
         producer.flush()
-        rows.join(60)
+        join_threads(rows)
         assert got == [Result.Ok] * 3
 
 
@@ -372,8 +353,7 @@ def test_a_synchronous_send_that_waited_for_bytes_does_not_wait_for_the_delay(br
         )
         other.send_async(b"x" * 900, None)
         eventually(lambda: held.count() == 1)
-        arguments = {"content": b"x" * 200, "properties": {"a": "b"}}
-        thread = start_thread(producer.send, **arguments)
+        thread = start_thread(producer.send, b"x" * 200, {"a": "b"})
         eventually(lambda: len(wait_queue_of(producer)) == 1)
         held.stop()
         join_threads(thread)

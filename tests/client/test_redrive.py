@@ -175,16 +175,15 @@ def test_the_command_asks_shows_and_sends(broker):
     assert values(broker, ORDERS) == ["order 1"]
 
 
+async def fail_to_settle(consumer: Any, waiting: Any) -> None:
+    await asyncio.gather(*(sending for _, sending in waiting))
+    raise geminga.Timeout("killed")
+
+
 def interrupt(broker: geminga.EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Send all dead letters, and stop before the first acknowledgement."""
-
-    async def never(consumer: Any, waiting: Any) -> None:
-        for _, sending in waiting:
-            await sending
-        raise geminga.Timeout("killed")
-
     with monkeypatch.context() as broken:
-        broken.setattr(module, "_settle", never)
+        broken.setattr(module, "_settle", fail_to_settle)
         with pytest.raises(geminga.Timeout):
             with_redrive(broker, Redrive.run, **options)
 
@@ -251,13 +250,9 @@ def test_a_broker_that_forgets_acknowledgements_within_batches_gets_no_copy_twic
 
 
 def test_runs_of_one_object_look_for_copies_each(broker, monkeypatch):
-    async def never(consumer: Any, waiting: Any) -> None:
-        await asyncio.gather(*(sending for _, sending in waiting))
-        raise geminga.Timeout("killed")
-
     async def run_three_times(redrive: Redrive) -> Any:
         with monkeypatch.context() as broken:
-            broken.setattr(module, "_settle", never)
+            broken.setattr(module, "_settle", fail_to_settle)
             for n in (0, 1):
                 await asyncio.to_thread(fill, broker, n + 1)
                 with pytest.raises(geminga.Timeout):

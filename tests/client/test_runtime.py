@@ -1,17 +1,16 @@
 import asyncio
-import concurrent.futures
 import gc
 import selectors
 import signal
 import sys
 import threading
-import time
 import warnings
 
 import pytest
-from waiting import loop_turns, start_thread
+from waiting import Blocked, eventually
 
 from geminga._util.event_loops import new_event_loop
+from geminga.client.io import runtime as module
 from geminga.client.io.runtime import LoopThread, _Loop
 from geminga.errors import AlreadyClosed, Timeout, UsageError
 
@@ -56,12 +55,10 @@ def test_the_coroutines_own_time_out_is_kept(runtime):
 
 
 def test_close_ends_waiting_calls(runtime):
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(runtime.call, for_ever())
-        runtime.call(loop_turns())
-        runtime.close()
-        with pytest.raises(AlreadyClosed):
-            waiting.result(60)
+    waiting = Blocked(lambda: runtime.call(for_ever()))
+    eventually(lambda: runtime.call(calls_of(runtime)))
+    runtime.close()
+    assert isinstance(waiting.ended(), AlreadyClosed)
     with pytest.raises(AlreadyClosed):
         runtime.call(value(1))
     runtime.close()
@@ -159,38 +156,27 @@ def test_an_interpreter_without_its_lock_is_warned_of(monkeypatch, locked):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_broken_loop_ends_and_fails_all_calls(monkeypatch, caplog):
     """A program that closes descriptors that are not its own, say: nothing would ever come to its turn."""
-    from geminga.client.io import runtime as module
-
     selector = selectors.DefaultSelector()
     loop = asyncio.SelectorEventLoop(selector)
     monkeypatch.setattr(module, "new_event_loop", lambda: loop)
     runtime = LoopThread("test-io")
-    told, steps = [], []
+    steps = []
 
     async def farewell():
         steps.append("farewell")
 
     runtime.at_end("a runtime", farewell, lambda: steps.append("drop"), lambda: steps.append("sweep"))
 
-    def wait():
-        try:
-            runtime.call(for_ever())
-        except AlreadyClosed as error:
-            told.append(error)
-
-    waiting = start_thread(wait)
-    deadline = time.monotonic() + 60
-    while not runtime.call(calls_of(runtime)):
-        assert time.monotonic() < deadline
+    waiting = Blocked(lambda: runtime.call(for_ever()))
+    eventually(lambda: runtime.call(calls_of(runtime)))
 
     class Broken:
         def __getattr__(self, name):
             raise OSError(9, "Bad file descriptor")
 
     runtime.post(setattr, loop, "_selector", Broken())
-    waiting.join(60)
+    assert isinstance(waiting.ended(), AlreadyClosed)
     runtime.thread.join(60)
-    assert len(told) == 1
     assert steps == ["drop", "sweep"]
     assert runtime.closed
     assert len(caplog.records) == 1, "a line for each iteration would fill the disk"
@@ -207,7 +193,7 @@ async def calls_of(runtime):
 
 def test_a_call_that_outlives_its_cancellation_fails_at_the_end(runtime):
     """The caller waits no longer than the thread runs."""
-    begun, told = threading.Event(), []
+    begun = threading.Event()
 
     async def stubborn():
         begun.set()
@@ -219,14 +205,7 @@ def test_a_call_that_outlives_its_cancellation_fails_at_the_end(runtime):
             except GeneratorExit:  # dropped
                 return
 
-    def wait():
-        try:
-            runtime.call(stubborn())
-        except AlreadyClosed as error:
-            told.append(error)
-
-    waiting = start_thread(wait)
+    waiting = Blocked(lambda: runtime.call(stubborn()))
     assert begun.wait(60)
     runtime.close()
-    waiting.join(60)
-    assert len(told) == 1
+    assert isinstance(waiting.ended(), AlreadyClosed)

@@ -9,7 +9,6 @@ from doubles import raising
 
 import geminga
 import geminga.asyncio
-from geminga.errors import AuthorizationError, ProducerBusy
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Type = pb.BaseCommand
@@ -29,24 +28,6 @@ def test_shutdown_does_not_wait(broker):
     client.shutdown()
     client.shutdown()
     assert time.monotonic() - started < 20  # nor for the 30 seconds of an answer
-
-
-def test_errors_of_the_broker_are_raised_with_its_message(client, broker):
-    def refuse(peer, frame):
-        broker.refuse(peer, frame.command.producer.request_id, pb.ProducerBusy, "name in use")
-
-    broker.answers[Type.PRODUCER] = refuse
-    with pytest.raises(ProducerBusy, match="name in use"):
-        client.create_producer("t")
-
-    def deny(peer, frame):
-        broker.answer_lookup(
-            peer, frame, pb.CommandLookupTopicResponse.Failed, error=pb.AuthorizationError, message="denied"
-        )
-
-    broker.answers[Type.LOOKUP] = deny
-    with pytest.raises(AuthorizationError, match="denied"):
-        client.create_producer("t")
 
 
 def test_service_info(client, broker):

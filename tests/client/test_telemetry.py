@@ -5,6 +5,7 @@ from interpreter import run_python
 
 import geminga
 import geminga.asyncio
+from geminga.client.admin import admin
 from geminga.producer.interceptors import ProducerInterceptor
 from geminga.producer.message import OutgoingMessage
 
@@ -176,8 +177,6 @@ def test_failed_processing_is_marked_and_raised(pulsar_client, pulsar_topic, con
 
 def test_partitions_are_named_apart_from_the_topic(pulsar_client, pulsar_broker, provider, exporter):
     topic = "persistent://public/default/traced"
-    from geminga.client.admin import admin
-
     admin(pulsar_broker.admin_url, "PUT", "persistent/public/default/traced/partitions", 2)
     consumer = pulsar_client.subscribe(topic, "s")
     with pulsar_client.create_producer(

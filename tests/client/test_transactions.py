@@ -24,6 +24,7 @@ from geminga.producer.interceptors import ProducerInterceptor
 from geminga.producer.message import OutgoingMessage
 from geminga.transactions import COORDINATORS_TOPIC, Part, TransactionState
 from geminga.wire.batch import decode_batch
+from geminga.wire.frames import encode_message
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -752,8 +753,6 @@ async def test_an_abort_has_an_only_consumer_receive_everything_again(broker, cl
 
 
 def redelivered(raw, **fields):
-    from geminga.wire.frames import encode_message
-
     return encode_message(0, 1, 0, -1, len(raw), redelivery_count=1, **fields) + raw
 
 

@@ -85,6 +85,10 @@ class Subscribed:
         self.core.subscribed(self.now)
         return [subscribe, *sent(self.core)]
 
+    def reconnect(self) -> list[pb.BaseCommand]:
+        self.core.disconnected(self.now)
+        return self.attach()
+
     def receive(self, entry: bytes, entry_id: int = 0, **fields: Any) -> None:
         self.core.receive(message_frame(entry, entry_id, **fields), self.now, NOW_MS)
 

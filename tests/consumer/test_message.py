@@ -11,6 +11,7 @@ from geminga.consumer.message import ConsumerOrigin, EntryAcks, Message, Receive
 from geminga.consumer.opening import EntryOpener
 from geminga.consumer.settings import ConsumerSettings
 from geminga.ids import MessageId
+from geminga.wire.metadata import build_entry
 
 TOPIC = "persistent://public/default/t"
 
@@ -55,8 +56,6 @@ def test_everything_about_a_batched_message(make):
     body = make.body(
         [b"one", b"two"], partition_key="k", ordering_key=b"\xff", properties={"a": "b"}, event_time=5
     )
-    from geminga.wire.metadata import build_entry
-
     metadata = make.metadata(
         num_messages_in_batch=2, sequence_id=40, schema_version=b"\x00\x01", replicated_from="r"
     )
@@ -98,8 +97,6 @@ def test_a_single_message(make):
 def test_text_that_is_no_text(make):
     entry = make.single(b"x", partition_key="k")
     assert entry.count(b"\x32\x01k") == 1
-    from geminga.wire.metadata import build_entry
-
     metadata = make.metadata(partition_key="k").SerializeToString().replace(b"\x32\x01k", b"\x32\x01\xff")
     (message,) = open_all(make.frame(build_entry(metadata, b"x")))
     assert message.partition_key() == "\ufffd"

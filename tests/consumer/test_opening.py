@@ -21,8 +21,10 @@ from geminga.errors import CryptoError
 from geminga.wire.metadata import build_entry
 
 
-def opener_of(**settings: Any) -> EntryOpener:
-    return EntryOpener(ConsumerSettings(**settings), ConsumerOrigin("t", -1))
+def opener_of(*, whole: bool = False, **settings: Any) -> EntryOpener:
+    opener = EntryOpener(ConsumerSettings(**settings), ConsumerOrigin("t", -1))
+    opener.whole = whole
+    return opener
 
 
 def values(opened: Any) -> list[bytes]:
@@ -64,23 +66,17 @@ def test_a_wrong_checksum(make):
 )
 @pytest.mark.parametrize("whole", [False, True])
 def test_garbage_is_invalid_and_costs_one_permit(make, raw, whole):
-    opener = opener_of()
-    opener.whole = whole
-    opened = opener.open(make.frame(raw), 0.0, 0)
+    opened = opener_of(whole=whole).open(make.frame(raw), 0.0, 0)
     assert opened.invalid is not None
     assert opened.permits == 1
 
 
 def test_batches_with_a_wrong_count_are_invalid(make):
     body = make.body([b"a", b"b"])
-    for count, kind in (
-        (3, BATCH_DESERIALIZE_ERROR),
-        (1, BATCH_DESERIALIZE_ERROR),
-        (0, BATCH_DESERIALIZE_ERROR),
-    ):
+    for count in (3, 1, 0):
         metadata = make.metadata(num_messages_in_batch=count).SerializeToString()
         opened = opener_of().open(make.frame(build_entry(metadata, body)), 0.0, 0)
-        assert opened.invalid.validation_error == kind
+        assert opened.invalid.validation_error == BATCH_DESERIALIZE_ERROR
     metadata = make.metadata(num_messages_in_batch=1 << 30).SerializeToString()
     opened = opener_of().open(make.frame(build_entry(metadata, body)), 0.0, 0)
     assert opened.permits == 1
@@ -97,9 +93,7 @@ def test_wrong_uncompressed_size_is_rejected(make):
 
 def test_markers_are_acknowledged_unseen(make):
     for whole in (False, True):
-        opener = opener_of()
-        opener.whole = whole
-        opened = opener.open(make.frame(make.single(b"", marker_type=20), 4), 0.0, 0)
+        opened = opener_of(whole=whole).open(make.frame(make.single(b"", marker_type=20), 4), 0.0, 0)
         assert (opened.entry, opened.acknowledge, opened.permits) == (None, ((7, 4),), 1)
 
 
@@ -146,10 +140,8 @@ def test_undecryptable_messages(make):
 
 
 def test_whole_entries_stay_closed(make):
-    opener = opener_of()
-    opener.whole = True
     raw = make.batch([b"a", b"b"], 3)
-    entry = opener.open(make.frame(raw), 0.0, 0).entry
+    entry = opener_of(whole=True).open(make.frame(raw), 0.0, 0).entry
     assert bytes(entry.raw or b"") == raw
     assert (entry.body, entry.metadata, entry.count, entry.batched) == (None, None, 2, True)
     assert not open_whole(entry, 1 << 20)
@@ -157,8 +149,7 @@ def test_whole_entries_stay_closed(make):
 
 
 def test_whole_entries_are_rebuilt_after_decryption_and_chunks(make):
-    opener = opener_of(decryptor=unscramble)
-    opener.whole = True
+    opener = opener_of(whole=True, decryptor=unscramble)
     entry = opener.open(make.frame(encrypted(make, scramble(b"plain"))), 0.0, 0).entry
     assert entry is not None
     open_whole(entry, 1 << 20)

@@ -9,6 +9,7 @@ from copy import copy
 from typing import Any
 
 import pytest
+from waiting import join_threads, start_thread
 
 from geminga.consumer import queue as module
 from geminga.consumer.message import (
@@ -232,15 +233,10 @@ def test_take_back_against_concurrent_receivers_loses_and_doubles_nothing(seed):
             else:
                 mine.append(message)
 
-    threads = [
-        threading.Thread(target=receive, args=(mine, number == 0)) for number, mine in enumerate(received)
-    ]
-    for thread in threads:
-        thread.start()
+    threads = [start_thread(receive, mine, number == 0) for number, mine in enumerate(received)]
     go.set()
     taken, _entries = queue.take_back(HERE)
-    for thread in threads:
-        thread.join()
+    join_threads(*threads)
     found = [place(message) for mine in received for message in mine]
     found += [(opened.entry_id, index) for opened, indexes in taken for index in indexes]
     found += waiting(queue)

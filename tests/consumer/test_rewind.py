@@ -105,8 +105,7 @@ def test_a_new_connection_resets_the_state(subscribed, make):
     consumer = subscribed()
     consumer.receive(make.single(b"0"), 0)
     consumer.core.redeliver_unacknowledged()
-    consumer.core.disconnected(consumer.now)
-    consumer.attach()
+    consumer.reconnect()
     consumer.receive(make.single(b"9"), 9, consumer_epoch=1)
     assert values(consumer) == [b"9"]
 

@@ -107,8 +107,7 @@ def test_runs_have_the_effect_of_their_frames(settings, seed, make, subscribed):
             elif step < 0.94:
                 core.redeliver_unacknowledged()
             elif step < 0.96:
-                core.disconnected(consumer.now)
-                consumer.attach()
+                consumer.reconnect()
             else:
                 consumer.advance(chosen * 30)
             events = [type(event).__name__ for event in core.take_events()]
@@ -140,8 +139,7 @@ def test_a_seek_drops_a_queued_run_and_delivers_what_was_put_aside_if_it_fails(m
     consumer.core.begin_seek(MessageId.earliest, 10)
     consumer.core.seek_done()
     assert consumer.take() == []
-    consumer.core.disconnected(consumer.now)
-    consumer.attach()
+    consumer.reconnect()
     consumer.core.receive(run(0), consumer.now, make.now_ms)
     assert [message.data() for message in consumer.take()] == [b"0", b"1", b"2"]
 

@@ -60,8 +60,7 @@ def test_a_drain_asks_for_nothing_and_drops_what_comes(subscribed, make):
     assert [message.data() for message in consumer.take()] == [b"0"]
     assert make.sent(consumer.core) == [], "no permits, and no acknowledgement"
     assert in_hand(consumer) == 1
-    consumer.core.disconnected(consumer.now)
-    assert len(consumer.attach()) == 1, "no permits after a reconnect either"
+    assert len(consumer.reconnect()) == 1, "no permits after a reconnect either"
 
 
 def test_memory_is_bounded_without_acknowledgements(subscribed, make, monkeypatch):

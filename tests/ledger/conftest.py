@@ -2,9 +2,12 @@
 
 import pytest
 
-from geminga.ledger.catalog import CheckpointSnapshot
+from geminga.ledger.catalog import Catalog, CheckpointSnapshot
+from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.settings import StoreSettings
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
+
+STORE_ID = bytes(16)
 
 
 def snapshot(number: int, **changes: object) -> CheckpointSnapshot:
@@ -15,6 +18,16 @@ def snapshot(number: int, **changes: object) -> CheckpointSnapshot:
         "live_bytes": {}, "damage": [], "settled": [], "doubt": (0, 0),
     }  # fmt: skip
     return CheckpointSnapshot(number=number, **{**values, **changes})
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    """New catalog in a real file."""
+    catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
+    assert catalog.is_empty()
+    assert not catalog.is_usable(STORE_ID)
+    catalog.create(STORE_ID)
+    return catalog
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from geminga.ledger.inspection import inspect
 from geminga.ledger.log import scan_headers
 from geminga.ledger.store import FileStore
 from geminga.wire.checksum import crc32c
-from tests.support.disk_stores import ledger_with
+from tests.support.disk_stores import append_all, ledger_with
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
 
@@ -114,10 +114,8 @@ def _names(filesystem: FaultyFileSystem, folder: str) -> list[str]:
 
 def test_damage_is_copied_with_the_backup_and_not_cut_off(tmp_path):
     with FileStore.open(tmp_path / "store") as store:
-        ledger = store.create_ledger("topic")
-        for number in range(9):
-            store.append(ledger, b"entry %d" % number * 50, lambda error: None)
-            store.poll()
+        entries = [b"entry %d" % number * 50 for number in range(9)]
+        append_all(store, store.create_ledger("topic"), entries, poll_each=True)
     log = tmp_path / "store/log-0000000001"
     log.write_bytes(log.read_bytes().replace(b"entry 8entry 8", b"entry 8ENTRY 8", 1))
     backup(tmp_path / "store", tmp_path / "backup")
@@ -168,10 +166,7 @@ def test_a_store_written_to_during_the_search_for_its_end_is_backed_up(small_set
     """Bytes read ahead of the newest file may be older than its end: that is the end, not damage."""
     filesystem = FaultyFileSystem(SimulatedDisk())
     with FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False) as store:
-        ledger = store.create_ledger("topic")
-        for number in range(3):
-            store.append(ledger, b"%d" % number, lambda error: None)
-            store.poll()
+        append_all(store, store.create_ledger("topic"), [b"0", b"1", b"2"], poll_each=True)
     file = filesystem.open(max(path for path in filesystem.disk.names if "/log-" in path))
     whole = file.read(file.size(), 0)
     _, store_id = decode_file_header(whole[:FILE_HEADER_BYTES]) or (0, b"")

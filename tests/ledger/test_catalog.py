@@ -13,18 +13,7 @@ from geminga.ledger.catalog_keys import KeyChange
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.format import RECORD_BYTES
-from tests.ledger.conftest import snapshot
-
-STORE_ID = bytes(16)
-
-
-@pytest.fixture
-def catalog(tmp_path):
-    catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
-    assert catalog.is_empty()
-    assert not catalog.is_usable(STORE_ID)
-    catalog.create(STORE_ID)
-    return catalog
+from tests.ledger.conftest import STORE_ID, snapshot
 
 
 def chunk(first: int, count: int, file: int = 1, size: int = 100) -> EntryChunk:

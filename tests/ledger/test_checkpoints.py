@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from doubles import raising
+from doubles import calls_of, raising
 from waiting import poll_until
 
 from geminga.errors import StoreStopped
@@ -104,14 +104,7 @@ class Clock:
 @pytest.fixture
 def written(monkeypatch):
     """Record of snapshots written to catalogs."""
-    write, snapshots = Catalog.write, []
-
-    def noted(catalog: Catalog, snapshot: CheckpointSnapshot) -> None:
-        write(catalog, snapshot)
-        snapshots.append(snapshot)
-
-    monkeypatch.setattr(Catalog, "write", noted)
-    return snapshots
+    return calls_of(monkeypatch, Catalog, "write")
 
 
 IDLE = StoreSettings(checkpoint_idle_seconds=30.0, checkpoint_idle_bytes=20_000)
@@ -219,13 +212,7 @@ def test_a_power_loss_at_any_step_of_an_idle_checkpoint_loses_nothing(small_sett
         for fate in (Fate(), Fate("all", "all"), Fate.by_chance(chance)):
             disk, auditor = SimulatedDisk(), StoreAuditor()
             try:
-                store = FileStore.open(
-                    FOLDER,
-                    settings=idle,
-                    filesystem=FaultyFileSystem(disk, Plan(crash_at=number)),
-                    threads=False,
-                )
-                live(store, auditor)
+                live(open_store(disk, idle, Plan(crash_at=number)), auditor)
             except PowerLoss:
                 pass
             with open_store(disk.crash(fate), idle) as store:

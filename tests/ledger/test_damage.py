@@ -10,7 +10,7 @@ from geminga.ledger.damage import Damage, EntriesDamaged
 from geminga.ledger.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, GROUP_MAGIC, encode_file_header
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from tests.support.disk_stores import FOLDER, ledger_with, open_store, succeeded
+from tests.support.disk_stores import FOLDER, append_all, ledger_with, open_store, succeeded
 from tests.support.faulty_filesystem import SimulatedDisk
 
 LOGS = [f"{FOLDER}/log-{number:010d}" for number in (1, 2, 3)]
@@ -214,10 +214,7 @@ def test_the_entries_of_a_missing_file_are_one_damage(settings):
     disk = SimulatedDisk()
     count, settings = 2000, dataclasses.replace(settings, log_file_bytes=1 << 20)
     with open_store(disk, settings) as store:
-        ledger = store.create_ledger("a")
-        for _ in range(count):
-            store.append(ledger, b"x", succeeded)
-        store.poll()
+        ledger = append_all(store, store.create_ledger("a"), [b"x"] * count)
     disk.remove(LOGS[0])
     with open_store(disk, settings) as store:
         missing = len(store.damage.found)
@@ -302,9 +299,8 @@ def test_swapped_files_are_reported(settings):
 def test_file_of_another_store_is_reported_and_left_alone(settings):
     disk, other = make_disk(settings, clean=True), SimulatedDisk()
     with open_store(other, settings) as with_other_bytes:
-        ledger = with_other_bytes.create_ledger("a")
-        for number in range(9):
-            with_other_bytes.append(ledger, b"other %d" % number * 99, succeeded)
+        entries = [b"other %d" % number * 99 for number in range(9)]
+        append_all(with_other_bytes, with_other_bytes.create_ledger("a"), entries)
     foreign = bytes(other.names[LOGS[0]].visible)
     disk.content(LOGS[0])[:] = foreign
     with open_store(disk, settings) as store:
@@ -360,9 +356,7 @@ def test_group_magic_inside_entries_is_not_taken_for_a_group(settings):
         ledger = store.create_ledger("a")
         content = bytes(disk.names[LOGS[0]].visible) if LOGS[0] in disk.names else b""
         entries = [b"%d" % n + GROUP_MAGIC * 9 + content[:200] + bytes(GROUP_HEADER_BYTES) for n in range(6)]
-        for entry in entries:
-            store.append(ledger, entry, succeeded)
-            store.poll()
+        append_all(store, ledger, entries, poll_each=True)
     disk.databases.clear()
     place = bytes(disk.names[LOGS[0]].visible).index(entries[2])
     disk.content(LOGS[0])[place - 60] ^= 0xFF
@@ -398,9 +392,7 @@ def test_ids_of_damaged_entries_at_the_tail_are_not_reused(settings):
     start = len(disk.names[LOGS[0]].visible.rstrip(b"\0"))
     store.keys.put("second", b"")
     old = store.create_ledger("old")
-    for _ in range(5):
-        store.append(old, b"entry", succeeded)
-    store.poll()
+    append_all(store, old, [b"entry"] * 5)
     new = ledger_with(store, "new", b"entry", succeeded)
     store.poll()
     disk.kill()

@@ -1,5 +1,6 @@
 """The store's folder: the lock against real second processes, other people's files, modes, versions."""
 
+import contextlib
 import errno
 import itertools
 import os
@@ -7,6 +8,7 @@ import random
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,25 +33,27 @@ sys.stdin.read()
 """
 
 
-def hold(folder: Path) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Have another process open the store, and kill it at the end."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout.readline() == "open\n"
-    return process
+    try:
+        assert process.stdout.readline() == "open\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_second_process_is_refused_with_the_id_of_the_holder(tmp_path):
     folder = tmp_path / "store"
-    process = hold(folder)
-    try:
+    with held(folder) as process:
         with pytest.raises(StoreLocked) as refused:
             FileStore.open(folder)
         assert str(folder) in str(refused.value)
         assert str(process.pid) in str(refused.value)
-    finally:
-        process.kill()
-        process.communicate()
     FileStore.open(folder).close()  # a dead process holds nothing
 
 
@@ -60,16 +64,12 @@ def test_a_second_store_in_the_same_process_is_refused(tmp_path):
 
 
 def test_a_second_process_is_refused_after_the_lock_file_is_deleted(tmp_path):
-    process = hold(tmp_path)
-    try:
+    with held(tmp_path):
         (tmp_path / "lock").unlink()
         with pytest.raises(StoreLocked, match="is open in another process"):
             FileStore.open(tmp_path)
         with pytest.raises(StoreLocked):
             inspect(tmp_path)
-    finally:
-        process.kill()
-        process.communicate()
     FileStore.open(tmp_path).close()
 
 

@@ -3,20 +3,18 @@ from array import array
 from typing import Any, cast
 
 import pytest
-from waiting import join_threads, start_thread
+from doubles import calls_of
+from waiting import Blocked, join_threads, start_thread
 
 from geminga.ledger import index as index_module
-from geminga.ledger.catalog import Catalog, EntryChunk
-from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.catalog import EntryChunk
 from geminga.ledger.index import Index, LedgerState
 from tests.ledger.conftest import snapshot
 
 
 @pytest.fixture
-def catalog(tmp_path):
+def catalog(catalog):
     """Ledgers 0 to 9 with 5 chunks of 100 entries each; an entry's position identifies it."""
-    catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
-    catalog.create(bytes(16))
     for number in range(5):
         ledgers = [change(ledger_id, number * 100) for ledger_id in range(10)]
         catalog.write(snapshot(number + 1, ledgers=ledgers))
@@ -47,13 +45,7 @@ def test_entries_are_found_in_every_layer(catalog):
 
 def test_the_cache_is_bounded_and_forgets_ledgers(catalog, monkeypatch):
     monkeypatch.setattr(index_module, "CHUNKS_MAX", 5)
-    index, read, chunk = Index(catalog), list[int](), catalog.chunk
-
-    def counted(ledger_id: int, entry_id: int) -> Any:
-        read.append(ledger_id)
-        return chunk(ledger_id, entry_id)
-
-    monkeypatch.setattr(catalog, "chunk", counted)
+    index, read = Index(catalog), calls_of(monkeypatch, catalog, "chunk")
     ledgers = [LedgerState(ledger_id, "owner", 500, 0) for ledger_id in range(10)]
     for entry_id in range(0, 500, 50):
         for ledger in ledgers:
@@ -62,10 +54,10 @@ def test_the_cache_is_bounded_and_forgets_ledgers(catalog, monkeypatch):
     read.clear()
     for ledger in (*ledgers[5:], ledgers[0]):
         index.locate(ledger, 450)
-    assert read == [0], "five are kept"
+    assert [ledger_id for ledger_id, _ in read] == [0], "five are kept"
     index.forget(0)
     index.locate(ledgers[0], 450)
-    assert read == [0, 0]
+    assert [ledger_id for ledger_id, _ in read] == [0, 0]
 
 
 class SlowCatalog:
@@ -87,15 +79,14 @@ def test_the_owner_does_not_wait_for_reads_of_the_catalog():
     """Every publish would wait for a slow disk whenever a checkpoint frees its changes."""
     catalog = SlowCatalog()
     index = Index(cast(Any, catalog), Index(cast(Any, catalog)))
-    ledger, found = LedgerState(7, "owner", 1, 1), list[Any]()
-    reader = start_thread(lambda: found.append(index.locate(ledger, 0)))
+    ledger = LedgerState(7, "owner", 1, 1)
+    reader = Blocked(lambda: index.locate(ledger, 0))
     assert catalog.asked.wait(60)
     catalog.position = 200
     owner = start_thread(index.forget, 7)
     join_threads(owner)
     catalog.answers.set()
-    reader.join(60)
-    assert found[0][0].positions[0] == 100, "it was so when it was asked"
+    assert reader.ended()[0].positions[0] == 100, "it was so when it was asked"
     assert index.locate(ledger, 0)[0].positions[0] == 200
     catalog.position = 300
     assert index.locate(ledger, 0)[0].positions[0] == 200, "it is kept"

@@ -11,7 +11,7 @@ from geminga.ledger.inspection import InspectionReport, inspect, repair
 from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from tests.support.disk_stores import FOLDER, open_store, succeeded
+from tests.support.disk_stores import FOLDER, append_all, open_store, succeeded
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 LOG = f"{FOLDER}/log-0000000001"
@@ -124,9 +124,7 @@ def test_other_folders_are_refused_and_not_touched(tmp_path):
 def test_checking_real_files_changes_none(tmp_path):
     folder = tmp_path / "store"
     with FileStore.open(folder, settings=SETTINGS) as store:
-        ledger = store.create_ledger("topic")
-        for entry in ENTRIES:
-            store.append(ledger, entry, succeeded)
+        append_all(store, store.create_ledger("topic"), ENTRIES)
         store.checkpoint()
         store.keys.put("key", b"the value")
     log = folder / "log-0000000001"

@@ -1,12 +1,11 @@
-from pathlib import Path
 from random import Random
 
 import pytest
+from doubles import calls_of
 
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.catalog import Catalog
 from geminga.ledger.damage import Damage, DamageLoss
-from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.quarantine import Quarantine
 from tests.ledger.conftest import snapshot
@@ -15,9 +14,8 @@ from tests.ledger.conftest import snapshot
 class Checkpoints:
     """Key map and its catalog, taken through checkpoints step by step."""
 
-    def __init__(self, path: Path) -> None:
-        self.catalog = Catalog(RealFileSystem().connect(str(path)))
-        self.catalog.create(bytes(16))
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
         self.quarantine = Quarantine()
         self.keys = KeyMap(self.catalog, self.quarantine)
         self.number = 0
@@ -35,8 +33,8 @@ class Checkpoints:
 
 
 @pytest.fixture
-def checkpoints(tmp_path):
-    return Checkpoints(tmp_path / "catalog.db")
+def checkpoints(catalog):
+    return Checkpoints(catalog)
 
 
 def test_a_value_is_the_same_at_every_step_of_a_checkpoint(checkpoints):
@@ -97,12 +95,10 @@ def test_a_step_of_a_scan_reads_one_page(checkpoints, monkeypatch):
     keys = checkpoints.keys
     for number in range(5000):
         keys.put(f"key-{number:05}", b"v")
-    looked_at = []
-    get = keys.get
-    monkeypatch.setattr(keys, "get", lambda key: looked_at.append(key) or get(key))
+    looked_at = calls_of(monkeypatch, keys, "get")
     scanned = keys.scan("key-", after="key-02999")
     assert next(scanned)[0] == "key-03000"
-    assert looked_at == ["key-03000"]
+    assert looked_at == [("key-03000",)]
 
 
 def test_keys_are_found_by_their_fingerprint_at_every_step(checkpoints):

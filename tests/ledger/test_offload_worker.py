@@ -72,11 +72,22 @@ def fill(store: TieredStore, entries: int = 3) -> int:
     return ledger
 
 
-def offload(store: TieredStore, ledger: int) -> StoreError | None:
+def reported(
+    store: TieredStore, ask: Callable[[Callable[[StoreError | None], None]], object]
+) -> StoreError | None:
+    """Return the error or None that a call passes to its callback."""
     said: list[StoreError | None] = []
-    store.tier.offload(TOPIC, ledger, 1, said.append, offset=0)
+    ask(said.append)
     until(store, lambda: said)
     return said[0]
+
+
+def offload(store: TieredStore, ledger: int) -> StoreError | None:
+    return reported(store, lambda done: store.tier.offload(TOPIC, ledger, 1, done, offset=0))
+
+
+def drop_local(store: TieredStore, ledger: int) -> StoreError | None:
+    return reported(store, lambda done: store.tier.drop_local(TOPIC, ledger, done))
 
 
 def worker_of(store: TieredStore) -> Any:
@@ -122,10 +133,7 @@ def test_a_file_is_written_by_the_process_and_read_back(store, tmp_path, monkeyp
     monkeypatch.setattr(tier, "IDLE_SECONDS_MAX", 0.1)
     assert offload(store, second) is None
     assert process_of(store) is process, "it is kept for the next ledger"
-    said: list[StoreError | None] = []
-    store.tier.drop_local(TOPIC, ledger, said.append)
-    until(store, lambda: said)
-    assert said == [None]
+    assert drop_local(store, ledger) is None
     assert ledger not in store.tier.local_ledgers(TOPIC)
     read: list[bytes] = []
     until(store, lambda: _read(store, ledger, read))
@@ -158,9 +166,7 @@ def test_concurrent_offloads_do_not_mix(store, tmp_path, monkeypatch):
     assert said == dict.fromkeys(ledgers[1:])
     assert len(files(tmp_path)) == 2
     for ledger in ledgers[1:]:
-        dropped: list[StoreError | None] = []
-        store.tier.drop_local(TOPIC, ledger, dropped.append)
-        until(store, lambda dropped=dropped: dropped)
+        drop_local(store, ledger)
         read: list[bytes] = []
         while len(read) < 600:
             until(store, lambda ledger=ledger, read=read: _read(store, ledger, read))
@@ -254,10 +260,11 @@ def test_without_a_process_the_thread_writes_the_file(store, tmp_path, monkeypat
     assert worker_of(store) is None
 
 
-def started(tmp_path: Path) -> OffloadWorker:
-    process = OffloadWorker()
-    process.open(str(tmp_path))
-    return process
+@contextlib.contextmanager
+def started(tmp_path: Path) -> Iterator[OffloadWorker]:
+    with contextlib.closing(OffloadWorker()) as process:
+        process.open(str(tmp_path))
+        yield process
 
 
 def test_a_process_without_standard_streams_reports_storage_errors(tmp_path, monkeypatch):
@@ -265,8 +272,7 @@ def test_a_process_without_standard_streams_reports_storage_errors(tmp_path, mon
     arguments, environment = pythons.command("geminga.ledger.offload_worker_main")
     arguments = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *arguments]
     monkeypatch.setattr(offload_worker.pythons, "command", lambda module: (arguments, environment))
-    process = started(tmp_path)
-    try:
+    with started(tmp_path) as process:
         with pytest.raises(OffloadWriteFailed, match="File name too long"):
             WorkerOffloadWriting(process, OffloadRequest("a" * 300, TOPIC, -1, 1, "u"))
         making = WorkerOffloadWriting(process, OffloadRequest("a", TOPIC, -1, 1, "u"))
@@ -276,13 +282,10 @@ def test_a_process_without_standard_streams_reports_storage_errors(tmp_path, mon
         making.abandon()
         with pytest.raises(OffloadWriteFailed, match="'a'"):
             making.finish()
-    finally:
-        process.close()
 
 
 def test_the_process_has_low_priority_and_ignores_signals_to_its_service(tmp_path):
-    process = started(tmp_path)
-    try:
+    with started(tmp_path) as process:
         here = os.getpriority(os.PRIO_PROCESS, 0)
         assert os.getpriority(os.PRIO_PROCESS, child_of(process).pid) == min(here + NICENESS, 19)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -290,8 +293,6 @@ def test_the_process_has_low_priority_and_ignores_signals_to_its_service(tmp_pat
         making = WorkerOffloadWriting(process, OffloadRequest("a", TOPIC, -1, 1, "u"))
         making.add([b"one"])
         assert making.finish().summary.entries == 1
-    finally:
-        process.close()
 
 
 PROGRAM = """

@@ -15,7 +15,7 @@ from geminga.ledger.api import PrefetchRequest, ReadAhead
 from geminga.ledger.catalog import Catalog
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from tests.support.disk_stores import FOLDER, open_store, succeeded
+from tests.support.disk_stores import FOLDER, append_all, open_store, succeeded
 from tests.support.faulty_filesystem import FaultyFile, FaultyFileSystem, SimulatedDisk
 
 
@@ -37,11 +37,7 @@ def written(settings: StoreSettings, entries: list[bytes], **changes: object) ->
     """A store with the entries in a ledger, and its id; no entry stays in memory."""
     settings = dataclasses.replace(settings, **{"cache_bytes": 0, **changes})
     store = open_store(SimulatedDisk(), settings)
-    ledger = store.create_ledger("a")
-    for entry in entries:
-        store.append(ledger, entry, succeeded)
-    store.poll()
-    return store, ledger
+    return store, append_all(store, store.create_ledger("a"), entries)
 
 
 @pytest.fixture
@@ -81,11 +77,8 @@ def test_small_entries_of_other_ledgers_in_between_are_read_over(settings, reads
 
 def test_cold_and_recent_entries_come_in_one_answer(settings):
     store = open_store(SimulatedDisk(), dataclasses.replace(settings, cache_bytes=1200))
-    ledger = store.create_ledger("a")
     entries = [bytes([number]) * 50 for number in range(40)]
-    for entry in entries:
-        store.append(ledger, entry, succeeded)
-        store.poll()
+    ledger = append_all(store, store.create_ledger("a"), entries, poll_each=True)
     assert 0 < len(store.state.ledgers.loaded[ledger].recent) < 40
     assert store.read(ledger, 0, entries_max=99, bytes_max=10**6) == entries
     assert store.read(ledger, 0, entries_max=39, bytes_max=10**6) == entries[:39]

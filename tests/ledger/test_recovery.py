@@ -9,7 +9,7 @@ import pytest
 from geminga.ledger.format import FILE_HEADER_BYTES
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from tests.support.disk_stores import FOLDER, open_store, operations_of
+from tests.support.disk_stores import FOLDER, append_all, open_store, operations_of
 from tests.support.faulty_filesystem import Fate, Plan, PowerLoss, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
 
@@ -150,16 +150,13 @@ def test_groups_behind_a_torn_one_stay_cut_off(small_settings):
     settings = dataclasses.replace(small_settings, sync="never")
     disk = SimulatedDisk()
     store = open_store(disk, settings)
-    ledger_id = store.create_ledger("t")
-    for entry in (b"first", b"torn!", b"after", b"stale"):
-        store.append(ledger_id, entry, lambda *_: None)
-        store.poll()
+    entries = (b"first", b"torn!", b"after", b"stale")
+    ledger_id = append_all(store, store.create_ledger("t"), entries, poll_each=True)
     store.abandon()
     content = disk.content(f"{FOLDER}/log-0000000001")
     content[content.index(b"torn!")] ^= 1
     store = open_store(disk, settings)  # which writes a group without an entry
-    store.append(ledger_id, b"10 letters", lambda *_: None)
-    store.poll()
+    append_all(store, ledger_id, [b"10 letters"])
     store.abandon()
     store = open_store(disk, settings)
     assert store.damage.found == []

@@ -4,12 +4,13 @@ import logging
 import sqlite3
 
 import pytest
+from doubles import calls_of
 
 from geminga.errors import StoreError
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.catalog import Catalog
 from geminga.ledger.store import FileStore
-from tests.support.disk_stores import FOLDER, open_store, succeeded
+from tests.support.disk_stores import FOLDER, append_all, open_store, succeeded
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 
@@ -89,14 +90,7 @@ def test_the_space_of_deleted_ledgers_is_freed(small_settings):
 
 def test_entries_of_deleted_ledgers_are_not_looked_up_one_by_one(small_settings, monkeypatch):
     """That took as much processor time as storing them, on a thread that the event loop waits for."""
-    lookups: list[int] = []
-    look = Catalog.chunk
-
-    def counting(catalog: Catalog, ledger_id: int, entry_id: int) -> object:
-        lookups.append(ledger_id)
-        return look(catalog, ledger_id, entry_id)
-
-    monkeypatch.setattr(Catalog, "chunk", counting)
+    lookups = calls_of(monkeypatch, Catalog, "chunk")
     disk = SimulatedDisk()
     only_dead_files = dataclasses.replace(small_settings, rewrite_live_fraction=0.0)
     with open_store(disk, only_dead_files) as store:
@@ -119,9 +113,7 @@ def test_ids_of_deleted_ledgers_are_not_reused_when_the_catalog_is_rebuilt(small
         store.disk.give_back(eagerly=True)
         for _ in range(12):
             store.checkpoint()
-            for _ in range(30):
-                store.append(kept, bytes(200), succeeded)
-                store.poll()
+            append_all(store, kept, [bytes(200)] * 30, poll_each=True)
     disk.databases.clear()
     with open_store(disk, small_settings) as store:
         assert store.create_ledger("new") > max(short)
@@ -142,10 +134,7 @@ def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings
     store.delete_ledgers([doomed])
     store.keys.delete("doomed")
     for _ in range(4):
-        passing = store.create_ledger("passing")
-        for _ in range(30):
-            store.append(passing, bytes(200), succeeded)
-            store.poll()
+        passing = append_all(store, store.create_ledger("passing"), [bytes(200)] * 30, poll_each=True)
         store.delete_ledgers([passing])
         store.checkpoint()
     assert "log-0000000001" in log_files(disk)

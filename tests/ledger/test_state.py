@@ -2,8 +2,6 @@ import pytest
 
 from geminga.errors import LedgerNotFound
 from geminga.ledger.api import StoredLedger
-from geminga.ledger.catalog import Catalog
-from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.format import RecordKind
 from geminga.ledger.index import LedgerState
 from geminga.ledger.ledger_table import NOBODY
@@ -12,9 +10,7 @@ from geminga.ledger.state import StoreState
 
 
 @pytest.fixture
-def state(tmp_path):
-    catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
-    catalog.create(bytes(16))
+def state(catalog):
     return StoreState(catalog)
 
 

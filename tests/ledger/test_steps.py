@@ -12,9 +12,9 @@ from geminga.ledger.callbacks import REPORTED_AT_ONCE, run_in_steps
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.steps import AT_ONCE, emptied, parts, taken
 from geminga.ledger.store import FileStore
+from tests.support.disk_stores import FOLDER, succeeded
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
 
-FOLDER = "/data/store"
 COUNT = 5 * AT_ONCE
 CHANGED_KEY = f"key\0{1:06}"
 """None of those that `check` looks at."""
@@ -31,10 +31,6 @@ def enough() -> bool:
 
 def note(ran: list[int], number: int, error: StoreError | None) -> None:
     ran.append(number)
-
-
-def never_fails(error: StoreError | None) -> None:
-    assert error is None
 
 
 @pytest.fixture
@@ -57,7 +53,7 @@ def fill(store: FileStore, count: int = COUNT) -> list[int]:
     ledgers = []
     for number in range(count):
         ledgers.append(store.create_ledger(f"owner-{number}"))
-        store.append(ledgers[-1], b"%d" % number, never_fails)
+        store.append(ledgers[-1], b"%d" % number, succeeded)
         store.keys.put(f"key\0{number:06}", b"base")
         store.keys.merge(f"key\0{number:06}", b"delta")
     while store.is_writing:
@@ -173,7 +169,7 @@ def test_a_checkpoint_is_collected_and_freed_in_steps(open_store, disk):
             ledgers.append(store.create_ledger("late"))
         if len(frozen) > 3:
             added += 1
-            store.append(ledgers[-1], b"late", never_fails)
+            store.append(ledgers[-1], b"late", succeeded)
             store.keys.merge(CHANGED_KEY, b"")
         assert len(frozen) < 1_000
     steps_of = [abs(after - before) for before, after in pairwise(frozen)]
@@ -205,7 +201,7 @@ def test_no_other_checkpoint_begins_while_one_is_being_freed(open_store, monkeyp
     ledgers = [store.create_ledger(f"owner-{number}") for number in range(COUNT)]
     for _ in range(60):
         for ledger in ledgers[:20]:
-            store.append(ledger, b"x", never_fails)
+            store.append(ledger, b"x", succeeded)
         store.poll(enough)
     while store.is_writing or checkpoints_of(store).is_running:
         store.poll(enough)

@@ -14,8 +14,16 @@ from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import Done
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from tests.support.disk_stores import FOLDER, ledger_with, open_store, operations_of, write_rounds
-from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from tests.support.disk_stores import (
+    FOLDER,
+    append_all,
+    ledger_with,
+    open_store,
+    operations_of,
+    succeeded,
+    write_rounds,
+)
+from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor
 
 
@@ -30,10 +38,6 @@ def write_until_stopped(auditor: StoreAuditor, store: FileStore, rounds: int = 1
 
 def history_of(settings: StoreSettings) -> list[tuple[str, str]]:
     return operations_of(settings, lambda store: write_until_stopped(StoreAuditor(), store))
-
-
-def nothing(error: StoreError | None) -> None:
-    pass
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
@@ -69,7 +73,7 @@ def check_stopped(store: FileStore, kind: str) -> None:
     assert "open the store again" in str(store.failure)
     calls: list[Callable[[], object]] = [
         lambda: store.create_ledger("a"),
-        lambda: store.append(0, b"", nothing),
+        lambda: store.append(0, b"", succeeded),
         lambda: store.keys.put("k", b""),
         lambda: store.keys.merge("k", b""),
         lambda: store.keys.delete("k"),
@@ -107,8 +111,7 @@ def test_short_writes_are_finished(small_settings):
     chance = random.Random(3)
     plan = Plan(short_writes={n: chance.randrange(1, 200) for n in range(1, 4000)})
     disk, auditor = SimulatedDisk(), StoreAuditor()
-    filesystem = FaultyFileSystem(disk, plan)
-    with FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False) as store:
+    with open_store(disk, small_settings, plan) as store:
         assert not write_until_stopped(auditor, store)
         auditor.check_running(store)
     assert auditor.receipted == len(auditor.operations)
@@ -144,17 +147,17 @@ def test_idle_ledgers_and_keys_leave_memory(small_settings):
     with open_store(SimulatedDisk(), small_settings) as store:
         ledgers = [store.create_ledger(f"topic-{number}") for number in range(300)]
         for number, ledger in enumerate(ledgers):
-            store.append(ledger, b"entry", nothing)
+            store.append(ledger, b"entry", succeeded)
             store.keys.put(f"key-{number}", b"value")
         store.poll()
         busy = store.create_ledger("busy")
         for _ in range(4):
-            store.append(busy, bytes(600), nothing)  # pushes the others out of the cache of recent entries
+            store.append(busy, bytes(600), succeeded)  # pushes the others out of the cache of recent entries
             store.checkpoint()
         assert len(store.state.ledgers.loaded) < 10
         assert store.state.keys.unsaved == 0
         assert store.read(ledgers[7], 0, entries_max=1, bytes_max=10) == [b"entry"]
-        assert store.append(ledgers[7], b"more", nothing) == 1
+        assert store.append(ledgers[7], b"more", succeeded) == 1
         assert [info.entries for info in store.ledgers("topic-7")] == [2]
 
 
@@ -162,17 +165,15 @@ def test_unloaded_ledgers_with_recent_entries_can_be_loaded_again(small_settings
     settings = dataclasses.replace(small_settings, cache_bytes=20_000, rewrite_live_fraction=0.0)
     store = open_store(SimulatedDisk(), settings)
     ledger, busy = store.create_ledger("idle"), store.create_ledger("busy")
-    for _ in range(3):
-        store.append(ledger, b"entry", nothing)
-    store.poll()
+    append_all(store, ledger, [b"entry"] * 3)
     for _ in range(4):
-        store.append(busy, b"entry", nothing)
+        store.append(busy, b"entry", succeeded)
         store.checkpoint()
     assert ledger not in store.state.ledgers.loaded, "although the cache has room for its entries"
-    assert store.append(ledger, b"late", nothing) == 3
-    assert store.append(ledger, b"later", nothing) == 4
+    assert store.append(ledger, b"late", succeeded) == 3
+    assert store.append(ledger, b"later", succeeded) == 4
     for _ in range(40):
-        store.append(busy, bytes(600), nothing)
+        store.append(busy, bytes(600), succeeded)
         # The groups before the unload leave the cache; the entries after it are not on disk at first.
         store._completions.tails._trim()
         assert store.read(ledger, 2, entries_max=9, bytes_max=999) == [b"entry", b"late", b"later"]
@@ -193,7 +194,7 @@ def test_unsaved_changes_are_bounded_in_bytes(small_settings):
         ledger_id = store.create_ledger(f"topic-{number}")
         store.keys.put(f"topic/{number}", b"{}")
         store.keys.merge(f"ledgers/{number}", b"%d" % number)
-        store.append(ledger_id, b"entry", nothing)
+        store.append(ledger_id, b"entry", succeeded)
         store.poll()
         most = max(most, store.state.unsaved_bytes)
     assert most < 110_000
@@ -214,9 +215,3 @@ def test_ledger_ids_grow_over_restarts_even_when_all_are_deleted(small_settings)
             seen.add(ledger)
             store.delete_ledgers([ledger])
         disk.databases.clear()
-
-
-def test_no_error_handler_of_the_store_catches_a_power_loss(small_settings):
-    """No error handler in the store may take a power loss for an error and continue."""
-    with pytest.raises(PowerLoss):
-        open_store(SimulatedDisk(), small_settings, Plan(crash_at=2))

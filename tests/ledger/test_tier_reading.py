@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import eventually, join_threads, start_thread
+from waiting import Blocked, eventually, join_threads, start_thread
 
 from geminga.ledger import tier_reading
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.offload_writing import InlineOffloadWriting, OffloadRequest
-from geminga.ledger.tier_reading import OffloadedRead, TierReader
+from geminga.ledger.tier_reading import TierReader
 from geminga.offload.manifest import OffloadedLedger
 
 TOPIC = "persistent://public/default/t"
@@ -51,8 +51,7 @@ def offloaded(place: FolderStorage, name: str) -> OffloadedLedger:
 
 def at_once(call: Callable[[], object]) -> None:
     """Run a call, and check that it does not block."""
-    thread = start_thread(call)
-    join_threads(thread)
+    join_threads(start_thread(call))
 
 
 @pytest.mark.parametrize("ends", ["forget", "close", "others"])
@@ -61,27 +60,25 @@ def test_no_other_call_waits_for_a_reader_of_slow_storage(tmp_path, ends, monkey
     place = SlowStorage(tmp_path)
     record, other = offloaded(place, "a"), offloaded(place, "b")
     reader = TierReader(place)
-    found: list[OffloadedRead] = []
     place.answers.clear()
-    thread = start_thread(lambda: found.append(reader.job("a", record, 0, 9, 999)()))
+    reading = Blocked(reader.job("a", record, 0, 9, 999))
     assert place.asked.wait(60)
     if ends == "others":  # their readers continue, too
-        reading = threading.Event()
+        opening = threading.Event()
         opens = place.open
 
         def opened(path: str) -> Any:
-            reading.set()
+            opening.set()
             return opens(path)
 
         monkeypatch.setattr(place, "open", opened)
         second = start_thread(reader.job("b", other, 0, 9, 999))
-        assert reading.wait(60)
+        assert opening.wait(60)
         place.answers.set()
         second.join(60)
     else:
         at_once(reader.close if ends == "close" else lambda: reader.forget("a"))
-        assert not found
+        assert reading.outcome is None
         place.answers.set()
-    thread.join(60)
-    assert found[0].entries == [b"entry 0", b"entry 1", b"entry 2"]
+    assert reading.ended().entries == [b"entry 0", b"entry 1", b"entry 2"]
     eventually(lambda: place.sources[0].closed)

@@ -1,11 +1,11 @@
 """Offload storage that stops answering during a request, and the closing of its store."""
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import poll_until
 
 from geminga._util import exits
 from geminga.errors import StoreError
@@ -56,9 +56,7 @@ class Owner:
 
     def __init__(self, folder: Path) -> None:
         self.place = UnresponsiveStorage(folder / "tier")
-        self._ready = threading.Event()
-        local = FileStore.open(folder / "store", wakeup=self._ready.set)
-        self.store = TieredStore(local, self.place, wakeup=self._ready.set)
+        self.store = TieredStore(FileStore.open(folder / "store"), self.place)
         self.ledger = self.store.create_ledger(TOPIC)
         self.entries = [entry(number) for number in range(20)]
         errors = [self.reported(lambda done, each=each: self.store.append(self.ledger, each, done))
@@ -69,13 +67,7 @@ class Owner:
         """Return what was reported."""
         found: list[StoreError | None] = []
         ask(found.append)
-        until = time.monotonic() + WAIT_SECONDS
-        while not found:
-            assert time.monotonic() < until
-            self._ready.wait(1)
-            self._ready.clear()
-            self.store.poll()
-        return found[0]
+        return poll_until(self.store, lambda: found)[0]
 
     def offload(self) -> None:
         assert (
@@ -118,10 +110,7 @@ def test_closing_does_not_wait_for_storage_that_does_not_answer(owner, by):
         owner.ask_to_read(lambda *found: reported.append(found))
     elif by == "worker":
         owner.store.tier.offload(TOPIC, owner.ledger, 1, reported.append, offset=0)
-    until = time.monotonic() + WAIT_SECONDS
-    while not owner.place.asked.wait(0.01):
-        assert time.monotonic() < until
-        owner.store.poll()
+    poll_until(owner.store, owner.place.asked.is_set)
     owner.store.close()
     assert exits.unfinished == {owner.place.location}
     assert len(reported) == (by == "reader")  # a consumer knows

@@ -47,6 +47,7 @@ class Bench:
         shared: int = 0,
         index: int = -1,
         topic: str = "persistent://a/b/c",
+        max_message_size: int = 5 * 1024 * 1024,
         **settings: Any,
     ) -> None:
         self.settings = settings_of(**settings)
@@ -61,7 +62,7 @@ class Bench:
             limits=PendingLimits(Permits(self.settings.max_pending_messages), Permits(shared), self.memory),
             ready_set=self.ready_set,
         )
-        self.max_message_size = 5 * 1024 * 1024
+        self.max_message_size = max_message_size
 
     def connect(self, **fields: Any) -> Bench:
         fields.setdefault("producer_name", self.settings.producer_name or "given")

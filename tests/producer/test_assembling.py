@@ -168,9 +168,7 @@ def test_a_batch_that_uses_the_last_permit_waits_for_nothing(bench):
 
 
 def test_an_oversize_message_fails_alone(bench):
-    b = bench()
-    b.max_message_size = 1000
-    b.connect()
+    b = bench(max_message_size=1000).connect()
     b.add(b"before")
     with pytest.raises(MessageTooBig, match="max_message_size=1000"):
         b.add(b"x" * 1001)
@@ -180,9 +178,7 @@ def test_an_oversize_message_fails_alone(bench):
 
 
 def test_a_message_that_is_still_too_big_when_compressed_fails_alone(bench):
-    b = bench(compression_type=CompressionType.LZ4)
-    b.max_message_size = 1000
-    b.connect()
+    b = bench(compression_type=CompressionType.LZ4, max_message_size=1000).connect()
     b.add(b"before")
     b.add(random.Random(5).randbytes(3000), token="big")
     b.add(b"y" * 3000)
@@ -194,9 +190,7 @@ def test_a_message_that_is_still_too_big_when_compressed_fails_alone(bench):
 
 
 def test_a_batch_over_the_brokers_maximum_is_split(bench):
-    b = bench(batching_max_messages=64)
-    b.max_message_size = 700
-    b.connect()
+    b = bench(batching_max_messages=64, max_message_size=700).connect()
     messages = [OutgoingMessage(b"%02d" % n, properties=(("key", "value" * 3),)) for n in range(64)]
     for message in messages:
         b.add(message.payload, message)
@@ -216,8 +210,7 @@ def test_a_batch_over_the_brokers_maximum_is_split(bench):
 def test_every_part_of_a_split_batch_belongs_to_its_transaction(bench):
     core = TransactionCore(TransactionId(1, 7), 60.0, lambda: 0.0, lambda part: core.joined(part))
     other = TransactionCore(TransactionId(1, 8), 60.0, lambda: 0.0, lambda part: None)
-    b = bench()
-    b.max_message_size = 1000
+    b = bench(max_message_size=1000)
     payloads, tokens = [bytes([n]) * 200 for n in range(8)], list(range(8))
     b.add(payloads[0], bound_to(core, payloads[0], None))
     assert b.partition.batch.accepts_simple(core)
@@ -239,9 +232,7 @@ def test_every_part_of_a_split_batch_belongs_to_its_transaction(bench):
 
 
 def test_a_split_key_based_batch_keeps_javas_numbering(bench):
-    b = bench(batching_max_messages=8, batching_type=BatchingType.KeyBased)
-    b.max_message_size = 120
-    b.connect()
+    b = bench(batching_max_messages=8, batching_type=BatchingType.KeyBased, max_message_size=120).connect()
     for _number in range(8):
         b.add(b"x" * 10, OutgoingMessage(b"x" * 10, partition_key="k"))
     sent = b.written()
@@ -251,9 +242,7 @@ def test_a_split_key_based_batch_keeps_javas_numbering(bench):
 
 
 def test_only_too_big_messages_of_a_batch_fail(bench):
-    b = bench(batching_max_messages=4)
-    b.max_message_size = 200
-    b.connect()
+    b = bench(batching_max_messages=4, max_message_size=200).connect()
     b.add(b"1")
     b.add(b"2", OutgoingMessage(b"2", properties=(("k", "v" * 300),)))
     b.add(b"3")

@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from geminga.errors import BrokerPersistenceError, MessageTooBig, NotAllowedError, UnsupportedVersionError
@@ -30,7 +32,7 @@ def test_chunks_share_everything_but_their_number(bench, compression):
     b = bench(**CHUNKED, compression_type=compression, producer_name="ck").connect()
     payload = bytes(range(256)) * 20
     if compression:
-        payload = __import__("random").Random(1).randbytes(5000)  # so that compressed bytes need chunks too
+        payload = random.Random(1).randbytes(5000)  # so that compressed bytes need chunks too
     b.add(payload, OutgoingMessage(payload, partition_key="k", properties=(("a", "b"),)))
     sent = b.written()
     total = len(payload) if not compression else sent[0].metadata.total_chunk_msg_size
@@ -187,8 +189,6 @@ def test_properties_that_leave_no_room_are_refused(bench):
 
 
 def test_a_topic_that_is_not_stored_takes_no_chunks(bench):
-    b = bench(**CHUNKED, topic="non-persistent://a/b/c")
-    b.max_message_size = 1000
-    b.connect()
+    b = bench(**CHUNKED, topic="non-persistent://a/b/c", max_message_size=1000).connect()
     with pytest.raises(MessageTooBig, match="max_message_size=1000"):
         b.add(b"x" * 1500)

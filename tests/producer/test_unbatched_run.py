@@ -7,6 +7,7 @@ from geminga import errors
 from geminga.producer.message import OutgoingMessage, RichMessage, simple_message
 from geminga.producer.operation import RUN_BYTES_MAX, RUN_MESSAGES_MAX, RUN_PAYLOAD_BYTES_MAX
 from geminga.producer.partition import SendErrorVerdict
+from geminga.producer.settings import CompressionType
 from geminga.wire.client_frames import ReceiptRun
 from geminga.wire.frames import ReceiptFrame
 
@@ -253,12 +254,8 @@ def test_messages_beyond_the_permits_are_not_accepted():
     [
         {"batching_enabled": True},
         {"batching_enabled": False, "chunking_enabled": True},
-        {"batching_enabled": False, "compression_type": "ZSTD"},
+        {"batching_enabled": False, "compression_type": CompressionType.ZSTD},
     ],
 )
 def test_settings_that_change_messages_prevent_runs(settings):
-    from geminga.producer.settings import CompressionType
-
-    if "compression_type" in settings:
-        settings = {**settings, "compression_type": CompressionType[settings["compression_type"]]}
     assert not producer_of(0, settings_of(**settings)).sends_runs

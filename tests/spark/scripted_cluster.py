@@ -5,19 +5,28 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from geminga.errors import ConnectError, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
 from geminga.spark.admission import EntryCost, EntrySample, MeasuredEntry
 from geminga.spark.cluster import matching_topics
 from geminga.spark.offsets import Offset, Partition, partition_topic
+from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.wire.columnar import message_counts
 from geminga.wire.columnar_encoding import encode_table
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
+ONE = (TOPIC, -1)
 Place = tuple[int, int]
+
+
+def options(**given: Any) -> ReadOptions:
+    """Return options of a query that reads `TOPIC`."""
+    given = {"topics": (TOPIC,), "poll_timeout_ms": 20, **given}
+    return ReadOptions(connection=ConnectionOptions(service_url="pulsar://h"), **given)
 
 
 def entry_bytes(values: list[bytes], publish_time: int = 1_700_000_000_000) -> bytes:

@@ -2,25 +2,19 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StructType
-from scripted_cluster import TOPIC, Place, ScriptedCluster
+from scripted_cluster import ONE, Place, ScriptedCluster, options
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark.admission import BatchLimits
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.offsets import EARLIEST, Offset
-from geminga.spark.options import ConnectionOptions, ReadOptions, read_options
+from geminga.spark.options import read_options
 from geminga.spark.planning import Planner
 from geminga.spark.ranges import Range
 from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowBatchConverter
 
-ONE = (TOPIC, -1)
 SHAPER = ArrowBatchConverter(StructType().add("value", BinaryType()))
-
-
-def options(**given: Any) -> ReadOptions:
-    given = {"poll_timeout_ms": 200, "read_compacted": True, **given}
-    return ReadOptions(connection=ConnectionOptions(service_url="pulsar://h"), topics=(TOPIC,), **given)
 
 
 def cluster_of(entries: int, left: set[int] | None = None, horizon: int = -1) -> ScriptedCluster:
@@ -38,13 +32,13 @@ def compact(cluster: ScriptedCluster, left: set[int], horizon: int) -> None:
 
 
 def read(cluster: ScriptedCluster, part: Range) -> list[int]:
-    batches = list(read_range(cluster, options(), part, SHAPER))
+    batches = list(read_range(cluster, options(read_compacted=True), part, SHAPER))
     assert cluster.opened == cluster.closed
     return [int(value) for batch in batches for value in batch.column(0).to_pylist()]
 
 
 def ranges(cluster: ScriptedCluster, **given: Any) -> list[Range]:
-    planner = Planner(cluster, options(**given), is_batch=True)
+    planner = Planner(cluster, options(read_compacted=True, **given), is_batch=True)
     start = planner.starting("earliest")
     return planner.ranges(start, planner.ending(start))
 
@@ -109,7 +103,7 @@ def test_a_truncated_topic_is_a_loss():
 
 def test_a_stream_reads_the_compacted_view_in_one_micro_batch_and_continues_with_the_topic():
     cluster = cluster_of(30, {3, 11}, 19)
-    planner = Planner(cluster, options(max_rows_per_trigger=2))
+    planner = Planner(cluster, options(read_compacted=True, max_rows_per_trigger=2))
     latest = planner.latest([ONE])
     end = planner.limited({ONE: EARLIEST}, latest, BatchLimits(rows=2))
     assert end == {ONE: Offset(5, 29)}

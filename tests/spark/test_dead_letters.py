@@ -12,7 +12,7 @@ import pytest
 from driven_query import data_source
 
 from geminga import Client, MessageId, schema
-from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import resolve
 from geminga.schema import AvroSchema
@@ -27,12 +27,6 @@ from tests.support.spark_cluster import ObjectStore
 @dataclass
 class Reading:
     id: int
-
-
-@pytest.fixture(scope="module")
-def broker():
-    with embedded() as started:
-        yield started
 
 
 @pytest.fixture

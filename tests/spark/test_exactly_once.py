@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from doubles import raising
+from doubles import calls_of, raising
 from pyspark.sql.types import BinaryType, StringType, StructType
 from withholding import WithholdingProxy
 
@@ -85,11 +85,14 @@ class Sink:
         batch = pa.record_batch(
             {"value": pa.array(values, pa.binary()), "__key": pa.array(keys, pa.string())}
         )
-        commit = self.writer(**options).write(iter([batch] if len(rows) else []))
-        return commit
+        return self.writer(**options).write(iter([batch] if len(rows) else []))
 
     def commit(self, messages: list[Any], epoch: int, **options: str) -> None:
         self.writer(**options).commit(messages, epoch)
+
+    def truncate(self) -> None:
+        for partition in self.client.get_topic_partitions(self.topic):
+            admin(self.broker.admin_url, "DELETE", partition.replace("://", "/") + "/truncate")
 
     def read(self, partitions: list[str] | None = None) -> list[int]:
         found = []
@@ -185,8 +188,7 @@ def test_a_broker_without_sequence_ids_and_rows_is_an_error(sink, monkeypatch):
     sink.commit([sink.task(range(10))], 0)
     interrupted(sink, 9, monkeypatch)
     forget_producers(sink.broker)
-    for partition in sink.client.get_topic_partitions(sink.topic):
-        admin(sink.broker.admin_url, "DELETE", partition.replace("://", "/") + "/truncate")
+    sink.truncate()
     with pytest.raises(
         StoreDamaged, match=r"cannot determine how much of micro-batch 1 .* delete (?P<note>\S+)"
     ) as told:
@@ -214,8 +216,7 @@ def test_a_first_micro_batch_of_unknown_state_is_an_error(sink, is_late, monkeyp
     later = time.time() + (7200 if is_late else 0)
     monkeypatch.setattr(exactly_once, "time", SimpleNamespace(time=lambda: later))
     if is_late:
-        for partition in sink.client.get_topic_partitions(sink.topic):
-            admin(sink.broker.admin_url, "DELETE", partition.replace("://", "/") + "/truncate")
+        sink.truncate()
         with pytest.raises(StoreDamaged, match="cannot determine how much of micro-batch 0"):
             sink.commit([sink.task(range(10, 100))], 0)
         assert sink.read() == []
@@ -400,11 +401,8 @@ def test_queries_may_share_a_staging_location(sink, tmp_path):
     shared = str(tmp_path / "shared")
     for number in range(3):
         sink.folder = tmp_path / f"checkpoint-{number}"
-        sink.commit(
-            [sink.task(range(10 * number, 10 * number + 10), stagingLocation=shared)],
-            0,
-            stagingLocation=shared,
-        )
+        message = sink.task(range(10 * number, 10 * number + 10), stagingLocation=shared)
+        sink.commit([message], 0, stagingLocation=shared)
     assert sink.read() == list(range(30))
     first, sink.topic = sink.topic, f"{sink.topic}-other"
     sink.commit([sink.task(range(5), stagingLocation=shared)], 0, stagingLocation=shared)
@@ -448,14 +446,7 @@ def test_another_micro_batch_under_the_same_number_is_refused(sink, is_done, mon
 
 
 def test_producers_are_opened_and_files_are_read_once_a_micro_batch(sink, monkeypatch):
-    read: list[str] = []
-    real = Staging.staged
-    monkeypatch.setattr(Staging, "staged", lambda self, name: (read.append(name), real(self, name))[1])
-    opened: list[str] = []
-    opener = producers._opened
-    monkeypatch.setattr(
-        producers, "_opened", lambda o, topic, *rest: (opened.append(topic), opener(o, topic, *rest))[1]
-    )
+    read, opened = calls_of(monkeypatch, Staging, "staged"), calls_of(monkeypatch, producers, "_opened")
     schema = StructType().add("value", StringType()).add("__topic", StringType())
     topics = [f"{sink.topic}-{number}" for number in range(5)]
     options = write_options({

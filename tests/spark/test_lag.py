@@ -1,13 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_cluster import TOPIC, ScriptedCluster
+from scripted_cluster import ONE, TOPIC, ScriptedCluster
 
 from geminga.spark.admission import EntryCost, EntryCostEstimate
 from geminga.spark.lag import LEDGERS_MAX, ClosedLedgers, OffsetSpan, by_topic
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.search import run
-
-ONE = (TOPIC, -1)
 
 
 def count(ledgers: ClosedLedgers, cluster: ScriptedCluster, start: Offset, end: Offset) -> OffsetSpan:

@@ -6,24 +6,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_cluster import TOPIC, ScriptedCluster
+from scripted_cluster import ONE, TOPIC, ScriptedCluster, options
 
 from geminga.errors import InvalidConfiguration, Timeout, TopicNotFound
 from geminga.spark.admission import PEEK_BYTES_MAX, BatchLimits
 from geminga.spark.offsets import EARLIEST, LATEST, WHOLE_ENTRY, Offset, Offsets, entries_between
-from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.planning import Planner
 from geminga.spark.ranges import Range, combined
 from geminga.spark.retry_policy import RetryPolicy
 
-ONE = (TOPIC, -1)
-CONNECTION = ConnectionOptions(service_url="pulsar://h")
-OPTIONS = ReadOptions(connection=CONNECTION, topics=(TOPIC,))
 
-
-def planner(cluster: ScriptedCluster, *, is_batch: bool = False, **options: Any) -> Planner:
-    options = {"topics": (TOPIC,), **options}
-    return Planner(cluster, ReadOptions(connection=CONNECTION, **options), is_batch=is_batch)
+def planner(cluster: ScriptedCluster, *, is_batch: bool = False, **given: Any) -> Planner:
+    return Planner(cluster, options(**given), is_batch=is_batch)
 
 
 def one_ledger(entries: int, rows: int = 10) -> ScriptedCluster:
@@ -169,7 +163,7 @@ def test_a_limit_is_filled_by_many_partitions_whose_batches_differ(rows, limit):
 def test_an_entry_that_does_not_arrive_is_an_error():
     cluster = one_ledger(4)
     cluster.silent = {ONE}
-    found = Planner(cluster, replace(OPTIONS, starting_time_ms=1), retry_policy=RetryPolicy(0))
+    found = Planner(cluster, options(starting_time_ms=1), retry_policy=RetryPolicy(0))
     latest = found.latest([ONE])
     for plan in (
         lambda: found.ranges({}, latest),
@@ -200,7 +194,7 @@ def test_a_start_after_the_newest_message_is_refused():
     ids=["all", "one partition"],
 )
 def test_a_starting_time_in_the_future_is_refused(given, told):
-    plan = Planner(three_ledgers(), replace(OPTIONS, **given), wall_clock=lambda: 10.0)
+    plan = Planner(three_ledgers(), options(**given), wall_clock=lambda: 10.0)
     with pytest.raises(InvalidConfiguration, match=f"{told} is 10 s in the future"):
         plan.starting("latest")
 
@@ -350,14 +344,13 @@ def test_a_batch_range_that_ends_before_its_start_is_empty(compacted, cluster):
         cluster.publish(partition, 5, [[b"v"]] * 9)
     start = {ahead: Offset(5, 6), behind: Offset(5, 1)}
     end = dict.fromkeys(start, Offset(5, 4))
-    found = Planner(cluster, replace(OPTIONS, read_compacted=compacted), is_batch=True)
+    found = planner(cluster, is_batch=True, read_compacted=compacted)
     assert {part.partition for part in found.ranges(start, end)} == {behind}
 
 
 def test_saved_offsets_that_are_ahead_of_the_ending_time_read_nothing():
     cluster = three_ledgers()
-    options = replace(OPTIONS, starting_offsets={ONE: Offset(8, 1)}, ending_time_ms=7003)
-    found = Planner(cluster, options, is_batch=True)
+    found = planner(cluster, is_batch=True, starting_offsets={ONE: Offset(8, 1)}, ending_time_ms=7003)
     start = found.starting("earliest")
     assert found.ranges(start, found.ending(start)) == []
 

@@ -3,25 +3,18 @@ from typing import Any
 import pytest
 from entries import single_entry
 from pyspark.sql.types import BinaryType, StructType
-from scripted_cluster import TOPIC, ScriptedCluster, ScriptedSource, entry_bytes
+from scripted_cluster import ONE, TOPIC, ScriptedCluster, ScriptedSource, entry_bytes, options
 
 from geminga.errors import CorruptPayload, CryptoError, Timeout
 from geminga.spark.data_loss import DataLossError
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset
-from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.ranges import Range
 from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowBatchConverter
 from geminga.wire.metadata import RawEntry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
-ONE = (TOPIC, -1)
 SHAPER = ArrowBatchConverter(StructType().add("value", BinaryType()))
-
-
-def options(**given: Any) -> ReadOptions:
-    given = {"poll_timeout_ms": 20, **given}
-    return ReadOptions(connection=ConnectionOptions(service_url="pulsar://h"), topics=(TOPIC,), **given)
 
 
 def cluster_of(entries: int, rows: int = 4, ledger: int = 5) -> ScriptedCluster:

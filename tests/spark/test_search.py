@@ -6,14 +6,13 @@ from typing import TypeVar
 
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_cluster import TOPIC, ScriptedCluster
+from scripted_cluster import ONE, ScriptedCluster
 
 from geminga.ids import MessageId
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.search import Answers, last_entry, ledgers_after, pieces, run, stepped_ahead, stepped_back
 
 T = TypeVar("T")
-ONE = (TOPIC, -1)
 
 Layout = dict[int, int]
 """Entries by ledger."""

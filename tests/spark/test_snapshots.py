@@ -152,6 +152,12 @@ def publish(producer: Producer[bytes], first: int, count: int) -> None:
     producer.flush()
 
 
+def publish_offloaded(broker: EmbeddedBroker, count: int) -> None:
+    with broker.client() as client:
+        publish(client.create_producer(TOPIC, batching_enabled=False), 0, count)
+    offload_all(broker, TOPIC)
+
+
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     """In the topics' order."""
     found = [tuple(row) for row in frame.collect()]
@@ -258,9 +264,7 @@ def test_messages_without_complete_rows_are_read_from_entries(spark, tmp_path):
 @pytest.mark.spark
 def test_a_flipped_bit_and_a_lost_file_fail_the_query(spark, tmp_path, caplog):
     with broker_with(tmp_path) as broker:
-        with broker.client() as client:
-            publish(client.create_producer(TOPIC, batching_enabled=False), 0, 30)
-        offload_all(broker, TOPIC)
+        publish_offloaded(broker, 30)
         taken = geminga.spark.snapshot(spark, options_of(broker, tmp_path, columns="value"))
         frame, files = taken.frame, taken.files
         expected = sorted(map(repr, frame.collect()))
@@ -298,9 +302,7 @@ def test_a_flipped_bit_and_a_lost_file_fail_the_query(spark, tmp_path, caplog):
 @pytest.mark.spark
 def test_a_location_that_spark_cannot_open_is_read_through_the_broker(spark, tmp_path, caplog):
     with broker_with(tmp_path) as broker:
-        with broker.client() as client:
-            publish(client.create_producer(TOPIC, batching_enabled=False), 0, 30)
-        offload_all(broker, TOPIC)
+        publish_offloaded(broker, 30)
         options = options_of(broker, tmp_path)
         for elsewhere in ("nosuch://bucket/tier", str(tmp_path / "nowhere")):
             caplog.clear()
@@ -313,9 +315,7 @@ def test_a_location_that_spark_cannot_open_is_read_through_the_broker(spark, tmp
 @pytest.mark.spark
 def test_many_files_are_listed_by_a_few_tasks(spark, tmp_path):
     with broker_with(tmp_path) as broker:
-        with broker.client() as client:
-            publish(client.create_producer(TOPIC, batching_enabled=False), 0, 7 * 40)
-        offload_all(broker, TOPIC)
+        publish_offloaded(broker, 7 * 40)
         tracker = spark.sparkContext.statusTracker()
         spark.sparkContext.setJobGroup("looking", "")
         found = geminga.spark.snapshot(spark, options_of(broker, tmp_path, columns="value"))

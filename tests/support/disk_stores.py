@@ -1,7 +1,7 @@
 """Durable stores of tests: on a simulated disk without threads, and on small real file systems."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +37,19 @@ def ledger_with(
     """Create a ledger with one entry; return its id."""
     ledger = store.create_ledger(topic)
     store.append(ledger, entry, done)
+    return ledger
+
+
+def append_all(
+    store: EntryStore, ledger: int, entries: Iterable[bytes | memoryview], *, poll_each: bool = False
+) -> int:
+    """Append entries that have to be stored, poll after all of them or after each, and return the ledger."""
+    for entry in entries:
+        store.append(ledger, entry, succeeded)
+        if poll_each:
+            store.poll()
+    if not poll_each:
+        store.poll()
     return ledger
 
 

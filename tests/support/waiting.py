@@ -82,6 +82,26 @@ def start_thread(target: Callable[..., object], *arguments: Any, **options: Any)
     return thread
 
 
+class Blocked:
+    """A thread in a blocking call, and its outcome."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.outcome: Any = None
+        self._call = call
+        self._thread = start_thread(self._run)
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self._call()
+        except Exception as error:
+            self.outcome = error
+
+    def ended(self) -> Any:
+        """Wait for the end of the call; return its result, or the exception that it raised."""
+        join_threads(self._thread)
+        return self.outcome
+
+
 @contextmanager
 def repeating(work: Callable[[int], object], pause_seconds: float) -> Iterator[None]:
     """Call ``work`` with 0, 1, 2, ... on a thread, each after a pause, until the end of the context."""

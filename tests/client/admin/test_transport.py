@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from waiting import eventually_async, join_threads
+from waiting import eventually_async, join_threads, start_thread
 
 import geminga
 import geminga.asyncio
 from geminga import errors
+from tests.support.certificates import Authority
 
 HANG_UP = b""
 
@@ -323,8 +324,6 @@ def test_a_service_url_that_is_not_http_is_refused(url):
 
 
 def test_tls_with_certificates(tmp_path, call):
-    from tests.support.certificates import Authority
-
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
     certificate, key = authority.sign("broker")
     mine, my_key = authority.sign("boss")
@@ -360,14 +359,11 @@ def test_many_threads_share_an_admin(scripted):
     server = scripted(*[answer(200, b"1")] * 400)
     found: list[Any] = []
     with geminga.Admin(server.url) as admin:
-        threads = [
-            threading.Thread(target=lambda: found.extend(admin.call("GET", "a") for _ in range(20)))
-            for _ in range(20)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+
+        def ask() -> None:
+            found.extend(admin.call("GET", "a") for _ in range(20))
+
+        join_threads(*[start_thread(ask) for _ in range(20)])
     assert found == [1] * 400
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import ArrayType, IntegerType, MapType, StructType
 
 from geminga import Client, schema
 from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.client.admin import admin
 from geminga.errors import CorruptPayload, IncompatibleSchema, InvalidConfiguration
 from geminga.schema import AvroSchema, JsonSchema, KeyValueEncodingType, KeyValueSchema, StringSchema
 from geminga.spark.datasource import PulsarDataSource, PulsarReader
@@ -297,8 +298,6 @@ def test_a_version_registered_during_a_query_is_read_or_fails_it(source, pulsar_
 
 def test_a_version_of_another_type_is_malformed(source, pulsar_client):
     """Not every topic keeps its versions compatible."""
-    from geminga.client.admin import admin
-
     publish(pulsar_client, source.topic, AvroSchema(Clash), [Clash("x")])
     namespace = "namespaces/public/default/schemaCompatibilityStrategy"
     admin(source.broker.admin_url, "PUT", namespace, "ALWAYS_COMPATIBLE")

@@ -4,8 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import geminga
+from geminga.cli.main import command
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration, UsageError
 from geminga.spark.pipelines import lake
@@ -83,9 +85,5 @@ def test_a_lake_is_loaded_from_a_broker_with_tokens_and_tls(tmp_path):
 
 
 def _token() -> str:
-    from click.testing import CliRunner
-
-    from geminga.cli.main import command
-
     made = CliRunner().invoke(command, ["token", "create", "--secret-key", SECRET, "--subject", "boss"])
     return made.stdout.strip()
