@@ -10,6 +10,7 @@ import pytest
 
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.commands.session import Session
+from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.core import Broker, LoopAccess
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.settings import BrokerSettings
@@ -27,6 +28,8 @@ Command = pb.BaseCommand
 KEY = bytes(range(32))
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 """Key of tokens, and the setting that names it."""
+SUBSCRIBE: dict[str, Any] = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": 0}
+"""Fields of the command for an Exclusive consumer."""
 
 
 def entry_bytes(payload: bytes = b"x", **fields: Any) -> bytes:
@@ -56,6 +59,11 @@ def encoded(body: str, **fields: Any) -> bytes:
 def encoded_ack(ledger_id: int, entry_id: int, **fields: Any) -> bytes:
     place = pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
     return encoded("ack", **{"consumer_id": 1, "ack_type": 0, "message_id": [place], **fields})
+
+
+def said(caplog: pytest.LogCaptureFixture, by: str = "geminga.broker") -> list[str]:
+    """The lines of a logger; others of the process may have something to say."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith(by)]
 
 
 class Peer:
@@ -168,10 +176,15 @@ class Peer:
             self.send(sequence_id, entry)
 
     def ack(
-        self, *ids: tuple[int, int], consumer_id: int = 1, cumulative: bool = False, **fields: Any
-    ) -> None:
-        places = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids]
+        self, *ids: tuple[int, int], consumer_id: int = 1, cumulative: bool = False,
+        ack_set: Iterable[int] = (), batch_size: int | None = None, txn: tuple[int, int] | None = None,
+        **fields: Any,
+    ) -> None:  # fmt: skip
+        batch: dict[str, Any] = {"ack_set": ack_set, "batch_size": batch_size}
+        places = [pb.MessageIdData(ledgerId=ledger, entryId=entry, **batch) for ledger, entry in ids]
         fields |= {"consumer_id": consumer_id, "ack_type": int(cumulative), "message_id": places}
+        if txn is not None:
+            fields |= {"txnid_most_bits": txn[0], "txnid_least_bits": txn[1]}
         self.command("ack", **fields)
 
     def begin_transaction(self, timeout_ms: int = 600_000) -> tuple[int, int]:
@@ -213,6 +226,9 @@ class Peer:
         self.frames = [frame for frame in self.frames if frame not in found]
         return found
 
+    def ids(self) -> list[tuple[int, int]]:
+        return [(message.ledger_id, message.entry_id) for message in self.messages()]
+
     def entry_ids(self, consumer_id: int | None = None) -> list[int]:
         return [message.entry_id for message in self.messages(consumer_id)]
 
@@ -223,6 +239,12 @@ class Peer:
 
     def receipts(self) -> list[Any]:
         return self.take(Command.SEND_RECEIPT)
+
+    def last_message_id(self, consumer_id: int = 1) -> Any:
+        """The last message of the topic, as the broker names it."""
+        self.command("getLastMessageId", consumer_id=consumer_id, request_id=1)
+        (answer,) = self.take(Command.GET_LAST_MESSAGE_ID_RESPONSE)
+        return answer.command.getLastMessageIdResponse.last_message_id
 
 
 class Harness:
@@ -259,6 +281,13 @@ class Harness:
     @property
     def actions(self) -> TopicActions:
         return TopicActions(self.broker)
+
+    def topic(self, name: TopicName = NAME) -> Any:
+        """Return the topic, loaded if it was not in memory, or None if it does not exist."""
+        return self.broker.topics.find(name)
+
+    def subscription(self, name: str = "s", topic: TopicName = NAME) -> Any:
+        return self.topic(topic).subscriptions[name]
 
     @property
     def now_ms(self) -> int:
@@ -336,3 +365,12 @@ def make_harness():
 @pytest.fixture
 def make_entry():
     return entry_bytes
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """Jobs that were started: the test runs their steps, each in a turn of its own."""
+    found: list[Any] = []
+    monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
+    monkeypatch.setattr(CooperativeScheduler, "start", lambda _, job, about, done=None: found.append(job))
+    return found

@@ -102,9 +102,8 @@ class Sliced(Harness):
         return self.time
 
     def _open(self) -> Broker:
-        return Broker(
-            self.store, self.settings, now=self.now, now_ms=self.now_ms, loop=LoopAccess(self._clock)
-        )
+        loop = LoopAccess(self._clock)
+        return Broker(self.store, self.settings, now=self.now, now_ms=self.now_ms, loop=loop)
 
     def _wake(self) -> None:
         self.is_woken = True

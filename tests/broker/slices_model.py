@@ -104,8 +104,17 @@ def newest(found: Iterable[Keyed]) -> dict[str, bytes]:
 class Asking:
     """Client that sends one request after another; ``done`` lists them for others to see."""
 
-    world: World
-    done: list[str]
+    def __init__(self, world: World) -> None:
+        self.world, self.random = world, world.random
+        self.is_between = True
+        """Nothing was asked for that is not answered."""
+        self.done: list[str] = []
+
+    def pause(self) -> Wait:
+        """Continue with another client before the next request."""
+        self.is_between = True
+        yield lambda: True
+        self.is_between = False
 
     @property
     def actions(self) -> Any:
@@ -117,9 +126,7 @@ class Asking:
         yield lambda: said
         assert said == [None], (what, said)
 
-    def ask(
-        self, what: str, call: Callable[..., object], *arguments: Any, **options: Any
-    ) -> list[StoreError | None]:
+    def ask(self, what: str, call: Callable[..., object], *arguments: Any, **options: Any) -> list[Any]:
         """Start a durable change; return the list that receives its one result."""
         said: list[StoreError | None] = []
         self.done.append(what)
@@ -138,8 +145,7 @@ class Client(Asking):
     messages that it has acknowledged."""
 
     def __init__(self, world: World, text: str) -> None:
-        self.world = world
-        self.random = world.random
+        super().__init__(world)
         self.name = TopicName.parse(f"persistent://public/{text}")
         self.space = self.name.namespace
         self.text = str(self.name)
@@ -147,9 +153,6 @@ class Client(Asking):
         """Whether messages have few keys, and are compacted."""
         self.exists = False
         self.serial = 0
-        self.is_between = True
-        """Nothing was asked for that is not answered."""
-        self.done: list[str] = []
         self.contents: dict[str, list[Keyed]] = {}
         self.published_ms: dict[str, int] = {}
         self._begin_anew()
@@ -246,9 +249,7 @@ class Client(Asking):
     # --- what it asks for ---
     def run(self) -> Wait:
         while not self.world.is_ending:
-            self.is_between = True
-            yield lambda: True
-            self.is_between = False
+            yield from self.pause()
             if not self.exists:
                 yield from self.create()
                 continue
@@ -348,10 +349,12 @@ class Client(Asking):
     def subscribe(self) -> Wait:
         name = f"s{self.random.randrange(3)}"
         if name not in self.subscriptions:
-            yield from self.admin(
-                f"subscribe {name}", self.actions.cursors.create, self.name, name, MessageId.earliest
-            )
+            yield from self._create(name)
             self._acknowledged_from(name, len(self.entries) - len(self.stored()))
+
+    def _create(self, name: str) -> Wait:
+        create = self.actions.cursors.create
+        yield from self.admin(f"subscribe {name}", create, self.name, name, MessageId.earliest)
 
     def _acknowledged_from(self, name: str, index: int) -> None:
         """Everything before an entry is acknowledged, and nothing else; what is gone is, too."""
@@ -411,14 +414,10 @@ class Client(Asking):
             yield lambda: peer.take(Command.SUCCESS) or peer.take(Command.ERROR) or peer.is_closed
         peer.disconnect()
 
-    def _subscribed(
-        self, peer: Peer, name: str, kind: str, **fields: Any
-    ) -> Generator[Callable[[], object], None, bool]:
+    def _subscribed(self, peer: Peer, name: str, kind: str, **fields: Any) -> Generator[Any, None, bool]:
         """Attach a consumer that takes all; whether that was not undone before it was answered."""
-        peer.command(
-            "subscribe", topic=self.text, subscription=name, consumer_id=1, request_id=1,
-            subType=pb.CommandSubscribe.SubType.Value(kind), initialPosition=1, **fields,
-        )  # fmt: skip
+        fields |= {"subType": pb.CommandSubscribe.SubType.Value(kind), "initialPosition": 1, "request_id": 1}
+        peer.command("subscribe", topic=self.text, subscription=name, consumer_id=1, **fields)
         answers: list[Any] = []
 
         def subscribed() -> object:
@@ -432,9 +431,7 @@ class Client(Asking):
         peer.command("flow", consumer_id=1, messagePermits=1000)
         return True
 
-    def _acknowledge(
-        self, peer: Peer, name: str, kind: str, found: dict[str, tuple[tuple[int, int], int]]
-    ) -> Wait:
+    def _acknowledge(self, peer: Peer, name: str, kind: str, found: dict[str, Any]) -> Wait:
         """Some of what was received, entries as a whole and messages of batches."""
         by_index = self.world.by_index
         chosen = [tag for tag in found if self.random.random() < 0.6]
@@ -461,10 +458,8 @@ class Client(Asking):
         parts = [ids] if cumulative or self.random.random() < 0.5 else [[each] for each in ids]
         for number, part in enumerate(parts, 1):
             asks = number == len(parts) and not is_hasty
-            peer.command(
-                "ack", consumer_id=1, ack_type=int(cumulative), message_id=part,
-                request_id=2 if asks else None,
-            )  # fmt: skip
+            fields = {"ack_type": int(cumulative), "message_id": part}
+            peer.command("ack", consumer_id=1, request_id=2 if asks else None, **fields)
         if is_hasty:
             yield from self._in_haste(peer, name, acked)
             return
@@ -497,9 +492,7 @@ class Client(Asking):
             self.unload_now()
         elif choice < 0.6:
             yield from self.unsubscribe_from(name)
-            yield from self.admin(
-                f"subscribe {name}", self.actions.cursors.create, self.name, name, MessageId.earliest
-            )
+            yield from self._create(name)
             self._acknowledged_from(name, 0)
             return
         elif choice < 0.7:
@@ -508,9 +501,8 @@ class Client(Asking):
         elif choice < 0.8 and self.stored():
             # The seek undoes earlier acknowledgements; later ones may be accepted for a closed consumer.
             index, position = self._some()
-            yield from self.admin(
-                f"seek {name}", self.actions.cursors.reset, self.name, name, position=position
-            )
+            reset = self.actions.cursors.reset
+            yield from self.admin(f"seek {name}", reset, self.name, name, position=position)
             self._acknowledged_from(name, index)
             return
         self.world.harness.settle()
@@ -549,21 +541,18 @@ class Client(Asking):
         self.learn(name)
         acked = self.subscriptions[name]
         left = [each for each in self.messages(self.entries) if each not in acked]
-        count, choice = self.random.randrange(1, 5), self.random.random()
+        count, choice, cursors = self.random.randrange(1, 5), self.random.random(), self.actions.cursors
         if choice < 0.3:
             going = left
-            yield from self.admin(f"skip all {name}", self.actions.cursors.skip_all, self.name, name)
+            yield from self.admin(f"skip all {name}", cursors.skip_all, self.name, name)
         elif choice < 0.6:
             tags = [*dict.fromkeys(tag for tag, _ in left)][:count]
             going = self.messages(tags)
-            yield from self.admin(
-                f"skip {count} of {name}", self.actions.cursors.skip, self.name, name, count
-            )
+            yield from self.admin(f"skip {count} of {name}", cursors.skip, self.name, name, count)
         else:
             going = left[:count]
-            yield from self.admin(
-                f"skip {count} messages of {name}", self.actions.cursors.skip_messages, self.name, name, count
-            )
+            what = f"skip {count} messages of {name}"
+            yield from self.admin(what, cursors.skip_messages, self.name, name, count)
         acked.update(going)
 
     def expire(self) -> Wait:
@@ -572,9 +561,8 @@ class Client(Asking):
             return
         name = self.random.choice([*self.subscriptions])
         index, position = self._some()
-        yield from self.admin(
-            f"expire {name}", self.actions.cursors.expire_to, self.name, name, position, excluded=False
-        )
+        expire = self.actions.cursors.expire_to
+        yield from self.admin(f"expire {name}", expire, self.name, name, position, excluded=False)
         self.subscriptions[name].update(self.messages(self.entries[: index + 1]))
 
     def seek(self) -> Wait:
@@ -623,9 +611,8 @@ class Client(Asking):
         field, value = self.random.choice(POLICIES)
         if field == TTL and value is not None:
             self.least_ttl = min(value, self.least_ttl or value)
-        yield from self.admin(
-            f"{field}={value}", self.world.harness.broker.namespaces.set_topic_policy, self.name, field, value
-        )
+        set_policy = self.world.harness.broker.namespaces.set_topic_policy
+        yield from self.admin(f"{field}={value}", set_policy, self.name, field, value)
 
     # --- compaction ---
     def compact(self) -> Wait:
@@ -652,12 +639,8 @@ class Client(Asking):
         wanted = newest(each for tag in self.entries[first:] for each in self.contents[tag])
         peer = self.peer()
         start = {"ledgerId": (1 << 64) - 1, "entryId": (1 << 64) - 1}
-        if not (
-            yield from self._subscribed(
-                peer, f"reader{self.serial}", "Exclusive", durable=False, read_compacted=True,
-                start_message_id=start,
-            )
-        ):  # fmt: skip
+        fields = {"durable": False, "read_compacted": True, "start_message_id": start}
+        if not (yield from self._subscribed(peer, f"reader{self.serial}", "Exclusive", **fields)):
             return
         found: dict[Message, Keyed] = {}
         is_over = False

@@ -18,19 +18,14 @@ class Partitions(Asking):
     """A partitioned topic that comes, grows and goes: who has subscribed to one partition has to all."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
-        self.random = world.random
+        super().__init__(world)
         self.name = TopicName.parse("persistent://public/default/parted")
         self.count = 0
         self.subscriptions: set[str] = set()
-        self.is_between = True
-        self.done: list[str] = []
 
     def run(self) -> Wait:
         while not self.world.is_ending:
-            self.is_between = True
-            yield lambda: True
-            self.is_between = False
+            yield from self.pause()
             choice = self.random.random()
             if not self.count:
                 count = self.random.randrange(1, 5)
@@ -70,10 +65,8 @@ class Partitions(Asking):
         name = f"s{self.random.randrange(3)}"
         if name not in self.subscriptions:
             for index in range(self.count):
-                yield from self.admin(
-                    "subscribe", self.actions.cursors.create, self.name.partition_name(index),
-                    name, MessageId.earliest,
-                )  # fmt: skip
+                partition, create = self.name.partition_name(index), self.actions.cursors.create
+                yield from self.admin("subscribe", create, partition, name, MessageId.earliest)
             self.subscriptions.add(name)
 
     def unload_now(self) -> None:
@@ -106,28 +99,21 @@ class Space(Asking):
     """A namespace that comes and goes with all that is in it, while others use it."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
-        self.random = world.random
+        super().__init__(world)
         self.name = TopicName.parse("persistent://public/passing/t")
         self.exists = False
-        self.is_between = True
-        self.done: list[str] = []
 
     def run(self) -> Wait:
         namespaces = self.world.harness.broker.namespaces
         while not self.world.is_ending:
-            self.is_between = True
-            yield lambda: True
-            self.is_between = False
+            yield from self.pause()
             yield from self.admin("create", namespaces.create_namespace, "public", "passing", None)
             self.exists = True
             self.look_afresh()
             peers: list[Peer] = []
             yield from self.fill(peers)
             if self.random.random() < 0.3:
-                self.is_between = True
-                yield lambda: True
-                self.is_between = False
+                yield from self.pause()
             going = self.world.harness.web.begin(
                 delete_namespace_with_topics(Resource(self.world.harness.web), "public", "passing")
             )
@@ -151,16 +137,14 @@ class Space(Asking):
         subscribed = self.name
         if self.random.random() < 0.7:
             yield from self.admin("create", self.actions.create, self.name)
-            yield from self.admin(
-                "policy", namespaces.set_topic_policy, self.name, "max_producers_per_topic", 3
-            )
+            set_policy = namespaces.set_topic_policy
+            yield from self.admin("policy", set_policy, self.name, "max_producers_per_topic", 3)
         if self.random.random() < 0.5:
             subscribed = base.partition_name(0)
             yield from self.admin("create", self.actions.create_partitioned, base, 3)
         if self.actions.exists(subscribed):
-            yield from self.admin(
-                "subscribe", self.actions.cursors.create, subscribed, "s", MessageId.earliest
-            )
+            create = self.actions.cursors.create
+            yield from self.admin("subscribe", create, subscribed, "s", MessageId.earliest)
         if self.random.random() < 0.5:
             yield from self.admin("policy", namespaces.set_policy, "public", "passing", TTL, 7)
         peers += [self.knock() for _ in range(self.random.randrange(3))]

@@ -1,25 +1,19 @@
 """The whole core: restarts, crashes, the store underneath, and what one call into it does."""
 
 import random
-from typing import Any
 
 import pytest
 
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import NAME, TOPIC, encoded_ack
+from tests.broker.conftest import TOPIC, encoded_ack
 from tests.broker.sliced import Sliced
-
-
-def publish(peer: Any, count: int, first: int = 0) -> None:
-    for sequence_id in range(first, first + count):
-        peer.send(sequence_id)
 
 
 def test_ids_only_grow_over_restarts(harness):
     seen: list[tuple[int, int]] = []
     for _ in range(3):
         peer = harness.producer(TOPIC)
-        publish(peer, 3)
+        peer.publish(3)
         seen += [(r.ledger_id, r.entry_id) for r in peer.receipts()]
         harness.restart()
     assert seen == sorted(set(seen))
@@ -28,7 +22,7 @@ def test_ids_only_grow_over_restarts(harness):
 
 def test_a_failed_load_is_retried(harness, monkeypatch):
     peer = harness.producer(TOPIC)
-    publish(peer, 1)
+    peer.publish(1)
     harness.restart()
     key = f"ledgers/{TOPIC}"
     kept = harness.store.keys.get(key)
@@ -44,7 +38,7 @@ def test_a_failed_load_is_retried(harness, monkeypatch):
 def test_acknowledgements_of_one_call_are_one_write(harness):
     peer = harness.producer(TOPIC)
     consumer = harness.consumer(TOPIC)
-    publish(peer, 100)
+    peer.publish(100)
     consumer.send_bytes(b"".join(encoded_ack(0, entry) for entry in range(100)))
     value = harness.store.keys.get(f"cursor/{TOPIC}\x00s")
     assert len(value.deltas) == 1
@@ -54,15 +48,15 @@ def test_acknowledgements_of_one_call_are_one_write(harness):
 def test_closing_ends_every_session_and_writes_pending_changes(harness):
     peer = harness.producer(TOPIC)
     consumer = harness.consumer(TOPIC)
-    publish(peer, 1)
-    subscription = consumer.session.consumers[1].subscription
+    peer.publish(1)
+    subscription = harness.subscription()
     subscription.cursor.acknowledge(0)
     harness.broker.scheduler.mark_cursor(subscription)
     harness.broker.close()
     assert peer.is_closed
     assert consumer.is_closed
     harness.crash()
-    assert harness.broker.topics.find(NAME).subscriptions["s"].backlog == 0
+    assert harness.subscription().backlog == 0
 
 
 @pytest.mark.parametrize("when", ["poll", "later"])

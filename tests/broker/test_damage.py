@@ -22,6 +22,7 @@ from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 FOLDER = "/data"
 HARMED = "persistent://public/default/harmed"
+NAME = TopicName.parse(HARMED)
 WELL = "persistent://public/default/well"
 STORE = StoreSettings(cache_bytes=0, preallocate_bytes=0, deletion_delay_seconds=3600.0)
 HOUR = 3600.0
@@ -108,50 +109,43 @@ def test_a_lost_acknowledgement_is_redelivered_and_the_others_stay(harness, live
     for topic in (HARMED, WELL):
         peer = fill(harness, topic)
         peer.subscribe(topic)
-        ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
+        ids = peer.ids()
         for number in (0, 3, 5, 9):
             peer.ack(ids[number])
     harness = lives.harm(lives.delta(cursor_key(HARMED, "s"), 1)).restart()
     (thing,) = harness.store.damage.found
     assert (thing.key, thing.lost) == (cursor_key(HARMED, "s"), DamageLoss.DELTA)
     for topic, left in ((WELL, (1, 2, 4, 6, 7, 8)), (HARMED, (1, 2, 3, 4, 6, 7, 8))):
-        peer = harness.consumer(topic)
-        assert peer.payloads() == payloads(topic, left)
+        assert harness.consumer(topic).payloads() == payloads(topic, left)
     check_serves(harness, HARMED)
 
 
 def test_after_a_lost_seek_no_entry_is_skipped(harness, lives):
     """Acknowledgements from before the seek would hide the entries that it asked to be redelivered."""
     peer = fill(harness, HARMED, subscribes=True)
-    messages = peer.messages()
-    peer.ack((messages[8].ledger_id, messages[8].entry_id), cumulative=True)
-    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
-    topic.subscriptions["s"].reset(2, lambda error: None)
+    peer.ack(peer.ids()[8], cumulative=True)
+    harness.subscription(topic=NAME).reset(2, lambda error: None)
     harness.poll()
     harness = lives.harm(lives.record(cursor_key(HARMED, "s"))).restart()
     assert [thing.lost for thing in harness.store.damage.found] == [DamageLoss.VALUE]
     peer = harness.consumer(HARMED)
-    got = peer.messages()
+    got = peer.ids()
     assert len(got) == 10
-    for message in got:
-        peer.ack((message.ledger_id, message.entry_id))
+    peer.ack(*got)
     harness = lives.harm().restart()
-    peer = harness.consumer(HARMED)
-    assert peer.payloads() == [], "what was acknowledged since comes again"
+    assert harness.consumer(HARMED).payloads() == [], "what was acknowledged since comes again"
 
 
 def test_an_unreadable_cursor_is_fenced_and_can_be_reset(harness, lives):
-    peer = fill(harness, HARMED, subscribes=True)
+    fill(harness, HARMED, subscribes=True)
     harness.store.keys.put(cursor_key(HARMED, "s"), b"\x63of a later version")
     harness.poll()
     harness = lives.harm().restart()
     with pytest.raises(AssertionError, match="cannot be read from the st"):
         harness.peer().subscribe(HARMED)
     check_serves(harness, HARMED)
-    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
-    topic.subscriptions["s"].reset(4, lambda error: None)
-    peer = harness.consumer(HARMED)
-    assert peer.payloads() == [*payloads(HARMED, range(4, 10)), b"new"]
+    harness.subscription(topic=NAME).reset(4, lambda error: None)
+    assert harness.consumer(HARMED).payloads() == [*payloads(HARMED, range(4, 10)), b"new"]
 
 
 def test_a_damaged_entry_is_skipped_until_it_is_settled(lives):
@@ -162,11 +156,10 @@ def test_a_damaged_entry_is_skipped_until_it_is_settled(lives):
     left = [number for number in range(10) if number not in (3, 5)]
     for subscription, kind in (("s", "Exclusive"), ("other", "Shared"), ("keys", "Key_Shared")):
         peer = harness.consumer(HARMED, subscription, kind=kind)
-        messages = peer.messages()
-        assert len(messages) == len(left), kind
-        for message in messages:
-            peer.ack((message.ledger_id, message.entry_id))
-    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+        ids = peer.ids()
+        assert len(ids) == len(left), kind
+        peer.ack(*ids)
+    topic = harness.topic(NAME)
     assert [topic.subscriptions[name].backlog for name in ("s", "other", "keys")] == [2, 2, 2]
     first, second = harness.store.damage.found
     assert described(harness.store, first)["topic"] == HARMED
@@ -178,16 +171,13 @@ def test_a_damaged_entry_is_skipped_until_it_is_settled(lives):
     assert [topic.subscriptions[name].backlog for name in ("s", "other", "keys")] == [0, 0, 0]
     assert harness.store.damage.found == []
     harness = lives.harm().restart()
-    peer = harness.consumer(HARMED)
-    assert peer.payloads() == []
+    assert harness.consumer(HARMED).payloads() == []
     assert harness.store.damage.found == []
 
 
 def last_entry_id(peer: Peer) -> int:
     """The entry id that the broker names as the newest of the topic; -1 for an empty topic."""
-    peer.command("getLastMessageId", consumer_id=1, request_id=1)
-    (frame,) = peer.take(pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
-    return to_signed(frame.command.getLastMessageIdResponse.last_message_id.entryId)
+    return to_signed(peer.last_message_id().entryId)
 
 
 def test_the_last_message_id_is_that_of_the_newest_readable_entry(lives):
@@ -207,13 +197,12 @@ def test_the_last_message_id_is_that_of_the_newest_readable_entry(lives):
 def test_damage_that_reading_finds_changes_the_last_message_id(harness, lives):
     """The broker runs on: it reads the entries from the disk for the question itself."""
     fill(harness, HARMED, 10).disconnect()
-    name = TopicName.parse(HARMED)
-    harness.actions.unload(name)
+    harness.actions.unload(NAME)
     lives.flip(f"{HARMED} 8".encode(), f"{HARMED} 9".encode())
     peer = harness.consumer(HARMED, permits=0)
     assert last_entry_id(peer) == 3
     assert len(harness.store.damage.found) == 2
-    assert harness.actions.last_message_id(name).entry_id == 3
+    assert harness.actions.last_message_id(NAME).entry_id == 3
 
 
 def test_a_topic_of_damaged_entries_alone_has_no_last_message_id(lives):
@@ -229,7 +218,7 @@ def test_many_damaged_entries_are_settled_in_steps(lives, monkeypatch):
     monkeypatch.setattr(admin_damage, "SETTLED_AT_ONCE", 1)
     harness = lives.harness
     fill(harness, HARMED, 12).subscribe(HARMED)
-    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    topic = harness.topic(NAME)
     ledger = topic.ledger.segments[0].ledger_id
     harm = Damage("log-0000000001", 0, "a file is missing", lost=DamageLoss.ENTRIES, ledger_id=ledger,
                   first_entry_id=1, last_entry_id=3)  # fmt: skip
@@ -251,9 +240,8 @@ def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry():
     peer = fill(lives.harness, HARMED, 12, subscribes=True)
     harness = lives.harm(f"{HARMED} 1".encode() + b"", f"{HARMED} 5".encode()).restart()
     peer = harness.consumer(HARMED)
-    for message in peer.messages():
-        peer.ack((message.ledger_id, message.entry_id))
-    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    peer.ack(*peer.ids())
+    topic = harness.topic(NAME)
     harness.advance(60)
     assert topic.ledger.start >= 8, "acknowledged entries before and behind a damaged one stay"
     fill(harness, HARMED, 12)
@@ -264,12 +252,11 @@ def test_expiry_continues_behind_a_damaged_entry():
     lives = Lives(retention_minutes=0, message_ttl_seconds=3600)
     fill(lives.harness, HARMED, 6).subscribe(HARMED)
     harness = lives.harm(f"{HARMED} 0".encode(), f"{HARMED} 3".encode()).restart()
-    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    topic = harness.topic(NAME)
     harness.advance(60)
     assert topic.subscriptions["s"].backlog == 6, "too young"
     harness.advance(2 * HOUR)
-    topic = harness.broker.topics.find(TopicName.parse(HARMED))
-    assert topic.subscriptions["s"].backlog == 0
+    assert harness.subscription(topic=NAME).backlog == 0
 
 
 def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(harness, lives):
@@ -280,8 +267,7 @@ def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(harness, l
     for number in range(3, 20):
         peer.send(number, entry_bytes(f"{HARMED} {number}".encode()))
     end = harness.store.stats().disk_bytes
-    for message in peer.messages():
-        peer.ack((message.ledger_id, message.entry_id))
+    peer.ack(*peer.ids())
     lives.disk.kill()
     lives.disk.content(log)[start:end] = b"\x55" * (end - start)
     harness = lives.restart()
@@ -291,7 +277,7 @@ def test_new_messages_are_delivered_after_the_end_of_the_log_was_lost(harness, l
     assert peer.payloads() == []
     peer.send_all(entry_bytes(b"new %d" % number) for number in range(50))
     assert peer.payloads() == [b"new %d" % number for number in range(50)]
-    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    topic = harness.topic(NAME)
     assert topic.subscriptions["s"].backlog == 50, "what is not there counts as backlog"
 
 
@@ -300,9 +286,8 @@ def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again():
     harness = lives.harness
     namespaces = harness.broker.namespaces
     namespaces.set_policy("public", "default", "message_ttl_in_seconds", 60)
-    namespaces.set_policy(
-        "public", "default", "retention_policies", {"retentionTimeInMinutes": 600, "retentionSizeInMB": -1}
-    )
+    retention = {"retentionTimeInMinutes": 600, "retentionSizeInMB": -1}
+    namespaces.set_policy("public", "default", "retention_policies", retention)
     harness.poll()
     fill(harness, HARMED, 12).subscribe(HARMED)
     harness = lives.harm(lives.record("namespace/public/default")).restart()
@@ -310,28 +295,26 @@ def test_a_lost_namespace_policy_deletes_nothing_until_it_is_set_again():
     policies = harness.broker.namespaces.policies("public", "default")
     assert (policies.retention_minutes, policies.message_ttl_seconds) == (-1, 0)
     harness.advance(2 * HOUR)
-    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    topic = harness.topic(NAME)
     assert (topic.ledger.start, topic.subscriptions["s"].backlog) == (0, 12)
     harness.broker.namespaces.set_policy("public", "default", "message_ttl_in_seconds", 60)
     assert harness.broker.namespaces.policies("public", "default").message_ttl_seconds == 60
     harness.advance(HOUR)
     assert harness.store.damage.found == []
-    topic = harness.broker.topics.find(TopicName.parse(HARMED))
-    assert topic.subscriptions["s"].backlog == 0
+    assert harness.subscription(topic=NAME).backlog == 0
 
 
 def test_a_policy_lost_completely_has_its_defaults(harness, lives):
     harness.broker.namespaces.create_namespace("public", "other", {"message_ttl_in_seconds": 5})
-    topic = TopicName.parse(HARMED)
-    harness.broker.topics.make(topic)
-    harness.broker.namespaces.set_topic_policy(topic, "message_ttl_in_seconds", 7)
+    harness.broker.topics.make(NAME)
+    harness.broker.namespaces.set_topic_policy(NAME, "message_ttl_in_seconds", 7)
     harness.poll()
     lives.harm(lives.record("namespace/public/other"), lives.record(f"topic-policies/{HARMED}"))
     harness = lives.harm(lives.record("tenant/public")).restart()
     namespaces = harness.broker.namespaces
     assert namespaces.policies("public", "other").message_ttl_seconds == 0
     assert namespaces.policies("public", "other").retention_minutes == -1
-    assert namespaces.topic_policies(topic).message_ttl_seconds == 0
+    assert namespaces.topic_policies(NAME).message_ttl_seconds == 0
     assert namespaces.policies("public", "default").retention_minutes != -1
     assert namespaces.document("public", "other")["bundles"]["numBundles"] > 0
     assert namespaces.tenants.get("public")["allowedClusters"]
@@ -341,9 +324,9 @@ def test_a_policy_lost_completely_has_its_defaults(harness, lives):
     namespaces.watchers.append(lambda namespace, about, _: told.append((namespace, about)))
     for thing in harness.store.damage.found:
         settle(harness.broker, thing.name, lambda error: None)
-    assert namespaces.topic_policies(topic).retention_minutes != -1, "settled policies are in force"
+    assert namespaces.topic_policies(NAME).retention_minutes != -1, "settled policies are in force"
     assert namespaces.policies("public", "other").retention_minutes != -1
-    concerned = [("public/default", topic), ("public/other", None)]
+    concerned = [("public/default", NAME), ("public/other", None)]
     assert sorted(told, key=str) == concerned, "there may be very many others"
 
 
@@ -351,14 +334,12 @@ def test_a_policy_lost_completely_has_its_defaults(harness, lives):
 def test_lost_records_leave_the_topic_and_all_others_served(which):
     lives = Lives(deduplication=True)
     harness = lives.harness
-    name = TopicName.parse(HARMED)
     harness.broker.topics.partitioned.create(TopicName.parse(f"{HARMED}-many"), 3, None, None)
     harness.poll()
     fill(harness, HARMED).subscribe(HARMED)
     fill(harness, WELL).subscribe(WELL)
     harness.poll()
-    topic: Any = harness.broker.topics.find(name)
-    topic.dedup.save()
+    harness.topic(NAME).dedup.save()
     harness.poll()
     records = {
         "topic": lambda: lives.record(topic_key(HARMED)),
@@ -383,14 +364,13 @@ def test_lost_records_leave_the_topic_and_all_others_served(which):
 
 def test_a_lost_ledger_list_is_rebuilt_and_stored(harness, lives):
     peer = fill(harness, HARMED, subscribes=True)
-    ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
+    ids = peer.ids()
     for number in (0, 1, 2, 3, 4, 8):
         peer.ack(ids[number])
     lives.harm(*(lives.delta(ledgers_key(HARMED), index) for index in (0, 2)))
     for _ in range(2):
         harness = lives.restart()
-        peer = harness.consumer(HARMED)
-        assert peer.payloads() == payloads(HARMED, (5, 6, 7, 9))
+        assert harness.consumer(HARMED).payloads() == payloads(HARMED, (5, 6, 7, 9))
         lives.disk.kill()
     assert not harness.store.damage.found
 
@@ -405,35 +385,27 @@ def test_a_ledger_without_owner_is_returned_to_its_topic(harness, lives):
     content[place + 20] ^= 0x11
     harness = lives.restart()
     assert [thing.lost for thing in harness.store.damage.found] == [DamageLoss.OWNER]
-    peer = harness.consumer(HARMED)
-    assert peer.payloads() == payloads(HARMED, range(3))
+    assert harness.consumer(HARMED).payloads() == payloads(HARMED, range(3))
     assert harness.store.damage.found == []
 
 
 def test_a_lost_schema_version_does_not_renumber_the_others(harness, lives):
-    name = TopicName.parse(HARMED)
     fill(harness, HARMED, 1)
-    harness.broker.namespaces.set_policy(
-        "public", "default", "schema_compatibility_strategy", "ALWAYS_COMPATIBLE"
-    )
-    schemas = [
-        pb.Schema(
-            name="s", type=pb.Schema.Json, schema_data=b'{"type":"record","name":"R%d","fields":[]}' % n
-        )
-        for n in range(3)
-    ]
+    policy = "schema_compatibility_strategy"
+    harness.broker.namespaces.set_policy("public", "default", policy, "ALWAYS_COMPATIBLE")
+    definitions = [b'{"type":"record","name":"R%d","fields":[]}' % number for number in range(3)]
+    schemas = [pb.Schema(name="s", type=pb.Schema.Json, schema_data=each) for each in definitions]
     for schema in schemas:
-        harness.broker.schemas.put(name, schema, auto_update=True)
+        harness.broker.schemas.put(NAME, schema, auto_update=True)
     harness.poll()
-    harness = lives.harm(lives.delta(schema_key(name), 1)).restart()
+    harness = lives.harm(lives.delta(schema_key(NAME), 1)).restart()
     kept = harness.broker.schemas
-    assert [kept.find(name, schema) for schema in schemas] == [0, -1, 2]
-    latest = kept.latest(name)
-    assert latest[0] == 2
+    assert [kept.find(NAME, schema) for schema in schemas] == [0, -1, 2]
+    assert kept.latest(NAME)[0] == 2
     with pytest.raises(StoreDamaged, match="version 1"):
-        kept.get(name, 1)
-    assert kept.get(name, 3) is None
-    assert kept.put(name, schemas[1], auto_update=True) == 3
+        kept.get(NAME, 1)
+    assert kept.get(NAME, 3) is None
+    assert kept.put(NAME, schemas[1], auto_update=True) == 3
 
 
 def test_flipped_bits_of_a_brokers_key_records_are_survived():
@@ -444,22 +416,16 @@ def test_flipped_bits_of_a_brokers_key_records_are_survived():
         peer = harness.producer(topic)
         peer.publish(3)
         peer.subscribe(topic)
-        messages = peer.messages()
-        peer.ack((messages[1].ledger_id, messages[1].entry_id))
+        peer.ack(peer.ids()[1])
     harness.broker.namespaces.set_policy("public", "default", "message_ttl_in_seconds", 99_999)
     harness.poll()
     lives.disk.kill()
     log = f"{FOLDER}/log-0000000001"
     content = bytes(lives.disk.content(log).rstrip(b"\0"))
-    keys = [
-        cursor_key("persistent://public/default/a", "s"),
-        topic_key("persistent://public/default/a"),
-        ledgers_key("persistent://public/default/a"),
-        "namespace/public/default",
-        "tenant/public",
-    ]
+    topic = "persistent://public/default/a"
+    keys_of_a = [cursor_key(topic, "s"), topic_key(topic), ledgers_key(topic)]
     seen = 0
-    for key in keys:
+    for key in (*keys_of_a, "namespace/public/default", "tenant/public"):
         place = content.find(key.encode())
         if key == "namespace/public/default":
             place = content.rfind(key.encode())  # what it was before does not matter any more

@@ -30,9 +30,8 @@ class Room:
     def __init__(self, make_harness: Callable[..., Any], **settings: Any) -> None:
         self.disk = SimulatedDisk()
         self.disk.capacity_bytes = 8 * MIB
-        store = FileStore.open(
-            "/data/store", settings=SMALL, filesystem=FaultyFileSystem(self.disk), threads=False
-        )
+        files = FaultyFileSystem(self.disk)
+        store = FileStore.open("/data/store", settings=SMALL, filesystem=files, threads=False)
         settings = {"disk_low_water_bytes": MIB, "disk_low_water_fraction": 0.9} | settings
         self.harness = make_harness(store, **settings)
         self.guard = self.harness.broker.disk
@@ -72,9 +71,8 @@ def test_below_the_mark_no_topic_is_auto_created(make_harness, action):
         assert refused.error in (
             pb.ProducerBlockedQuotaExceededError, pb.ProducerBlockedQuotaExceededException
         )  # fmt: skip
-        refused = peer.request(
-            "subscribe", topic=name, consumer_id=9, subscription="s", subType=0
-        ).command.error
+        answer = peer.request("subscribe", topic=name, consumer_id=9, subscription="s", subType=0)
+        refused = answer.command.error
         assert (refused.error, "the disk is full" in refused.message) == (pb.ServiceNotReady, True)
         failed = peer.request("partitionMetadata", topic=name).command.partitionMetadataResponse
         assert failed.error == pb.ServiceNotReady
@@ -110,11 +108,9 @@ def test_below_the_mark_producers_wait_and_resume(room):
     assert "the disk is full" in answer.message
     assert "publishing stops below 1 MiB" in answer.message
     # Everything else keeps working.
-    ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
-    peer.ack(*ids, consumer_id=7, request_id=77)
-    assert [frame.command.ackResponse.HasField("error") for frame in peer.take(Command.ACK_RESPONSE)] == [
-        False
-    ]
+    peer.ack(*peer.ids(), consumer_id=7, request_id=77)
+    (answer,) = peer.take(Command.ACK_RESPONSE)
+    assert not answer.command.ackResponse.HasField("error")
     other = harness.consumer(TOPIC, "another", earliest=True)
     assert len(other.messages()) == 3
     # Publishing resumes automatically.
@@ -263,12 +259,9 @@ def test_the_write_rate_is_reported_and_excessive_retention_logged(room, caplog)
     assert 5_000 < rate < 50_000
     assert room.guard.overflows
     assert room.guard.described()["secondsToLowWater"] == pytest.approx(4 * MIB / rate, rel=0.2)
-    warnings = [
-        record.message for record in caplog.records if "a second the disk is full in" in record.message
-    ]
-    assert len(warnings) == 1
-    assert "for 7d" in warnings[0]
-    assert "then the oldest of them are deleted earlier" in warnings[0]
+    (warning,) = [line for line in caplog.messages if "a second the disk is full in" in line]
+    assert "for 7d" in warning
+    assert "then the oldest of them are deleted earlier" in warning
     assert "publishing stops below 1 MiB" in room.guard.start_line()
 
 

@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.core import Broker
-from geminga.broker.settings import BrokerSettings
-from geminga.ledger.memory import MemoryStore
 from geminga.wire.checksum import crc32c
-from geminga.wire.frames import FrameDecoder
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import encoded
 
@@ -36,27 +32,6 @@ EDGES = {
 KINDS = {1: "double", 2: "double", 3: "int64", 4: "uint64", 5: "int32", 6: "uint64", 8: "bool", 9: "string",
          12: "bytes", 13: "uint32"}  # fmt: skip
 MESSAGE, ENUM = 11, 14
-START_MS = 1_700_000_000_000
-
-
-class Quiet:
-    """An output that keeps what is written to it."""
-
-    writable = True
-
-    def __init__(self) -> None:
-        self.data: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: Any) -> None:
-        self.data.append(bytes(data))
-
-    def close(self) -> None:
-        self.closed = True
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
 
 
 class Hostile:
@@ -146,40 +121,26 @@ class Hostile:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_input_of_a_peer_breaks_the_broker(seed):
+def test_no_input_of_a_peer_breaks_the_broker(make_harness, seed):
     chance = random.Random(seed)
-    hostile = Hostile(chance)
-    store = MemoryStore()
-    settings = BrokerSettings(memory=True, partitions_max=50)
-    broker = Broker(store, settings, now=0.0, now_ms=START_MS)
-    now = 0.0
+    hostile, harness = Hostile(chance), make_harness(partitions_max=50)
+    harness.auto_poll = False
     for _ in range(300):
-        output = Quiet()
-        session = broker.open_session(output, "/hostile:1", now)
+        peer = harness.peer(connect=False)
+        peer.answers_pings = False
         data = hostile.session()
         place = 0
         while place < len(data):
             size = chance.choice((1, 7, 100, 5000))
-            session.receive(data[place : place + size], now, START_MS + int(now * 1000))
+            peer.send_bytes(data[place : place + size])
             place += size
             if chance.random() < 0.3:
-                broker.poll(now, START_MS + int(now * 1000))
-        broker.poll(now, START_MS + int(now * 1000))
-        now += chance.choice((0.0, 0.5, 20.0))
-        broker.tick(now, START_MS + int(now * 1000))
+                harness.broker.poll(harness.now, harness.now_ms)
+        harness.broker.poll(harness.now, harness.now_ms)
+        harness.now += chance.choice((0.0, 0.5, 20.0))
+        harness.broker.tick(harness.now, harness.now_ms)
         if chance.random() < 0.9:
-            session.closed(now)
-        FrameDecoder().feed(b"".join(output.data))
-    assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
-    _still_serves(broker, now)
-
-
-def _still_serves(broker: Broker, now: float) -> None:
-    output = Quiet()
-    session = broker.open_session(output, "/good:1", now)
-    connect = encoded("connect", client_version="good", protocol_version=20)
-    producer = encoded("producer", topic="calm", producer_id=1, request_id=1)
-    session.receive(connect + producer, now, START_MS + int(now * 1000))
-    broker.poll(now, START_MS + int(now * 1000))
-    answers = [frame.type for frame in FrameDecoder().feed(b"".join(output.data))]
-    assert answers == [pb.BaseCommand.CONNECTED, pb.BaseCommand.PRODUCER_SUCCESS]
+            peer.session.closed(harness.now)
+    assert not any(harness.broker.scheduler.failures.values()), harness.broker.scheduler.failures
+    harness.auto_poll = True
+    assert harness.peer().producer("calm").producer_ready

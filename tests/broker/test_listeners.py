@@ -8,6 +8,7 @@ from geminga.broker.listeners import parse_listeners
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.conftest import TOPIC
 
 TWO = (
     "internal:pulsar://10.0.0.5:6650",
@@ -92,9 +93,7 @@ def test_lookups_return_the_named_listener(make_harness):
 
     def ask(name: str | None) -> Any:
         fields = {} if name is None else {"advertised_listener_name": name}
-        answer = peer.request(
-            "lookupTopic", topic="persistent://public/default/t", authoritative=False, **fields
-        )
+        answer = peer.request("lookupTopic", topic=TOPIC, authoritative=False, **fields)
         return answer.command.lookupTopicResponse
 
     for name in (None, "", "internal"):

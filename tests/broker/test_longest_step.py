@@ -165,19 +165,15 @@ def consumers(harness: Stepped, kind: str) -> Silent:
     )
 
 
-def subscribe(peer: Silent, name: str, consumer_id: int, kind: int, permits: int = MANY) -> None:
-    peer.command(
-        "subscribe", topic=TOPIC, subscription=name, consumer_id=consumer_id, request_id=1, subType=kind
-    )
+def subscribe(peer: Silent, name: str, id_: int, kind: int, permits: int = MANY) -> None:
+    peer.command("subscribe", topic=TOPIC, subscription=name, consumer_id=id_, request_id=1, subType=kind)
     if permits:
-        peer.command("flow", consumer_id=consumer_id, messagePermits=permits)
+        peer.command("flow", consumer_id=id_, messagePermits=permits)
 
 
 def subscriptions(harness: Stepped) -> None:
     actions, producer = harness.actions, sender(harness)
-    peer = harness.peer().opened(
-        "subscribe", topic=TOPIC, subscription="s{}", subType=pb.CommandSubscribe.Shared
-    )
+    peer = harness.peer().opened("subscribe", topic=TOPIC, subscription="s{}", subType=1)
     ids = [pb.MessageIdData(ledgerId=0, entryId=0)]
     policy = harness.broker.namespaces.set_topic_policy
     harness.check(
@@ -223,16 +219,14 @@ def consumers_of(kind: str) -> Callable[[Stepped], None]:
 
 
 def producers(harness: Stepped) -> None:
-    policies = harness.broker.namespaces
+    set_policy = harness.broker.namespaces.set_topic_policy
     for topic in ("a", "b"):
         harness.peer().opened("producer", topic=f"persistent://public/default/{topic}")
-    policies.set_topic_policy(TopicName.parse("b"), "deduplicationEnabled", True)
+    set_policy(TopicName.parse("b"), "deduplicationEnabled", True)
     holder = sender(harness)
     waiting = harness.peer().opened("producer", topic=TOPIC, producer_access_mode=pb.WaitForExclusive)
     harness.check(
-        policy=partial(
-            harness.admin, policies.set_topic_policy, TopicName.parse("a"), "max_producers_per_topic", 3
-        ),
+        policy=partial(harness.admin, set_policy, TopicName.parse("a"), "max_producers_per_topic", 3),
         end=partial(harness.admin, lambda: harness.actions.topic(TopicName.parse("a")).terminate(succeeded)),
         unload=partial(harness.admin, harness.actions.unload, TopicName.parse("b")),
         maintenance=partial(harness.advance, 61),

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from geminga.broker.entry_counts import CountsCache
-from geminga.broker.ledger_list import key_of as ledgers_key
 from geminga.broker.managed_ledger import LedgerLimits, ManagedLedger, ReadAheadCache
 from geminga.errors import LedgerNotFound
 from geminga.ledger.memory import MemoryStore
@@ -84,14 +83,6 @@ def test_positions_are_converted_to_offsets(fixture, ledger_id, entry_id, offset
     assert fixture.ledger.offset_from(ledger_id, entry_id) == offset_from
 
 
-def test_nothing_is_read_before_it_is_durable(fixture):
-    ledger = fixture.ledger
-    append(ledger, b"a")
-    assert ledger.read(0, 10, entries_max=10, bytes_max=100) == []
-    fixture.store.poll()
-    assert ledger.read(0, 10, entries_max=10, bytes_max=100) == [b"a"]
-
-
 def test_offsets_and_ids_continue_after_a_restart(fixture):
     fixture.append(*ENTRIES[:4])
     before = fixture.ledger.position(3)
@@ -109,8 +100,9 @@ def test_an_empty_ledger_is_forgotten_on_load(fixture):
     assert [info.entries for info in fixture.store.ledgers("t")] == [1]
 
 
-def test_trimming_keeps_offsets(fixture):
+def test_trimming_stops_at_the_first_ledger_that_stays_and_keeps_offsets(fixture):
     fixture.append(*ENTRIES)
+    assert fixture.ledger.unneeded(8, lambda segment, written_ms: segment.base != 0) == 0
     assert fixture.ledger.unneeded(5, lambda segment, written_ms: True) == 1
     fixture.ledger.forget(1)
     assert fixture.ledger.start == 3
@@ -152,11 +144,6 @@ def test_the_time_of_a_ledgers_last_entry_is_known(fixture):
     # After a restart it is known at least that it was before the next ledger began, and within a day.
     ledger = fixture.open()
     assert [ledger.written_ms(index) for index in (0, 1)] == [5000, 5000 + 86_400_000]
-
-
-def test_trimming_stops_at_the_first_ledger_that_stays(fixture):
-    fixture.append(*ENTRIES)
-    assert fixture.ledger.unneeded(8, lambda segment, written_ms: segment.base != 0) == 0
 
 
 @pytest.mark.parametrize("reopened", [False, True])
@@ -219,28 +206,15 @@ def test_entries_lost_at_the_end_of_a_ledger_are_skipped(fixture):
     assert ledger.skip_gap(8) == 8
 
 
-def test_deleting_leaves_no_ledgers_or_keys(fixture):
-    fixture.append(*ENTRIES)
-    fixture.ledger.delete_all()
-    assert fixture.store.ledgers("t") == []
-    assert fixture.store.keys.get(ledgers_key("t")) is None
-
-
 def test_a_ledger_that_is_trimmed_while_it_is_read_is_no_failure(fixture, monkeypatch):
     """A waiting reader continues behind trimmed entries at once, instead of retrying."""
     fixture.append(*ENTRIES)
     waiting: list[Any] = []
-
-    def fetch(ledger_id: int, first: int, **options: Any) -> None:
-        waiting.append(options["done"])
-
-    monkeypatch.setattr(fixture.store, "fetch", fetch)
+    monkeypatch.setattr(fixture.store, "fetch", lambda *_, done, **__: waiting.append(done))
     told: list[Any] = []
+    limits = {"bytes_max": 1000, "ahead_stop": 8, "ahead_bytes_max": 1000}
     for offset in (0, 3):
-        found = fixture.ledger.fetch(
-            offset, 8, bytes_max=1000, ahead_stop=8, ahead_bytes_max=1000, done=told.append
-        )
-        assert found is None
+        assert fixture.ledger.fetch(offset, 8, **limits, done=told.append) is None
     fixture.ledger.forget(1)
     waiting[0]([], LedgerNotFound("trimmed"))
     assert told == [None]

@@ -6,16 +6,12 @@ import pytest
 
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.position_lookup import last_batch_index, last_position, offset_by_time, publish_time
-from tests.broker.conftest import NAME
+from tests.broker.conftest import TOPIC
 
 
 def filled(harness: Any, make_entry: Any, times: list[int]) -> ManagedLedger:
-    peer = harness.producer(str(NAME))
-    for sequence_id, time in enumerate(times):
-        peer.send(sequence_id, make_entry(publish_time=time))
-    ledger = harness.broker.topics.find(NAME).ledger
-    assert isinstance(ledger, ManagedLedger)
-    return ledger
+    harness.producer(TOPIC).send_all(make_entry(publish_time=time) for time in times)
+    return harness.topic().ledger
 
 
 @pytest.mark.parametrize(
@@ -34,7 +30,7 @@ def test_an_empty_topic_has_no_last_position(harness, make_entry):
 
 
 def test_entries_that_cannot_be_read_have_no_time(harness):
-    harness.producer(str(NAME)).send(0, b"\x00\x00\x00\x02\xff\xff")
-    ledger = harness.broker.topics.find(NAME).ledger
+    harness.producer(TOPIC).send(0, b"\x00\x00\x00\x02\xff\xff")
+    ledger = harness.topic().ledger
     assert publish_time(ledger, 0, 99) == 0
     assert last_batch_index(ledger) == -1

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import pytest
-
 from geminga.broker.rate_limited_logger import LINES_MAX, PERIOD_SECONDS
+from tests.broker.conftest import said
 
 
 def refuse(harness: Any, count: int) -> None:
@@ -12,11 +11,6 @@ def refuse(harness: Any, count: int) -> None:
         peer = harness.peer(connect=False)
         peer.send_bytes(b"\xff" * 8)
         assert peer.is_closed
-
-
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """By the broker; others of the process may have something to say."""
-    return [record.getMessage() for record in caplog.records if record.name.startswith("geminga.broker")]
 
 
 def test_the_number_of_suppressed_lines_is_logged(harness, caplog):

@@ -12,7 +12,7 @@ from geminga.broker import scheduler as agenda_module
 from geminga.broker.scheduler import FAILURE_LOG_SECONDS, INFINITY, KINDS, Scheduler
 from geminga.errors import StoreError
 from geminga.ids import TopicName
-from tests.broker.conftest import NAME
+from tests.broker.conftest import NAME, said
 
 OTHER = TopicName.parse("persistent://public/default/other")
 
@@ -115,26 +115,21 @@ def test_timers_that_a_turn_has_no_time_for_stay_due_in_their_order():
 def test_a_turn_removes_only_timers_that_it_runs(monkeypatch):
     """100,000 that are due together, after a machine has slept: to move all of them in each turn would take
     all of its time."""
-    moved = 0
-    pop, push = heapq.heappop, heapq.heappush
+    moved: list[object] = []
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            nonlocal moved
-            moved += 1
-            return function(*arguments)
-
-        return call
+        return lambda *arguments: moved.append(arguments) or function(*arguments)
 
     worked = Worked()
     scheduler, count = worked.scheduler, 3_000
     for number in range(count):
         scheduler.at(1, lambda number=number: worked.done.append(number), "t")
-    monkeypatch.setattr(agenda_module, "heapq", SimpleNamespace(heappop=counted(pop), heappush=counted(push)))
+    counting = {name: counted(getattr(heapq, name)) for name in ("heappop", "heappush")}
+    monkeypatch.setattr(agenda_module, "heapq", SimpleNamespace(**counting))
     while scheduler.deadline <= 2:
         run_at(scheduler, 2)
     assert worked.done == [*range(count)]
-    assert moved == count
+    assert len(moved) == count
 
 
 def test_a_timer_that_is_set_for_the_past_again_and_again_starves_no_other():
@@ -158,20 +153,16 @@ def test_timers_left_by_a_turn_keep_their_order(what):
     worked = Worked()
     scheduler = worked.scheduler
     things = [Thing(worked) for _ in range(8)]
+    work, mark = scheduler.flush_some, scheduler.mark_cursor
+    if what == "topics":
+        work, mark = scheduler.dispatch_ready, lambda thing: scheduler.ready.update({thing: None})
     for thing in things[:7]:
-        if what == "topics":
-            scheduler.ready[thing] = None
-        else:
-            scheduler.mark_cursor(thing)
-    work = scheduler.dispatch_ready if what == "topics" else scheduler.flush_some
+        mark(thing)
     work()
     assert worked.done == things[:3]
     assert scheduler.is_behind
     assert worked.times_asked == 1
-    if what == "topics":
-        scheduler.ready[things[7]] = None
-    else:
-        scheduler.mark_cursor(things[7])
+    mark(things[7])
     work()
     work()
     assert worked.done == things
@@ -208,11 +199,6 @@ def test_a_failing_timer_harms_no_other(caplog):
     assert "a fault of ours" in caplog.text, "with the traceback"
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """By the broker; others of the process may have something to say."""
-    return [record.getMessage() for record in caplog.records if record.name.startswith("geminga.broker")]
-
-
 def test_each_failure_is_counted_and_some_are_logged(caplog):
     scheduler = Scheduler(0.0, 0)
     for _ in range(5):
@@ -232,9 +218,7 @@ def test_the_error_of_a_stopped_store_is_logged_once_without_a_traceback(caplog)
     scheduler, stopped = Scheduler(0.0, 0), StoreError("the lock file was deleted")
     for topic in ("a", "b"):
         scheduler.failed("housekeeping", topic, stopped)
-    assert [record.message for record in caplog.records] == [
-        "'a': housekeeping failed: the lock file was deleted"
-    ]
+    assert caplog.messages == ["'a': housekeeping failed: the lock file was deleted"]
     assert (caplog.records[0].exc_info, scheduler.failures["housekeeping"]) == (None, 2)
 
 

@@ -23,8 +23,7 @@ from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger import memory as memory_module
 from geminga.ledger.store import FileStore
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import Command, Peer, entry_bytes
+from tests.broker.conftest import SUBSCRIBE, Command, Peer, entry_bytes
 from tests.broker.sliced import Sliced
 from tests.broker.slices_model import POLICIES, RULES, TTL, TTL_SECONDS_MAX, Client, Wait, payload
 from tests.broker.slices_places import Partitions, Space
@@ -165,9 +164,8 @@ class World:
                 client.look()
                 client.look_at_keys()
         self.harness.settle()
-        assert not any(self.harness.broker.scheduler.failures.values()), (
-            self.harness.broker.scheduler.failures
-        )
+        failures = self.harness.broker.scheduler.failures
+        assert not any(failures.values()), failures
 
 
 def simulate(seed: int, steps: int = 400) -> None:
@@ -207,9 +205,8 @@ class Crowd:
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.harness = Sliced(
-            random, random.choice((0.05, 0.3, 1.0)), ledger_entries_max=random.choice((2, 50_000))
-        )
+        chance, entries = random.choice((0.05, 0.3, 1.0)), random.choice((2, 50_000))
+        self.harness = Sliced(random, chance, ledger_entries_max=entries)
         self.harness.polls_seldom = random.random() < 0.5
         if random.random() < 0.3:  # they are counted before one more is made
             namespaces = self.harness.broker.namespaces
@@ -334,10 +331,8 @@ class Crowd:
         peer = self.harness.peer(connect=False)
         self.peers.append(peer)
         peer.command("connect", client_version="test", protocol_version=21)
-        peer.command(
-            "subscribe", topic=text, subscription=subscription, consumer_id=1, request_id=1,
-            subType=pb.CommandSubscribe.SubType.Value("Shared"), initialPosition=1,
-        )  # fmt: skip
+        fields = {"topic": text, "subscription": subscription, "subType": 1, "initialPosition": 1}
+        peer.command("subscribe", **(SUBSCRIBE | fields), request_id=1)
         self.reads[peer] = text, subscription
         self.held[peer] = []
 

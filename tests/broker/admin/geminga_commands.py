@@ -22,10 +22,8 @@ def run_commands(harness: Any, text: str) -> list[str]:
     for program, group, verb, topic, *words in lines:
         if group == "transactions":
             assert (program, verb) == ("geminga", "abort"), text
-            coordinator, number = map(int, topic.split(":"))
-            harness.broker.coordinator.end(
-                TransactionId(coordinator, number), None, commit=False, answer=succeeded
-            )
+            txn = TransactionId(*map(int, topic.split(":")))
+            harness.broker.coordinator.end(txn, None, commit=False, answer=succeeded)
             harness.poll()
             continue
         assert (program, topic) == ("geminga", TOPIC), text

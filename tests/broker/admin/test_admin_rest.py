@@ -137,9 +137,7 @@ def test_a_new_namespace_is_shown_with_the_fields_of_pulsar(rest, name):
     rest.fails(404, "GET", "namespaces/nobody")
 
 
-def test_clients_reconnecting_do_not_recreate_topics_of_a_deleted_namespace(
-    rest, broker, namespace, monkeypatch
-):
+def test_reconnecting_clients_recreate_no_topics_of_a_deleted_namespace(rest, broker, namespace, monkeypatch):
     """Disconnected clients reconnect at once; their topics used to be recreated and left behind."""
     for number in range(5):
         rest.call("PUT", f"persistent/{namespace}/t{number}", {})
@@ -157,10 +155,7 @@ def test_clients_reconnecting_do_not_recreate_topics_of_a_deleted_namespace(
     assert inside(broker, lambda: list(store.keys.names(f"topic/persistent://{namespace}/"))) == []
 
 
-def test_a_failed_forced_deletion_is_answered_with_the_reason_and_may_be_repeated(
-    rest, namespace, monkeypatch
-):
-    """And it may be asked for again."""
+def test_a_failed_forced_deletion_is_answered_with_a_reason_and_may_be_repeated(rest, namespace, monkeypatch):
     rest.call("PUT", f"persistent/{namespace}/t", {})
     with monkeypatch.context() as broken:
         broken.setattr(TopicActions, "delete", raising(AdminRefusal(503, "the disk is gone")))
@@ -354,9 +349,7 @@ def test_changes_of_subscriptions_are_checked(rest, namespace):
 
 
 @pytest.mark.parametrize("action", ["expire", "skip_all"])
-def test_a_change_of_all_subscriptions_passes_over_those_deleted_meanwhile(
-    rest, broker, namespace, monkeypatch, action
-):
+def test_a_change_of_all_subscriptions_passes_over_deleted_ones(rest, broker, namespace, monkeypatch, action):
     topic = f"persistent/{namespace}/t"
     rest.call("PUT", f"{topic}/subscription/first", EARLIEST)
     with geminga.Client(broker.service_url) as client:
@@ -365,9 +358,7 @@ def test_a_change_of_all_subscriptions_passes_over_those_deleted_meanwhile(
         rest.call("PUT", f"{topic}/subscription/s{number}", EARLIEST)
     change = getattr(SubscriptionActions, action)
 
-    def delete_then_change(
-        self: SubscriptionActions, name: TopicName, subscription: str, *rest: Any, **also: Any
-    ) -> None:
+    def delete_then_change(self: Any, name: TopicName, subscription: str, *rest: Any, **also: Any) -> None:
         if subscription == "s1":
             self.delete(name, subscription, lambda error: None, force=True)
         change(self, name, subscription, *rest, **also)
@@ -594,9 +585,8 @@ def test_damage_is_listed_and_acknowledged(tmp_path):
         if path.name.startswith("catalog"):
             path.unlink()  # a clean end has everything in there
         else:
-            path.write_bytes(
-                path.read_bytes().replace(b'"message_ttl_in_seconds":77', b'"message_ttl_in_seconds":99')
-            )
+            content = path.read_bytes()
+            path.write_bytes(content.replace(b'"message_ttl_in_seconds":77', b'"message_ttl_in_seconds":99'))
     with embedded(data_dir=tmp_path) as broker:
         rest = Rest(broker.admin_url)
         (thing,) = rest.get("geminga/damage")

@@ -2,11 +2,11 @@
 
 import asyncio
 import itertools
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from web_requests import ask
 
 import geminga
 from geminga.broker.admin import browsing, overview
@@ -131,13 +131,9 @@ def test_many_searches_at_once_leave_other_work_its_turns(monkeypatch):
     monkeypatch.setattr(overview, "Browser", Slow)
     with geminga.embedded() as broker:
         url = f"{broker.admin_url}/admin/v2/persistent/public/default/t"
-        urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60).close()
-
-        def search(_: int) -> None:
-            urllib.request.urlopen(f"{url}/messages?from=earliest", timeout=60).close()
-
+        ask(url, "PUT")
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(search, range(8)))
+            list(threads.map(ask, [f"{url}/messages?from=earliest"] * 8))
     assert len(stepped) == 40
     assert len(set(stepped)) == 40
 

@@ -88,12 +88,6 @@ class Case:
     def publish_in(self, txn: tuple[int, int]) -> None:
         self.producer.send(0, self.make_entry(b"x"), transaction=txn)
 
-    @staticmethod
-    def ack_in(txn: tuple[int, int], peer: Any, *ids: tuple[int, int], ack_set: tuple[int, ...] = ()) -> None:
-        parts = [pb.MessageIdData(ledgerId=a, entryId=b, ack_set=ack_set) for a, b in ids]
-        fields = {"txnid_most_bits": txn[0], "txnid_least_bits": txn[1]}
-        peer.command("ack", consumer_id=1, ack_type=0, message_id=parts, **fields)
-
     def stopping(self) -> list[str]:
         return [each["kind"] for each in self.explain()["findings"] if each["stops"]]
 
@@ -135,13 +129,16 @@ def test_a_fully_acknowledged_subscription_is_reported_as_caught_up(case):
     assert "terminated" in case.finding("caught-up")["text"]
 
 
-def test_delivered_messages_that_await_acknowledgement_are_no_problem(case):
-    case.subscribe()
-    case.publish(2)
+@pytest.mark.parametrize("kind", TYPES)
+def test_delivered_messages_that_await_acknowledgement_are_no_problem(case, kind):
+    peer = case.subscribe(kind)
+    case.publish(4)
+    peer.ack((0, 0))
     found = case.explain()
     assert found["findings"] == []
     assert found["summary"] == "all messages are delivered, and wait to be acknowledged"
-    assert (found["facts"]["type"], found["facts"]["consumers"]) == ("Shared", 1)
+    facts = found["facts"]
+    assert (facts["type"], facts["consumers"], facts["messagesHeld"]) == (kind, 1, 3)
 
 
 def test_a_subscription_without_consumers_is_reported_as_stopped(case):
@@ -177,7 +174,14 @@ def test_a_consumer_that_stopped_asking_for_messages_is_reported(case, kind):
     peer = case.subscribe(kind, permits=2)
     case.publish(5, partition_key="k")
     assert case.stopping() == ["no-permits"]
-    case.harness.advance(45)
+    found = case.explain()
+    assert found["trouble"] == Trouble.MOVING
+    assert found["sentence"] == "its consumers are busy: waiting messages are delivered as they ask for more"
+    case.harness.advance(6)
+    found = case.explain()
+    assert found["trouble"] == Trouble.GROWING
+    assert found["sentence"] == found["summary"] == found["findings"][0]["text"]
+    case.harness.advance(39)
     peer.command("ping")
     finding = case.stops("paused", "it last asked for messages 45s ago")
     case.run(command_in(finding["mend"], "geminga topics unload"))
@@ -227,9 +231,8 @@ def test_a_subscription_at_its_limit_of_unacknowledged_messages_is_reported(make
 def test_delayed_messages_are_reported_with_the_next_time(case):
     peer = case.subscribe()
     case.publish(2, deliver_at_time=case.harness.now_ms + 90_000)
-    finding = case.stops(
-        "delayed", "2 entries are to be delivered later: the next at 2027-01-15T08:01:30.000Z"
-    )
+    text = "2 entries are to be delivered later: the next at 2027-01-15T08:01:30.000Z"
+    finding = case.stops("delayed", text)
     case.publish(1)
     assert not case.finding("delayed")["stops"]
     case.run(command_in(finding["mend"], "geminga topics policy"))
@@ -281,8 +284,7 @@ def test_a_hole_is_reported_with_the_consumer_that_has_it(case):
 def test_a_hole_inside_a_batch_is_reported_with_its_indexes(case):
     peer = case.subscribe()
     case.producer.send(0, case.make_entry(num_messages_in_batch=6), messages=6)
-    part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b011010])
-    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+    peer.ack((0, 0), ack_set=[0b011010])
     assert "of its batch, messages 1, 3 to 4 are not" in case.finding("hole")["text"]
 
 
@@ -387,27 +389,6 @@ def test_messages_that_are_held_for_two_minutes_are_reported(case):
     case.run(command_in(finding["mend"], "geminga subscriptions redeliver-unacked"))
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_pending_messages_are_reported_for_every_type(case, kind):
-    peer = case.subscribe(kind)
-    case.publish(4)
-    peer.ack((0, 0))
-    assert case.explain()["facts"]["messagesHeld"] == 3
-
-
-def test_consumers_without_permits_are_trouble_only_after_a_while(case):
-    case.subscribe(permits=2)
-    case.publish(5)
-    found = case.explain()
-    assert case.stopping() == ["no-permits"]
-    assert found["trouble"] == Trouble.MOVING
-    assert found["sentence"] == "its consumers are busy: waiting messages are delivered as they ask for more"
-    case.harness.advance(6)
-    found = case.explain()
-    assert found["trouble"] == Trouble.GROWING
-    assert found["sentence"] == found["summary"] == found["findings"][0]["text"]
-
-
 def test_holes_are_no_trouble_while_the_mark_moves(case):
     peer = case.subscribe()
     case.publish(6)
@@ -461,25 +442,18 @@ def test_a_slow_consumer_is_not_reported_as_paused(case, kind):
     assert case.stopping() == []
 
 
-def _fill_look_ahead(case: Case) -> tuple[Any, Any]:
-    """Fill the look-ahead with entries of a Key_Shared consumer that holds its limit, beside another one."""
+def test_a_full_look_ahead_names_the_consumer_that_fills_it(case):
+    """Its entries are those of a Key_Shared consumer that holds its limit."""
     case.policy("max_unacked_messages_per_consumer", 50)
     slow = case.subscribe("Key_Shared", permits=10_000, consumer_name="slow")
     healthy = case.subscribe("Key_Shared", permits=100_000, consumer_name="healthy")
-    delivered: list[Any] = []
     for number in range(12_000):
         case.publish(1, partition_key=f"key-{number % 200}")
         if number % 100 == 0:
-            delivered = healthy.messages()
-            healthy.ack(*[(each.ledger_id, each.entry_id) for each in delivered])
-    healthy.ack(*[(each.ledger_id, each.entry_id) for each in healthy.messages()])
+            healthy.ack(*healthy.ids())
+    healthy.ack(*healthy.ids())
     case.harness.advance(15)
     healthy.command("ping")
-    return slow, healthy
-
-
-def test_a_full_look_ahead_names_the_consumer_that_fills_it(case):
-    slow, healthy = _fill_look_ahead(case)
     assert not healthy.messages()
     assert case.explain()["trouble"] == Trouble.GROWING
     finding = case.finding("look-ahead")
@@ -495,7 +469,7 @@ def test_key_shared_messages_waiting_for_a_consumer_without_permits_are_reported
     other = case.subscribe("Key_Shared", permits=1000, consumer_name="other")
     for number in range(100):
         case.publish(1, partition_key=f"key-{number}")
-    other.ack(*[(each.ledger_id, each.entry_id) for each in other.messages()])
+    other.ack(*other.ids())
     case.harness.advance(10)
     found = case.explain()
     assert found["trouble"] == Trouble.GROWING
@@ -512,9 +486,8 @@ def test_advice_for_a_quota_frees_enough_for_producers_to_continue(make_case):
     (advice,) = case.finding("quota")["advice"]
     effects = advice["effects"]
     assert effects["producersContinue"]
-    assert re.search(
-        "frees [0-9.]+ KiB, and producers continue; 0:0 alone frees [0-9]+ B, too", advice["text"]
-    )
+    text = "frees [0-9.]+ KiB, and producers continue; 0:0 alone frees [0-9]+ B, too"
+    assert re.search(text, advice["text"])
     topic, subscription = case.harness.actions.cursors.found(NAME, "s")
     before, messages = topic.ledger.size_bytes, subscription.backlog
     case.run(advice["command"])
@@ -564,9 +537,7 @@ def test_advice_for_a_quota_does_not_call_the_only_message_too_little(make_case)
     peer.ack(*[(0, entry) for entry in range(1, 60)])
     case.harness.advance(16)
     (advice,) = case.finding("quota")["advice"]
-    assert re.match(
-        "acknowledge 0:0, or skip it: frees [0-9.]+ KiB, but subscription 't' exc", advice["text"]
-    )
+    assert re.match("acknowledge 0:0, or skip it: frees [0-9.]+ KiB, but subscription 't' ex", advice["text"])
     assert "too little" not in advice["text"]
     assert not advice["effects"]["producersContinue"]
 
@@ -635,9 +606,7 @@ def test_a_subscription_whose_name_begins_with_a_dash_is_named_behind_two(case):
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_an_open_transaction_that_holds_back_messages_of_others_is_named_with_the_command_that_helps(
-    case, kind
-):
+def test_an_open_transaction_that_holds_back_messages_of_others_is_named_with_the_helping_command(case, kind):
     peer = case.subscribe(kind, permits=1_000)
     txn = case.begin()
     case.publish_in(txn)
@@ -697,16 +666,14 @@ def test_acknowledgements_in_an_open_transaction_are_not_blamed_on_the_consumer(
     case.publish(2)
     txn = case.begin()
     case.harness.advance(70)
-    case.ack_in(txn, peer, (0, 0), (0, 1))
+    peer.ack((0, 0), (0, 1), txn=txn)
     peer.command("ping")
     found = case.explain()
     assert found["facts"]["messagesInBacklog"] == 2
     case.harness.advance(70)
     peer.command("ping")
     found = case.explain()
-    assert [each["kind"] for each in found["findings"] if each["level"] >= Trouble.WATCH] == [
-        "transaction-acks"
-    ]
+    assert [one["kind"] for one in found["findings"] if one["level"] >= Trouble.WATCH] == ["transaction-acks"]
     assert found["summary"].startswith("2 messages are acknowledged in transaction 0:1 (open since ")
     assert "they count as unacknowledged until the commit" in found["summary"]
     case.end(txn)
@@ -718,7 +685,7 @@ def test_what_a_new_consumer_does_not_get_because_of_an_open_transaction_is_expl
     peer = case.subscribe(kind)
     case.producer.send(0, case.make_entry(num_messages_in_batch=6), messages=6)
     txn = case.begin()
-    case.ack_in(txn, peer, (0, 0), ack_set=(0b011010,))
+    peer.ack((0, 0), ack_set=(0b011010,), txn=txn)
     peer.disconnect()
     peer = case.subscribe(kind)
     case.harness.advance(40)
@@ -735,7 +702,7 @@ def test_a_hole_that_is_acknowledged_in_a_transaction_says_so(case):
     peer = case.subscribe()
     case.publish(3)
     txn = case.begin()
-    case.ack_in(txn, peer, (0, 0))
+    peer.ack((0, 0), txn=txn)
     peer.ack((0, 1), (0, 2))
     finding = case.finding("hole")
     assert finding["text"].endswith("; acknowledged in transaction 0:1, which is not committed")
@@ -748,8 +715,7 @@ def test_messages_behind_a_cumulative_acknowledgement_in_a_transaction_are_count
     peer = case.subscribe("Exclusive")
     case.publish(5)
     txn = case.begin()
-    fields = {"txnid_most_bits": txn[0], "txnid_least_bits": txn[1]}
-    peer.ack((0, 3), cumulative=True, **fields)
+    peer.ack((0, 3), cumulative=True, txn=txn)
     assert "4 messages are acknowledged in transaction 0:1" in case.finding("transaction-acks")["text"]
     peer.disconnect()
     peer = case.subscribe("Exclusive")
@@ -760,7 +726,7 @@ def test_messages_behind_a_cumulative_acknowledgement_in_a_transaction_are_count
 def test_messages_acknowledged_in_a_transaction_do_not_wait_for_a_consumer_without_permits(case):
     peer = case.subscribe()
     case.publish(2)
-    case.ack_in(case.begin(), peer, (0, 0), (0, 1))
+    peer.ack((0, 0), (0, 1), txn=case.begin())
     peer.disconnect()
     case.subscribe(permits=0)
     case.harness.advance(40)

@@ -34,13 +34,11 @@ def test_no_more_than_an_hour_is_kept(harness):
 
 def test_idle_subscriptions_take_no_memory(harness, monkeypatch):
     kept = History(harness.broker)
-    made: list[SubscriptionHistory] = []
-    monkeypatch.setattr(
-        history, "SubscriptionHistory", lambda: made.append(SubscriptionHistory()) or made[-1]
-    )
+    new: list[SubscriptionHistory] = []
+    monkeypatch.setattr(history, "SubscriptionHistory", lambda: new.append(SubscriptionHistory()) or new[-1])
     harness.peer().subscribe(TOPIC)
     harness.advance(600)
-    assert made == []
+    assert new == []
     assert kept.of([TOPIC], "s")["backlog"] == [0.0] * 10
 
 

@@ -55,8 +55,7 @@ def test_cells_count_their_acknowledged_entries(harness, make_map):
     chance = random.Random(7)
     peer = publish(harness, 3000)
     acknowledged = sorted(chance.sample(range(3000), 1700))
-    for entry in acknowledged:
-        peer.ack((0, entry))
+    peer.ack(*((0, entry) for entry in acknowledged))
     for start, stop, cells in [(None, None, 100), (0, 3000, CELLS_MAX), (401, 1999, 7), (10, 900, 333)]:
         found = make_map(start, stop, cells)
         low, width = found["from"], found["width"]

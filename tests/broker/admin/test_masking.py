@@ -45,9 +45,8 @@ def test_fields_at_any_depth_properties_and_the_key_are_masked():
 
 
 def test_the_messages_of_a_batch_are_masked_one_by_one():
-    parts = [
-        in_batch(each, sequence_id=at) for at, each in enumerate((json.dumps(VALUE).encode(), b"4111", b""))
-    ]
+    payloads = (json.dumps(VALUE).encode(), b"4111", b"")
+    parts = [in_batch(each, sequence_id=at) for at, each in enumerate(payloads)]
     first, second, third = seen(batch_entry(parts))
     assert value_of(first) == SHOWN
     assert (second["problem"], second["payload"]) == (NOT_SHOWN, "")

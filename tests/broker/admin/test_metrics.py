@@ -2,12 +2,13 @@
 
 import re
 import sys
-import urllib.request
 import zlib
 from typing import Any
 
 import pytest
+from doubles import calls_of
 from waiting import eventually
+from web_requests import ask
 
 import geminga
 from geminga.broker.admin import metrics
@@ -32,13 +33,18 @@ STATS: dict[str, Any] = {
 SAMPLE = re.compile(r'[a-z_][a-z0-9_]*(\{([a-z_]+="(\\.|[^"\\])*",?)*\})? \S+$')
 
 
+def add_topics(out: metrics.Exposition, harness: Any, stats: dict[str, Any], count: int = 0) -> None:
+    """Add topics with these stats by name, of ``count`` in their namespace."""
+    listed = metrics.TopicMetrics(out)
+    for name, each in stats.items():
+        at_once(listed.add(TopicName.parse(name), each))
+    counts = {"public/default": count} if count else {}
+    listed.finish(counts, harness.broker.topics.resting, lambda text: True)
+
+
 def render(harness: Any) -> str:
     out = metrics.Exposition(common=(("cluster", "standalone"),))
-    topics = [(TopicName.parse("a"), STATS), (TopicName.parse("b"), STATS)]
-    listed = metrics.TopicMetrics(out)
-    for topic, stats in topics:
-        at_once(listed.add(topic, stats))
-    listed.finish({"public/default": 5}, harness.broker.topics.resting, lambda text: True)
+    add_topics(out, harness, {"a": STATS, "b": STATS}, 5)
     metrics.add_store(out, StoreStats(1, 2, 3, 0.5, 4, 5), healthy=True)
     metrics.add_failures(out, {"timer": 2, "store": 0})
     metrics.add_process(out, started_at_ms=1000, connections=2, connections_created=5, connections_refused=1)
@@ -84,15 +90,11 @@ def test_numbers_are_written_as_prometheus_reads_them():
 def test_exact_backlogs_have_metrics(harness):
     peer = harness.consumer(str(NAME))
     peer.producer(str(NAME))
-    for sequence_id in range(3):
-        peer.send(sequence_id)
+    peer.publish(3)
     peer.ack((0, 1))
     harness.advance(5)
-    name = NAME
     out = metrics.Exposition()
-    listed = metrics.TopicMetrics(out)
-    at_once(listed.add(name, harness.actions.stats(name)))
-    listed.finish({}, harness.broker.topics.resting, lambda text: True)
+    add_topics(out, harness, {"exact": harness.actions.stats(NAME)})
     values = {line.split("{")[0]: line.split()[-1] for line in out.text().splitlines() if "{" in line}
     assert values["geminga_subscription_messages_in_backlog"] == "2"
     assert int(values["geminga_subscription_bytes_in_backlog"]) > 40
@@ -116,13 +118,8 @@ def test_a_scrape_has_every_metric_of_the_table_and_its_labels(tmp_path, monkeyp
         consumer.acknowledge(consumer.receive())
         admin.topics.compact("exact")
         eventually(lambda: admin.topics.compaction_status("exact").status == "SUCCESS")
-
-        def scrape() -> str:
-            with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
-                return str(answer.read().decode())
-
-        eventually(lambda: "pulsar_storage_write_rate" in scrape())
-        text = scrape()
+        eventually(lambda: "pulsar_storage_write_rate" in scraped(broker.admin_url)[0])
+        text, _ = scraped(broker.admin_url)
     labels: dict[str, set[frozenset[str]]] = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -143,11 +140,8 @@ def test_a_restarted_broker_shows_backlogs_before_their_topics_are_used(tmp_path
         producer = client.create_producer("exact")
         for _ in range(100):
             producer.send(b"waits")
-    with (
-        geminga.embedded(tmp_path / "data") as broker,
-        urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer,
-    ):
-        lines = answer.read().decode().splitlines()
+    with geminga.embedded(tmp_path / "data") as broker:
+        lines = scraped(broker.admin_url)[0].splitlines()
     of_topic = f'cluster="standalone",namespace="public/default",topic="{NAME}"'
     assert f'pulsar_subscription_back_log{{{of_topic},subscription="dead"}} 100' in lines
     assert f"pulsar_msg_backlog{{{of_topic}}} 100" in lines
@@ -166,24 +160,14 @@ def test_acknowledgement_rates_of_batches_count_messages(harness, kind, cumulati
     for sequence_id in range(10):
         batch = entry_bytes(b"\x02\x18\x01x" * 4, sequence_id=sequence_id, num_messages_in_batch=4)
         peer.send(sequence_id, batch, messages=4)
-    ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
-    if cumulative:
-        peer.ack(ids[-1], cumulative=True)
-    else:
-        peer.ack(*ids)
+    ids = peer.ids()
+    peer.ack(*(ids[-1:] if cumulative else ids), cumulative=cumulative)
     harness.advance(10)
     assert harness.actions.stats(NAME)["subscriptions"]["s"]["messageAckRate"] == pytest.approx(4.0, rel=0.1)
 
 
 def test_only_stats_with_consumers_compute_the_hash_ranges_of_key_shared_consumers(tmp_path, monkeypatch):
-    computed = []
-    ranges_of = ConsistentHashSelector.ranges
-
-    def counted(selector: ConsistentHashSelector) -> Any:
-        computed.append(selector)
-        return ranges_of(selector)
-
-    monkeypatch.setattr(ConsistentHashSelector, "ranges", counted)
+    computed = calls_of(monkeypatch, ConsistentHashSelector, "ranges")
     with geminga.embedded(tmp_path / "data") as broker, broker.client() as client:
         client.subscribe("exact", "s", geminga.ConsumerType.KeyShared)
         stats = "admin/v2/persistent/public/default/exact/stats"
@@ -192,18 +176,13 @@ def test_only_stats_with_consumers_compute_the_hash_ranges_of_key_shared_consume
             "metrics", f"{overview}/subscriptions", f"{overview}/overview", f"{stats}?excludeConsumers=true",
         )  # fmt: skip
         for page, expected in (*((page, 0) for page in pages), (stats, 1)):
-            with urllib.request.urlopen(f"{broker.admin_url}/{page}", timeout=30) as answer:
-                assert answer.status == 200
+            assert ask(f"{broker.admin_url}/{page}").status == 200
             assert len(computed) == expected, page
 
 
 def scraped(url: str, **headers: str) -> tuple[str, dict[str, str]]:
-    request = urllib.request.Request(url + "/metrics", headers=headers)
-    with urllib.request.urlopen(request, timeout=60) as found:
-        body = found.read()
-        if "Content-Encoding" in found.headers:
-            body = zlib.decompress(body, 31)
-        return body.decode(), dict(found.headers)
+    _, body, found = ask(url + "/metrics", **headers)
+    return (zlib.decompress(body, 31) if "Content-Encoding" in found else body).decode(), dict(found)
 
 
 def test_topics_can_be_left_out_and_namespaces_have_their_sums():
@@ -236,10 +215,8 @@ def test_a_reader_that_asks_for_no_messages_is_no_backlog(harness):
     reader = {**driver, "lastConsumedFlowTimestamp": 1, "msgBacklog": 7}
     durable = {**driver, "isDurable": True, "msgBacklog": 11}
     out = metrics.Exposition()
-    topics = metrics.TopicMetrics(out)
-    stats = {"subscriptions": {"driver": driver, "reader": reader, "durable": durable}}
-    at_once(topics.add(NAME, stats))
-    topics.finish({}, harness.broker.topics.resting, lambda text: True)
+    subscriptions = {"driver": driver, "reader": reader, "durable": durable}
+    add_topics(out, harness, {"exact": {"subscriptions": subscriptions}})
     backlogs = re.findall(r'^pulsar_subscription_back_log\{.*="(.*)"\} (.*)$', out.text(), re.M)
     assert backlogs == [("reader", "7"), ("durable", "11")]
     assert re.findall(r"^pulsar_(?:broker_)?msg_backlog.* (.*)$", out.text(), re.M) == ["18", "18"]

@@ -1,7 +1,5 @@
 """Requests of the console to admin REST, as any client may send them."""
 
-import base64
-import os
 import zlib
 from typing import Any
 
@@ -15,7 +13,7 @@ from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.errors import StoreBusy
 from geminga.ids import TopicName
-from tests.broker.conftest import TOPIC
+from tests.broker.conftest import KEY, SECRET, TOPIC
 
 PATH = "persistent/public/default/t"
 
@@ -99,17 +97,12 @@ def test_the_newest_messages_are_shown_and_filtered_by_key(broker):
 
 
 def test_each_role_sees_its_own_topics():
-    key = os.urandom(32)
-    with embedded(token_secret_key=f"data:;base64,{_base64(key)}", super_user_roles=("super",)) as running:
-        tokens = {role: make_token(role, key, "HS256") for role in ("super", "mine", "stranger")}
+    with embedded(token_secret_key=SECRET, super_user_roles=("super",)) as running:
+        tokens = {role: make_token(role, KEY, "HS256") for role in ("super", "mine", "stranger")}
 
         def do(method: str, path: str, body: Any) -> None:
-            web_requests.ask(
-                f"{running.admin_url}/admin/v2/{path}",
-                method,
-                body,
-                Authorization=f"Bearer {tokens['super']}",
-            )
+            credentials = {"Authorization": f"Bearer {tokens['super']}"}
+            web_requests.ask(f"{running.admin_url}/admin/v2/{path}", method, body, **credentials)
 
         for tenant in ("mine", "theirs"):
             do("PUT", f"tenants/{tenant}", {"adminRoles": [tenant], "allowedClusters": ["standalone"]})
@@ -130,18 +123,10 @@ def test_each_role_sees_its_own_topics():
         assert seen("stranger") == []
         assert ask(running, "geminga/subscriptions")[0] == 401
         assert ask(running, "geminga/overview", token=tokens["mine"])[0] == 403
-        for path in (
-            "tail",
-            "subscription/s/holes",
-            "subscription/s/open",
-            "subscription/s/preview/skip-all",
-        ):
+        parts = ("holes", "open", "preview/skip-all")
+        for path in ("tail", *(f"subscription/s/{part}" for part in parts)):
             assert ask(running, f"persistent/mine/ns/t/{path}", token=tokens["mine"])[0] == 200, path
             assert ask(running, f"persistent/mine/ns/t/{path}", token=tokens["stranger"])[0] == 403, path
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def test_a_list_of_open_messages_ends_early_when_they_are_large(harness, make_entry, monkeypatch):
@@ -160,12 +145,11 @@ def test_a_list_of_open_messages_ends_early_when_they_are_large(harness, make_en
 
 def test_entries_slow_to_read_are_waited_for(broker, monkeypatch):
     """A backlog that lies on the disk alone is what one looks at before it is skipped."""
-    asked = 0
+    asked: list[Any] = []
 
     def slow(*arguments: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked % 3:
+        asked.append(arguments)
+        if len(asked) % 3:
             raise StoreBusy("the disk is slow")
         return []
 
@@ -173,7 +157,7 @@ def test_entries_slow_to_read_are_waited_for(broker, monkeypatch):
     monkeypatch.setattr(overview, "_open_messages", slow)
     assert get(broker, f"{PATH}/subscription/s/preview/skip-all") == []
     assert get(broker, f"{PATH}/subscription/s/open") == []
-    assert asked == 6
+    assert len(asked) == 6
 
 
 def test_an_entry_with_very_many_properties_is_not_peeked_at(broker):

@@ -17,7 +17,7 @@ from geminga.broker.admin.routes import Route, add_routes
 from geminga.broker.admin.web import all_routes
 from geminga.broker.rules.tokens import make_token
 from geminga.broker.serving.embedded import embedded
-from tests.broker.conftest import KEY, SECRET
+from tests.broker.conftest import KEY, SECRET, said
 
 ROLES = ("admin", "producer", "consumer", "other-admin", "metrics", "nobody")
 TOPIC = "persistent://mine/ns/t"
@@ -33,14 +33,9 @@ _connections: dict[str, http.client.HTTPConnection] = {}
 
 
 def call(
-    base: str,
-    method: str,
-    path: str,
-    role: str | None,
-    body: Any = None,
-    headers: dict[str, str] | None = None,
+    base: str, method: str, path: str, role: str | None, body: Any = None, **headers: str
 ) -> tuple[int, bytes]:
-    sent = {"Content-Type": "application/json", **(headers or {})}
+    sent = {"Content-Type": "application/json", **headers}
     if role is not None:
         sent["Authorization"] = f"Bearer {token(role)}"
     data = None if body is None else json.dumps(body).encode()
@@ -109,7 +104,7 @@ def test_every_route_asks_for_credentials(broker):
             continue
         for header in (None, "Bearer", "Bearer x.y.z", forged, "Basic eA=="):
             headers = {} if header is None else {"Authorization": header}
-            status, body = call(broker.admin_url, method, path, None, headers=headers)
+            status, body = call(broker.admin_url, method, path, None, **headers)
             assert status == 401, (method, path, header)
             assert set(json.loads(body)) == {"reason"}
 
@@ -172,8 +167,8 @@ def test_names_cannot_leave_their_tenant(broker, place):
 
 def test_roles_cannot_act_for_other_roles(broker):
     headers = {"X-Original-Principal": "super"}
-    assert call(broker.admin_url, "GET", "/admin/v2/tenants", "admin", headers=headers)[0] == 403
-    assert call(broker.admin_url, "GET", "/admin/v2/tenants", "super", headers=headers)[0] == 200
+    assert call(broker.admin_url, "GET", "/admin/v2/tenants", "admin", **headers)[0] == 403
+    assert call(broker.admin_url, "GET", "/admin/v2/tenants", "super", **headers)[0] == 200
 
 
 def test_secrets_are_not_in_the_configuration(broker):
@@ -189,12 +184,8 @@ def test_secrets_are_not_in_the_configuration(broker):
 def test_grants_and_revocations_count_at_once(broker):
     topic = "/admin/v2/persistent/mine/ns/t/permissions"
     assert call(broker.admin_url, "POST", f"{topic}/temp", "admin", ["produce"])[0] == 204
-    client = geminga.Client(
-        broker.service_url,
-        authentication=geminga.AuthenticationToken(token("temp")),
-        operation_timeout_seconds=5,
-    )
-    with client:
+    authentication = geminga.AuthenticationToken(token("temp"))
+    with geminga.Client(broker.service_url, authentication, operation_timeout_seconds=5) as client:
         client.create_producer(TOPIC).send(b"1")
         with pytest.raises(geminga.exceptions.AuthorizationError):
             client.subscribe(TOPIC, "s")
@@ -231,8 +222,8 @@ def test_changes_and_refusals_are_audited(broker, caplog):
     ):
         call(base, method, path, role)
     call(base, "POST", "/namespaces/mine/ns/permissions/somebody", "admin", ["produce"])
-    call(base, "GET", "/tenants", None, headers={"Authorization": "Bearer canary"})
-    found = [record.getMessage() for record in caplog.records if record.name == "geminga.audit"]
+    call(base, "GET", "/tenants", None, Authorization="Bearer canary")
+    found = said(caplog, "geminga.audit")
     configuration = "/admin/v2/brokers/configuration/ttlDurationDefaultInSeconds"
     assert found == [
         f"{line} from 127.0.0.1"

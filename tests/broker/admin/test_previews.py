@@ -21,13 +21,11 @@ class Case:
 
     def __init__(self, harness: Any, make_entry: Callable[..., bytes]) -> None:
         self.harness = harness
-        self.peer = harness.peer()
-        self.peer.subscribe(TOPIC, kind="Shared")
+        self.peer = harness.consumer(TOPIC, kind="Shared")
         producer = harness.producer(TOPIC)
         for number, messages in enumerate((1, 4, 1, 4, 1, 1)):
-            entry = make_entry(
-                publish_time=harness.now_ms, num_messages_in_batch=messages if messages > 1 else None
-            )
+            batch = {"num_messages_in_batch": messages if messages > 1 else None}
+            entry = make_entry(publish_time=harness.now_ms, **batch)
             producer.send(number, entry, messages=messages)
             harness.advance(10)
         self.peer.ack((0, 0), (0, 2))
@@ -35,21 +33,14 @@ class Case:
 
     def preview(self, action: str, message: tuple[int, int] | None = None, **query: Any) -> dict[str, Any]:
         before = self.state()
-        found = preview(
-            Preview(self.topic, self.subscription),
-            action,
-            lambda name: int(query[name]),
-            message,
-            query.get("consumer", ""),
-        )
+        consumer, number = query.get("consumer", ""), lambda name: int(query[name])
+        found = preview(Preview(self.topic, self.subscription), action, number, message, consumer)
         assert self.state() == before, "a preview changes nothing"
         return found
 
     def state(self) -> Any:
-        cursor = self.subscription.cursor
-        return (
-            cursor.mark, list(cursor.holes.ranges()), dict(cursor.batches), len(self.subscription.consumers),
-        )  # fmt: skip
+        cursor, consumers = self.subscription.cursor, len(self.subscription.consumers)
+        return cursor.mark, list(cursor.holes.ranges()), dict(cursor.batches), consumers
 
     @property
     def open(self) -> int:

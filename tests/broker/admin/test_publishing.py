@@ -13,15 +13,9 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import NAME
 
 
-def send(
-    harness: Any,
-    payload: bytes = b"x",
-    key: str | None = None,
-    sequence_id: int | None = None,
-    **properties: str,
-) -> tuple[int, int]:
+def send(harness: Any, payload: bytes = b"x", key: str | None = None, **properties: str) -> tuple[int, int]:
     async def run() -> tuple[int, int]:
-        metadata = pb.MessageMetadata(partition_key=key, sequence_id=sequence_id)
+        metadata = pb.MessageMetadata(partition_key=key)
         for name, value in properties.items():
             metadata.properties.add(key=name, value=value)
         backpressure = harness.broker.backpressure
@@ -36,7 +30,7 @@ def send(
 
 @pytest.fixture(autouse=True)
 def topic(harness):
-    harness.actions.create(NAME, lambda _error: None)
+    harness.actions.create(NAME, lambda _: None)
     harness.poll()
 
 
@@ -50,46 +44,21 @@ def test_a_message_is_stored_and_delivered(harness):
     assert PRODUCER_NAME not in [each.name for each in found.access.producers.values()]
 
 
-def test_deduplication_keeps_every_message(harness):
-    namespaces = harness.broker.namespaces
-    namespaces.set_topic_policy(NAME, "deduplicationEnabled", True, lambda _error: None)
-    harness.poll()
-    assert len({send(harness) for _ in range(3)}) == 3
-
-
-def test_a_producer_that_has_used_the_last_sequence_id_is_refused(harness):
-    harness.broker.namespaces.set_topic_policy(NAME, "deduplicationEnabled", True, lambda _error: None)
-    harness.poll()
-    send(harness, sequence_id=(1 << 63) - 1)
-    with pytest.raises(AdminRefusal, match="has used the last sequence id"):
-        send(harness)
-
-
-def test_a_message_whose_earlier_copy_is_pending_may_be_sent_again(harness):
-    harness.broker.namespaces.set_topic_policy(NAME, "deduplicationEnabled", True, lambda _error: None)
+async def test_a_message_whose_earlier_copy_is_pending_may_be_sent_again(harness):
+    harness.broker.namespaces.set_topic_policy(NAME, "deduplicationEnabled", True, lambda _: None)
     harness.poll()
 
-    async def run() -> None:
-        first, second = (
-            publish(
-                harness.actions.topic(NAME), pb.MessageMetadata(sequence_id=5), b"x",
-                harness.broker.backpressure,
-            )
-            for _ in range(2)
-        )  # fmt: skip
-        harness.poll()
-        await first
-        with pytest.raises(AdminRefusal, match="Cannot determine whether") as refused:
-            await second
-        assert refused.value.status == 503
-
-    asyncio.run(run())
+    topic, metadata = harness.actions.topic(NAME), pb.MessageMetadata(sequence_id=5)
+    first, second = (publish(topic, metadata, b"x", harness.broker.backpressure) for _ in range(2))
+    harness.poll()
+    await first
+    with pytest.raises(AdminRefusal, match="Cannot determine whether") as refused:
+        await second
+    assert refused.value.status == 503
 
 
 def test_required_encryption_excludes_it(harness):
-    harness.broker.namespaces.set_policy(
-        "public", "default", "encryption_required", True, lambda _error: None
-    )
+    harness.broker.namespaces.set_policy("public", "default", "encryption_required", True, lambda _: None)
     harness.poll()
     with pytest.raises(AdminRefusal, match="must be encrypted"):
         send(harness)
@@ -105,7 +74,7 @@ def test_the_limit_of_pending_bytes_stops_it(harness):
 
 def test_a_quota_stops_it(harness):
     limit = {"destination_storage": {"limitSize": 10, "policy": "producer_exception"}}
-    harness.broker.namespaces.set_topic_policy(NAME, "backlog_quota_map", limit, lambda _error: None)
+    harness.broker.namespaces.set_topic_policy(NAME, "backlog_quota_map", limit, lambda _: None)
     harness.peer().subscribe(str(NAME), permits=0)
     send(harness, b"x" * 100)
     harness.advance(60)
@@ -115,7 +84,7 @@ def test_a_quota_stops_it(harness):
 
 def test_the_publish_rate_stops_it_for_a_while(harness):
     rate = {"standalone": {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}}
-    harness.broker.namespaces.set_topic_policy(NAME, "publishMaxMessageRate", rate, lambda _error: None)
+    harness.broker.namespaces.set_topic_policy(NAME, "publishMaxMessageRate", rate, lambda _: None)
     harness.poll()
     send(harness)
     with pytest.raises(AdminRefusal, match="publish rate") as refused:
@@ -126,7 +95,7 @@ def test_the_publish_rate_stops_it_for_a_while(harness):
 
 
 def test_a_terminated_topic_refuses_it(harness):
-    harness.actions.topic(NAME).terminate(lambda _error: None)
+    harness.actions.topic(NAME).terminate(lambda _: None)
     harness.poll()
     with pytest.raises(AdminRefusal, match="terminated"):
         send(harness)
@@ -140,7 +109,7 @@ def test_an_exclusive_producer_excludes_it(harness):
 
 def test_the_limit_of_a_message_applies_to_it(make_harness):
     harness = make_harness(max_message_size=1024)
-    harness.actions.create(NAME, lambda _error: None)
+    harness.actions.create(NAME, lambda _: None)
     harness.poll()
     send(harness, b"x" * 900)
     with pytest.raises(AdminRefusal, match="exceeds the topic's limit of 1024"):
@@ -159,11 +128,7 @@ def test_the_limit_of_a_message_applies_to_it(make_harness):
 def test_half_a_surrogate_pair_is_refused(wanted, field):
     with geminga.embedded() as broker:
         for path, body in (("partitions", 3), ("message", wanted)):
-            answer = post(f"{broker.admin_url}/admin/v2/persistent/public/default/t/{path}", body)
-    assert answer == (412, {"reason": f"{field} is not allowed: it contains half a surrogate pair"})
-
-
-def post(url: str, body: Any) -> tuple[int, Any]:
-    method = "POST" if url.endswith("/message") else "PUT"
-    found = ask(url, method, body)
-    return found.status, found.document
+            method = "POST" if path == "message" else "PUT"
+            answer = ask(f"{broker.admin_url}/admin/v2/persistent/public/default/t/{path}", method, body)
+    assert answer.status == 412
+    assert answer.document == {"reason": f"{field} is not allowed: it contains half a surrogate pair"}

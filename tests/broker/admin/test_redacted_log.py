@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +13,15 @@ from geminga.broker.serving.embedded import embedded
 
 CANARY = b"eyJhbGciOiJIUzI1NiJ9.canary.signature"
 HEAD = b"GET /admin/v2/tenants HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[socket.socket]:
+    """A connection to a broker's web port."""
+    with embedded() as broker:
+        port = int(broker.admin_url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), 60) as peer:
+            yield peer
 
 
 @pytest.mark.parametrize(
@@ -28,10 +38,7 @@ HEAD = b"GET /admin/v2/tenants HTTP/1.1\r\nHost: localhost\r\n"
 )
 def test_a_request_that_cannot_be_parsed_is_quoted_nowhere(request_bytes, caplog):
     caplog.set_level(logging.DEBUG)
-    with (
-        embedded() as broker,
-        socket.create_connection(("127.0.0.1", int(broker.admin_url.rpartition(":")[2])), 60) as peer,
-    ):
+    with connected() as peer:
         peer.sendall(request_bytes)
         answer = b""
         with contextlib.suppress(ConnectionError):
@@ -57,10 +64,7 @@ BODY = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: localhost\r\n"
 )
 def test_a_body_that_cannot_be_read_or_does_not_come_is_refused(request_bytes, status, caplog, monkeypatch):
     monkeypatch.setattr(http, "BODY_SECONDS", 0.2)
-    with (
-        embedded() as broker,
-        socket.create_connection(("127.0.0.1", int(broker.admin_url.rpartition(":")[2])), 60) as peer,
-    ):
+    with connected() as peer:
         peer.sendall(request_bytes)
         answer = peer.recv(4096)
     assert answer.split()[1] == status

@@ -1,8 +1,8 @@
 """Stats have the shape that Pulsar's tools read."""
 
+import itertools
 import json
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -118,16 +118,10 @@ def test_stats_of_key_shared_consumers_are_made_in_one_pass(harness, lines_run):
 
 def longest_step(steps: Any, lines_run: Callable[..., int]) -> int:
     """The most lines of Python that one of the steps runs."""
-    longest = 0
-    ended = False
-
-    def step() -> None:
-        nonlocal ended
-        ended = next(steps, steps) is steps
-
-    while not ended:
-        longest = max(longest, lines_run(step))
-    return longest
+    lines, ended = list[int](), list[bool]()
+    while not any(ended):
+        lines.append(lines_run(lambda: ended.append(next(steps, steps) is steps)))
+    return max(lines)
 
 
 def test_stats_of_many_subscriptions_and_consumers_are_made_in_short_steps(harness, lines_run):
@@ -353,17 +347,12 @@ def test_merged_stats_name_the_subscription_that_waits_longest():
 
 async def test_a_long_answer_leaves_half_of_the_time_to_others(monkeypatch):
     """Beside a scrape of 5,000 topics a publish took 0.6 s: the thread that syncs got no interpreter."""
-    pauses, now = [], 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += http.STEP_SECONDS / 4
-        return now
+    pauses, clock = [], itertools.count(0.0, http.STEP_SECONDS / 4)
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(http.time, "monotonic", clock)
+    monkeypatch.setattr(http.time, "monotonic", clock.__next__)
     monkeypatch.setattr(http.asyncio, "sleep", pause)
     assert [each async for each in http.stepwise(range(100))] == list(range(100))
     assert sum(pauses) >= 100 * http.STEP_SECONDS / 4 / 2
@@ -383,4 +372,4 @@ async def test_long_answers_at_once_share_half_of_the_time(monkeypatch):
             await anext(answer)
             now += http.STEP_SECONDS / 8
     assert len(resumed) > 20
-    assert all(later - earlier >= 1.99 * http.STEP_SECONDS for earlier, later in pairwise(resumed))
+    assert all(later - earlier >= 1.99 * http.STEP_SECONDS for earlier, later in itertools.pairwise(resumed))

@@ -48,8 +48,15 @@ def names(found: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def make_topic(harness, make_entry):
-    def make(name: str, subscriptions: tuple[str, ...] = ("s",), messages: int = 0) -> Any:
+def boards(harness):
+    found = SubscriptionOverview(harness.broker)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def make_topic(harness):
+    def make(name: str, subscriptions: tuple[str, ...] = ("s",), messages: int = 0) -> None:
         topic = TopicName.parse(PREFIX + name)
         harness.actions.create(topic, succeeded)
         for subscription in subscriptions:
@@ -59,7 +66,6 @@ def make_topic(harness, make_entry):
             peer = harness.producer(PREFIX + name)
             peer.publish(messages)
             peer.disconnect()
-        return topic
 
     return make
 
@@ -122,23 +128,18 @@ def test_a_backlog_that_is_none_of_the_largest_is_shown_as_unknown(harness, make
     assert "none of the largest" in rows[1]["sentence"]
 
 
-def test_backlogs_of_topics_that_are_not_read_yet_are_shown_as_unknown(harness, make_topic):
+async def test_backlogs_of_topics_that_are_not_read_yet_are_shown_as_unknown(harness, make_topic):
     make_topic("resting", messages=5)
     harness.restart()
-
-    async def ask() -> dict[str, Any]:
-        boards = SubscriptionOverview(harness.broker)
-        found = await boards.page(**QUESTION)
-        # The scan that was made before is shown while the next one is made.
-        harness.broker.topics.resting.begin(lambda: None)
-        harness.advance(1)
-        later = await boards.page(**QUESTION)
-        boards.close()
-        assert later["complete"] is False
-        assert later["rows"][0]["sentence"] == found["rows"][0]["sentence"]
-        return found
-
-    found = asyncio.run(ask())
+    boards = SubscriptionOverview(harness.broker)
+    found = await boards.page(**QUESTION)
+    # The scan that was made before is shown while the next one is made.
+    harness.broker.topics.resting.begin(lambda: None)
+    harness.advance(1)
+    later = await boards.page(**QUESTION)
+    boards.close()
+    assert later["complete"] is False
+    assert later["rows"][0]["sentence"] == found["rows"][0]["sentence"]
     [row] = found["rows"]
     assert (found["complete"], row["entries"], row["messages"]) == (False, 0, -1)
     assert row["sentence"] == "the topic is not in memory, and its backlog is still being read"
@@ -147,7 +148,7 @@ def test_backlogs_of_topics_that_are_not_read_yet_are_shown_as_unknown(harness, 
 def test_holes_of_cursors_not_in_memory_are_counted(harness, make_topic):
     make_topic("holes", messages=6)
     peer = harness.consumer(PREFIX + "holes", kind="Shared")
-    ids = [(each.ledger_id, each.entry_id) for each in peer.messages()]
+    ids = peer.ids()
     peer.ack(ids[1], ids[3])
     peer.disconnect()
     harness.restart()
@@ -192,7 +193,6 @@ def test_a_non_persistent_topic_has_a_row(harness):
 async def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(harness, make_topic, monkeypatch):
     monkeypatch.setattr(subscription_overview, "AGAIN_SECONDS_MIN", 1_000.0)
     make_topic("a", messages=1)
-
     cached: weakref.WeakSet[subscription_overview.OverviewCache] = weakref.WeakSet()
 
     class Cache(subscription_overview.OverviewCache):
@@ -201,7 +201,6 @@ async def test_surveys_are_not_repeated_soon_and_unused_boards_are_dropped(harne
             cached.add(self)
 
     monkeypatch.setattr(subscription_overview, "OverviewCache", Cache)
-
     boards = SubscriptionOverview(harness.broker)
     first = await boards.page(**QUESTION)
     for _ in range(5):
@@ -273,28 +272,18 @@ def test_times_that_no_calendar_has_are_shown(harness, make_entry):
     assert str(1 << 62) in row["sentence"]
 
 
-async def test_a_revoked_permission_hides_a_topic_at_once(harness, make_topic):
+async def test_a_revoked_permission_hides_a_topic_at_once(boards, make_topic):
     """Between two surveys of very many topics, minutes pass."""
     for name in ("mine", "was-mine"):
         make_topic(name)
     allowed = {PREFIX + "mine", PREFIX + "was-mine"}
-
-    boards = SubscriptionOverview(harness.broker)
-
     asked = QUESTION | {"sort": "name", "sight": Visibility("role", allowed.__contains__)}
-
-    async def seen() -> list[str]:
-        return names(await boards.page(**asked))
-
-    assert await seen() == ["mine", "was-mine"]
+    assert names(await boards.page(**asked)) == ["mine", "was-mine"]
     allowed.remove(PREFIX + "was-mine")
-    assert await seen() == ["mine"]
-    boards.close()
+    assert names(await boards.page(**asked)) == ["mine"]
 
 
-async def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
-    harness, make_topic, monkeypatch
-):
+async def test_new_searches_take_turns_and_keep_the_unfiltered_board(boards, make_topic, monkeypatch):
     for number in range(20):
         make_topic(f"t{number}")
     monkeypatch.setattr(subscription_overview, "STEP_SECONDS", 0.0)
@@ -317,8 +306,6 @@ async def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
         subscription_overview, "time", SimpleNamespace(**{**vars(time), "thread_time": time.monotonic})
     )
 
-    boards = SubscriptionOverview(harness.broker)
-
     def ask(search: str) -> Any:
         return boards.page(**QUESTION | {"search": search})
 
@@ -329,7 +316,6 @@ async def test_new_searches_take_turns_and_do_not_displace_the_unfiltered_board(
         assert (await ask(search))["surveyedAt"] == before["surveyedAt"]
     for number in range(5):
         await ask(f"u{number}")
-    boards.close()
     assert len(steps) > 10
     # Each took 2 ms of a core, and four times as long nothing was done.
     assert min(after - before for before, after in itertools.pairwise(steps)) >= 0.008

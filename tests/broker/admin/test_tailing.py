@@ -31,9 +31,7 @@ def opened(entry: bytes, wanted: MessageFilter | None = None, **options: Any) ->
 
 
 def test_a_single_message_is_shown_with_id_and_payload(make_entry):
-    found = opened(
-        make_entry(b"hello", partition_key="k", event_time=5, schema_version=(7).to_bytes(8, "big"))
-    )
+    found = opened(make_entry(b"hello", partition_key="k", event_time=5, schema_version=bytes(7) + b"\x07"))
     assert len(found) == 1
     assert found[0]["id"] == "3:4"
     assert base64.b64decode(found[0]["payload"]) == b"hello"

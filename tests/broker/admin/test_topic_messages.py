@@ -2,15 +2,14 @@
 
 import asyncio
 import base64
-import contextlib
 import itertools
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from servers import serving
 from waiting import eventually_async, loop_turns
 from web_requests import ask
 
@@ -18,7 +17,6 @@ import geminga
 from geminga.broker.admin import http, topic_messages
 from geminga.broker.admin.topic_messages import MESSAGES_MAX
 from geminga.broker.serving.server import BrokerServer
-from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.persistent import PersistentTopic
 
 _numbers = itertools.count()
@@ -153,10 +151,8 @@ def test_deduplication_drops_only_ids_that_are_given_again(broker):
         reader = client.create_reader("persistent://public/default/dedup", geminga.MessageId.earliest)
         for _ in range(2):
             results(post(broker, path, "a", "b", "c"))
-        twice = {"payload": "d", "sequenceId": 5}
-        ids = [
-            post(broker, path, twice, producerName="mine")[1]["messagePublishResults"][0] for _ in range(2)
-        ]
+        once = {"payload": "d", "sequenceId": 5}
+        ids = [post(broker, path, once, producerName="mine")[1]["messagePublishResults"][0] for _ in range(2)]
         assert ids[1]["messageId"] == "-1:-1:-1"
         assert [reader.read_next(9000).data() for _ in range(7)] == [b"a", b"b", b"c"] * 2 + [b"d"]
         assert not reader.has_message_available()
@@ -197,18 +193,6 @@ def test_no_schema_is_left_of_a_topic_that_was_deleted_meanwhile(broker, topic, 
     assert ask(url, "PUT").status == 204
     monkeypatch.setattr(topic_messages, "read_messages", read)
     assert results(post(broker, topic, "x")) == [(0, "")]  # INT32 would be incompatible
-
-
-@contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[BrokerServer]:
-    running = BrokerServer(BrokerSettings(memory=True, port=0, web_port=0))
-    await running.start()
-    running.start_web()
-    await running.web_ready.wait()
-    try:
-        yield running
-    finally:
-        await running.stop()
 
 
 async def post_to(server: BrokerServer, *payloads: str) -> Any:
@@ -297,9 +281,7 @@ def test_a_message_for_a_non_persistent_topic_reaches_its_consumers(broker):
 def test_delays_count_from_the_event_time(broker, topic):
     hour, now = 3_600_000, int(time.time() * 1000)
     with broker.client() as client:
-        consumer = client.subscribe(
-            topic.replace("/", "://", 1), "s", consumer_type=geminga.ConsumerType.Shared
-        )
+        consumer = client.subscribe(topic.replace("/", "://", 1), "s", geminga.ConsumerType.Shared)
         delays = {"deliverAfterMs": hour}, {"deliverAt": now + hour}, {"deliverAfterMs": 1}
         sent = [{"payload": str(number), "eventTime": now, **each} for number, each in enumerate(delays)]
         assert results(post(broker, topic, *sent)) == [(0, "")] * 3

@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import select
 import socket
-import urllib.error
-import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from aiohttp.web import Server
+from web_requests import ask
 
 from geminga import CompressionType
 from geminga.broker.admin import messages, redacted_log, web
@@ -86,8 +85,7 @@ def test_endless_requests_of_one_host_leave_room_for_others(monkeypatch):
 
 
 def check_answers(broker: EmbeddedBroker) -> None:
-    with urllib.request.urlopen(f"{broker.admin_url}/status.html", timeout=60) as answer:
-        assert answer.status == 200
+    assert ask(f"{broker.admin_url}/status.html").status == 200
 
 
 @pytest.mark.parametrize("peers_are", ["silent", "answered", "not reading"])
@@ -124,19 +122,13 @@ def test_large_entries_that_peers_leave_unread_are_limited_together(monkeypatch,
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peer.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert peer.recv(12) == b"HTTP/1.1 200"
-
-        def read() -> bytes:
-            with urllib.request.urlopen(broker.admin_url + path, timeout=60) as answer:
-                return bytes(answer.read())
-
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            read()
+        assert ask(broker.admin_url + path).status == 503
         if not is_slow:
             peer.close()
-        assert eventually(read, 25, but=urllib.error.HTTPError) == bytes(16 << 20)
+        eventually(lambda: ask(broker.admin_url + path)[:2] == (200, bytes(16 << 20)), 25)
 
 
-def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch):
+async def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch):
     monkeypatch.setattr(redacted_log, "UNREAD_SECONDS", 0.001)
     unread = [5000, 4000, 3000, 3000]
 
@@ -150,14 +142,9 @@ def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch
         def abort(self) -> None:
             aborted.set()
 
-    async def stay() -> None:
-        peer = redacted_log.WebConnection(Server(lambda request: None), lambda line, value: None, loop=loop)
-        peer.transport = Transport()
-        peer.pause_writing()
-        await asyncio.wait_for(aborted.wait(), 60)
-
-    aborted = asyncio.Event()
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(stay())
-    loop.close()
+    aborted, loop = asyncio.Event(), asyncio.get_running_loop()
+    peer = redacted_log.WebConnection(Server(lambda request: None), lambda line, value: None, loop=loop)
+    peer.transport = Transport()
+    peer.pause_writing()
+    await asyncio.wait_for(aborted.wait(), 60)
     assert unread == [3000]

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from doubles import raising
+from doubles import calls_of, raising
 
 from geminga.broker import position_lookup
 from geminga.broker.commands.consuming import LAST_REQUESTS_MAX
@@ -13,16 +13,16 @@ from geminga.broker.delivery import cursor as cursor_module
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.errors import StoreBusy, StoreError
-from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import NAME, TOPIC, Command, Peer
+from tests.broker.conftest import NAME, SUBSCRIBE, TOPIC, Command, Peer
 from tests.support.disk_stores import open_store
 from tests.support.faulty_filesystem import SimulatedDisk
 
 U64 = (1 << 64) - 1
 LATEST = (1 << 63) - 1
-EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
+EXCLUSIVE, SHARED = range(2)
+ROLLBACK = {**SUBSCRIBE, "request_id": 1, "start_message_rollback_duration_sec": 60}
 
 
 @pytest.fixture
@@ -30,9 +30,22 @@ def producer(harness):
     return harness.producer(TOPIC)
 
 
+@pytest.fixture
+def busy_reads(monkeypatch):
+    """Reads of entries fail as on a busy disk until the list is cleared."""
+    busy, read_one = [True], ManagedLedger.read_one
+
+    def slowly(ledger: ManagedLedger, offset: int) -> bytes | None:
+        if busy:
+            raise StoreBusy("the disk of the store does not answer within 0.02 s: try again")
+        return read_one(ledger, offset)
+
+    monkeypatch.setattr(ManagedLedger, "read_one", slowly)
+    return busy
+
+
 def refused(peer: Any, **fields: Any) -> int:
-    fields = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": EXCLUSIVE, **fields}
-    frame = peer.request("subscribe", **fields)
+    frame = peer.request("subscribe", **(SUBSCRIBE | fields))
     assert frame.type == Command.ERROR, frame.command
     return frame.command.error.error
 
@@ -78,10 +91,9 @@ def test_a_live_consumer_id_gets_success(harness):
 def test_an_equal_id_during_creation_gets_a_retry_error(harness):
     peer = harness.peer()
     harness.auto_poll = False
-    fields = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": 0}
-    peer.command("subscribe", request_id=1, **fields)
+    peer.command("subscribe", request_id=1, **SUBSCRIBE)
     assert not peer.frames
-    peer.command("subscribe", request_id=2, **fields)
+    peer.command("subscribe", request_id=2, **SUBSCRIBE)
     assert peer.pop().command.error.error == pb.ServiceNotReady
     harness.poll()
     assert peer.pop().command.success.request_id == 1
@@ -90,7 +102,7 @@ def test_an_equal_id_during_creation_gets_a_retry_error(harness):
 def test_a_connection_lost_while_subscribing_leaves_no_consumer(harness):
     peer = harness.peer()
     harness.auto_poll = False
-    peer.command("subscribe", request_id=1, topic=TOPIC, subscription="s", consumer_id=1, subType=0)
+    peer.command("subscribe", request_id=1, **SUBSCRIBE)
     peer.disconnect()
     harness.poll()
     harness.auto_poll = True
@@ -98,44 +110,27 @@ def test_a_connection_lost_while_subscribing_leaves_no_consumer(harness):
 
 
 @pytest.mark.parametrize(("earliest", "expected"), [(True, [0, 1, 2]), (False, [2])])
-def test_a_new_subscription_starts_at_the_initial_position(harness, producer, earliest, expected):
+def test_only_a_new_subscription_starts_at_the_initial_position(harness, producer, earliest, expected):
     producer.publish(2)
     peer = harness.consumer(TOPIC, earliest=earliest)
     producer.publish(1, 2)
     assert peer.entry_ids() == expected
-
-
-def test_the_initial_position_counts_only_once(harness, producer):
-    peer = harness.consumer(TOPIC, earliest=False)
     peer.disconnect()
-    producer.publish(1)
-    peer = harness.consumer(TOPIC, earliest=False)
-    assert peer.entry_ids() == [0]
+    producer.publish(1, 3)
+    assert harness.consumer(TOPIC, earliest=False).entry_ids() == [*expected, 3]
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_rollback_waits_for_entries_that_are_slow_to_read(
-    harness, producer, make_entry, monkeypatch, durable
-):
+def test_a_rollback_waits_for_entries_slow_to_read(harness, producer, make_entry, busy_reads, durable):
     """Offloaded ones are. What was begun at the first try stood at the end, and the next try took that."""
     for sequence_id, age in enumerate((100, 50, 10)):
         producer.send(sequence_id, make_entry(publish_time=harness.now_ms - age * 1000))
-    slow, read_one = [3], ManagedLedger.read_one
-
-    def slowly(ledger: ManagedLedger, offset: int) -> bytes | None:
-        if slow[0]:
-            slow[0] -= 1
-            raise StoreBusy("the disk of the store does not answer within 0.02 s: try again")
-        return read_one(ledger, offset)
-
-    monkeypatch.setattr(ManagedLedger, "read_one", slowly)
     peer = harness.peer()
-    peer.command(
-        "subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=1, subType=EXCLUSIVE,
-        durable=durable, start_message_rollback_duration_sec=60,
-    )  # fmt: skip
+    peer.command("subscribe", **ROLLBACK, durable=durable)
+    harness.advance(0.2)
     assert (peer.frames, peer.is_closed) == ([], False)
-    assert list(harness.actions.subscriptions(NAME)) == []
+    assert not harness.actions.subscriptions(NAME)
+    busy_reads.clear()
     harness.advance(1)
     assert peer.pop().command.success.request_id == 1
     peer.command("flow", consumer_id=1, messagePermits=10)
@@ -148,14 +143,11 @@ def test_a_rollback_over_entries_that_cannot_be_read_is_refused(harness, produce
     producer.publish(3)
     monkeypatch.setattr(ManagedLedger, "read_one", raising(error))
     peer = harness.peer()
-    peer.command(
-        "subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=1, subType=EXCLUSIVE,
-        start_message_rollback_duration_sec=60,
-    )  # fmt: skip
+    peer.command("subscribe", **ROLLBACK)
     harness.advance(30)
     assert peer.pop().command.error.request_id == 1
     assert not peer.is_closed
-    assert list(harness.actions.subscriptions(NAME)) == []
+    assert not harness.actions.subscriptions(NAME)
 
 
 @pytest.mark.parametrize(
@@ -167,16 +159,15 @@ def test_a_rollback_over_entries_that_cannot_be_read_is_refused(harness, produce
 )  # fmt: skip
 def test_readers_start_at_an_entry(harness, producer, start, expected):
     producer.publish(3)
-    peer = harness.consumer(
-        TOPIC, "reader-1", durable=False, start_message_id={"ledgerId": start[0], "entryId": start[1]}
-    )
+    position = {"ledgerId": start[0], "entryId": start[1]}
+    peer = harness.consumer(TOPIC, "reader-1", durable=False, start_message_id=position)
     producer.publish(1, 3)
     assert peer.entry_ids() == expected
 
 
 def test_a_closed_reader_leaves_no_subscription(harness, producer):
     harness.consumer(TOPIC, "reader-1", durable=False).disconnect()
-    assert list(harness.actions.subscriptions(NAME)) == []
+    assert not harness.actions.subscriptions(NAME)
 
 
 def test_subscription_types_are_limited_by_policy(harness):
@@ -230,7 +221,7 @@ def test_individual_acknowledgements_move_the_mark_and_leave_holes(harness, prod
     peer.ack(*acks, request_id=8)
     answer = peer.pop().command.ackResponse
     assert (answer.consumer_id, answer.request_id, answer.HasField("error")) == (1, 8, False)
-    cursor = peer.session.consumers[1].subscription.cursor
+    cursor = harness.subscription().cursor
     assert (cursor.mark, list(cursor.holes.ranges())) == (mark, holes)
 
 
@@ -245,7 +236,7 @@ def test_cumulative_acknowledgements_move_the_mark(harness, producer, kind, ack,
     peer = harness.consumer(TOPIC, kind=kind)
     producer.publish(4)
     peer.ack(ack, cumulative=True)
-    assert peer.session.consumers[1].subscription.cursor.mark == mark
+    assert harness.subscription().cursor.mark == mark
 
 
 def test_ack_sets_are_ignored_when_they_are_switched_off(make_harness, make_entry):
@@ -254,32 +245,28 @@ def test_ack_sets_are_ignored_when_they_are_switched_off(make_harness, make_entr
     peer = harness.consumer(TOPIC)
     for sequence_id in range(2):
         producer.send(sequence_id, make_entry(num_messages_in_batch=5), messages=5)
-    part = pb.MessageIdData(ledgerId=0, entryId=1, ack_set=[0b11100])
-    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
-    cursor = peer.session.consumers[1].subscription.cursor
-    assert (cursor.mark, cursor.batches) == (0, {})
-    peer.command("ack", consumer_id=1, ack_type=1, message_id=[part])
-    assert (cursor.mark, cursor.batches) == (1, {})
+    cursor = harness.subscription().cursor
+    for mark, cumulative in enumerate((False, True)):
+        peer.ack((0, 1), ack_set=[0b11100], cumulative=cumulative)
+        assert (cursor.mark, cursor.batches) == (mark, {})
 
 
 def test_an_ack_set_is_cut_to_the_size_of_its_batch(harness, producer, make_entry):
     peer = harness.consumer(TOPIC)
     producer.publish(1)
     producer.send(1, make_entry(num_messages_in_batch=5), messages=5)
-    cursor = peer.session.consumers[1].subscription.cursor
+    cursor = harness.subscription().cursor
     kept = len(cursor.take_snapshot())
     begin = time.thread_time()
     for words in ([-1] * 20_000, [-1] * 200_000, [-2, *[-1] * 200_000]):
         for entry_id in (0, 1):
-            part = pb.MessageIdData(ledgerId=0, entryId=entry_id, ack_set=words)
             if words[0] == -1 or entry_id:
-                peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+                peer.ack((0, entry_id), ack_set=words)
     assert time.thread_time() - begin < 2  # most of it is protobuf's
     assert (cursor.mark, cursor.batches) == (0, {1: 0b11110})
     assert len(cursor.take_snapshot()) < kept + 20
     # An ack set without a single bit acknowledges all messages of the batch.
-    part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0] * 20_000)
-    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+    peer.ack((0, 0), ack_set=[0] * 20_000)
     assert cursor.mark == 1
 
 
@@ -289,7 +276,7 @@ def test_a_seek_keeps_no_more_of_its_ack_set_than_the_batch_holds(harness, produ
     producer.send(1, make_entry(num_messages_in_batch=5), messages=5)
     for entry_id, kept in ((0, {}), (1, {1: 0b11100})):
         peer.subscribe(TOPIC)
-        cursor = peer.session.consumers[1].subscription.cursor
+        cursor = harness.subscription().cursor
         target = {"ledgerId": 0, "entryId": entry_id, "ack_set": [-4 if entry_id else -1, *[-1] * 50_000]}
         assert peer.request("seek", consumer_id=1, message_id=target)
         assert (cursor.mark, cursor.batches) == (entry_id, kept)
@@ -300,9 +287,8 @@ def test_a_seek_keeps_no_more_of_its_ack_set_than_the_batch_holds(harness, produ
 def test_a_batch_announced_as_one_message_stays_open_after_one_acknowledgement(harness, producer, make_entry):
     peer = harness.consumer(TOPIC)
     producer.send(0, make_entry(num_messages_in_batch=5), messages=1)
-    part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b11110])
-    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
-    cursor = peer.session.consumers[1].subscription.cursor
+    peer.ack((0, 0), ack_set=[0b11110])
+    cursor = harness.subscription().cursor
     assert (cursor.mark, cursor.batches) == (0, {0: 0b11110})
 
 
@@ -312,18 +298,17 @@ def test_too_many_partly_acknowledged_batches_are_refused(harness, producer, mak
     for sequence_id in range(3):
         producer.send(sequence_id, make_entry(num_messages_in_batch=5), messages=5)
     peer.frames.clear()
-    parts = [pb.MessageIdData(ledgerId=0, entryId=number, ack_set=[0b11110]) for number in range(3)]
-    peer.command("ack", consumer_id=1, ack_type=0, message_id=parts, request_id=7)
+    peer.ack(*[(0, number) for number in range(3)], ack_set=[0b11110], request_id=7)
     answer = peer.pop().command.ackResponse
     assert answer.error == pb.NotAllowedError
     assert "partly acknowledged batches" in answer.message
-    subscription = peer.session.consumers[1].subscription
+    subscription = harness.subscription()
     assert set(subscription.cursor.batches) == {0, 1}
     assert subscription.backlog_tally()[0] == 13
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_cumulative_acknowledgement_of_several_ids_closes_the_connection(harness, count):
+def test_a_cumulative_acknowledgement_of_no_or_several_ids_closes_the_connection(harness, count):
     peer = harness.consumer(TOPIC)
     peer.ack(*[(0, 0)] * count, cumulative=True)
     assert peer.is_closed
@@ -338,15 +323,14 @@ def test_an_acknowledgement_is_answered_once_it_is_durable(harness, producer):
     assert peer.pop().command.ackResponse.request_id == 4
 
 
-@pytest.mark.parametrize(("kind", "ack_set"), [(0, []), (0, [0b10]), (1, []), (1, [0b10])])
-def test_acknowledgements_of_entries_that_are_not_durable_are_ignored(harness, make_entry, kind, ack_set):
-    producer = harness.producer(TOPIC)
+@pytest.mark.parametrize("cumulative", [False, True])
+@pytest.mark.parametrize("ack_set", [[], [0b10]])
+def test_acknowledgements_of_pending_entries_are_ignored(harness, producer, make_entry, cumulative, ack_set):
     peer = harness.consumer(TOPIC)
     harness.auto_poll = False
     producer.send(0, make_entry(num_messages_in_batch=2), messages=2)
     for entry_id in (0, 7):
-        place = pb.MessageIdData(ledgerId=0, entryId=entry_id, ack_set=ack_set)
-        peer.command("ack", consumer_id=1, ack_type=kind, message_id=[place])
+        peer.ack((0, entry_id), cumulative=cumulative, ack_set=ack_set)
     harness.poll()
     assert [(message.entry_id, list(message.ack_set)) for message in peer.messages()] == [(0, [])]
 
@@ -359,19 +343,13 @@ def test_an_acknowledgement_that_cannot_be_stored_is_answered_with_the_error(har
     assert (answer.request_id, answer.error) == (4, pb.PersistenceError)
 
 
-def test_an_acknowledgement_before_connect_closes_the_connection(harness):
-    peer = harness.peer(connect=False)
-    peer.ack((1, 1))
-    assert peer.is_closed
-
-
 # --- UNSUBSCRIBE, SEEK, GET_LAST_MESSAGE_ID ---
 def test_unsubscribing_removes_the_cursor(harness, producer):
     peer = received(harness, producer, 1)
     peer.ack((0, 0))
     assert peer.request("unsubscribe", consumer_id=1).type == Command.SUCCESS
     harness.restart()
-    assert list(harness.actions.subscriptions(NAME)) == []
+    assert not harness.actions.subscriptions(NAME)
     assert not list(harness.store.keys.scan("cursor/"))
 
 
@@ -441,20 +419,6 @@ def test_an_acknowledgement_after_a_seek_is_ignored(harness, producer):
     assert peer.entry_ids() == [0, 1]
 
 
-@pytest.fixture
-def busy_reads(monkeypatch):
-    """Reads of entries fail as on a busy disk while the list has a true item."""
-    busy, read_one = [True], ManagedLedger.read_one
-
-    def slowly(ledger: ManagedLedger, offset: int) -> bytes | None:
-        if busy[0]:
-            raise StoreBusy("the disk of the store does not answer within 0.02 s: try again")
-        return read_one(ledger, offset)
-
-    monkeypatch.setattr(ManagedLedger, "read_one", slowly)
-    return busy
-
-
 def test_a_seek_of_a_consumer_that_is_closed_while_it_waits_moves_nothing(harness, producer, busy_reads):
     producer.publish(3)
     peer = harness.consumer(TOPIC, permits=0)
@@ -463,10 +427,10 @@ def test_a_seek_of_a_consumer_that_is_closed_while_it_waits_moves_nothing(harnes
     assert peer.frames == []
     peer.command("close_consumer", consumer_id=1, request_id=2)
     assert peer.pop().command.success.request_id == 2
-    busy_reads[0] = False
+    busy_reads.clear()
     harness.advance(1)
     assert peer.pop().command.error.request_id == 1
-    assert harness.broker.topics.find(NAME).subscriptions["s"].cursor.mark == 3
+    assert harness.subscription().cursor.mark == 3
 
 
 def test_a_seek_that_waited_leaves_no_reference_cycle(harness, producer, busy_reads):
@@ -478,7 +442,7 @@ def test_a_seek_that_waited_leaves_no_reference_cycle(harness, producer, busy_re
     try:
         peer.command("seek", consumer_id=1, request_id=1, message_publish_time=0)
         harness.advance(0.2)
-        busy_reads[0] = False
+        busy_reads.clear()
         harness.advance(0.2)
         assert peer.take(Command.SUCCESS)
         consumers = [each for each in gc.get_objects() if isinstance(each, Consumer)]
@@ -488,8 +452,7 @@ def test_a_seek_that_waited_leaves_no_reference_cycle(harness, producer, busy_re
 
 
 def last_id(peer: Any) -> tuple[int, int, int, int]:
-    body = peer.request("getLastMessageId", consumer_id=1).command.getLastMessageIdResponse
-    found = body.last_message_id
+    found = peer.last_message_id()
     return found.ledgerId, found.entryId, found.partition, found.batch_index
 
 
@@ -498,10 +461,9 @@ def test_the_last_message_id_includes_the_batch_index(harness, producer, make_en
     assert last_id(peer) == (U64, U64, -1, -1)
     producer.publish(2)
     assert last_id(peer) == (0, 1, -1, -1)
-    producer.send(2, make_entry(num_messages_in_batch=3), messages=3)
-    assert last_id(peer) == (0, 2, -1, 2)
-    producer.send(3, make_entry(num_messages_in_batch=1), messages=1)
-    assert last_id(peer) == (0, 3, -1, 0)
+    for entry_id, count in ((2, 3), (3, 1)):
+        producer.send(entry_id, make_entry(num_messages_in_batch=count), messages=count)
+        assert last_id(peer) == (0, entry_id, -1, count - 1)
 
 
 @pytest.mark.parametrize(("acked", "expected"), [([], (0, U64)), ([0, 1], (0, 1))])
@@ -532,8 +494,8 @@ def test_consumer_stats_count_permits_and_unacknowledged_messages(harness, produ
 
 def test_closing_a_consumer_twice_succeeds(harness):
     peer = harness.consumer(TOPIC)
-    assert peer.request("close_consumer", consumer_id=1).type == Command.SUCCESS
-    assert peer.request("close_consumer", consumer_id=1).type == Command.SUCCESS
+    for _ in range(2):
+        assert peer.request("close_consumer", consumer_id=1).type == Command.SUCCESS
     harness.peer().subscribe(TOPIC)
 
 
@@ -552,7 +514,7 @@ def test_consumers_are_notified_at_the_end_of_a_terminated_topic(harness, produc
     assert bool(late.take(Command.REACHED_END_OF_TOPIC)) == told
 
 
-def test_acknowledgements_during_a_write_are_stored_together(make_harness, make_entry):
+def test_acknowledgements_during_a_write_are_stored_together(make_harness, monkeypatch):
     store = open_store(SimulatedDisk(), StoreSettings())
     harness = make_harness(store)
     peer = harness.producer(TOPIC)
@@ -560,12 +522,10 @@ def test_acknowledgements_during_a_write_are_stored_together(make_harness, make_
     peer.subscribe(TOPIC, kind="Shared")
     peer.publish(20)
     harness.poll()
-    ids = [(each.ledger_id, each.entry_id) for each in peer.messages()]
+    ids = peer.ids()
     assert len(ids) == 20
     peer.frames.clear()
-    merged: list[str] = []
-    merge = store.keys.merge
-    store.keys.merge = lambda key, delta, done=None: merged.append(key) or merge(key, delta, done)
+    merged = calls_of(monkeypatch, store.keys, "merge")
     harness.auto_poll = False
     peer.ack(ids[1], request_id=7)
     assert len(merged) == 1
@@ -583,11 +543,10 @@ def test_acknowledgements_during_a_write_are_stored_together(make_harness, make_
     harness.broker.scheduler.flush_cursors()
     harness.poll()
     harness.crash()
-    topic = harness.broker.topics.find(TopicName.parse(TOPIC))
-    cursor = topic.subscriptions["s"].cursor
-    assert cursor.mark == 2
-    assert list(cursor.holes.ranges()) == [(at, at + 1) for at in (3, 5, 7, 9, 11, 13, 17)]
-    assert topic.subscriptions["s"].backlog_tally()[0] == 11
+    subscription = harness.subscription()
+    assert subscription.cursor.mark == 2
+    assert list(subscription.cursor.holes.ranges()) == [(at, at + 1) for at in (3, 5, 7, 9, 11, 13, 17)]
+    assert subscription.backlog_tally()[0] == 11
     store.close()
 
 
@@ -597,7 +556,7 @@ def disk(monkeypatch):
 
     class Disk:
         def __init__(self) -> None:
-            self.busy = False
+            self.busy = self.has_answered = False
             self.waiting: list[Any] = []
             self.asked = 0
 
@@ -618,7 +577,6 @@ def disk(monkeypatch):
             self.waiting.append(read)
 
     disk = Disk()
-    disk.has_answered = False
     at_hand = lambda self, *_: [(b"", 1)] if disk.has_answered else []  # noqa: E731
     monkeypatch.setattr(ManagedLedger, "in_memory", at_hand)
     monkeypatch.setattr(ManagedLedger, "fetch", lambda self, *args, **limits: disk.fetch(*args, **limits))

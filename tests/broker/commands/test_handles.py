@@ -4,7 +4,7 @@ import pytest
 
 from geminga.broker.commands.handles import Handles
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import NAME, TOPIC, Command
+from tests.broker.conftest import NAME, SUBSCRIBE, TOPIC, Command
 
 
 def test_only_the_same_handle_is_dropped(harness):
@@ -42,27 +42,21 @@ def test_a_closed_attempt_does_not_answer_a_new_one_with_the_same_producer_id(ha
 def test_a_producer_whose_topic_is_deleted_while_it_is_created_may_not_publish(harness, mode):
     peer = harness.peer()
     harness.auto_poll = False
-    peer.command(
-        "producer", topic=TOPIC, producer_id=1, request_id=1,
-        producer_access_mode=pb.ProducerAccessMode.Value(mode),
-    )  # fmt: skip
+    fields = {"producer_id": 1, "producer_access_mode": pb.ProducerAccessMode.Value(mode)}
+    peer.command("producer", topic=TOPIC, request_id=1, **fields)
     harness.actions.delete(NAME, True, lambda error: None)
     harness.poll()
-    frame = peer.pop()
-    assert frame.type == Command.ERROR
-    assert frame.command.error.error == pb.ServiceNotReady
+    assert peer.pop().command.error.error == pb.ServiceNotReady
     assert 1 not in peer.session.producers
 
 
 def test_a_consumer_created_during_a_reset_is_notified(harness):
     peer = harness.peer()
     harness.auto_poll = False
-    peer.command("subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=0, request_id=1)
+    peer.command("subscribe", **SUBSCRIBE, request_id=1)
     harness.actions.cursors.reset(NAME, "s", lambda error: None, timestamp_ms=0)
     harness.poll()
-    frame = peer.pop()
-    assert frame.type == Command.ERROR
-    assert frame.command.error.error == pb.ServiceNotReady
+    assert peer.pop().command.error.error == pb.ServiceNotReady
     harness.auto_poll = True
     peer.subscribe(TOPIC)
     harness.peer().producer(TOPIC)

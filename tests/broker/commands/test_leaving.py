@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.topics.topic_registry import parse_topic
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import TOPIC, encoded
+from tests.broker.conftest import SUBSCRIBE, TOPIC, encoded
 
 Command = pb.BaseCommand
 
@@ -35,24 +34,18 @@ def consumer_that_hung_up(harness: Any, kind: str = "Exclusive") -> tuple[Any, A
     return gone, other
 
 
-def all_turns(harness: Any) -> None:
-    harness.run_slices()
-    harness.poll()
-    assert not harness.gone
-
-
 def answer_behind(harness: Any, peer: Any) -> Any:
     """Return a peer's first answer, and check that it follows the end of the disconnected peer."""
     assert not peer.frames
-    all_turns(harness)
+    harness.run_slices()
+    harness.poll()
+    assert not harness.gone
     return peer.pop()
 
 
 def subscribe(peer: Any, kind: str, topic: str = TOPIC, **fields: Any) -> None:
-    number = pb.CommandSubscribe.SubType.Value(kind)
-    peer.command(
-        "subscribe", topic=topic, subscription="s", consumer_id=1, request_id=7, subType=number, **fields
-    )
+    fields |= {"consumer_id": 1, "subType": pb.CommandSubscribe.SubType.Value(kind)}
+    peer.command("subscribe", topic=topic, subscription="s", request_id=7, **fields)
 
 
 # --- producers ---
@@ -94,17 +87,6 @@ def test_a_producer_waiting_for_receipts_is_removed_when_its_client_disconnects(
     assert topic.ledger.confirmed == 1
 
 
-def test_an_exclusive_producer_in_creation_is_removed_when_its_client_disconnects(harness):
-    gone, other = harness.peer(), harness.peer()
-    harness.auto_poll = False
-    fields = {"topic": TOPIC, "producer_id": 1, "request_id": 7, "producer_access_mode": pb.Exclusive}
-    gone.command("producer", **fields)
-    gone.disconnect()
-    other.command("producer", **fields)
-    harness.poll()
-    assert other.pop().type == Command.PRODUCER_SUCCESS
-
-
 # --- consumers ---
 @pytest.mark.parametrize("kind", ["Shared", "Failover", "Key_Shared", "Exclusive"])
 def test_a_subscriber_of_another_type_waits_for_the_end_of_a_disconnected_one(harness, kind):
@@ -113,30 +95,28 @@ def test_a_subscriber_of_another_type_waits_for_the_end_of_a_disconnected_one(ha
     assert answer_behind(harness, other).type == Command.SUCCESS
 
 
-def test_a_subscriber_waits_for_the_hash_ranges_of_a_disconnected_one(harness):
-    sticky = {"keySharedMode": pb.STICKY, "hashRanges": [pb.IntRange(start=0, end=65535)]}
+STICKY = {"keySharedMode": pb.STICKY, "hashRanges": [pb.IntRange(start=0, end=65535)]}
+EQUAL = {
+    "hash ranges": ("Key_Shared", TOPIC, {"keySharedMeta": STICKY}),
+    "non-persistent": ("Exclusive", "non-persistent://public/default/t", {}),
+}
+
+
+@pytest.mark.parametrize("what", EQUAL)
+def test_an_equal_subscriber_waits_for_the_end_of_a_disconnected_one(harness, what):
+    kind, topic, fields = EQUAL[what]
     gone, other = busy_peer(harness), harness.peer()
-    subscribe(gone, "Key_Shared", keySharedMeta=sticky)
+    subscribe(gone, kind, topic, **fields)
     hang_up(harness, gone)
-    subscribe(other, "Key_Shared", keySharedMeta=sticky)
+    subscribe(other, kind, topic, **fields)
     assert answer_behind(harness, other).type == Command.SUCCESS
 
 
-def test_a_subscriber_of_a_non_persistent_topic_waits_for_a_disconnected_one(harness):
-    gone, other = busy_peer(harness), harness.peer()
-    subscribe(gone, "Exclusive", "non-persistent://public/default/t")
-    hang_up(harness, gone)
-    subscribe(other, "Exclusive", "non-persistent://public/default/t")
-    assert answer_behind(harness, other).type == Command.SUCCESS
-
-
-@pytest.mark.parametrize(
-    "limit", ["consumers_per_topic", "consumers_per_subscription", "producers_per_topic"]
-)
-def test_a_disconnected_client_does_not_count_towards_limits(harness, limit):
-    harness.broker.namespaces.set_policy("public", "default", f"max_{limit}", 1)
+@pytest.mark.parametrize("kind", ["consumers_per_topic", "consumers_per_subscription", "producers_per_topic"])
+def test_a_disconnected_client_does_not_count_towards_limits(harness, kind):
+    harness.broker.namespaces.set_policy("public", "default", f"max_{kind}", 1)
     _, other = consumer_that_hung_up(harness, "Shared")
-    if limit == "producers_per_topic":
+    if kind == "producers_per_topic":
         other.command("producer", topic=TOPIC, producer_id=1, request_id=7)
         assert answer_behind(harness, other).type == Command.PRODUCER_SUCCESS
     else:
@@ -144,14 +124,17 @@ def test_a_disconnected_client_does_not_count_towards_limits(harness, limit):
         assert answer_behind(harness, other).type == Command.SUCCESS
 
 
-def test_a_consumer_in_creation_is_removed_when_its_client_disconnects(harness):
+@pytest.mark.parametrize("body", ["producer", "subscribe"])
+def test_what_is_being_created_is_removed_when_its_client_disconnects(harness, body):
     gone, other = harness.peer(), harness.peer()
     harness.auto_poll = False
-    subscribe(gone, "Exclusive")
-    gone.disconnect()
-    subscribe(other, "Exclusive")
+    exclusive = {"topic": TOPIC, "producer_id": 1, "producer_access_mode": pb.Exclusive}
+    for peer in (gone, other):
+        peer.command(body, request_id=7, **(exclusive if body == "producer" else SUBSCRIBE))
+        if peer is gone:
+            peer.disconnect()
     harness.poll()
-    assert other.pop().type == Command.SUCCESS
+    assert other.pop().type == {"producer": Command.PRODUCER_SUCCESS, "subscribe": Command.SUCCESS}[body]
 
 
 def test_the_last_connected_consumer_may_unsubscribe(harness):
@@ -161,7 +144,7 @@ def test_the_last_connected_consumer_may_unsubscribe(harness):
     hang_up(harness, gone)
     other.command("unsubscribe", consumer_id=1, request_id=8)
     assert answer_behind(harness, other).type == Command.SUCCESS
-    assert not harness.broker.topics.find(parse_topic(TOPIC)).subscriptions
+    assert not harness.topic().subscriptions
     assert not any(harness.broker.scheduler.failures.values())
 
 
@@ -177,8 +160,7 @@ def test_the_end_of_the_broker_answers_clients_waiting_for_a_subscription(harnes
 
 
 def test_very_many_waiting_clients_are_answered_in_turns(harness):
-    holder = harness.peer()
-    holder.subscribe(TOPIC)
+    holder = harness.consumer(TOPIC)
     holder.answers_pings = False
     peers = [harness.peer() for _ in range(200)]
     for peer in peers:

@@ -99,6 +99,11 @@ def listed(peer: Any, **fields: Any) -> Any:
     return peer.request("getTopicsOfNamespace", **fields).command.getTopicsOfNamespaceResponse
 
 
+def watch(peer: Any, pattern: str, id_: int = 1, **fields: Any) -> Any:
+    fields = {"namespace": "public/default", "topics_pattern": pattern, "watcher_id": id_, **fields}
+    return peer.request("watchTopicList", **fields).command
+
+
 def test_a_list_has_the_topics_and_their_hash(harness):
     create(harness, P + "b", P + "a1", P + "a2", P + "__system", "non-persistent://public/default/n")
     peer = harness.peer()
@@ -122,8 +127,7 @@ def test_a_list_has_the_topics_and_their_hash(harness):
 def test_a_watcher_is_notified_of_new_and_deleted_topics(harness):
     create(harness, P + "a1", P + "b1")
     peer = harness.peer()
-    body = peer.request("watchTopicList", watcher_id=7, namespace="public/default", topics_pattern=P + "a.*")
-    found = body.command.watchTopicListSuccess
+    found = watch(peer, P + "a.*", 7).watchTopicListSuccess
     assert (found.watcher_id, list(found.topic)) == (7, [P + "a1"])
     assert found.topics_hash == topics_hash([P + "a1"])
     other = harness.producer(P + "a2")
@@ -147,14 +151,10 @@ def test_a_watcher_is_notified_of_new_and_deleted_topics(harness):
 
 def test_a_known_list_is_not_sent_again(harness):
     create(harness, P + "a1")
-    frame = harness.peer().request(
-        "watchTopicList", watcher_id=1, namespace="public/default", topics_pattern=P + "a.*",
-        topics_hash=topics_hash([P + "a1"]),
-    )  # fmt: skip
-    assert list(frame.command.watchTopicListSuccess.topic) == []
+    answer = watch(harness.peer(), P + "a.*", topics_hash=topics_hash([P + "a1"]))
+    assert list(answer.watchTopicListSuccess.topic) == []
 
 
-WATCH = {"namespace": "public/default", "topics_pattern": ".*"}
 LISTED = {P + f"a{number:03}" for number in range(300)}
 
 
@@ -164,7 +164,8 @@ def watching(harness):
     harness.advance_clock_on_read(0.001)
     create(harness, *sorted(LISTED))
     peer = harness.peer()
-    peer.command("watchTopicList", request_id=1, watcher_id=1, **WATCH)
+    fields = {"namespace": "public/default", "topics_pattern": ".*"}
+    peer.command("watchTopicList", request_id=1, watcher_id=1, **fields)
     return peer
 
 
@@ -185,18 +186,14 @@ def waiting(harness, monkeypatch):
     ],
 )
 def test_bad_requests_for_watchers_are_refused(harness, namespace, pattern, code):
-    frame = harness.peer().request(
-        "watchTopicList", watcher_id=1, namespace=namespace, topics_pattern=pattern
-    )
-    assert frame.command.error.error == code
+    assert watch(harness.peer(), pattern, namespace=namespace).error.error == code
 
 
 def test_watchers_are_limited_and_end_with_their_connection(harness):
     peer = harness.peer()
     for number in range(WATCHERS_PER_CONNECTION_MAX):
-        assert peer.request("watchTopicList", watcher_id=number, **WATCH).command.type != Command.ERROR
-    refused = peer.request("watchTopicList", watcher_id=99_999, **WATCH)
-    assert refused.command.error.error == pb.NotAllowedError
+        assert watch(peer, ".*", number).type != Command.ERROR
+    assert watch(peer, ".*", 99_999).error.error == pb.NotAllowedError
     peer.disconnect()
     assert not len(harness.broker.watched)
     create(harness, P + "a1")
@@ -207,10 +204,8 @@ def test_the_topics_held_by_watchers_are_limited(harness, monkeypatch):
     create(harness, *(P + f"a{number}" for number in range(3)))
     peer = harness.peer()
     for number in (1, 2):  # the same list costs nothing more, another one does
-        watched = peer.request("watchTopicList", watcher_id=number, **WATCH)
-        assert watched.type == Command.WATCH_TOPIC_LIST_SUCCESS
-    refused = peer.request("watchTopicList", watcher_id=3, **(WATCH | {"topics_pattern": P + "a.*"}))
-    assert refused.command.error.error == pb.NotAllowedError
+        assert watch(peer, ".*", number).type == Command.WATCH_TOPIC_LIST_SUCCESS
+    assert watch(peer, P + "a.*", 3).error.error == pb.NotAllowedError
     assert harness.broker.watched.held == 3
     create(harness, P + "a9")
     harness.actions.delete(TopicName.parse(P + "a0"), False, lambda error: None)
@@ -224,7 +219,7 @@ def test_changes_of_a_long_list_are_sent_together(harness, monkeypatch):
     create(harness, *(P + f"a{number}" for number in range(3)))
     peers = [harness.peer(), harness.peer()]
     for peer in peers:
-        peer.request("watchTopicList", watcher_id=1, namespace="public/default", topics_pattern=P + "a.*")
+        watch(peer, P + "a.*")
         peer.frames.clear()
     create(harness, *(P + f"a{number}" for number in range(3, 13)), P + "b1")
     for gone in (P + "a0", P + "a12"):
@@ -274,12 +269,9 @@ def test_a_list_that_fits_in_no_message_is_refused(make_harness):
     refused = peer.request("getTopicsOfNamespace", namespace="public/default")
     assert refused.command.error.error == pb.NotAllowedError
     assert "narrower pattern" in refused.command.error.message
-    watch = {"namespace": "public/default", "watcher_id": 1}
-    refused = peer.request("watchTopicList", topics_pattern=".*", **watch)
-    assert refused.command.error.error == pb.NotAllowedError
+    assert watch(peer, ".*").error.error == pb.NotAllowedError
     assert harness.broker.watched.held == 0
-    found = peer.request("watchTopicList", topics_pattern=P + "a1.*", **watch)
-    assert len(found.command.watchTopicListSuccess.topic) == 11
+    assert len(watch(peer, P + "a1.*").watchTopicListSuccess.topic) == 11
 
 
 def test_automatically_created_partitions_are_limited_and_made_in_slices(make_harness):
@@ -290,9 +282,7 @@ def test_automatically_created_partitions_are_limited_and_made_in_slices(make_ha
 
     def ask(name: str, partitions: int) -> Any:
         document = {**wanted, "defaultNumPartitions": partitions}
-        harness.broker.namespaces.set_policy(
-            "public", "default", "autoTopicCreationOverride", document, lambda error: None
-        )
+        harness.broker.namespaces.set_policy("public", "default", "autoTopicCreationOverride", document)
         peer.command("partitionMetadata", topic=P + name, request_id=1, metadata_auto_creation_enabled=True)
 
     ask("many", 300_000)
@@ -310,7 +300,7 @@ def test_automatically_created_partitions_are_limited_and_made_in_slices(make_ha
 def test_watching_again_under_the_same_id_replaces_the_watcher(harness):
     peer = harness.peer()
     for pattern in (P + "a.*", P + "b.*"):
-        peer.request("watchTopicList", watcher_id=1, namespace="public/default", topics_pattern=pattern)
+        watch(peer, pattern)
     create(harness, P + "a1", P + "b1")
     assert [list(f.command.watchTopicUpdate.new_topics) for f in peer.frames] == [[P + "b1"]]
 

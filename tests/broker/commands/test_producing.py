@@ -10,7 +10,6 @@ from geminga.broker.rules.schemas import version_bytes
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import StoreBusy, StoreStopped
 from geminga.ids import TopicName
-from geminga.wire.frames import encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import NAME, TOPIC, Command
 
@@ -70,16 +69,18 @@ def test_without_auto_creation_a_producer_needs_an_existing_topic(make_harness):
     assert peer.producer(TOPIC).producer_ready
 
 
-def test_a_producer_with_too_much_metadata_is_refused(harness):
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"producer_name": "x" * 9000}, pb.NotAllowedError),
+        ({"initial_subscription_name": "x" * 5000}, pb.NotAllowedError),
+        ({"metadata": [pb.KeyValue(key="k", value="v" * METADATA_BYTES_MAX)]}, pb.MetadataError),
+    ],
+)
+def test_names_and_metadata_that_are_too_long_to_store_are_refused(harness, fields, code):
     peer = harness.peer()
-    big = [pb.KeyValue(key="k", value="v" * METADATA_BYTES_MAX)]
-    assert refused(peer, metadata=big) == pb.MetadataError
+    assert refused(peer, **fields) == code
     assert peer.producer(TOPIC).producer_ready
-
-
-@pytest.mark.parametrize("fields", [{"producer_name": "x" * 9000}, {"initial_subscription_name": "x" * 5000}])
-def test_names_that_are_too_long_to_store_are_refused(harness, fields):
-    assert refused(harness.peer(), **fields) == pb.NotAllowedError
 
 
 def test_the_initial_subscription_sees_the_first_message(harness):
@@ -120,8 +121,7 @@ def test_entries_are_stored_and_delivered_unchanged(harness, make_entry, peer):
     with_magic = make_entry(b"payload", partition_key="k")
     without_magic = with_magic[6:]
     big = make_entry(b"x" * 200_000)
-    for sequence_id, entry in enumerate((with_magic, without_magic, big)):
-        peer.send(sequence_id, entry)
+    peer.send_all((with_magic, without_magic, big))
     assert [bytes(m.entry) for m in consumer.messages()] == [with_magic, without_magic, big]
     late = harness.consumer(TOPIC, "late")
     assert [bytes(m.entry) for m in late.messages()] == [with_magic, without_magic, big]
@@ -141,16 +141,13 @@ def test_a_wrong_or_short_checksum_fails_only_that_send(make_entry, size, peer):
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"highest_sequence_id": 4}, pb.MetadataError),
+        ({"highest": 4}, pb.MetadataError),
         ({"transaction": (1, 0)}, pb.NotAllowedError),
         ({"transaction": (0, 1)}, pb.NotAllowedError),
     ],
 )
-def test_sends_with_bad_numbers_are_refused(make_entry, fields, code, peer):
-    entry = make_entry()
-    numbers: dict[str, Any] = {"highest_sequence_id": None, **fields}
-    frame = encode_send(1, 5, 1, numbers.pop("highest_sequence_id"), len(entry), **numbers)
-    peer.send_bytes(frame + entry)
+def test_sends_with_bad_numbers_are_refused(fields, code, peer):
+    peer.send(5, **fields)
     assert peer.pop().command.send_error.error == code
     assert not peer.is_closed
 
@@ -275,35 +272,29 @@ def test_a_producer_waits_for_a_busy_disk(harness, monkeypatch, method):
     assert not peer.is_closed
 
 
-def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness):
+def test_messages_in_flight_when_a_topic_is_terminated_get_receipts(harness, peer):
     """Closing the producers first would report stored messages as refused and return too old a last id."""
-    peer, name, ended = harness.peer(), NAME, list[Any]()
-    peer.producer(TOPIC)
+    ended = list[Any]()
     peer.send(0)
     peer.receipts()
     harness.auto_poll = False
     peer.publish(3, 1)
-    harness.actions.topic(name).terminate(
-        lambda error: ended.append((error, harness.actions.last_message_id(name)))
+    harness.actions.topic(NAME).terminate(
+        lambda error: ended.append((error, harness.actions.last_message_id(NAME).entry_id))
     )
     peer.send(4)
     assert (peer.frames, ended) == ([], [])
     harness.poll()
     assert [each.entry_id for each in peer.receipts()] == [1, 2, 3]
     assert [frame.type for frame in peer.frames] == [Command.CLOSE_PRODUCER]
-    ((error, last),) = ended
-    assert error is None
-    assert last.entry_id == 3
+    assert ended == [(None, 3)]
 
 
-def test_a_topic_whose_termination_cannot_be_stored_continues(harness, monkeypatch):
-    peer, name, ended = harness.peer(), NAME, list[Any]()
-    peer.producer(TOPIC)
+def test_a_topic_whose_termination_cannot_be_stored_continues(harness, peer, monkeypatch):
+    ended, error = list[Any](), StoreStopped("the disk is gone")
     with monkeypatch.context() as patched:
-        patched.setattr(
-            harness.store.keys, "put", lambda key, value, done: done(StoreStopped("the disk is gone"))
-        )
-        harness.actions.topic(name).terminate(ended.append)
+        patched.setattr(harness.store.keys, "put", lambda key, value, done: done(error))
+        harness.actions.topic(NAME).terminate(ended.append)
     assert [str(error) for error in ended] == ["the disk is gone"]
     assert peer.pop().type == Command.CLOSE_PRODUCER
     peer.producer(TOPIC)

@@ -21,10 +21,9 @@ def test_a_damaged_schema_is_answered_with_an_error(harness):
 def test_a_stopped_store_is_answered_with_an_error(harness, monkeypatch):
     peer = harness.producer(TOPIC)
     merge = harness.store.keys.merge
+    failed = StoreStopped("full")
     monkeypatch.setattr(
-        harness.store.keys,
-        "merge",
-        lambda key, delta, done: merge(key, delta, lambda e: done(StoreStopped("full"))),
+        harness.store.keys, "merge", lambda key, delta, done: merge(key, delta, lambda _: done(failed))
     )
     frame = peer.request("getOrCreateSchema", topic=TOPIC, schema=SCHEMA)
     assert frame.command.getOrCreateSchemaResponse.error_code == pb.PersistenceError

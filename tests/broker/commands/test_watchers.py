@@ -16,6 +16,10 @@ from geminga.ledger.api import Buffer
 P = "persistent://public/default/"
 
 
+def cooperative_scheduler() -> CooperativeScheduler:
+    return CooperativeScheduler(lambda: 0.0, lambda: None, lambda about, error: None)
+
+
 def fill(watched: watchers.WatchedList, names: list[str]) -> Job:
     yield from watched.take(names)
     yield from watched.filled()
@@ -23,7 +27,7 @@ def fill(watched: watchers.WatchedList, names: list[str]) -> Job:
 
 def test_a_change_costs_the_same_however_many_names_there_are():
     scheduler = Scheduler(0.0, 0)
-    slices = CooperativeScheduler(lambda: 0.0, lambda: None, lambda about, error: None)
+    slices = cooperative_scheduler()
     lists = WatchedLists(scheduler, slices)
     watched = lists.make("public/default", TopicsPattern(".*"))
     slices.start(fill(watched, [f"{P}t{number:06}" for number in range(20_000)]), "fill")
@@ -40,16 +44,11 @@ def test_a_change_costs_the_same_however_many_names_there_are():
     assert watched.names == sorted(watched.names)
 
 
-def test_a_change_is_matched_with_one_pattern_after_the_other(monkeypatch):
+def test_a_change_is_matched_with_one_pattern_after_the_other(monkeypatch, jobs):
     """Forty patterns that are slow to match took 3 s of one step."""
-    monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
-    jobs: list[Any] = []
-    monkeypatch.setattr(CooperativeScheduler, "start", lambda _, job, about, done=None: jobs.append(job))
     matched: list[str] = []
     monkeypatch.setattr(TopicsPattern, "matches", lambda pattern, _: matched.append(pattern.text))
-    lists = WatchedLists(
-        Scheduler(0.0, 0), CooperativeScheduler(lambda: 0.0, lambda: None, lambda about, error: None)
-    )
+    lists = WatchedLists(Scheduler(0.0, 0), cooperative_scheduler())
     for number in range(3):
         lists.make("public/default", TopicsPattern(f"{P}{number}.*"))
     lists.topic_changed(TopicName.parse("t"), True)
@@ -58,15 +57,10 @@ def test_a_change_is_matched_with_one_pattern_after_the_other(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_list_that_changes_while_it_is_sent_stays_consistent(seed, monkeypatch):
+def test_a_list_that_changes_while_it_is_sent_stays_consistent(seed, jobs):
     """Every step of the job is a turn of its own, and topics come and go between them."""
     random = Random(seed)
-    monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
-    jobs: list[Any] = []
-    monkeypatch.setattr(CooperativeScheduler, "start", lambda _, job, about, done=None: jobs.append(job))
-    lists = WatchedLists(
-        Scheduler(0.0, 0), CooperativeScheduler(lambda: 0.0, lambda: None, lambda about, error: None)
-    )
+    lists = WatchedLists(Scheduler(0.0, 0), cooperative_scheduler())
     names = [TopicName.parse(f"t{number:03}") for number in range(60)]
     there = set(random.sample(names, 30))
     watched = lists.make("public/default", TopicsPattern(".*"))

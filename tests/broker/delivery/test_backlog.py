@@ -46,15 +46,12 @@ class Stored:
 class Backlog(RuleBasedStateMachine):
     """One topic, one subscription, consumers of a type at a time, and a list that says what is open."""
 
-    def __init__(
-        self, make_harness: Callable[..., Any], make_entry: Callable[..., bytes], **settings: Any
-    ) -> None:
+    def __init__(self, make_harness: Any, make_entry: Callable[..., bytes], **settings: Any) -> None:
         super().__init__()
         self.make_entry = make_entry
         self.compensated = bool(settings.get("redeliver_unacked_after_seconds"))
-        self.harness = make_harness(
-            ledger_entries_max=7, retention_minutes=0, retention_megabytes=0, **settings
-        )
+        limits = {"ledger_entries_max": 7, "retention_minutes": 0, "retention_megabytes": 0}
+        self.harness = make_harness(**limits, **settings)
         self.stored: list[Stored] = []
         self.kind = "Shared"
         self.begin()

@@ -23,12 +23,8 @@ def on(make_harness: Callable[..., Any], seconds: float = 10, **settings: Any) -
 def consumer_of(harness: Any, count: int, kind: str = "Shared", **fields: Any) -> Any:
     """A consumer that was there before ``count`` messages were published."""
     peer = harness.consumer(TOPIC, kind=kind, **fields)
-    producer_of(harness).publish(count)
+    harness.producer(TOPIC).publish(count)
     return peer
-
-
-def producer_of(harness: Any) -> Any:
-    return harness.producer(TOPIC)
 
 
 def came(peer: Any, after: float = 0) -> list[tuple[int, int]]:
@@ -69,16 +65,12 @@ def test_compensation_is_off_by_default(harness, kind):
 
 @pytest.mark.parametrize("compensated", [False, True])
 @pytest.mark.parametrize("action", ["producer_exception", "producer_request_hold"])
-def test_a_consumer_that_forgets_acknowledgements_stops_its_producers_or_not(
-    make_harness, make_entry, compensated, action
-):
+def test_forgotten_acknowledgements_stop_the_producers_or_not(make_harness, make_entry, compensated, action):
     # What people met in production: one lost acknowledgement holds the mark, everything behind it counts
     # as backlog although it is acknowledged, and the quota stops the producers.
-    harness = on(
-        make_harness, 10 if compensated else 0, backlog_quota_bytes=20_000, backlog_quota_action=action
-    )
-    producer, peer = producer_of(harness), harness.peer()
-    peer.subscribe(TOPIC, kind="Shared", permits=1000)
+    quota = {"backlog_quota_bytes": 20_000, "backlog_quota_action": action}
+    harness = on(make_harness, 10 if compensated else 0, **quota)
+    producer, peer = harness.producer(TOPIC), harness.consumer(TOPIC, kind="Shared")
     published = 0
     for _ in range(300):
         for _ in range(5):
@@ -139,7 +131,7 @@ def test_the_redelivery_rate_is_bounded(make_harness, kind):
 @pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
 def test_messages_older_than_the_age_limit_are_not_redelivered(make_harness, make_entry, kind):
     harness = on(make_harness, 10, redeliver_unacked_age_seconds_max=60)
-    producer_of(harness).send_all(make_entry(publish_time=harness.now_ms - age) for age in (100_000, 0))
+    harness.producer(TOPIC).send_all(make_entry(publish_time=harness.now_ms - age) for age in (100_000, 0))
     peer = harness.consumer(TOPIC, kind=kind)
     came(peer)
     assert came(peer, after=13) == [(1, 1)]
@@ -152,10 +144,9 @@ def test_messages_older_than_the_age_limit_are_not_redelivered(make_harness, mak
 def test_only_open_messages_of_a_batch_are_redelivered(make_harness, make_entry, kind):
     harness = on(make_harness)
     peer = harness.consumer(TOPIC, kind=kind)
-    producer_of(harness).send(0, make_entry(num_messages_in_batch=5), messages=5)
+    harness.producer(TOPIC).send(0, make_entry(num_messages_in_batch=5), messages=5)
     came(peer)
-    part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[0b01010])
-    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part])
+    peer.ack((0, 0), ack_set=[0b01010])
     harness.advance(13)
     (message,) = peer.messages()
     assert (message.redelivery_count, list(message.ack_set)) == (1, [0b01010])
@@ -205,10 +196,10 @@ def test_redeliveries_are_logged_at_intervals(make_harness, caplog):
 def test_nothing_runs_for_subscriptions_without_consumers(make_harness):
     harness = on(make_harness)
     peer = harness.consumer(TOPIC, kind="Shared")
-    subscription = peer.session.consumers[1].subscription
-    assert subscription.compensation._timer is not None
+    compensation = harness.subscription().compensation
+    assert compensation._timer is not None
     peer.disconnect()
-    assert subscription.compensation._timer is None
+    assert compensation._timer is None
 
 
 def test_a_rewound_exclusive_consumer_gets_no_message_twice(make_harness):

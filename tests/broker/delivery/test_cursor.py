@@ -177,11 +177,9 @@ class CursorMachine(RuleBasedStateMachine):
 
     @invariant()
     def same(self) -> None:
-        cursor = self.cursor
-        assert cursor.mark == next(n for n in range(END + 1) if n not in self.done)
-        assert [n for n in range(END) if not cursor.is_acknowledged(n)] == [
-            n for n in range(END) if n not in self.done
-        ]
+        cursor, opened = self.cursor, [n for n in range(END + 1) if n not in self.done]
+        assert cursor.mark == opened[0]
+        assert [n for n in range(END) if not cursor.is_acknowledged(n)] == opened[:-1]
         assert cursor.batches == self.parts
         assert cursor.backlog(END) == END - len(self.done)
         assert cursor.batches_bytes == sum(map(cursor_module._held_bytes, cursor.batches.values()))
@@ -449,16 +447,10 @@ def test_a_loaded_cursor_is_limited_to_existing_entries(mark, holes, start, end,
 
 def test_damaged_cursors_are_named():
     good = new_cursor(7).take_snapshot()
-    for value in (
-        StoredValue(b"", []),
-        StoredValue(b"\x09" + good[1:], []),
-        StoredValue(good[:-1], []),
-        StoredValue(good.replace(b"{}", b"{["), []),
-        StoredValue(good, [b"\x63"]),
-        StoredValue(good, [b"\x01\x05"]),
-    ):
+    bases = (b"", b"\x09" + good[1:], good[:-1], good.replace(b"{}", b"{["))
+    for base, deltas in (*((base, []) for base in bases), (good, [b"\x63"]), (good, [b"\x01\x05"])):
         with pytest.raises(StoreDamaged, match="cursor of s"):
-            Cursor.load(value, "cursor of s", BatchesOf())
+            Cursor.load(StoredValue(base, deltas), "cursor of s", BatchesOf())
 
 
 def test_bit_sets_equal_those_of_java():

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from doubles import calls_of
 
 from geminga.broker.delivery import delivery_times
 from geminga.broker.delivery.delivery_times import summary_prefix
@@ -11,10 +12,14 @@ from geminga.ledger.backup import backup, restore
 from geminga.ledger.inspection import inspect
 from geminga.ledger.store import FileStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import NAME, TOPIC
+from tests.broker.conftest import NAME, SUBSCRIBE, TOPIC
 
 COUNT = 40
-KINDS = pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+
+
+@pytest.fixture(params=["Shared", "Key_Shared"])
+def kind(request):
+    return request.param
 
 
 def test_delayed_messages_are_never_early_and_survive_a_restart(harness, producer, make_entry):
@@ -81,7 +86,6 @@ def test_entries_due_at_one_moment_are_delivered_in_slices(harness, producer, ma
     assert got == list(range(35))
 
 
-@KINDS
 def test_messages_of_one_time_are_delivered_in_their_order(harness, producer, make_entry, monkeypatch, kind):
     monkeypatch.setattr(delivery_times, "RUN_ENTRIES", 20)
     monkeypatch.setattr(delivery_times, "SLICE_ENTRIES", 5)
@@ -89,9 +93,7 @@ def test_messages_of_one_time_are_delivered_in_their_order(harness, producer, ma
     monkeypatch.setattr(delivery_times, "READ_COST", 1)
     peer = harness.consumer(TOPIC, kind=kind)
     due_ms = harness.now_ms + 60_000
-    producer.send_all(
-        make_entry(b"%d" % number, deliver_at_time=due_ms, partition_key="k") for number in range(115)
-    )
+    producer.send_all(make_entry(b"%d" % n, deliver_at_time=due_ms, partition_key="k") for n in range(115))
     harness.advance(61)
     assert peer.entry_ids() == list(range(115))
 
@@ -121,7 +123,7 @@ def test_each_subscription_takes_due_messages_in_its_own_timer(harness, producer
     peers = [harness.consumer(TOPIC, f"s{number}", kind="Shared") for number in range(10)]
     producer.send_all(make_entry(deliver_at_time=due_ms) for _ in range(count))
     harness.broker.tick(harness.now + 1, due_ms)
-    dispatchers = [subscription_of(harness, f"s{number}").dispatcher for number in range(10)]
+    dispatchers = [harness.subscription(f"s{number}").dispatcher for number in range(10)]
     assert {(each.delayed_size, each.replay_size) for each in dispatchers} == {(count - 3, 3)}
     assert not any(peer.entry_ids() for peer in peers)
     harness.advance(2)
@@ -134,11 +136,8 @@ def test_a_refused_consumer_leaves_no_dispatcher_behind(harness, monkeypatch):
     monkeypatch.setattr(delivery_times.DeliveryTimes, "attach", lambda _, each: attached.append(each))
     monkeypatch.setattr(delivery_times.DeliveryTimes, "detach", lambda _, each: detached.append(each))
     for _ in range(3):
-        peer = harness.peer()
-        answer = peer.request(
-            "subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=pb.CommandSubscribe.Key_Shared,
-            keySharedMeta={"keySharedMode": pb.STICKY},
-        )  # fmt: skip
+        fields = SUBSCRIBE | {"subType": 3, "keySharedMeta": {"keySharedMode": pb.STICKY}}
+        answer = harness.peer().request("subscribe", **fields)
         assert answer.command.error.error == pb.ConsumerAssignError
     assert (len(attached), detached) == (3, attached)
 
@@ -149,7 +148,6 @@ def test_exclusive_consumers_do_not_wait_for_delays(harness, producer, make_entr
     assert peer.payloads() == [b"late"]
 
 
-@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 @pytest.mark.parametrize("how", ["skip", "ttl"])
 def test_expired_or_skipped_delayed_messages_are_not_delivered(make_harness, make_entry, kind, how):
     # With Key_Shared this raised in the timer, which then dropped the timers of other topics too.
@@ -195,7 +193,6 @@ def test_skipped_replayed_messages_are_not_delivered(harness, producer, make_ent
     assert set(subscription.dispatcher._slots) == {15, 16, 17, 18, 19}
 
 
-@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 def test_a_delayed_backlog_is_read_in_slices(harness, producer, make_entry, kind):
     count = 3 * ENTRIES_PER_CALL_MAX + 10
     for number in range(count):
@@ -227,6 +224,14 @@ def send_delayed(harness, producer, make_entry, count=COUNT, seconds=100):
     return first_ms
 
 
+@pytest.fixture
+def peer(harness, producer, make_entry, small_runs, kind):
+    """A consumer for which COUNT messages are delayed."""
+    consumer = harness.consumer(TOPIC, kind=kind)
+    send_delayed(harness, producer, make_entry)
+    return consumer
+
+
 def expected(count=COUNT, but=()):
     return [b"%d" % number for number in reversed(range(count)) if number not in but]
 
@@ -235,33 +240,24 @@ def keys_of(harness):
     return list(harness.store.keys.names("delays/"))
 
 
-def subscription_of(harness, name="s"):
-    return harness.broker.topics.find(NAME).subscriptions[name]
-
-
-@KINDS
 @pytest.mark.parametrize("how", ["restart", "crash", "leaves", "unload"])
-def test_known_delayed_messages_are_not_read_again(harness, producer, make_entry, small_runs, kind, how):
-    peer = harness.consumer(TOPIC, kind=kind)
-    send_delayed(harness, producer, make_entry)
+def test_known_delayed_messages_are_not_read_again(
+    harness, producer, make_entry, peer, monkeypatch, kind, how
+):
     producer.send(COUNT, make_entry(b"now"))
     assert peer.payloads() == [b"now"]
-    if how == "leaves":
+    if how in ("leaves", "unload"):
         peer.disconnect()
-    elif how == "unload":
-        peer.disconnect()
+    if how == "unload":
         harness.actions.unload(NAME)
-    else:
+    elif how != "leaves":
         getattr(harness, how)()
-    harness.broker.topics.find(NAME)
-    read = []
-    fetch, read_all = harness.store.fetch, harness.store.read
-    harness.store.fetch = lambda *a, **k: read.append(a) or fetch(*a, **k)
-    harness.store.read = lambda *a, **k: read.append(a) or read_all(*a, **k)
+    harness.topic()
+    fetched, read = (calls_of(monkeypatch, harness.store, name) for name in ("fetch", "read"))
     peer = harness.consumer(TOPIC, kind=kind)
     assert peer.payloads() == [b"now"]
-    assert len(read) <= 4
-    dispatcher = subscription_of(harness).dispatcher
+    assert len(fetched) + len(read) <= 4
+    dispatcher = harness.subscription().dispatcher
     assert dispatcher.delayed_size == COUNT
     harness.advance(100.999)
     assert peer.payloads() == []
@@ -276,7 +272,6 @@ def test_known_delayed_messages_are_not_read_again(harness, producer, make_entry
     assert (dispatcher.delayed_size, keys_of(harness)) == (0, [])
 
 
-@KINDS
 @pytest.mark.parametrize(("every", "ahead"), [(2, 100), (20, 1)])
 def test_ready_messages_are_read_ahead_with_delayed_ones_unless_most_are_delayed(
     harness, producer, make_entry, small_runs, kind, every, ahead
@@ -286,7 +281,7 @@ def test_ready_messages_are_read_ahead_with_delayed_ones_unless_most_are_delayed
     for number in range(400):
         producer.send(number, make_entry(partition_key=str(number), **(late if number % every else {})))
     harness.crash()
-    harness.broker.topics.find(NAME)
+    harness.topic()
     read, fetch = [], harness.store.fetch
 
     def fetch_from_disk(*arguments, ahead, **options):
@@ -301,49 +296,38 @@ def test_ready_messages_are_read_ahead_with_delayed_ones_unless_most_are_delayed
     assert read[0] == ahead
 
 
-@KINDS
 def test_known_delayed_messages_do_not_count_as_unread(harness, producer, make_entry, small_runs, kind):
     harness.consumer(TOPIC, kind=kind)
     producer.send(0, make_entry(b"now"))
     send_delayed(harness, producer, make_entry)
     harness.crash()
     peer = harness.consumer(TOPIC, kind=kind, permits=0)
-    dispatcher = subscription_of(harness).dispatcher
+    dispatcher = harness.subscription().dispatcher
     assert (dispatcher.read_offset, dispatcher.known_ahead) == (0, COUNT)
     peer.command("flow", consumer_id=1, messagePermits=1000)
     assert peer.payloads() == [b"now"]
     assert (dispatcher.read_offset, dispatcher.known_ahead) == (COUNT + 1, 0)
 
 
-@KINDS
-def test_acknowledged_before_its_time_a_message_is_not_delivered(
-    harness, producer, make_entry, small_runs, kind
-):
-    peer = harness.consumer(TOPIC, kind=kind)
-    send_delayed(harness, producer, make_entry)
+def test_acknowledged_before_its_time_a_message_is_not_delivered(harness, peer, kind):
     peer.ack((0, 3), (0, 0), (0, COUNT - 1))
-    assert subscription_of(harness).dispatcher.delayed_size == COUNT - 3
+    assert harness.subscription().dispatcher.delayed_size == COUNT - 3
     harness.crash()
     peer = harness.consumer(TOPIC, kind=kind)
     peer.ack((0, 20))
-    assert subscription_of(harness).dispatcher.delayed_size == COUNT - 4
+    assert harness.subscription().dispatcher.delayed_size == COUNT - 4
     harness.advance(200)
     assert peer.payloads() == expected(but=(3, 0, COUNT - 1, 20))
 
 
-@KINDS
 @pytest.mark.parametrize("commit", [False, True])
 @pytest.mark.parametrize("crashes", [False, True])
-def test_a_message_acknowledged_in_a_transaction_is_delivered_if_that_is_aborted(
-    harness, producer, make_entry, small_runs, kind, commit, crashes
-):
-    peer = harness.consumer(TOPIC, kind=kind)
-    send_delayed(harness, producer, make_entry)
+def test_a_message_acknowledged_in_an_aborted_transaction_is_delivered(harness, peer, kind, commit, crashes):
     if crashes:
         harness.crash()
         peer = harness.consumer(TOPIC, kind=kind)
     txn = peer.begin_transaction()
-    peer.ack((0, 5), txnid_most_bits=txn[0], txnid_least_bits=txn[1])
+    peer.ack((0, 5), txn=txn)
     harness.advance(200)
     assert peer.payloads() == expected(but=(5,))
     harness.peer().end_transaction(txn, commit=commit)
@@ -351,14 +335,9 @@ def test_a_message_acknowledged_in_a_transaction_is_delivered_if_that_is_aborted
     assert peer.payloads() == ([] if commit else [b"5"])
 
 
-@KINDS
-def test_a_message_that_an_aborted_transaction_opens_at_its_time_is_delivered_once(
-    harness, producer, make_entry, small_runs, kind
-):
-    peer = harness.consumer(TOPIC, kind=kind)
-    send_delayed(harness, producer, make_entry)
+def test_a_message_that_an_aborted_transaction_opens_at_its_time_is_delivered_once(harness, peer, kind):
     txn = peer.begin_transaction()
-    peer.ack((0, 0), txnid_most_bits=txn[0], txnid_least_bits=txn[1])
+    peer.ack((0, 0), txn=txn)
     peer.disconnect()
     peer = harness.consumer(TOPIC, kind=kind)
     # The timer looks at the clock that was set after the end of the transaction.
@@ -369,15 +348,12 @@ def test_a_message_that_an_aborted_transaction_opens_at_its_time_is_delivered_on
     assert sorted(peer.payloads()) == sorted(expected(but=(0,)))
 
 
-@KINDS
-def test_subscriptions_share_the_times_and_each_gets_its_messages(
-    harness, producer, make_entry, small_runs, kind
-):
+def test_subscriptions_share_times_and_get_their_messages(harness, producer, make_entry, small_runs, kind):
     first = harness.consumer(TOPIC, "a", kind=kind)
     send_delayed(harness, producer, make_entry)
     second = harness.consumer(TOPIC, "b", kind=kind)
     keys = keys_of(harness)
-    assert subscription_of(harness, "b").dispatcher.delayed_size == COUNT
+    assert harness.subscription("b").dispatcher.delayed_size == COUNT
     harness.advance(120)
     assert first.payloads() == second.payloads() == expected()[:20]
     harness.crash()
@@ -389,29 +365,19 @@ def test_subscriptions_share_the_times_and_each_gets_its_messages(
     assert (len(keys), keys_of(harness)) == (10, [])
 
 
-@KINDS
-def test_after_a_seek_delayed_messages_are_delivered_at_their_times(
-    harness, producer, make_entry, small_runs, kind
-):
-    peer = harness.consumer(TOPIC, kind=kind)
-    send_delayed(harness, producer, make_entry)
+def test_after_a_seek_delayed_messages_are_delivered_at_their_times(harness, peer, kind):
     peer.ack(*((0, number) for number in range(COUNT)))
     peer.request("seek", consumer_id=1, message_id={"ledgerId": 0, "entryId": 10})
     peer = harness.consumer(TOPIC, kind=kind)
-    assert (peer.payloads(), subscription_of(harness).dispatcher.delayed_size) == ([], COUNT - 10)
+    assert (peer.payloads(), harness.subscription().dispatcher.delayed_size) == ([], COUNT - 10)
     harness.advance(200)
     assert peer.payloads() == expected(but=range(10))
 
 
-@KINDS
 @pytest.mark.parametrize("damage", ["lost", "garbage", "others", "all"])
 @pytest.mark.parametrize("part", "st")
 @pytest.mark.parametrize("attached", [False, True])
-def test_lost_times_are_read_from_the_entries(
-    harness, producer, make_entry, small_runs, kind, damage, part, attached
-):
-    peer = harness.consumer(TOPIC, kind=kind)
-    send_delayed(harness, producer, make_entry)
+def test_lost_times_are_read_from_the_entries(harness, peer, kind, damage, part, attached):
     harness.crash()
     if attached:
         peer = harness.consumer(TOPIC, kind=kind)
@@ -433,7 +399,6 @@ def test_lost_times_are_read_from_the_entries(
     assert set(keys_of(harness)) <= {key.replace("\0s", "\0t") for key in keys}
 
 
-@KINDS
 def test_messages_that_became_due_while_the_broker_was_down_are_delivered_at_once(
     harness, producer, make_entry, small_runs, kind
 ):
@@ -449,27 +414,22 @@ def test_messages_that_became_due_while_the_broker_was_down_are_delivered_at_onc
     assert peer.payloads() == expected()[21:]
 
 
-@KINDS
 def test_due_messages_wait_for_permits(harness, producer, make_entry, monkeypatch, kind):
     monkeypatch.setattr("geminga.broker.delivery.shared.DUE_QUEUED_MAX", 5)
     peer = harness.consumer(TOPIC, kind=kind, permits=1)
     send_delayed(harness, producer, make_entry)
     harness.advance(200)
     assert len(peer.payloads()) == 1
-    dispatcher = subscription_of(harness).dispatcher
+    dispatcher = harness.subscription().dispatcher
     assert (dispatcher.replay_size, dispatcher.delayed_size) == (COUNT - 1, 0)
     peer.command("flow", consumer_id=1, messagePermits=COUNT)
     assert len(peer.payloads()) == COUNT - 1
 
 
-def test_with_delays_switched_off_known_delayed_messages_are_delivered_at_once(
-    harness, producer, make_entry, small_runs
-):
-    peer = harness.consumer(TOPIC, kind="Shared")
-    send_delayed(harness, producer, make_entry)
+def test_with_delays_switched_off_known_delayed_messages_are_delivered_at_once(harness, peer, kind):
     assert peer.payloads() == []
     harness.restart(delayed_delivery=False)
-    assert len(harness.consumer(TOPIC, kind="Shared").payloads()) == COUNT
+    assert len(harness.consumer(TOPIC, kind=kind).payloads()) == COUNT
 
 
 def test_deleted_and_trimmed_messages_leave_no_delivery_times(make_harness, make_entry, small_runs):
@@ -479,12 +439,12 @@ def test_deleted_and_trimmed_messages_leave_no_delivery_times(make_harness, make
     keys = len(keys_of(harness))
     harness.actions.cursors.skip(NAME, "s", 30, lambda error: None)
     harness.advance(40)
-    assert harness.broker.topics.find(NAME).ledger.start == 30
+    assert harness.topic().ledger.start == 30
     assert 0 < len(keys_of(harness)) <= keys // 2
-    assert subscription_of(harness).dispatcher.delayed_size == 10
+    assert harness.subscription().dispatcher.delayed_size == 10
     harness.crash()
     peer = harness.consumer(TOPIC, kind="Shared")
-    assert subscription_of(harness).dispatcher.delayed_size == 10
+    assert harness.subscription().dispatcher.delayed_size == 10
     peer.disconnect()
     harness.actions.delete(NAME, True, lambda error: None)
     harness.poll()
@@ -497,7 +457,7 @@ def test_a_reader_does_not_wait_for_delayed_messages_that_were_trimmed(make_harn
     harness.consumer(TOPIC, kind="Shared")
     reader = harness.consumer(TOPIC, "reader", kind="Shared", durable=False)
     send_delayed(harness, producer, make_entry, seconds=100_000)
-    dispatcher = subscription_of(harness, "reader").dispatcher
+    dispatcher = harness.subscription("reader").dispatcher
     assert dispatcher.delayed_size == COUNT
     harness.actions.cursors.skip(NAME, "s", 30, lambda error: None)
     harness.advance(40)
@@ -556,7 +516,7 @@ def test_a_restored_backup_has_the_delivery_times(make_harness, make_entry, smal
     with FileStore.open(tmp_path / "restored", threads=False) as store:
         harness = make_harness(store)
         peer = harness.consumer(TOPIC, kind="Shared")
-        dispatcher = subscription_of(harness).dispatcher
+        dispatcher = harness.subscription().dispatcher
         assert (keys_of(harness), dispatcher.delayed_size) == (keys, COUNT)
         harness.advance(200)
         assert peer.payloads() == expected()

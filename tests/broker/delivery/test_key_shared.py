@@ -31,14 +31,11 @@ STICKY = {"keySharedMode": pb.STICKY}
         ({"producer_name": "me", "sequence_id": 7}, b"me-7"),
         ({"producer_name": "", "sequence_id": 7}, b"NONE_KEY"),
         ({"ordering_key": b""}, b""),
+        (None, b"NONE_KEY"),
     ],
 )
-def test_sticky_keys_are_read_from_the_metadata(make_entry, fields, expected):
-    assert sticky_key(peek_entry(make_entry(**fields))) == expected
-
-
-def test_an_unreadable_entry_has_no_key():
-    assert sticky_key(None) == b"NONE_KEY"
+def test_sticky_keys_are_read_from_the_metadata_if_it_can_be_read(make_entry, fields, expected):
+    assert sticky_key(None if fields is None else peek_entry(make_entry(**fields))) == expected
 
 
 class Keyed:
@@ -58,8 +55,7 @@ class Keyed:
             self.count += 1
 
     def consumer(self, name: str, permits: int = 1000, **fields: Any) -> Any:
-        peer = self.harness.consumer(TOPIC, kind="Key_Shared", consumer_name=name, permits=permits, **fields)
-        return peer
+        return self.harness.consumer(TOPIC, kind="Key_Shared", consumer_name=name, permits=permits, **fields)
 
 
 @pytest.fixture
@@ -67,19 +63,11 @@ def keyed(harness, make_entry):
     return Keyed(harness, make_entry)
 
 
-def entries(peer: Any) -> list[int]:
-    return [message.entry_id for message in peer.messages()]
-
-
 def owner_of(keys: list[str], *names: str) -> dict[str, str]:
     selector = ConsistentHashSelector()
     for name in names:
         selector.add(type("Named", (), {"name": name})())
-    found = {}
-    for key in keys:
-        chosen = selector.select(selector.slot(key.encode()))
-        found[key] = chosen.name
-    return found
+    return {key: selector.select(selector.slot(key.encode())).name for key in keys}
 
 
 KEYS = [f"key-{n}" for n in range(40)]
@@ -90,39 +78,37 @@ def test_a_consumer_without_permits_holds_up_only_its_own_keys(keyed):
     keyed.publish(*KEYS)
     owners = owner_of(KEYS, "alpha", "beta")
     mine = [n for n, key in enumerate(KEYS) if owners[key] == "alpha"]
-    assert entries(going) == [n for n, key in enumerate(KEYS) if owners[key] == "beta"]
-    assert entries(stuck) == mine[:1]
+    assert going.entry_ids() == [n for n, key in enumerate(KEYS) if owners[key] == "beta"]
+    assert stuck.entry_ids() == mine[:1]
     stuck.command("flow", consumer_id=1, messagePermits=100)
-    assert entries(stuck) == mine[1:]
+    assert stuck.entry_ids() == mine[1:]
 
 
 @pytest.mark.parametrize("acknowledged", [19, 20, 21, 60])
-def test_acknowledged_entries_do_not_block_later_ones_of_their_key(keyed, acknowledged):
+def test_acknowledged_entries_do_not_block_later_ones_of_their_key(keyed, two_keys, acknowledged):
     """A reconnected consumer acknowledges its earlier entries; its new connection has no permits yet."""
-    back, _ = keyed.consumer("alpha", permits=0), keyed.consumer("beta")
-    owners = owner_of(KEYS, "alpha", "beta")
-    own = next(key for key in KEYS if owners[key] == "alpha")
+    back, own, *_ = two_keys
     keyed.publish(*[own] * 100)
     back.ack(*((0, entry) for entry in range(acknowledged)))
-    assert entries(back) == []
+    assert back.entry_ids() == []
     back.command("flow", consumer_id=1, messagePermits=100)
-    assert entries(back) == list(range(acknowledged, 100))
+    assert back.entry_ids() == list(range(acknowledged, 100))
 
 
 def test_moved_slots_wait_for_their_old_consumer(keyed):
     old = keyed.consumer("alpha")
     keyed.publish(*KEYS)
-    assert len(entries(old)) == len(KEYS)
+    assert len(old.entry_ids()) == len(KEYS)
     new = keyed.consumer("beta")
     moved = [key for key, name in owner_of(KEYS, "alpha", "beta").items() if name == "beta"]
     assert moved
     keyed.publish(*KEYS)
-    assert entries(new) == []
+    assert new.entry_ids() == []
     first = moved[0]
     old.ack((0, KEYS.index(first)))
-    assert entries(new) == [len(KEYS) + KEYS.index(first)]
+    assert new.entry_ids() == [len(KEYS) + KEYS.index(first)]
     old.disconnect()
-    found = entries(new)
+    found = new.entry_ids()
     again = [n for n in range(2 * len(KEYS)) if n not in (KEYS.index(first), len(KEYS) + KEYS.index(first))]
     assert sorted(found) == again
     for key in KEYS:
@@ -136,47 +122,30 @@ def test_out_of_order_delivery_does_not_wait(keyed):
     keyed.publish(*KEYS)
     new = keyed.consumer("beta", keySharedMeta=meta)
     keyed.publish(*KEYS)
-    assert entries(new)
+    assert new.entry_ids()
 
 
 def test_sticky_ranges_and_slots_without_an_owner(keyed):
     half = {**STICKY, "hashRanges": [pb.IntRange(start=0, end=32767)]}
     low = keyed.consumer("low", keySharedMeta=half)
     keyed.publish("hello", "key-1")  # slots 64071 and 5536
-    assert entries(low) == [1]
+    assert low.entry_ids() == [1]
     rest = {**STICKY, "hashRanges": [pb.IntRange(start=32768, end=65535)]}
     high = keyed.consumer("high", keySharedMeta=rest)
-    assert entries(high) == [0]
+    assert high.entry_ids() == [0]
 
 
 def test_consumers_of_different_modes_are_refused(keyed, harness):
     keyed.consumer("a")
     peer = harness.peer()
     meta = {**STICKY, "hashRanges": [pb.IntRange(start=0, end=5)]}
-    frame = peer.request(
-        "subscribe", topic=TOPIC, subscription="s", consumer_id=1, subType=3, keySharedMeta=meta
-    )
+    fields = {"topic": TOPIC, "subscription": "s", "consumer_id": 1, "subType": 3, "keySharedMeta": meta}
+    frame = peer.request("subscribe", **fields)
     assert frame.command.error.error == pb.ConsumerBusy
 
 
-def test_entries_held_for_blocked_keys_are_bounded(keyed, monkeypatch):
-    monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", 5)
-    stuck = keyed.consumer("alpha", permits=0)
-    going = keyed.consumer("beta")
-    owners = owner_of(KEYS, "alpha", "beta")
-    blocked = next(key for key in KEYS if owners[key] == "alpha")
-    free = next(key for key in KEYS if owners[key] == "beta")
-    keyed.publish(*[blocked] * 40, free)
-    dispatcher = stuck.session.consumers[1].subscription.dispatcher
-    assert 10 <= dispatcher.replay_size <= 10 + 20
-    assert entries(going) == []
-    stuck.command("flow", consumer_id=1, messagePermits=100)
-    assert entries(stuck) == list(range(40))
-    assert entries(going) == [40]
-
-
 @pytest.fixture
-def blocked_and_free(keyed):
+def two_keys(keyed):
     """A consumer without permits and one of its keys, and a consumer with permits and one of its keys."""
     stuck, going = keyed.consumer("alpha", permits=0), keyed.consumer("beta")
     owners = owner_of(KEYS, "alpha", "beta")
@@ -184,43 +153,50 @@ def blocked_and_free(keyed):
     return stuck, keys[0], going, keys[1]
 
 
-def test_a_full_look_ahead_does_not_hold_up_due_messages_of_other_keys(
-    keyed, harness, blocked_and_free, monkeypatch
-):
+def test_entries_held_for_blocked_keys_are_bounded(keyed, harness, two_keys, monkeypatch):
     monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", 5)
-    stuck, blocked, going, free = blocked_and_free
+    stuck, blocked, going, free = two_keys
+    keyed.publish(*[blocked] * 40, free)
+    assert 10 <= harness.subscription().dispatcher.replay_size <= 10 + 20
+    assert going.entry_ids() == []
+    stuck.command("flow", consumer_id=1, messagePermits=100)
+    assert stuck.entry_ids() == list(range(40))
+    assert going.entry_ids() == [40]
+
+
+def test_a_full_look_ahead_does_not_hold_up_due_messages_of_other_keys(keyed, harness, two_keys, monkeypatch):
+    monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", 5)
+    stuck, blocked, going, free = two_keys
     keyed.publish(*[blocked] * 100, *[free] * 100, deliver_at_time=harness.now_ms + 1000)
     keyed.publish(*[blocked] * 40)
     assert stuck.session.consumers[1].subscription.dispatcher.look_ahead_full
     harness.advance(1)
-    assert entries(going) == list(range(100, 200))
+    assert going.entry_ids() == list(range(100, 200))
     stuck.command("flow", consumer_id=1, messagePermits=1000)
-    assert entries(stuck) == [*range(100), *range(200, 240)]
+    assert stuck.entry_ids() == [*range(100), *range(200, 240)]
 
 
-def test_due_messages_that_wait_for_a_consumer_are_bounded(keyed, harness, blocked_and_free, monkeypatch):
+def test_due_messages_that_wait_for_a_consumer_are_bounded(keyed, harness, two_keys, monkeypatch):
     monkeypatch.setattr(key_shared, "DUE_AHEAD_MAX", 200)
-    stuck, blocked, going, free = blocked_and_free
+    stuck, blocked, going, free = two_keys
     keyed.publish(*[blocked] * 1000, free, deliver_at_time=harness.now_ms + 1000)
     harness.advance(1)
     consumer = stuck.session.consumers[1]
     dispatcher = consumer.subscription.dispatcher
     assert 200 <= dispatcher.queued_for(consumer) <= 300
-    assert (dispatcher.replay_size, entries(going)) == (1001, [])
+    assert (dispatcher.replay_size, going.entry_ids()) == (1001, [])
     stuck.command("flow", consumer_id=1, messagePermits=1000)
     harness.advance(1)
-    assert (entries(stuck), entries(going)) == (list(range(1000)), [1000])
+    assert (stuck.entry_ids(), going.entry_ids()) == (list(range(1000)), [1000])
 
 
-def test_delayed_messages_keep_their_slot(keyed, harness, make_entry):
+def test_delayed_messages_keep_their_slot(keyed, harness):
     consumer = keyed.consumer("a")
-    entry = make_entry(b"late", partition_key="k", deliver_at_time=harness.now_ms + 1000)
-    keyed.producer.send(0, entry)
-    keyed.count = 1
+    keyed.publish("k", deliver_at_time=harness.now_ms + 1000)
     keyed.publish("k")
-    assert entries(consumer) == [1]
+    assert consumer.entry_ids() == [1]
     harness.advance(1)
-    assert entries(consumer) == [0]
+    assert consumer.entry_ids() == [0]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -237,7 +213,7 @@ def test_each_keys_order_holds_while_consumers_join_and_leave(keyed, seed, monke
 
     def collect() -> None:
         for name, peer in peers.items():
-            for entry in entries(peer):
+            for entry in peer.entry_ids():
                 key = keys[entry]
                 assert entry not in acked
                 holders = {other for other, held in pending.items() if other != name and key in held.values()}
@@ -260,9 +236,8 @@ def test_each_keys_order_holds_while_consumers_join_and_leave(keyed, seed, monke
             pending.pop(name, None)
             peers.pop(name).disconnect()
         elif action < 0.5:
-            peers[source.choice(list(peers))].command(
-                "flow", consumer_id=1, messagePermits=source.randrange(1, 20)
-            )
+            peer, permits = peers[source.choice(list(peers))], source.randrange(1, 20)
+            peer.command("flow", consumer_id=1, messagePermits=permits)
         else:
             name = source.choice(list(peers))
             collect()
@@ -285,26 +260,23 @@ def test_entries_go_back_to_the_consumer_that_their_slot_is_bound_to(keyed):
     moving = next(key for key, owner in owner_of(KEYS, "alpha", "beta").items() if owner == "beta")
     alpha = keyed.consumer("alpha", permits=1)
     keyed.publish(moving, moving, *KEYS)
-    assert entries(alpha) == [0]
+    assert alpha.entry_ids() == [0]
     beta = keyed.consumer("beta", permits=0)
     alpha.command("flow", consumer_id=1, messagePermits=1)
     beta.disconnect()
     alpha.command("flow", consumer_id=1, messagePermits=1000)
-    assert sorted(entries(alpha)) == list(range(1, 42))
+    assert sorted(alpha.entry_ids()) == list(range(1, 42))
 
 
-def test_a_key_moves_to_another_consumer_only_behind_a_complete_chunked_message(
-    harness, producer, make_entry
-):
+def test_a_key_moves_to_another_consumer_only_after_a_complete_chunked_message(harness, producer, make_entry):
     def send_chunks(number: int) -> None:
         for key in range(20):
             fields = {"partition_key": f"k{key}", "uuid": f"u{key}", "chunk_id": number}
             producer.send(0, make_entry(b"part", num_chunks_from_msg=2, **fields), is_chunk=True)
 
-    first, second = harness.peer(), harness.peer()
-    first.subscribe(TOPIC, kind="Key_Shared")
+    first = harness.consumer(TOPIC, kind="Key_Shared")
     send_chunks(0)
-    second.subscribe(TOPIC, kind="Key_Shared")
+    second = harness.consumer(TOPIC, kind="Key_Shared")
     send_chunks(1)
     assert (first.entry_ids(), second.entry_ids()) == ([*range(40)], [])
     send_chunks(0)

@@ -36,7 +36,7 @@ class RangeSetMachine(RuleBasedStateMachine):
     def histogram(self, start: int, length: int, width: int) -> None:
         stop = start + length
         wanted = [
-            sum(at <= each < min(at + width, stop) for each in self.model) for at in range(start, stop, width)
+            sum(at <= n < min(at + width, stop) for n in self.model) for at in range(start, stop, width)
         ]
         assert self.ranges.histogram(start, stop, width) == wanted
 

@@ -82,9 +82,7 @@ def test_more_consumers_than_the_ring_has_room_for_share_all_slots():
     consumers = [Named(f"c{number}") for number in range(3000)]
     for consumer in consumers:
         selector.add(consumer)
-    covered = [
-        slot for own in selector.ranges().values() for low, high in own for slot in range(low, high + 1)
-    ]
+    covered = [n for own in selector.ranges().values() for low, high in own for n in range(low, high + 1)]
     assert sorted(covered) == list(range(1, SLOTS))
     assert len(selector.ranges()) < len(consumers)  # the last to come get no slots
     for consumer in consumers[:-1]:
@@ -139,13 +137,6 @@ def test_sticky_ranges_are_checked(ranges, reason):
     assert selector.select(0) is None
 
 
-def filled(count: int) -> ConsistentHashSelector:
-    selector = ConsistentHashSelector()
-    for number in range(count):
-        selector.add(Named(f"consumer-{number}"))
-    return selector
-
-
 class Point(int):
     """A number that counts how often points are compared."""
 
@@ -171,7 +162,9 @@ def test_a_join_and_a_leave_compare_few_points_however_many_consumers_there_are(
     monkeypatch.setattr(selectors, "consistent_points", counted_points)
     compared = []
     for count in (20, 200):
-        selector, newcomer = filled(count), Named("newcomer")
+        selector, newcomer = ConsistentHashSelector(), Named("newcomer")
+        for number in range(count):
+            selector.add(Named(f"consumer-{number}"))
         Point.compared = 0
         hashed.clear()
         selector.add(newcomer)

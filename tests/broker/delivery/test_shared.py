@@ -11,9 +11,7 @@ from tests.broker.conftest import TOPIC
 
 
 def test_shared_consumers_receive_in_turn(harness, producer):
-    peers = [harness.peer() for _ in range(3)]
-    for peer in peers:
-        peer.subscribe(TOPIC, kind="Shared")
+    peers = [harness.consumer(TOPIC, kind="Shared") for _ in range(3)]
     producer.publish(9)
     assert [len(peer.entry_ids()) for peer in peers] == [3, 3, 3]
 
@@ -79,11 +77,8 @@ def test_unacknowledged_messages_block_a_consumer_until_half_is_acknowledged(mak
 
 def test_unacknowledged_messages_block_a_subscription(make_harness):
     harness = make_harness(unacked_messages_per_subscription_max=4)
-    producer, one, two = harness.peer(), harness.peer(), harness.peer()
-    producer.producer(TOPIC)
-    one.subscribe(TOPIC, kind="Shared")
-    two.subscribe(TOPIC, kind="Shared")
-    producer.publish(10)
+    one, two = (harness.consumer(TOPIC, kind="Shared") for _ in range(2))
+    harness.producer(TOPIC).publish(10)
     first, second = one.entry_ids(), two.entry_ids()
     assert len(first) + len(second) == 4
     one.ack(*((0, entry) for entry in first))
@@ -96,8 +91,7 @@ def test_redelivered_batches_name_their_open_messages(harness, producer, make_en
     peer = harness.consumer(TOPIC, kind="Shared", permits=5)
     producer.send(0, make_entry(num_messages_in_batch=5), messages=5)
     peer.entry_ids()
-    part = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[21])
-    peer.command("ack", consumer_id=1, ack_type=0, message_id=[part, part])
+    peer.ack((0, 0), (0, 0), ack_set=[21])
     consumer = peer.session.consumers[1]
     assert consumer.unacked_messages == 3
     peer.command("flow", consumer_id=1, messagePermits=3)
@@ -107,8 +101,7 @@ def test_redelivered_batches_name_their_open_messages(harness, producer, make_en
     assert (list(message.ack_set), message.redelivery_count) == ([21], 1)
     assert consumer.permits == 0
     # Recorded: clients count from a full batch again.
-    rest = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=[10])
-    peer.command("ack", consumer_id=1, ack_type=0, message_id=[rest])
+    peer.ack((0, 0), ack_set=[10])
     assert consumer.subscription.backlog == 0
     assert consumer.unacked_messages == 0
 
@@ -135,9 +128,7 @@ def send_chunks(producer, make_entry):
     return send
 
 
-def test_chunks_wait_for_the_consumer_of_the_first_one_and_other_messages_do_not(
-    harness, producer, send_chunks
-):
+def test_chunks_wait_for_the_consumer_of_the_first_and_other_messages_do_not(harness, producer, send_chunks):
     slow = harness.consumer(TOPIC, kind="Shared", permits=1)
     other = harness.consumer(TOPIC, kind="Shared")
     send_chunks("u", 4)
@@ -150,21 +141,17 @@ def test_chunks_wait_for_the_consumer_of_the_first_one_and_other_messages_do_not
 
 
 def test_waiting_chunks_follow_the_first_one_that_is_redelivered_to_another_consumer(harness, send_chunks):
-    stopped, other = harness.peer(), harness.peer()
-    stopped.subscribe(TOPIC, kind="Shared", permits=1)
+    stopped = harness.consumer(TOPIC, kind="Shared", permits=1)
     send_chunks("u", 3)
     assert stopped.entry_ids() == [0]
-    other.subscribe(TOPIC, kind="Shared")
+    other = harness.consumer(TOPIC, kind="Shared")
     stopped.command("redeliverUnacknowledgedMessages", consumer_id=1)
     assert other.entry_ids() == [0, 1, 2]
 
 
-def test_beyond_their_limit_the_oldest_chunked_message_may_reach_two_consumers(
-    harness, send_chunks, monkeypatch
-):
+def test_beyond_the_limit_an_old_chunked_message_may_reach_two_consumers(harness, send_chunks, monkeypatch):
     monkeypatch.setattr(shared, "ASSEMBLING_MAX", 1)
-    one = harness.consumer(TOPIC, kind="Shared")
-    other = harness.consumer(TOPIC, kind="Shared")
+    one, other = (harness.consumer(TOPIC, kind="Shared") for _ in range(2))
     for uuid in "uv":
         send_chunks(uuid, 2, 1)
     send_chunks("u", 2)
@@ -204,11 +191,11 @@ def test_a_permit_for_one_of_many_waiting_chunks_reads_few_entries(harness, send
 def test_one_call_holds_no_more_chunks_than_it_could_send(harness, send_chunks, monkeypatch):
     monkeypatch.setattr("geminga.broker.delivery.dispatcher.ENTRIES_PER_CALL_MAX", 50)
     send_chunks("u", 200)
-    slow, other = harness.peer(), harness.peer()
-    slow.subscribe(TOPIC, kind="Shared", permits=1)
+    other = harness.peer()
+    harness.consumer(TOPIC, kind="Shared", permits=1)
     harness.auto_poll = False
     other.subscribe(TOPIC, kind="Shared")
-    dispatcher = slow.session.consumers[1].subscription.dispatcher
+    dispatcher = harness.subscription().dispatcher
     assert dispatcher.read_offset <= 1 + 50 + 20
     harness.poll()
     assert dispatcher.read_offset == 200
@@ -239,12 +226,10 @@ def slow_return(request, make_harness, monkeypatch):
     """A harness whose consumer left with ten entries, of which two have been taken from it; another stays."""
     monkeypatch.setattr("geminga.broker.delivery.shared.RETURNED_AT_ONCE_MAX", 2)
     harness = make_harness(redeliver_unacked_after_seconds=10)
-    holder, other, sender = harness.peer(), harness.peer(), harness.peer()
-    sender.producer(TOPIC)
-    holder.subscribe(TOPIC, kind=request.param, permits=10)
-    sender.publish(10)
-    other.subscribe(TOPIC, kind=request.param, permits=0)
-    dispatcher = other.session.consumers[1].subscription.dispatcher
+    holder = harness.consumer(TOPIC, kind=request.param, permits=10)
+    harness.producer(TOPIC).publish(10)
+    other = harness.consumer(TOPIC, kind=request.param, permits=0)
+    dispatcher = harness.subscription().dispatcher
     other.ack((0, 9))
     assert dispatcher.holder_of(8) is holder.session.consumers[1]
     harness.auto_poll = False

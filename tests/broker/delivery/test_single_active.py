@@ -7,9 +7,8 @@ import pytest
 
 from geminga.broker.delivery import single_active
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX
-from geminga.ids import TopicName
 from geminga.wire.hashing import murmur3_32
-from tests.broker.conftest import TOPIC, Command
+from tests.broker.conftest import NAME, TOPIC, Command
 
 
 def test_unacknowledged_messages_are_redelivered_after_a_reconnect(harness, producer):
@@ -47,8 +46,8 @@ def test_failover_on_a_partition_chooses_by_priority_then_name(harness):
     producer = harness.producer(topic)
     peers = {}
     for name, priority in (("b", 0), ("a", 0), ("0", 1)):
-        peers[name] = harness.peer()
-        peers[name].subscribe(topic, kind="Failover", consumer_name=name, priority_level=priority)
+        fields = {"consumer_name": name, "priority_level": priority}
+        peers[name] = harness.consumer(topic, kind="Failover", **fields)
     assert active_changes(peers["b"]) == [True, False]
     assert active_changes(peers["a"]) == []
     assert active_changes(peers["0"]) == [False]
@@ -68,12 +67,14 @@ def test_failover_on_a_partition_chooses_by_priority_then_name(harness):
 @pytest.mark.parametrize(("partition", "active"), [(0, "a"), (1, "b"), (2, "c"), (3, "a")])
 def test_partitions_are_spread_over_failover_consumers(harness, partition, active):
     topic = f"{TOPIC}-partition-{partition}"
-    peers = {name: harness.peer() for name in "cab"}
-    for name, peer in peers.items():
-        peer.subscribe(topic, kind="Failover", consumer_name=name)
+    peers = {name: harness.consumer(topic, kind="Failover", consumer_name=name) for name in "cab"}
     harness.advance(2)
     harness.producer(topic).publish(1)
     assert [name for name, peer in peers.items() if peer.entry_ids()] == [active]
+
+
+def active_name(harness: Any) -> str:
+    return harness.actions.stats(NAME)["subscriptions"]["s"]["activeConsumerName"]
 
 
 def ring_choice(names: list[str], priorities: dict[str, int], topic: str) -> str:
@@ -96,20 +97,17 @@ def test_joins_and_leaves_activate_the_consumer_of_the_documented_ring(harness):
         if name in peers:
             peers.pop(name).disconnect()
         else:
-            peers[name] = harness.peer()
-            peers[name].subscribe(TOPIC, kind="Failover", consumer_name=name, priority_level=priorities[name])
+            fields = {"consumer_name": name, "priority_level": priorities[name]}
+            peers[name] = harness.consumer(TOPIC, kind="Failover", **fields)
         if peers:
-            stats = harness.actions.stats(TopicName.parse(TOPIC))
-            active = stats["subscriptions"]["s"]["activeConsumerName"]
-            assert active == ring_choice(list(peers), priorities, TOPIC)
+            assert active_name(harness) == ring_choice(list(peers), priorities, TOPIC)
 
 
 def test_consumers_at_one_point_of_the_ring_are_ordered_by_name(harness, monkeypatch):
     monkeypatch.setattr(single_active, "_ring_distance", lambda name, topic: 7)
     for name in ("b", "c", "a"):
         harness.peer().subscribe(TOPIC, kind="Failover", consumer_name=name)
-    stats = harness.actions.stats(TopicName.parse(TOPIC))
-    assert stats["subscriptions"]["s"]["activeConsumerName"] == "c"
+    assert active_name(harness) == "c"
 
 
 def test_an_old_client_gets_no_active_consumer_change(harness):

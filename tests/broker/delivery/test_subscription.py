@@ -11,11 +11,9 @@ from tests.broker.conftest import TOPIC, Command
 
 
 def prepared(harness: Any, kind: str = "Exclusive", count: int = 5, permits: int = 1000) -> tuple[Any, Any]:
-    producer = harness.producer(TOPIC)
     consumer = harness.consumer(TOPIC, kind=kind, permits=permits)
-    for sequence_id in range(count):
-        producer.send(sequence_id)
-    return consumer, consumer.session.consumers[1].subscription
+    harness.producer(TOPIC).publish(count)
+    return consumer, harness.subscription()
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])

@@ -56,8 +56,7 @@ def test_a_setting_applies_at_once_is_kept_and_is_removable(make_harness):
     assert policies(harness).unacked_messages_per_consumer_max == 7
 
 
-def test_policies_override_dynamic_settings(make_harness):
-    harness = make_harness()
+def test_policies_override_dynamic_settings(harness):
     namespaces = harness.broker.namespaces
     namespaces.set_policy("public", "default", "message_ttl_in_seconds", 100)
     change(harness, "ttlDurationDefaultInSeconds", "5")
@@ -75,8 +74,7 @@ def test_policies_override_dynamic_settings(make_harness):
 @pytest.mark.parametrize(
     "name", ["brokerPublisherThrottlingMaxMessageRate", "maxPublishRatePerTopicInMessages"]
 )
-def test_changed_publish_rates_apply_to_loaded_topics(make_harness, make_entry, name):
-    harness = make_harness()
+def test_changed_publish_rates_apply_to_loaded_topics(harness, make_entry, name):
     peer = harness.producer(TOPIC)
 
     def publish(count: int) -> None:
@@ -100,16 +98,9 @@ def test_changed_publish_rates_apply_to_loaded_topics(make_harness, make_entry, 
     assert len(peer.receipts()) == 100
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "dispatchThrottlingRateInMsg",
-        "dispatchThrottlingRatePerTopicInMsg",
-        "dispatchThrottlingRatePerSubscriptionInMsg",
-    ],
-)
-def test_changed_dispatch_rates_apply_to_loaded_topics(make_harness, name):
-    harness = make_harness()
+@pytest.mark.parametrize("of", ["", "PerTopic", "PerSubscription"])
+def test_changed_dispatch_rates_apply_to_loaded_topics(harness, of):
+    name = f"dispatchThrottlingRate{of}InMsg"
     peer = harness.producer(TOPIC)
     peer.subscribe(TOPIC, "s", consumer_id=2)
     change(harness, name, "2")
@@ -123,9 +114,8 @@ def test_changed_dispatch_rates_apply_to_loaded_topics(make_harness, name):
     assert len(peer.messages()) == 100 - early
 
 
-def test_a_shorter_ttl_expires_the_backlog_of_unused_topics(make_harness):
+def test_a_shorter_ttl_expires_the_backlog_of_unused_topics(harness):
     """A shorter TTL applies to topics that were not used since the change."""
-    harness = make_harness()
     peer = harness.producer(TOPIC)
     consumer = harness.consumer(TOPIC, "s")
     peer.publish(5)
@@ -151,8 +141,7 @@ def test_a_shorter_ttl_expires_the_backlog_of_unused_topics(make_harness):
         ("managedLedgerOffloadDeletionLagMs", "9" * 400, "offload_deletion_lag_seconds"),
     ],
 )
-def test_bad_settings_are_refused(make_harness, name, text, told):
-    harness = make_harness()
+def test_bad_settings_are_refused(harness, name, text, told):
     before = harness.broker.dynamic.current
     with pytest.raises(RuleViolation, match=told):
         harness.broker.dynamic.set(name, text)
@@ -165,9 +154,8 @@ def test_bad_settings_are_refused(make_harness, name, text, told):
 
 @pytest.mark.parametrize("digits", [19, 20, 400])
 @pytest.mark.parametrize("name", sorted(DYNAMIC))
-def test_huge_numbers_are_refused_or_safe(make_harness, name, digits):
+def test_huge_numbers_are_refused_or_safe(harness, name, digits):
     """One that was kept, and that arithmetic cannot do with, would stand in the way of every start."""
-    harness = make_harness()
     harness.peer().producer(TOPIC)
     try:
         harness.broker.dynamic.set(name, "9" * digits)
@@ -181,8 +169,7 @@ def test_huge_numbers_are_refused_or_safe(make_harness, name, digits):
     assert not any(harness.broker.scheduler.failures.values())
 
 
-def test_an_unknown_stored_setting_does_not_stop_the_start(make_harness):
-    harness = make_harness()
+def test_an_unknown_stored_setting_does_not_stop_the_start(harness):
     harness.store.keys.put("dynamic-configuration/fromTheFuture", b"1")
     harness.store.keys.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"3")
     harness.restart()

@@ -119,9 +119,8 @@ def test_rates_of_other_clusters_are_ignored():
 
 
 def test_age_and_size_quota_are_independent():
-    quotas = check_policy(
-        "backlog_quota_map", {"message_age": {"limitTime": 60, "policy": "consumer_backlog_eviction"}}
-    )
+    given = {"message_age": {"limitTime": 60, "policy": "consumer_backlog_eviction"}}
+    quotas = check_policy("backlog_quota_map", given)
     found = resolve(SETTINGS, {"backlog_quota_map": quotas})
     assert found.backlog_quota_seconds == 60
     assert found.backlog_quota_age_action == "consumer_backlog_eviction"

@@ -4,24 +4,23 @@ import json
 from typing import Any
 
 import pytest
+from doubles import calls_of
 
 from geminga.broker.rules import compatibility
 from geminga.broker.rules import schemas as schemas_module
-from geminga.broker.rules.compatibility import meaning
 from geminga.broker.rules.schemas import SCHEMA_BYTES_MAX, schema_key, version_bytes
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import NAME, TOPIC
+from tests.broker.conftest import NAME, SUBSCRIBE, TOPIC
 
 V0, V1 = version_bytes(0), version_bytes(1)
 BYTES = pb.Schema.Type.Value("None")
 
 
 def record(*fields: Any, kind: int = pb.Schema.Json, name: str = "") -> pb.Schema:
-    listed = [
-        {"name": f, "type": ["null", "string"], "default": None} if isinstance(f, str) else f for f in fields
-    ]
+    optional = {"type": ["null", "string"], "default": None}
+    listed = [{"name": f, **optional} if isinstance(f, str) else f for f in fields]
     data = json.dumps({"type": "record", "name": "R", "fields": listed}).encode()
     return pb.Schema(name=name, schema_data=data, type=kind)
 
@@ -84,10 +83,8 @@ def test_bytes_cannot_replace_another_schema(harness):
     nothing = pb.Schema(name="Bytes", schema_data=b"", type=BYTES)
     assert produce(harness, STRING).producer_success.schema_version == V0
     assert produce(harness, nothing).error.error == pb.IncompatibleSchema
-    subscribe = {"topic": TOPIC, "subscription": "s", "subType": 1, "consumer_id": 7}
-    answer = harness.peer().request(
-        "subscribe", **subscribe, schema={f.name: v for f, v in nothing.ListFields()}
-    )
+    schema = {f.name: v for f, v in nothing.ListFields()}
+    answer = harness.peer().request("subscribe", **SUBSCRIBE, schema=schema)
     assert answer.command.error.error == pb.IncompatibleSchema
 
 
@@ -110,11 +107,8 @@ def test_an_enormous_schema_is_refused_before_it_is_parsed(harness, monkeypatch)
 
 
 def subscribe(harness: Any, schema: pb.Schema, subscription: str) -> int:
-    fields = {f.name: v for f, v in schema.ListFields()}
-    frame = harness.peer().request(
-        "subscribe", topic=TOPIC, subscription=subscription, consumer_id=1, subType=0, schema=fields
-    )
-    return int(frame.type)
+    fields = {"subscription": subscription, "schema": {f.name: v for f, v in schema.ListFields()}}
+    return int(harness.peer().request("subscribe", **(SUBSCRIBE | fields)).type)
 
 
 def test_consumers_schemas_are_checked_and_registered(harness):
@@ -198,20 +192,16 @@ def test_a_known_schema_is_not_read_or_parsed_again(harness, monkeypatch):
     produce(harness, record("a"))
     produce(harness, record("a", "b"))
     monkeypatch.setattr("geminga.broker.rules.schemas.meaning", None)
-    read: list[str] = []
-    get = harness.store.keys.get
-    monkeypatch.setattr(harness.store.keys, "get", lambda key: read.append(key) or get(key))
+    read = calls_of(monkeypatch, harness.store.keys, "get")
     for schema, version in ((record("a"), V0), (record("a", "b"), V1), (record("a"), V0)):
         assert produce(harness, schema).producer_success.schema_version == version
-    assert read.count(schema_key(NAME)) <= 1
+    assert read.count((schema_key(NAME),)) <= 1
 
 
 @pytest.fixture
 def read(monkeypatch):
     """The definitions that were parsed."""
-    found: list[pb.Schema] = []
-    monkeypatch.setattr(schemas_module, "meaning", lambda schema: found.append(schema) or meaning(schema))
-    return found
+    return calls_of(monkeypatch, schemas_module, "meaning")
 
 
 def test_versions_are_parsed_once_for_schemas_of_another_text(harness, read):

@@ -21,12 +21,10 @@ def encoded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def signed(
-    header: dict[str, Any], claims: Any, secret: bytes = SECRET, digest: Any = hashlib.sha256
-) -> bytes:
+def signed(header: dict[str, Any], claims: Any, key: bytes = SECRET, digest: Any = hashlib.sha256) -> bytes:
     """A token made by hand, not by the library that judges it."""
     body = f"{encoded(json.dumps(header).encode())}.{encoded(json.dumps(claims).encode())}"
-    return f"{body}.{encoded(hmac.new(secret, body.encode(), digest).digest())}".encode()
+    return f"{body}.{encoded(hmac.new(key, body.encode(), digest).digest())}".encode()
 
 
 @pytest.fixture
@@ -122,9 +120,8 @@ def test_weak_keys_are_refused():
 
 
 def test_audience_role_claim_and_clock_skew_are_checked():
-    method = TokenMethod(
-        SECRET, ("HS256",), role_claim="role", audience="us", audience_claim="for", clock_skew_seconds=5
-    )
+    claims = {"role_claim": "role", "audience": "us", "audience_claim": "for"}
+    method = TokenMethod(SECRET, ("HS256",), **claims, clock_skew_seconds=5)
     good = {"role": ["joe", "x"], "for": ["them", "us"], "exp": NOW - 4}
     assert method.authenticate(signed({"alg": "HS256"}, good), NOW_MS).role == "joe"
     for wrong in ({"for": "them"}, {"for": None}, {"exp": NOW - 5}, {"role": []}):

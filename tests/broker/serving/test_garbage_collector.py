@@ -3,10 +3,10 @@
 import asyncio
 import gc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import serving
 
 from geminga.broker.serving.garbage_collector import (
     MANY_BLOCKS,
@@ -15,8 +15,6 @@ from geminga.broker.serving.garbage_collector import (
     YOUNG_PASSES,
     GarbageCollectorPacing,
 )
-from geminga.broker.serving.server import BrokerServer
-from geminga.broker.settings import BrokerSettings
 from tests.broker.conftest import Command
 from tests.broker.serving.test_stalled_disk import Client
 
@@ -100,32 +98,25 @@ def test_old_cycles_are_collected_once_a_minute(loop, monkeypatch):
     assert gone == [True]
 
 
-def test_closed_peers_leave_no_reference_cycles(tmp_path):
+async def test_closed_peers_leave_no_reference_cycles(tmp_path):
     """An old cycle would stay for good in a broker with many objects."""
-    asyncio.run(_serve_and_look(tmp_path))
-
-
-async def _serve_and_look(folder: Path) -> None:
-    server = BrokerServer(BrokerSettings(data_dir=folder / "data", port=0, web_port=None))
-    await server.start()
-    try:
+    async with serving(memory=False, data_dir=tmp_path / "data", web_port=None) as server:
         for kind in range(4):
             await _use(server.settings.port, kind)
         gc.collect()
         gc.disable()
         gc.set_debug(gc.DEBUG_SAVEALL)
-        for kind in range(4):
-            await _use(server.settings.port, kind)
-        gc.collect()
-        # The tests' process may have clients of other tests in it.
-        rooms = ("geminga.broker", "geminga.ledger")
-        ours = [thing for thing in gc.garbage if type(thing).__module__.startswith(rooms)]
-        assert ours == []
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-        await server.stop()
+        try:
+            for kind in range(4):
+                await _use(server.settings.port, kind)
+            gc.collect()
+            # The tests' process may have clients of other tests in it.
+            rooms = ("geminga.broker", "geminga.ledger")
+            assert [thing for thing in gc.garbage if type(thing).__module__.startswith(rooms)] == []
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
 
 
 async def _use(port: int, kind: int) -> None:

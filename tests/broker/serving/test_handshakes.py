@@ -5,9 +5,9 @@ import contextlib
 import socket
 import ssl
 import threading
-import urllib.request
 
 import pytest
+from web_requests import ask
 
 import geminga
 from geminga.broker.admin import web
@@ -38,9 +38,8 @@ def test_half_open_handshakes_count_against_the_limit(authority, tls):
             peers[0].recv(1)
         for peer in peers:
             peer.close()
-        with geminga.Client(
-            broker.service_url, tls_trust_certs_file_path=str(authority.certificate)
-        ) as client:
+        trust = {"tls_trust_certs_file_path": str(authority.certificate)}
+        with geminga.Client(broker.service_url, **trust) as client:
             client.create_producer("t").send(b"there is room again")
 
 
@@ -62,14 +61,14 @@ def test_half_open_handshakes_of_the_web_port_count_against_its_limit(authority,
         broker = stack.enter_context(embedded(**tls))
         context = ssl.create_default_context(cafile=str(authority.certificate))
         status = f"{broker.admin_url}/status.html"
-        assert urllib.request.urlopen(status, timeout=60, context=context).status == 200
+        assert ask(status, context=context).status == 200
         peers = [stack.enter_context(silent(broker.admin_url)) for _ in range(5)]
         assert was_hung_up_on(stack.enter_context(silent(broker.admin_url)))
         for peer in peers:
             peer.close()
 
         def answers() -> bool:  # the broker learns of their end a moment later
-            return urllib.request.urlopen(status, timeout=60, context=context).status == 200
+            return ask(status, context=context).status == 200
 
         assert eventually(answers, but=OSError)
 
@@ -118,9 +117,7 @@ def test_a_connection_admitted_to_the_handshake_is_not_refused_after_it(authorit
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(embedded(**tls, connections_max=2))
         stack.enter_context(silent(broker.service_url))
-        with geminga.Client(
-            broker.service_url, tls_trust_certs_file_path=str(authority.certificate),
-            operation_timeout_seconds=10,
-        ) as client:  # fmt: skip
+        trust = {"tls_trust_certs_file_path": str(authority.certificate)}
+        with geminga.Client(broker.service_url, **trust, operation_timeout_seconds=10) as client:
             client.create_producer("t").send(b"the last place")
             assert was_hung_up_on(stack.enter_context(silent(broker.service_url)))

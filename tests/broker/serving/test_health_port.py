@@ -3,19 +3,17 @@
 import asyncio
 import contextlib
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+from servers import new_server
 from waiting import loop_turns
+from web_requests import ask
 
 from geminga.broker.serving import health_port
 from geminga.broker.serving.health_port import STARTING, STOPPING, HealthPort
 from geminga.broker.serving.listening import bind
-from geminga.broker.serving.server import BrokerServer
 from geminga.broker.serving.standalone import _health_port, _main
-from geminga.broker.settings import BrokerSettings
 
 
 @contextlib.contextmanager
@@ -31,11 +29,8 @@ def opened(loop: asyncio.AbstractEventLoop, **checks: Any) -> Iterator[tuple[Hea
 
 
 def asked(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            return answer.status, answer.read().decode().strip()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode().strip()
+    answer = ask(url)
+    return answer.status, answer.body.decode().strip()
 
 
 def test_a_starting_and_a_stopping_broker_is_alive_and_not_ready():
@@ -78,7 +73,7 @@ def test_the_oldest_connection_gives_way_to_a_new_one(monkeypatch):
 
 async def test_the_port_of_a_broker_reports_its_store_and_its_disk():
     loop = asyncio.get_running_loop()
-    server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
+    server = new_server(web_port=None)
     with _health_port(server, 0, loop) as health:
         url = f"http://127.0.0.1:{health.port}"
 
@@ -100,6 +95,6 @@ async def test_the_port_of_a_broker_reports_its_store_and_its_disk():
 
 
 def test_no_port_is_opened_unless_it_is_asked_for():
-    server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
+    server = new_server(web_port=None)
     with _health_port(server, None, asyncio.new_event_loop()) as health:
         assert health is None

@@ -102,9 +102,7 @@ class Load:
             )
             for name in self.receipts
         }  # fmt: skip
-        self.threads = [
-            threading.Thread(target=self._run, args=(name,), daemon=True) for name in self.producers
-        ]
+        self.threads = [threading.Thread(target=self._run, args=(n,), daemon=True) for n in self.producers]
         for thread in self.threads:
             thread.start()
 
@@ -136,31 +134,27 @@ def payload(name: str, number: int) -> bytes:
     return f"{name}:{number}:".encode() + random.Random(f"{name}{number}").randbytes(number % 300)
 
 
-def check_messages(url: str, topic: str, receipts: dict[str, list[int]]) -> None:
-    """Every receipted message once and in order (I1); unreceipted ones may be there, once, in order too."""
+def place_of(message: Any) -> tuple[int, int]:
+    return message.message_id().ledger_id(), message.message_id().entry_id()
+
+
+def check(url: str, topic: str, receipts: dict[str, list[int]], confirmed: set[tuple[int, int]]) -> None:
+    """Every receipted message is there once and in order (I1); unreceipted ones may be, once, in order too.
+    No acknowledged message is delivered again (I3), no other one is left out (I4)."""
     client = connect(url)
     reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=5000)
     found: dict[str, list[int]] = {name: [] for name in receipts}
+    everything = set()
     while reader.has_message_available():
-        data = reader.read_next(timeout_millis=30_000).data()
-        name, number = data.split(b":", 2)[:2]
-        assert data == payload(name.decode(), int(number))
+        message = reader.read_next(timeout_millis=30_000)
+        name, number = message.data().split(b":", 2)[:2]
+        assert message.data() == payload(name.decode(), int(number))
         found[name.decode()].append(int(number))
-    client.close()
+        everything.add(place_of(message))
     for name, numbers in receipts.items():
         assert found[name] == sorted(set(found[name])), "order or single copies are lost"
         missing = set(numbers) - set(found[name])
         assert not missing, f"{len(missing)} receipted messages of {name} are lost: {sorted(missing)[:5]}"
-
-
-def check_acknowledgements(url: str, topic: str, confirmed: set[tuple[int, int]]) -> None:
-    """No acknowledged message is delivered again (I3), no other one is left out (I4)."""
-    client = connect(url)
-    everything = set()
-    reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=5000)
-    while reader.has_message_available():
-        place = reader.read_next(timeout_millis=30_000).message_id()
-        everything.add((place.ledger_id(), place.entry_id()))
     consumer = client.subscribe(  # which a kill before its first answer may have prevented so far
         topic, "acks", pulsar.ConsumerType.Shared, receiver_queue_size=5000,
         initial_position=pulsar.InitialPosition.Earliest,
@@ -168,12 +162,10 @@ def check_acknowledgements(url: str, topic: str, confirmed: set[tuple[int, int]]
     odd = {place for place in everything if place[1] % 2}
     delivered: set[tuple[int, int]] = set()
     while not odd <= delivered:
-        place = consumer.receive(timeout_millis=30_000).message_id()
-        delivered.add((place.ledger_id(), place.entry_id()))
+        delivered.add(place_of(consumer.receive(timeout_millis=30_000)))
     with contextlib.suppress(pulsar.Timeout):
         while True:
-            place = consumer.receive(timeout_millis=20).message_id()
-            delivered.add((place.ledger_id(), place.entry_id()))
+            delivered.add(place_of(consumer.receive(timeout_millis=20)))
     client.close()
     again = delivered & confirmed
     assert not again, f"{len(again)} acknowledged entries come again: {sorted(again)[:5]}"
@@ -222,8 +214,7 @@ def test_everything_receipted_survives_kills(tmp_path, request):
                 broker.again()
             broker.wait_ready()
             if topic:
-                check_messages(url, topic, receipts)
-                check_acknowledgements(url, topic, confirmed)
+                check(url, topic, receipts, confirmed)
             topic = f"persistent://public/default/round-{number}"
             topics.append(topic)
             load = Load(url, topic)

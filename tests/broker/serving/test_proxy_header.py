@@ -6,12 +6,12 @@ import socket
 import ssl
 import struct
 import threading
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from web_requests import ask
 
 import geminga
 from tests.support.certificates import Authority
@@ -54,15 +54,13 @@ def proxy(url: str, first: bytes) -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize(
-    ("host", "shown"), [("10.1.2.3", "/10.1.2.3:51000"), ("fd00::7", "/[fd00::7]:51000")]
-)
-def test_the_client_behind_a_proxy_is_the_peer(host, shown):
+@pytest.mark.parametrize(("host", "peer"), [("10.1.2.3", "/10.1.2.3:51000"), ("fd00::7", "/[fd00::7]:51000")])
+def test_the_client_behind_a_proxy_is_the_peer(host, peer):
     with (
         geminga.embedded(proxy_protocol=True, host="127.0.0.1") as broker,
         proxy(broker.service_url, header(host, 51000)) as port,
     ):
-        assert connected(broker, port) == shown
+        assert connected(broker, port) == peer
 
 
 def test_a_health_check_of_the_proxy_has_its_own_address():
@@ -138,9 +136,8 @@ def test_a_header_that_is_cut_is_no_failed_handshake(caplog):
             peer.sendall(header("10.1.2.3", 51000)[:20])
             peer.shutdown(socket.SHUT_WR)
             assert peer.recv(100) == b""
-        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
-            metrics = answer.read().decode()
-    assert 'geminga_tls_handshakes_failed_total{cluster="standalone"} 0' in metrics
+        metrics = ask(f"{broker.admin_url}/metrics").body
+    assert b'geminga_tls_handshakes_failed_total{cluster="standalone"} 0' in metrics
     assert caplog.text == ""
 
 

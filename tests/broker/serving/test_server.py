@@ -2,25 +2,27 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from doubles import raising
 from insides import server_of
-from waiting import eventually, eventually_async, never_async
+from servers import new_server, serving
+from waiting import eventually, eventually_async, eventually_awaited, never_async
+from web_requests import ask
 
 from geminga.broker.commands.session import SessionState
 from geminga.broker.commands.table import TABLE
 from geminga.broker.rate_limited_logger import LINES_MAX
 from geminga.broker.serving.embedded import embedded
 from geminga.broker.serving.listening import PortInUse, bind
-from geminga.broker.serving.server import BrokerServer, PeerConnection
-from geminga.broker.settings import BrokerSettings
+from geminga.broker.serving.server import PeerConnection
 from geminga.errors import StoreStopped, UsageError
 from geminga.ids import TopicName
 from geminga.ledger.api import Buffer, Done
@@ -29,11 +31,6 @@ from geminga.wire.frames import FrameDecoder, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import encoded, encoded_ack, entry_bytes
 from tests.support.insides import inside
-
-
-def settings(**changes: Any) -> BrokerSettings:
-    return BrokerSettings(**{"memory": True, "port": 0, "web_port": None, **changes})
-
 
 CONNECT = encoded("connect", client_version="test", protocol_version=19)
 PING = encoded("ping")
@@ -87,16 +84,6 @@ def peers():
         peer.close()
 
 
-@contextlib.asynccontextmanager
-async def running(**changes: Any) -> AsyncIterator[BrokerServer]:
-    server = BrokerServer(settings(**changes))
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
-
-
 def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -140,6 +127,9 @@ def test_a_protocol_error_closes_only_its_connection(peers, caplog):
             b"\xff\xff\xff\xff" + b"x" * 100,
             b"\x00\x00\x00\x00\x00\x00\x00\x00",
             b"\x00\x00\x00\x05\x00\x00\x00\x09hello",
+            b"\x00\x00\x00\x05\x00\x00\x00\x00\x00",
+            b"\x00\x00\x00\x06\x00\x00\x00\x02\x08\x12",
+            b"\x00\x00\x00\x06\x00\x00\x00\x02\xff\xff",
             b"\x00\x00\x00\x08\x00\x00\x00\x04\xff\xff\xff\xff",
             CONNECT + CONNECT,
             PING[:5],
@@ -175,18 +165,18 @@ def test_connections_beyond_the_limit_are_refused(peers):
         assert peers(broker.settings.port, handshake=False).is_closed()
         assert first.answers()
         second.close()
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                assert peers(broker.settings.port).answers()
-                break
-            except (EOFError, ConnectionError):
-                assert time.monotonic() < deadline
+
+        def is_served() -> bool:
+            with contextlib.suppress(EOFError, ConnectionError):
+                return peers(broker.settings.port).answers()
+            return False
+
+        eventually(is_served)
 
 
 async def test_the_memory_for_a_peer_that_never_reads_is_bounded():
     limits = {"write_buffer_high_bytes": 20_000, "write_buffer_low_bytes": 1_000}
-    async with running(**limits, write_buffer_limit_bytes=1_000_000) as server:
+    async with serving(web_port=None, **limits, write_buffer_limit_bytes=1_000_000) as server:
         loop = asyncio.get_running_loop()
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             # Small kernel buffers, which accepted connections inherit: they are full sooner.
@@ -224,7 +214,7 @@ async def test_the_memory_for_a_peer_that_never_reads_is_bounded():
 
 
 async def test_beyond_the_limit_of_unread_bytes_only_peers_that_read_are_written_to():
-    async with running(unsent_bytes_max=65_536) as server:
+    async with serving(web_port=None, unsent_bytes_max=65_536) as server:
         reader, _ = await asyncio.open_connection("127.0.0.1", server.settings.port)
         await eventually_async(lambda: server.connections)
         (slow,) = server.connections
@@ -242,48 +232,42 @@ async def test_beyond_the_limit_of_unread_bytes_only_peers_that_read_are_written
 
 
 @pytest.mark.parametrize("step", ["_stop_accepting", "_take_in_what_came", "_drain_connections"])
-def test_a_cancelled_stop_closes_the_store(step, tmp_path, monkeypatch):
-    async def scenario() -> None:
-        server = BrokerServer(settings(memory=False, data_dir=tmp_path / "data"))
-        await server.start()
-        stopping = asyncio.ensure_future(server.stop())
+async def test_a_cancelled_stop_closes_the_store(step, tmp_path, monkeypatch):
+    server = new_server(memory=False, data_dir=tmp_path / "data", web_port=None)
+    await server.start()
+    stopping = asyncio.ensure_future(server.stop())
 
-        async def cancelled() -> None:
-            stopping.cancel()
-            await asyncio.Event().wait()
+    async def cancelled() -> None:
+        stopping.cancel()
+        await asyncio.Event().wait()
 
-        monkeypatch.setattr(server, step, cancelled)
-        with pytest.raises(asyncio.CancelledError):
-            await stopping
-        assert isinstance(server.store.failure, StoreStopped)
-        await server.stop()
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(server, step, cancelled)
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert isinstance(server.store.failure, StoreStopped)
+    await server.stop()
 
 
-def test_a_stop_that_is_cancelled_while_the_web_server_starts_stops_it(tmp_path):
-    async def scenario() -> None:
-        server = BrokerServer(settings(web_port=0))
-        await server.start()
-        server.start_web()
-        stopping = asyncio.ensure_future(server.stop())
-        asyncio.get_running_loop().call_soon(stopping.cancel)
-        with pytest.raises(asyncio.CancelledError):
-            await stopping
-        await server.web_ready.wait()
-        async with asyncio.timeout(60):
-            await eventually_closed(server.settings.web_port)
+async def test_a_stop_that_is_cancelled_while_the_web_server_starts_stops_it(tmp_path):
+    server = new_server()
+    await server.start()
+    server.start_web()
+    stopping = asyncio.ensure_future(server.stop())
+    asyncio.get_running_loop().call_soon(stopping.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    await server.web_ready.wait()
 
-    async def eventually_closed(port: int) -> None:
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                return
-            writer.close()
-            await writer.wait_closed()
+    async def is_closed() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
+        except OSError:
+            return True
+        writer.close()
+        await writer.wait_closed()
+        return False
 
-    asyncio.run(scenario())
+    await eventually_awaited(is_closed)
 
 
 class Stuffed(asyncio.Transport):
@@ -311,7 +295,7 @@ class Stuffed(asyncio.Transport):
 
 
 async def test_peers_that_never_read_do_not_fill_the_log(caplog):
-    async with running() as server:
+    async with serving(web_port=None) as server:
         for _ in range(LINES_MAX + 200):
             connection, transport = PeerConnection(server), Stuffed()
             connection.connection_made(transport)
@@ -324,23 +308,13 @@ async def test_peers_that_never_read_do_not_fill_the_log(caplog):
     assert caplog.text.count("leaves too much unread and is disconnected") == LINES_MAX
 
 
-def test_an_idle_broker_does_not_wake_up():
-    async def scenario() -> None:
-        async with running() as server:
-            await asyncio.sleep(0.05)
-            ticks = 0
-            tick = server.core.tick
-
-            def counting() -> None:
-                nonlocal ticks
-                ticks += 1
-                tick()
-
-            server.core.tick = counting
-            server.core._arm(server.broker.deadline)
-            await never_async(lambda: ticks > 2, 1.0)
-
-    asyncio.run(scenario())
+async def test_an_idle_broker_does_not_wake_up():
+    async with serving(web_port=None) as server:
+        await asyncio.sleep(0.05)
+        ticks, tick = list[int](), server.core.tick
+        server.core.tick = lambda: ticks.append(1) or tick()
+        server.core._arm(server.broker.deadline)
+        await never_async(lambda: len(ticks) > 2, 1.0)
 
 
 class StoppingStore(MemoryStore):
@@ -365,21 +339,14 @@ async def test_a_stopped_store_is_reported_and_sends_no_receipts(caplog):
         stores.append(StoppingStore(wakeup))
         return stores[0]
 
-    server = BrokerServer(settings(web_port=0), store=open_store)
-    await server.start()
-    server.start_web()
-    await server.web_ready.wait()
-    stores[0].broken = StoreStopped("fdatasync failed: EIO")
-    server.core.wakeup()
-    await eventually_async(lambda: server.store_failure)
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
-    writer.write(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    answer = await reader.read()
-    writer.close()
-    assert answer.startswith(b"HTTP/1.1 503")
-    assert b"EIO" in answer
-    assert isinstance(server.store_failure, StoreStopped)
-    await server.stop()
+    async with serving(store=open_store) as server:
+        stores[0].broken = StoreStopped("fdatasync failed: EIO")
+        server.core.wakeup()
+        await eventually_async(lambda: server.store_failure)
+        url = f"http://127.0.0.1:{server.settings.web_port}/admin/v2/brokers/health"
+        answer = await asyncio.to_thread(ask, url)
+        assert (answer.status, b"EIO" in answer.body) == (503, True)
+        assert isinstance(server.store_failure, StoreStopped)
     assert [r for r in caplog.records if r.levelno == logging.CRITICAL and "EIO" in r.getMessage()]
 
 
@@ -400,17 +367,14 @@ def test_many_starts_and_stops_leak_nothing():
     for _ in range(10):
         with embedded():
             pass
-    eventually(
-        lambda: not before or len(os.listdir("/proc/self/fd")) <= before
-    )  # others of this process may open some, too
+    # Others of this process may open some, too.
+    eventually(lambda: not before or len(os.listdir("/proc/self/fd")) <= before)
 
 
 def subscribed(peer: Peer, topic: str, permits: int) -> None:
     """A consumer with the id 1."""
-    shared = pb.CommandSubscribe.Shared
-    peer.socket.sendall(
-        encoded("subscribe", topic=topic, subscription="s", subType=shared, consumer_id=1, request_id=1)
-    )
+    fields = {"subType": pb.CommandSubscribe.Shared, "consumer_id": 1, "request_id": 1}
+    peer.socket.sendall(encoded("subscribe", topic=topic, subscription="s", **fields))
     assert peer.next().type == pb.BaseCommand.SUCCESS
     peer.socket.sendall(encoded("flow", consumer_id=1, messagePermits=permits))
 
@@ -424,8 +388,7 @@ def published(peer: Peer, topic: str, count: int) -> list[tuple[int, int]]:
     for first in range(0, count, 1_000):
         sends = (encode_send(1, n, 1, None, len(entry)) + entry for n in range(first, first + 1_000))
         peer.socket.sendall(b"".join(sends))
-        receipts = [peer.next() for _ in range(1_000)]
-        found += [(receipt.ledger_id, receipt.entry_id) for receipt in receipts]
+        found += [(each.ledger_id, each.entry_id) for each in (peer.next() for _ in range(1_000))]
     return found
 
 
@@ -439,7 +402,8 @@ def test_acknowledgements_before_a_disconnect_hold(peers):
         acks = [encoded_ack(*each) for each in published(peers(broker.settings.port), topic, count)]
         for _ in range(count):
             assert consumer.next().type == pb.BaseCommand.MESSAGE
-        subscription = inside(broker, lambda: _subscription(broker, topic))
+        found = inside(broker, lambda: server_of(broker).broker.topics.find(TopicName.parse(topic)))
+        subscription: Any = found.subscriptions["s"]
         assert inside(broker, lambda: subscription.backlog) == count
         consumer.socket.sendall(b"".join(acks))
         consumer.close()
@@ -449,19 +413,13 @@ def test_acknowledgements_before_a_disconnect_hold(peers):
 
 async def test_nothing_more_is_done_for_a_disconnected_peer():
     """Its connection ends while there was no time for what had come."""
-
-    async with running() as server:
+    async with serving(web_port=None) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
         writer.write(CONNECT)
         await reader.read(4096)
         (connection,) = server.connections
-        slices, now = server.broker.slices, [time.monotonic()]
-
-        def clock() -> float:  # a turn has time for little
-            now[0] += 0.005
-            return now[0]
-
-        slices._clock = clock
+        slices = server.broker.slices
+        slices._clock = itertools.count(time.monotonic(), 0.005).__next__  # a turn has time for little
         session = connection.session
         assert session is not None
         connection.data_received(PING * 1_000)
@@ -473,7 +431,3 @@ async def test_nothing_more_is_done_for_a_disconnected_peer():
             await eventually_async(lambda: not slices.waiting)
         assert not server.broker.sessions
         writer.close()
-
-
-def _subscription(broker: Any, topic: str) -> Any:
-    return server_of(broker).broker.topics.find(TopicName.parse(topic)).subscriptions["s"]

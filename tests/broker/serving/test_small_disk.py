@@ -1,12 +1,12 @@
 """A broker whose folder may take little: messages go through it for ever, and it never takes more."""
 
-import json
-import urllib.request
+import contextlib
 from pathlib import Path
 
 import pytest
 from disk_stores import mounted
 from waiting import eventually, start_thread
+from web_requests import ask
 
 import geminga
 from geminga.broker.serving.embedded import embedded
@@ -18,16 +18,13 @@ LIMIT = 24 * 1024 * 1024
 def folder_bytes(folder: Path) -> int:
     total = 0
     for path in folder.iterdir():
-        try:
+        with contextlib.suppress(FileNotFoundError):
             total += path.stat().st_blocks * 512
-        except FileNotFoundError:
-            continue
     return total
 
 
 def figures(url: str) -> dict[str, object]:
-    with urllib.request.urlopen(f"{url}/admin/v2/geminga/disk", timeout=60) as answer:
-        return json.load(answer)
+    return ask(f"{url}/admin/v2/geminga/disk").document
 
 
 @pytest.mark.rotating(1)
@@ -59,8 +56,7 @@ def test_a_small_folder_passes_four_times_its_size(tmp_path, client_kind):
         told = figures(broker.admin_url)
         assert told["limitBytes"] == told["totalBytes"] == LIMIT
         assert told["gaveWayBytes"] >= 2 * LIMIT
-        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
-            assert b"geminga_publishing_refused" in answer.read()
+        assert b"geminga_publishing_refused" in ask(f"{broker.admin_url}/metrics").body
         client.close()
     assert worst <= LIMIT
 
@@ -69,16 +65,14 @@ def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledge
     with embedded(tmp_path / "store", disk_limit_bytes=LIMIT) as broker, broker.client() as client:
         hasty = broker.client(operation_timeout_seconds=2)
         consumer = client.subscribe("t", "s")
-        producer = client.create_producer(
-            "t", send_timeout_millis=0, block_if_queue_full=True, max_pending_messages=20
-        )
+        options = {"send_timeout_millis": 0, "max_pending_messages": 20}
+        producer = client.create_producer("t", block_if_queue_full=True, **options)
         sent = []
 
         def publish() -> None:
             for number in range(300):
-                producer.send_async(
-                    b"%08d" % number + bytes(100_000), lambda result, message_id: sent.append(result)
-                )
+                data = b"%08d" % number + bytes(100_000)
+                producer.send_async(data, lambda result, message_id: sent.append(result))
             producer.flush()
 
         thread = start_thread(publish)

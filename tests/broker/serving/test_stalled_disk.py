@@ -7,14 +7,14 @@ import time
 from typing import Any
 
 import pytest
+from servers import new_server
 
 from geminga.broker.serving.server import BrokerServer
-from geminga.broker.settings import BrokerSettings
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.wire.frames import FrameDecoder, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import Command, encoded, entry_bytes
+from tests.broker.conftest import SUBSCRIBE, Command, encoded, entry_bytes
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
 PING_SECONDS_MAX = 20.0
@@ -75,20 +75,22 @@ class Client:
         self._writer.close()
 
 
-def server_on(filesystem: FaultyFileSystem) -> BrokerServer:
+async def check_keep_alives(*clients: Client) -> None:
+    """Each is answered in time."""
+    for _ in range(10):
+        for client in clients:
+            assert await client.ping() < PING_SECONDS_MAX
+
+
+def server_on(files: FaultyFileSystem) -> BrokerServer:
     settings = StoreSettings(cache_bytes=0, preallocate_bytes=0)
-    return BrokerServer(
-        BrokerSettings(memory=True, port=0, web_port=0),
-        store=lambda wakeup: FileStore.open("/data", filesystem=filesystem, settings=settings, wakeup=wakeup),
+    return new_server(
+        lambda wakeup: FileStore.open("/data", filesystem=files, settings=settings, wakeup=wakeup)
     )
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Key_Shared"])
-def test_keep_alives_are_answered_while_reads_and_writes_hang(kind):
-    asyncio.run(_check(kind))
-
-
-async def _check(kind: str) -> None:
+async def test_keep_alives_are_answered_while_reads_and_writes_hang(kind):
     filesystem = FaultyFileSystem(SimulatedDisk())
     server = server_on(filesystem)
     await server.start()
@@ -98,19 +100,14 @@ async def _check(kind: str) -> None:
         producer.publish(ENTRIES)
         await producer.expect(Command.SEND_RECEIPT, ENTRIES)
         reader, bystander = [await Client.connect(server.settings.port) for _ in range(2)]
-        kind_number = pb.CommandSubscribe.SubType.Value(kind)
-        reader.send(
-            "subscribe", topic="t", subscription="s", consumer_id=1, request_id=2, subType=kind_number,
-            initialPosition=1,
-        )  # fmt: skip
+        fields = {"subType": pb.CommandSubscribe.SubType.Value(kind), "initialPosition": 1}
+        reader.send("subscribe", **(SUBSCRIBE | fields), request_id=2)
         await reader.expect(Command.SUCCESS)
         filesystem.answers.clear()
         reader.send("flow", consumer_id=1, messagePermits=1000)
         reader.send("getLastMessageId", consumer_id=1, request_id=3)
         producer.publish(5)
-        for _ in range(10):
-            assert await bystander.ping() < PING_SECONDS_MAX
-            assert await reader.ping() < PING_SECONDS_MAX
+        await check_keep_alives(bystander, reader)
         filesystem.answers.set()
         assert len(await reader.expect(Command.MESSAGE, ENTRIES)) >= ENTRIES
         assert await bystander.ping() < PING_SECONDS_MAX
@@ -141,10 +138,9 @@ class Stalling:
         await self.start()
         client = await self.connect()
         for number, topic in enumerate(("t", "other", "doomed")):
-            client.send("producer", topic=topic, producer_id=number, request_id=number)
-            client.send(
-                "subscribe", topic=topic, subscription="s", consumer_id=number, request_id=number, subType=1
-            )
+            fields = {"topic": topic, "request_id": number}
+            client.send("producer", producer_id=number, **fields)
+            client.send("subscribe", subscription="s", consumer_id=number, subType=1, **fields)
         await client.expect(Command.PRODUCER_SUCCESS, 3)
         await client.expect(Command.SUCCESS, 3)
         client.close()
@@ -189,11 +185,9 @@ async def test_clients_do_not_wait_for_topics_that_others_load_from_a_hanging_di
                 ("DELETE", f"{base}/doomed"), ("PUT", f"{base}/made"),
             )
         ]  # fmt: skip
-        for number in range(10):
-            assert await bystander.ping() < PING_SECONDS_MAX
-            assert await one.ping() < PING_SECONDS_MAX, "the peer's own keep-alive goes on too"
-            if number == 5:
-                gone.close()
+        for _ in range(2):
+            await check_keep_alives(bystander, one)
+            gone.close()
         assert not broker.server.broker.topics.loaded()
         broker.filesystem.answers.set()
         for peer in (one, two):
@@ -226,8 +220,7 @@ async def test_clients_do_not_wait_for_lists_that_others_read_from_a_hanging_dis
             )
         ]  # fmt: skip
         removal = asyncio.create_task(broker.web("DELETE", f"/admin/v2/namespaces/{place}"))
-        for _ in range(10):
-            assert await bystander.ping() < PING_SECONDS_MAX
+        await check_keep_alives(bystander)
         broker.filesystem.answers.set()
         (listed,) = await one.expect(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
         names = [f"persistent://{place}/{name}" for name in ("doomed", "other", "t")]
@@ -249,9 +242,8 @@ async def test_an_unreadable_catalog_is_reported_to_its_requesters_alone():
         peer.send("getTopicsOfNamespace", namespace="public/default", request_id=100)
         errors = await peer.expect(Command.ERROR, 31)
         assert {each.command.error.error for each in errors} == {pb.PersistenceError}
-        answers = await asyncio.gather(
-            *(broker.web("GET", "/admin/v2/persistent/public/default") for _ in range(5))
-        )
+        asked = (broker.web("GET", "/admin/v2/persistent/public/default") for _ in range(5))
+        answers = await asyncio.gather(*asked)
         assert {answer.split(b" ", 2)[1] for answer in answers} == {b"503"}
         bystander.publish(20)
         await bystander.expect(Command.SEND_RECEIPT, 20)

@@ -9,11 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 from waiting import eventually_async
+from web_requests import ask
 
 import geminga
 from geminga.broker.serving.server import BrokerServer
@@ -94,8 +94,7 @@ def test_a_broker_starts_serves_and_stops(started, tmp_path, number):
     service, web = addresses(process.first_line())
     with socket.create_connection(("127.0.0.1", port_of(service)), 60):
         pass
-    with urllib.request.urlopen(f"{web}/admin/v2/brokers/health", timeout=60) as answer:
-        assert answer.read() == b"ok"
+    assert ask(f"{web}/admin/v2/brokers/health").body == b"ok"
     code, log = process.end(number)
     assert code == 0, log
     assert SYNC_PROMISES["always"] in log
@@ -199,7 +198,7 @@ def test_the_first_answer_is_fast_and_memory_is_small(started, tmp_path):
     served = resident()
     heavy = ("aiohttp", "pyarrow", "numpy", "numba")
     assert not [each for each in heavy if f"/{each}/" in (place / "maps").read_text()]
-    urllib.request.urlopen(f"{web}/admin/v2/brokers/health", timeout=60).close()
+    assert ask(f"{web}/admin/v2/brokers/health").status == 200
     assert cpu_seconds < 2.0
     assert idle < 60_000_000
     assert served < idle + 10_000_000
@@ -246,29 +245,17 @@ class SyncsFail(FaultyFileSystem):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_failed_sync_ends_the_broker_without_losing_receipted_messages(code, caplog):
+async def test_a_failed_sync_ends_the_broker_without_losing_receipted_messages(code, caplog):
     caplog.set_level("INFO")
     disk = SimulatedDisk()
-    receipted = asyncio.run(_serve_until_syncs_fail(SyncsFail(disk), code, caplog))
-    assert os.strerror(code) in caplog.text
-    assert "confirmed writes are safe" in caplog.text
-    with FileStore.open("/data", filesystem=FaultyFileSystem(disk.crash(Fate())), threads=False) as store:
-        assert store.damage.found == []
-        ids = [info.ledger_id for info in store.ledgers("persistent://public/default/t")]
-        runs = [store.read(each, 0, entries_max=1000, bytes_max=1 << 20) for each in ids]
-        kept = [parse_entry(entry).payload for entries in runs for entry in entries]
-    assert kept[:receipted] == [b"m%d" % number for number in range(receipted)]
-
-
-async def _serve_until_syncs_fail(filesystem: SyncsFail, code: int, log: pytest.LogCaptureFixture) -> int:
-    """Return the number of messages that the broker had receipted."""
+    filesystem = SyncsFail(disk)
     server = BrokerServer(
         BrokerSettings(memory=True, port=0, web_port=None),
         store=lambda wakeup: FileStore.open("/data", filesystem=filesystem, wakeup=wakeup),
     )
     ending = asyncio.ensure_future(_main(server, lambda: None))
     async with asyncio.timeout(50):
-        await eventually_async(lambda: "ready" in log.text)
+        await eventually_async(lambda: "ready" in caplog.text)
         client = await Client.connect(server.settings.port)
         client.send("producer", topic="t", producer_id=1, request_id=1)
         await client.expect(pb.BaseCommand.PRODUCER_SUCCESS)
@@ -282,7 +269,14 @@ async def _serve_until_syncs_fail(filesystem: SyncsFail, code: int, log: pytest.
         with pytest.raises(AssertionError, match="hung up"):
             await client.expect(pb.BaseCommand.SEND_RECEIPT)
         client.close()
-    return 20
+    assert os.strerror(code) in caplog.text
+    assert "confirmed writes are safe" in caplog.text
+    with FileStore.open("/data", filesystem=FaultyFileSystem(disk.crash(Fate())), threads=False) as store:
+        assert store.damage.found == []
+        ids = [info.ledger_id for info in store.ledgers("persistent://public/default/t")]
+        runs = [store.read(each, 0, entries_max=1000, bytes_max=1 << 20) for each in ids]
+        kept = [parse_entry(entry).payload for entries in runs for entry in entries]
+    assert kept[:20] == [b"m%d" % number for number in range(20)]
 
 
 HOLDS_THE_LOOP = """

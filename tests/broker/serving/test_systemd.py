@@ -4,13 +4,13 @@ import asyncio
 import os
 import socket
 
-from geminga.broker.serving.server import BrokerServer
+from servers import new_server
+
 from geminga.broker.serving.standalone import _main
 from geminga.broker.serving.systemd import notify
-from geminga.broker.settings import BrokerSettings
 
 
-def test_start_and_stop_are_reported_to_systemd(tmp_path, monkeypatch):
+async def test_start_and_stop_are_reported_to_systemd(tmp_path, monkeypatch):
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "20000000")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
@@ -21,15 +21,12 @@ def test_start_and_stop_are_reported_to_systemd(tmp_path, monkeypatch):
         def received() -> str:
             return manager.recv(1000).decode()
 
-        async def live() -> None:
-            server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=None))
-            running = asyncio.ensure_future(_main(server, lambda: None))
-            assert [await asyncio.to_thread(received) for _ in range(2)] == ["READY=1", "WATCHDOG=1"]
-            server.store_stopped.set()
-            await running
-            assert received() == "STOPPING=1"
-
-        asyncio.run(live())
+        server = new_server(web_port=None)
+        running = asyncio.ensure_future(_main(server, lambda: None))
+        assert [await asyncio.to_thread(received) for _ in range(2)] == ["READY=1", "WATCHDOG=1"]
+        server.store_stopped.set()
+        await running
+        assert received() == "STOPPING=1"
 
 
 def test_without_a_service_manager_nothing_is_sent(monkeypatch):

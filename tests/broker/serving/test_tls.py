@@ -22,22 +22,19 @@ from tests.broker.conftest import KEY, SECRET
 from tests.support.certificates import Authority
 
 
-def client(broker: Any, authority: Authority, **options: Any) -> geminga.Client:
-    return geminga.Client(
-        broker.service_url,
-        tls_trust_certs_file_path=str(authority.certificate),
-        tls_validate_hostname=True,
-        operation_timeout_seconds=5,
-        **options,
-    )
+def trusting(authority: Authority) -> dict[str, Any]:
+    return {"tls_trust_certs_file_path": str(authority.certificate)}
 
 
-def get(
-    broker: Any, path: str, trust: Authority, certificate: Any = None, **headers: str
-) -> tuple[int, bytes]:
+def client(broker: Any, authority: Authority, url: str = "", **options: Any) -> geminga.Client:
+    options |= {"tls_validate_hostname": True, "operation_timeout_seconds": 5}
+    return geminga.Client(url or broker.service_url, **trusting(authority), **options)
+
+
+def get(broker: Any, path: str, trust: Authority, own: Any = None, **headers: str) -> tuple[int, bytes]:
     context = ssl.create_default_context(cafile=str(trust.certificate))
-    if certificate is not None:
-        context.load_cert_chain(*certificate)
+    if own is not None:
+        context.load_cert_chain(*own)
     return ask(broker.admin_url + path, context=context, **headers)[:2]
 
 
@@ -62,7 +59,7 @@ def test_plain_and_tls_ports_are_served_together(authority, tls):
     with embedded(**tls, tls_port=0, web_tls_port=0) as broker:
         urls = (broker.service_url, broker.service_url_tls, broker.admin_url, broker.admin_url_tls)
         assert [url.split(":")[0] for url in urls] == ["pulsar", "pulsar+ssl", "http", "https"]
-        trust = {"tls_trust_certs_file_path": str(authority.certificate), "tls_validate_hostname": True}
+        trust = {**trusting(authority), "tls_validate_hostname": True}
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(geminga.Client(url, **trust)) for url in urls]
             consumers = [one.subscribe("t", f"s{i}") for i, one in enumerate(clients)]
@@ -90,11 +87,8 @@ def test_client_certificates_apply_only_to_the_tls_port(authority, tls):
     settings = {**tls, "tls_port": 0, "tls_trust_certificates": authority.certificate}
     certificate, key = authority.sign("boss")
     with embedded(**settings, super_user_roles=("boss",)) as broker:
-        with geminga.Client(
-            broker.service_url_tls,
-            authentication=geminga.AuthenticationTLS(str(certificate), str(key)),
-            tls_trust_certs_file_path=str(authority.certificate),
-        ) as ours:
+        own = geminga.AuthenticationTLS(str(certificate), str(key))
+        with client(broker, authority, broker.service_url_tls, authentication=own) as ours:
             ours.create_producer("t").send(b"x")
         with (
             geminga.Client(broker.service_url, operation_timeout_seconds=5) as nobody,
@@ -114,9 +108,7 @@ def test_authorities_without_the_extensions_of_rfc_5280_are_accepted_on_every_py
         authentication = geminga.AuthenticationTLS(str(own_certificate), str(own_key))
         with client(broker, authority, authentication=authentication) as ours:
             ours.create_producer("t").send(b"x")
-        with geminga.Admin(
-            broker.admin_url, authentication, tls_trust_certs_file_path=str(authority.certificate)
-        ) as admin:
+        with geminga.Admin(broker.admin_url, authentication, **trusting(authority)) as admin:
             assert admin.topics.list("public/default") == ["persistent://public/default/t"]
 
 

@@ -46,16 +46,15 @@ def test_each_access_mode_is_handled_in_each_state(harness, mode, state):
 
 
 def test_epochs_count_the_owners_and_survive_restarts(harness):
+    shared = harness.peer()
+    assert not create(shared, 1, SHARED).command.producer_success.HasField("topic_epoch")
+    shared.disconnect()
     for expected in (0, 1):
         peer = harness.peer()
         assert create(peer, 1, EXCLUSIVE).command.producer_success.topic_epoch == expected
         peer.disconnect()
     harness.restart()
     assert create(harness.peer(), 1, FENCE).command.producer_success.topic_epoch == 2
-
-
-def test_a_shared_producer_gets_no_epoch(harness):
-    assert not create(harness.peer(), 1, SHARED).command.producer_success.HasField("topic_epoch")
 
 
 @pytest.mark.parametrize("mode", [EXCLUSIVE, FENCE])
@@ -147,8 +146,7 @@ def test_a_reconnected_handle_takes_its_generated_name_over(harness):
     assert len(second.receipts()) == 1
 
 
-def test_an_owner_is_refused_if_its_epoch_cannot_be_stored(make_harness, monkeypatch):
-    harness = make_harness()
+def test_an_owner_is_refused_if_its_epoch_cannot_be_stored(harness, monkeypatch):
     peer = harness.peer()
     create(peer, 1, SHARED)
     peer.request("close_producer", producer_id=1)

@@ -4,11 +4,12 @@ import dataclasses
 import gc
 import logging
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
 import pytest
+from doubles import calls_of
 
 from geminga.broker import background_jobs, compacted_view
 from geminga.broker.admin.errors import AdminRefusal, admin_error
@@ -25,12 +26,14 @@ from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.batch_model import open_batch
-from tests.broker.conftest import NAME, START_MS, Harness, Peer
-from tests.support.disk_stores import SMALL_FILES, open_store
+from tests.broker.conftest import NAME, START_MS, SUBSCRIBE, Harness, Peer
+from tests.support.disk_stores import SMALL_FILES, open_store, succeeded
 from tests.support.entries import batch_entry, in_batch, single_entry
 from tests.support.faulty_filesystem import Fate, Plan, PowerLoss, SimulatedDisk
 
 Pair = tuple[str | None, bytes]
+SECRET = [pb.EncryptionKeys(key="k", value=b"v")]
+LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 
 
 def single(key: str | None, value: bytes, **fields: Any) -> bytes:
@@ -73,28 +76,30 @@ def finish(harness: Harness) -> None:
     raise AssertionError("compaction does not end")
 
 
-def compact(harness: Harness) -> None:
+def outcome(harness: Harness) -> dict[str, str]:
+    """The status after a compaction."""
     harness.actions.compact(NAME)
     finish(harness)
-    assert harness.actions.compaction_status(NAME) == {"status": "SUCCESS", "lastError": ""}
+    return harness.actions.compaction_status(NAME)
 
 
-def read(
-    harness: Harness, *, compacted_view: bool = True, **fields: Any
-) -> list[tuple[tuple[int, int], Pair]]:
+def compact(harness: Harness) -> None:
+    assert outcome(harness) == {"status": "SUCCESS", "lastError": ""}
+
+
+def entries(harness: Harness, **fields: Any) -> list[tuple[tuple[int, int], bytes]]:
     """Everything that a reader from the beginning is sent, with the ids of the entries."""
-    peer = harness.consumer(
-        "t", "reader", 7, durable=False, read_compacted=compacted_view, permits=1_000_000, **fields
-    )
+    options = {"durable": False, "read_compacted": True, "permits": 1_000_000, **fields}
+    peer = harness.consumer("t", "reader", 7, **options)
     for _ in range(50):
         harness.poll()
-    found = [
-        ((each.ledger_id, each.entry_id), pair)
-        for each in peer.messages()
-        for pair in messages_of(bytes(each.entry))
-    ]
+    found = [((each.ledger_id, each.entry_id), bytes(each.entry)) for each in peer.messages()]
     peer.disconnect()
     return found
+
+
+def read(harness: Harness, **fields: Any) -> list[tuple[tuple[int, int], Pair]]:
+    return [(position, pair) for position, entry in entries(harness, **fields) for pair in messages_of(entry)]
 
 
 def pairs_of(consumer: Peer) -> list[Pair]:
@@ -113,10 +118,6 @@ def publisher(harness: Harness, entries: Iterable[bytes] = ()) -> Peer:
 def numbered(numbers: Iterable[int], keys: int) -> list[bytes]:
     """Messages with these numbers, under ``keys`` keys in turn."""
     return [single(f"k{number % keys}", b"%d" % number) for number in numbers]
-
-
-def topic_of(harness: Harness) -> Any:
-    return harness.broker.topics.find(NAME)
 
 
 def compacted_ledgers(harness: Harness) -> int:
@@ -140,7 +141,7 @@ def test_the_newest_message_of_each_key_keeps_its_id(harness):
     peer = publisher(harness, numbered(range(30), 3))
     peer.send(30, single(None, b"no key"))
     peer.send(31, single("k1", b""))
-    before = dict(read(harness, compacted_view=False))
+    before = dict(read(harness, read_compacted=False))
     compact(harness)
     found = read(harness)
     assert [pair for _, pair in found] == [("k0", b"27"), ("k2", b"29")]
@@ -148,7 +149,7 @@ def test_the_newest_message_of_each_key_keeps_its_id(harness):
     # Later entries are read from the topic itself.
     peer.send(32, single("k0", b"new"))
     assert [pair for _, pair in read(harness)] == [("k0", b"27"), ("k2", b"29"), ("k0", b"new")]
-    assert len(read(harness, compacted_view=False)) == 33
+    assert len(read(harness, read_compacted=False)) == 33
 
 
 def test_any_history_compacts_to_the_newest_values(make_harness):
@@ -183,18 +184,17 @@ def test_any_history_compacts_to_the_newest_values(make_harness):
 
 def test_trimmed_messages_stay_in_the_compacted_view(make_harness):
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
-    peer = publisher(harness, numbered(range(23), 4))
+    publisher(harness, numbered(range(23), 4))
     compact(harness)
     harness.advance(3600)
-    assert topic_of(harness).ledger.start > 15  # retention keeps nothing
+    assert harness.topic().ledger.start > 15  # retention keeps nothing
     harness.restart()
-    peer = publisher(harness)
-    peer.send(23, single("k0", b"live"))
+    publisher(harness).send(23, single("k0", b"live"))
     expected = [("k3", b"19"), ("k0", b"20"), ("k1", b"21"), ("k2", b"22"), ("k0", b"live")]
     assert [pair for _, pair in read(harness)] == expected
     publisher(harness, numbered(range(24, 60), 4))
     harness.advance(3600)
-    assert topic_of(harness).ledger.start <= 23  # not compacted yet
+    assert harness.topic().ledger.start <= 23  # not compacted yet
     compact(harness)
     assert [pair for _, pair in read(harness)] == [(f"k{n % 4}", b"%d" % n) for n in range(56, 60)]
 
@@ -219,10 +219,8 @@ def test_messages_after_compaction_are_not_skipped(make_harness, placed, before)
     publisher(harness, (single(f"old{number}", b"old") for number in range(before)))
     consumer = harness.consumer("t", earliest=placed != "latest", read_compacted=True, permits=0)
     if placed != "latest":
-        place = {"seek to latest": ((1 << 63) - 1, (1 << 63) - 1), "seek ahead": (1 << 40, 3)}[placed]
-        consumer.command(
-            "seek", consumer_id=1, request_id=9, message_id={"ledgerId": place[0], "entryId": place[1]}
-        )
+        place = LATEST if placed == "seek to latest" else {"ledgerId": 1 << 40, "entryId": 3}
+        consumer.command("seek", consumer_id=1, request_id=9, message_id=place)
         harness.poll()
     consumer.disconnect()
     harness.advance(3600)
@@ -230,8 +228,7 @@ def test_messages_after_compaction_are_not_skipped(make_harness, placed, before)
     compact(harness)
     consumer = harness.consumer("t", read_compacted=True)
     harness.poll()
-    found = pairs_of(consumer)
-    assert found == [(f"k{number % 2}", b"%d" % number) for number in (before + 2, before + 3)]
+    assert pairs_of(consumer) == [(f"k{number % 2}", b"%d" % number) for number in (before + 2, before + 3)]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -251,69 +248,62 @@ def test_trimmed_messages_are_not_redelivered(make_harness, earliest, restarts):
 
     def trimmed() -> None:
         harness.advance(3600)
-        topic = topic_of(harness)
+        topic = harness.topic()
         assert topic.ledger.start == topic.ledger.end
         if restarts:
             harness.restart()
 
-    peer = publisher(harness, numbered(range(10), 4))
+    publisher(harness, numbered(range(10), 4))
     compact(harness)
     kept = [(f"k{number % 4}", b"%d" % number) for number in range(6, 10)]
     assert received("c", earliest=earliest) == (kept if earliest else [])
     trimmed()
     assert received("c") == []
     assert received("new") == kept
-    peer = publisher(harness)
-    peer.send(10, single("k0", b"new"))
+    publisher(harness).send(10, single("k0", b"new"))
     compact(harness)
     assert received("c") == [("k0", b"new")]
     assert received("c") == []
 
 
-@pytest.mark.parametrize(
-    "how", ["seek", "seek to now", "reset", "reset to now", "behind the last", "created"]
-)
+MOVES: dict[str, Callable[[Peer, Any, int], object]] = {
+    "seek": lambda peer, cursors, now: peer.request("seek", consumer_id=1, message_id=LATEST),
+    "seek to now": lambda peer, cursors, now: peer.request("seek", consumer_id=1, message_publish_time=now),
+    "reset": lambda peer, cursors, now: cursors.reset(NAME, "c", succeeded, position=MessageId.latest),
+    "reset to now": lambda peer, cursors, now: cursors.reset(NAME, "c", succeeded, timestamp_ms=now),
+    "behind the last": lambda peer, cursors, now: cursors.reset(
+        NAME, "c", succeeded, position=MessageId(-1, 1, 4, -1), excluded=True
+    ),
+    "created": lambda peer, cursors, now: cursors.create(NAME, "c", MessageId.latest, succeeded),
+}
+
+
+@pytest.mark.parametrize("how", MOVES)
 def test_a_subscription_moved_to_the_end_gets_nothing_older(make_harness, how):
     """All entries are trimmed, so that the end is the topic's beginning too. Also holds after a restart."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
-    peer = publisher(harness, numbered(range(10), 4))
+    publisher(harness, numbered(range(10), 4))
     compact(harness)
     harness.advance(3600)
-    topic = topic_of(harness)
+    topic = harness.topic()
     assert topic.ledger.start == topic.ledger.end
     consumer = harness.peer()
     if how != "created":
         consumer.subscribe("t", "c", read_compacted=True, permits=0)
-    done: list[Any] = []
-    last, end = MessageId(-1, 1, 4, -1), MessageId.latest
-    assert topic.compacted.seal.last[:2] == (last.ledger_id, last.entry_id)
-    if how == "seek":
-        consumer.request("seek", consumer_id=1, message_id={"ledgerId": 2**63 - 1, "entryId": 2**63 - 1})
-    elif how == "seek to now":
-        consumer.request("seek", consumer_id=1, message_publish_time=harness.now_ms)
-    elif how == "reset":
-        harness.actions.cursors.reset(NAME, "c", done.append, position=end)
-    elif how == "reset to now":
-        harness.actions.cursors.reset(NAME, "c", done.append, timestamp_ms=harness.now_ms)
-    elif how == "behind the last":
-        harness.actions.cursors.reset(NAME, "c", done.append, position=last, excluded=True)
-    else:
-        harness.actions.cursors.create(NAME, "c", end, done.append)
+    assert topic.compacted.seal.last[:2] == (1, 4), "the last entry"
+    MOVES[how](consumer, harness.actions.cursors, harness.now_ms)
     consumer.disconnect()
     harness.restart()
-    peer = publisher(harness)
-    peer.send(10, single("k0", b"new"))
+    publisher(harness).send(10, single("k0", b"new"))
     compact(harness)
     consumer = harness.consumer("t", "c", read_compacted=True)
     harness.advance(1)
-    found = pairs_of(consumer)
-    assert found == [("k0", b"new")]
+    assert pairs_of(consumer) == [("k0", b"new")]
     # And who wants everything again gets it.
-    harness.actions.cursors.reset(NAME, "c", done.append, position=MessageId.earliest)
+    harness.actions.cursors.reset(NAME, "c", succeeded, position=MessageId.earliest)
     consumer = harness.consumer("t", "c", read_compacted=True)
     harness.advance(1)
-    found = pairs_of(consumer)
-    assert found == [("k2", b"6"), ("k3", b"7"), ("k1", b"9"), ("k0", b"new")]
+    assert pairs_of(consumer) == [("k2", b"6"), ("k3", b"7"), ("k1", b"9"), ("k0", b"new")]
 
 
 def test_a_reader_keeps_the_compacted_ledger_that_it_reads(harness):
@@ -342,11 +332,10 @@ def test_a_reader_keeps_its_compacted_ledger_when_compaction_ends(harness, monke
         compact(harness)
         if value == b"1":
             reader.subscribe("t", "slow", 7, durable=False, read_compacted=True, permits=3)
-    topic_of(harness).subscriptions[COMPACTION].delete(None)
+    harness.topic().subscriptions[COMPACTION].delete(None)
     reader.command("flow", consumer_id=7, messagePermits=1000)
     harness.advance(60)
-    found = pairs_of(reader)
-    assert found == [(f"k{number}", value) for value in (b"1", b"2") for number in range(10)]
+    assert pairs_of(reader) == [(f"k{number}", value) for value in (b"1", b"2") for number in range(10)]
     assert not compacted_ledgers(harness)
 
 
@@ -358,7 +347,7 @@ def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(make_harness, 
     peer = publisher(harness, (single(f"k{number}", b"old") for number in range(10)))
     compact(harness)
     harness.peer().subscribe("t", "slow", 7, durable=False, read_compacted=True, permits=3)
-    topic = topic_of(harness)
+    topic = harness.topic()
     topic.subscriptions[COMPACTION].delete(None)
     for number in range(10, 20):
         peer.send(number, single(f"k{number - 10}", b"new"))
@@ -368,7 +357,7 @@ def test_a_compacted_ledger_of_a_deleted_subscription_is_not_used(make_harness, 
     if is_wanted_again:
         topic.subscription(COMPACTION, offset=topic.ledger.start)
     harness.crash()
-    topic = topic_of(harness)
+    topic = harness.topic()
     assert topic.compacted is None
     assert not compacted_ledgers(harness)
     assert read(harness) == []
@@ -453,42 +442,38 @@ def test_the_last_message_id_is_of_a_delivered_message(harness):
     compact(harness)
     reader = harness.consumer("t", "r", 7, durable=False, read_compacted=True)
     found = reader.messages()[0]
-    last = reader.request("getLastMessageId", consumer_id=7).command.getLastMessageIdResponse.last_message_id
+    last = reader.last_message_id(7)
     assert (last.ledgerId, last.entryId, last.batch_index) == (found.ledger_id, found.entry_id, 1)
     peer.send(4, single("d", b"4"))
     assert len(reader.messages()) == 1
-    last = reader.request("getLastMessageId", consumer_id=7).command.getLastMessageIdResponse.last_message_id
-    assert last.entryId == 2
+    assert reader.last_message_id(7).entryId == 2
 
 
 def test_the_last_message_id_of_a_whole_batch_is_its_last_message(harness):
     """A smaller id would make a client that reads up to the last message skip the rest of the batch."""
     peer = publisher(harness)
-    secret = [pb.EncryptionKeys(key="k", value=b"v")]
-    peer.send(0, batch([("a", b"1"), ("b", b"2"), ("c", b"3")], encryption_keys=secret), messages=3)
+    peer.send(0, batch([("a", b"1"), ("b", b"2"), ("c", b"3")], encryption_keys=SECRET), messages=3)
     reader = harness.consumer("t", "r", 7, durable=False, read_compacted=True)
     found = []
     for _ in range(2):
         reader.messages()
-        answer = reader.request("getLastMessageId", consumer_id=7).command.getLastMessageIdResponse
-        found.append(answer.last_message_id.batch_index)
+        found.append(reader.last_message_id(7).batch_index)
         compact(harness)
     assert found == [2, 2]
 
 
 def test_unreadable_messages_are_kept(harness):
     peer = publisher(harness)
-    secret = [pb.EncryptionKeys(key="k", value=b"v")]
-    peer.send(0, batch([("a", b"1"), ("b", b"2")], encryption_keys=secret), messages=2)
-    peer.send(2, single("a", b"secret", encryption_keys=secret))
-    peer.send(3, single("a", b"newer", encryption_keys=secret))
+    peer.send(0, batch([("a", b"1"), ("b", b"2")], encryption_keys=SECRET), messages=2)
+    peer.send(2, single("a", b"secret", encryption_keys=SECRET))
+    peer.send(3, single("a", b"newer", encryption_keys=SECRET))
     broken = batch([("a", b"1"), ("b", b"2")])
     metadata = parse_entry(broken).metadata
     metadata.num_messages_in_batch = 3
     peer.send(4, build_entry(metadata.SerializeToString(), bytes(parse_entry(broken).payload)), messages=3)
-    ids = [position for position, _ in _entries(harness)]
+    ids = [position for position, _ in entries(harness)]
     compact(harness)
-    assert [position for position, _ in _entries(harness)] == [ids[0], ids[2], ids[3]]
+    assert [position for position, _ in entries(harness)] == [ids[0], ids[2], ids[3]]
 
 
 def test_deleted_keys_stay_deleted_in_unreadable_batches(harness):
@@ -497,30 +482,20 @@ def test_deleted_keys_stay_deleted_in_unreadable_batches(harness):
     keys = 6
     peer.send(0, single("k0", b"before"))
     peer.send(1, single("k0", b""))
-    secret = batch([(f"k{number}", b"1") for number in range(keys)])
-    metadata = parse_entry(secret).metadata
-    metadata.encryption_keys.add(key="k", value=b"v")
-    peer.send(2, build_entry(metadata.SerializeToString(), bytes(parse_entry(secret).payload)), messages=keys)
+    pairs: list[Pair] = [(f"k{number}", b"1") for number in range(keys)]
+    peer.send(2, batch(pairs, encryption_keys=SECRET), messages=keys)
     peer.send(3, batch([("k1", b""), ("k2", b"2")]), messages=2)
     peer.send(5, single("k3", b""))
     peer.send(6, batch([(f"k{number}", b"") for number in range(4, keys)]), messages=keys - 4)
     for _ in range(2):
         compact(harness)
         kept: dict[str | None, bytes] = {}
-        for _, entry in _entries(harness):
+        for _, entry in entries(harness):
             body = bytes(parse_entry(entry).payload)
             is_secret = bool(parse_entry(entry).metadata.encryption_keys)
-            kept |= dict(messages_of(secret if is_secret else entry)) if body else {"k3": b""}
+            kept |= dict(pairs if is_secret else messages_of(entry)) if body else {"k3": b""}
         assert {key: value for key, value in kept.items() if value} == {"k0": b"1", "k2": b"2"}
         peer.send(7, single("other", b""))
-
-
-def _entries(harness: Harness) -> list[tuple[tuple[int, int], bytes]]:
-    peer = harness.consumer("t", "raw", 7, durable=False, read_compacted=True, permits=1_000_000)
-    harness.poll()
-    found = [((each.ledger_id, each.entry_id), bytes(each.entry)) for each in peer.messages()]
-    peer.disconnect()
-    return found
 
 
 def test_messages_without_a_key_are_kept_if_configured(make_harness):
@@ -534,13 +509,11 @@ def test_messages_without_a_key_are_kept_if_configured(make_harness):
 
 def test_the_threshold_of_the_policies_starts_compaction(make_harness):
     harness = make_harness(ledger_entries_max=10, retention_minutes=0, retention_megabytes=0)
-    harness.broker.namespaces.set_policy(
-        "public", "default", "compaction_threshold", 2000, lambda error: None
-    )
+    harness.broker.namespaces.set_policy("public", "default", "compaction_threshold", 2000)
     peer = publisher(harness, (single(f"k{number % 2}", b"x" * 10) for number in range(10)))
     harness.advance(120)
     finish(harness)
-    topic = topic_of(harness)
+    topic = harness.topic()
     assert COMPACTION in topic.subscriptions
     assert topic.compacted is None
     assert topic.ledger.start == 0  # what compaction has not seen is not trimmed
@@ -559,7 +532,7 @@ def test_a_failed_compaction_is_retried_after_many_times_its_duration(make_harne
     harness.actions.compact(NAME)
     harness.now += 30
     finish(harness)
-    topic = topic_of(harness)
+    topic = harness.topic()
     assert topic.compaction.status == "ERROR"
     assert topic.compaction.retry_ms == harness.now_ms + 600_000
 
@@ -573,7 +546,7 @@ def test_status_stats_and_refusals_are_reported(harness):
             harness.actions.compact(NAME)
         assert admin_error(refused.value).status == 409
     finish(harness)
-    topic = topic_of(harness)
+    topic = harness.topic()
     stats = harness.actions.stats(NAME)["compaction"]
     assert stats["lastCompactionRemovedEventCount"] == 4
     assert stats["lastCompactionSucceedTimestamp"] == harness.now_ms
@@ -582,12 +555,10 @@ def test_status_stats_and_refusals_are_reported(harness):
     ledger_id = internal["compactedLedger"]["ledgerId"]
     assert internal["cursors"][COMPACTION]["properties"][LEDGER_PROPERTY] == ledger_id
     with pytest.raises(AdminRefusal, match="cannot be moved"):
-        harness.actions.cursors.skip_all(NAME, COMPACTION, lambda error: None)
-    frame = harness.peer().request(
-        "subscribe", topic="t", subscription=COMPACTION, consumer_id=1, subType=pb.CommandSubscribe.Exclusive
-    )
+        harness.actions.cursors.skip_all(NAME, COMPACTION, succeeded)
+    frame = harness.peer().request("subscribe", **(SUBSCRIBE | {"subscription": COMPACTION}))
     assert frame.command.error.error == pb.NotAllowedError
-    harness.actions.cursors.delete(NAME, COMPACTION, lambda error: None)
+    harness.actions.cursors.delete(NAME, COMPACTION, succeeded)
     assert topic.compacted is None
     assert not compacted_ledgers(harness)
     assert len(read(harness)) == 5
@@ -601,14 +572,14 @@ def test_a_topic_that_is_deleted_during_its_compaction_leaves_nothing(make_harne
         compact(harness)
         publisher(harness, numbered(range(10), 4)).disconnect()
         monkeypatch.setattr(background_jobs, "SLICE_SECONDS", -1.0)
-        topic = weakref.ref(harness.broker.topics.find(NAME))
+        topic = weakref.ref(harness.topic())
         harness.auto_poll = False
         harness.actions.compact(NAME)
         for _ in range(steps):
             harness.store.poll()
             harness.broker.tick(harness.now, harness.now_ms)
         was_running += topic().compaction.is_running
-        harness.actions.delete(NAME, True, lambda error: None)
+        harness.actions.delete(NAME, True, succeeded)
         harness.auto_poll = True
         monkeypatch.undo()
         finish(harness)
@@ -662,7 +633,7 @@ class Writer:
                 break
         else:
             raise AssertionError(f"lost or come back: {found}")
-        topic = topic_of(harness)
+        topic = harness.topic()
         left = harness.store.ledgers(owner_of(topic.text))
         named = [] if topic.compacted is None else [topic.compacted.ledger_id]
         assert [each.ledger_id for each in left] == named
@@ -707,17 +678,10 @@ def until_the_new_ledger_is_being_named(harness: Harness, monkeypatch: pytest.Mo
     assert peer.receipts()
     peer.disconnect()
     writer.receipted = len(writer.sent)
-    named: list[bool] = []
-    write_snapshot = PersistentSubscription.write_snapshot
-
-    def noted(self: PersistentSubscription, done: Any) -> None:
-        named.append(self.name == COMPACTION)
-        write_snapshot(self, done)
-
-    monkeypatch.setattr(PersistentSubscription, "write_snapshot", noted)
+    written = calls_of(monkeypatch, PersistentSubscription, "write_snapshot")
     harness.actions.compact(NAME)
     for step in range(1_000):
-        if any(named):
+        if COMPACTION in [subscription.name for subscription, _ in written]:
             break
         if step % 2:
             harness.store.poll()
@@ -725,7 +689,7 @@ def until_the_new_ledger_is_being_named(harness: Harness, monkeypatch: pytest.Mo
             harness.broker.tick(harness.now, harness.now_ms)
     topic: Any = harness.broker.topics.in_memory(NAME)
     assert topic.compaction.is_running
-    assert any(named)
+    assert COMPACTION in [subscription.name for subscription, _ in written]
     return writer
 
 
@@ -760,62 +724,52 @@ def test_a_reader_while_the_new_ledger_is_recorded_misses_nothing(monkeypatch):
     writer.check(harness)
 
 
+def damage_compacted(harness: Harness, monkeypatch: pytest.MonkeyPatch, last: int, is_lost: Any) -> int:
+    """Have reads of the compacted ledger's entries from 4 to ``last`` fail; return the ledger's id."""
+    ledger_id, fetch = harness.topic().compacted.ledger_id, harness.store.fetch
+
+    def broken(found: int, first: int, *, entries_max: int, **rest: Any) -> Any:
+        if found == ledger_id:
+            if is_lost(first):
+                damage = Damage("log", 0, "bad", ledger_id, 4, last, DamageLoss.ENTRIES)
+                raise EntriesDamaged("bad entries", damage)
+            if first < 4:
+                entries_max = min(entries_max, 4 - first)
+        return fetch(found, first, entries_max=entries_max, **rest)
+
+    monkeypatch.setattr(harness.store, "fetch", broken)
+    return ledger_id
+
+
 def test_lost_entries_of_the_compacted_ledger_are_named(harness, caplog, monkeypatch):
     peer = publisher(harness, (single(f"k{number}", b"1") for number in range(10)))
     compact(harness)
-    topic = topic_of(harness)
-    ledger_id = topic.compacted.ledger_id
-    store: Any = harness.store
-    fetch = store.fetch
-
-    def broken(found: int, first: int, *, entries_max: int, **rest: Any) -> Any:
-        if found == ledger_id and first == 4:
-            damage = Damage("log", 0, "bad", ledger_id, 4, 5, DamageLoss.ENTRIES)
-            raise EntriesDamaged("bad entries", damage)
-        if found == ledger_id and first < 4:
-            entries_max = min(entries_max, 4 - first)
-        return fetch(found, first, entries_max=entries_max, **rest)
-
-    monkeypatch.setattr(store, "fetch", broken)
+    ledger_id = damage_compacted(harness, monkeypatch, 5, lambda first: first == 4)
     assert [pair[0] for _, pair in read(harness)] == ["k0", "k1", "k2", "k3", "k6", "k7", "k8", "k9"]
     assert f"compacted ledger {ledger_id} are lost" in caplog.text
     peer.send(10, single("k0", b"2"))
-    harness.actions.compact(NAME)
-    finish(harness)
-    status = harness.actions.compaction_status(NAME)
+    status = outcome(harness)
     assert status["status"] == "SUCCESS"
     assert "bad entries" in status["lastError"]
     assert [pair[0] for _, pair in read(harness)] == ["k1", "k2", "k3", "k6", "k7", "k8", "k9", "k0"]
 
 
-def test_unreadable_entries_end_the_compaction(make_harness, monkeypatch):
+def test_unreadable_entries_end_the_compaction(harness, monkeypatch):
     """Its two passes know messages by their number: what one of them missed would be another one's."""
-    harness = make_harness()
     peer = publisher(harness)
     for first in range(0, 12_000, 500):
         peer.send(first, batch([(f"k{key}", b"1") for key in range(first, first + 500)]), messages=500)
     compact(harness)
     before = read(harness)
-    topic = topic_of(harness)
-    ledger_id = topic.compacted.ledger_id
-    store: Any = harness.store
-    fetch = store.fetch
     passes: list[int] = []
 
-    def flaky(found: int, first: int, *, entries_max: int, **rest: Any) -> Any:
-        if found == ledger_id:
-            passes.extend([0] * (not first))
-            if first == 4 and len(passes) % 2:
-                raise EntriesDamaged("bad", Damage("log", 0, "bad", ledger_id, 4, 4, DamageLoss.ENTRIES))
-            if first < 4:
-                entries_max = min(entries_max, 4 - first)
-        return fetch(found, first, entries_max=entries_max, **rest)
+    def is_lost(first: int) -> bool:
+        passes.extend([0] * (not first))
+        return first == 4 and len(passes) % 2 == 1
 
-    monkeypatch.setattr(store, "fetch", flaky)
+    damage_compacted(harness, monkeypatch, 4, is_lost)
     peer.send(12_000, single("k0", b"2"))
-    harness.actions.compact(NAME)
-    finish(harness)
-    assert harness.actions.compaction_status(NAME)["status"] == "ERROR"
+    assert outcome(harness)["status"] == "ERROR"
     assert len(passes) > 1
     monkeypatch.undo()
     assert read(harness)[:-1] == before
@@ -846,9 +800,7 @@ def test_a_full_disk_keeps_the_old_compacted_ledger(harness):
     before = read(harness)
     peer.send(10, single("k0", b"new"))
     harness.store.disk.refuse_entries(StoreFull("no room"))
-    harness.actions.compact(NAME)
-    finish(harness)
-    assert harness.actions.compaction_status(NAME) == {"status": "ERROR", "lastError": "no room"}
+    assert outcome(harness) == {"status": "ERROR", "lastError": "no room"}
     harness.store.disk.refuse_entries(None)
     assert compacted_ledgers(harness) == 1
     assert read(harness)[: len(before)] == before

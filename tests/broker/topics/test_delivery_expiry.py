@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from doubles import calls_of
 
 from geminga.broker import background_jobs
 from geminga.broker.delivery import delivery_times
@@ -37,23 +38,20 @@ def counted(make):
 
 
 @pytest.fixture
+def topic(counted):
+    return counted()
+
+
+@pytest.fixture
 def reads(monkeypatch):
     """Entries that were examined."""
-    found: list[bytes] = []
-    may_be_delayed = delivery_expiry.may_be_delayed_or_chunk
-
-    def examined(entry: bytes) -> bool:
-        found.append(entry)
-        return may_be_delayed(entry)
-
-    monkeypatch.setattr(delivery_expiry, "may_be_delayed_or_chunk", examined)
-    return found
+    return calls_of(monkeypatch, delivery_expiry, "may_be_delayed_or_chunk")
 
 
 def open_entries(topic: Topic, name: str = "s") -> list[int]:
-    found = topic.topics.find(NAME)
-    cursor = found.subscriptions[name].cursor
-    return [at for at in range(found.ledger.confirmed) if not cursor.is_acknowledged(at)]
+    subscription = topic.harness.subscription(name)
+    end = subscription.topic.ledger.confirmed
+    return [at for at in range(end) if not subscription.cursor.is_acknowledged(at)]
 
 
 def test_by_default_a_delayed_message_expires_unread(make):
@@ -65,8 +63,7 @@ def test_by_default_a_delayed_message_expires_unread(make):
 
 
 @pytest.mark.parametrize("kind", ["", "Exclusive", "Failover", "Shared", "Key_Shared"])
-def test_a_delayed_message_expires_after_its_delivery_time_for_each_type_of_subscription(counted, kind):
-    topic = counted()
+def test_a_delayed_message_expires_after_its_delivery_time_for_each_type_of_subscription(topic, kind):
     if kind:
         peer = topic.harness.consumer(TOPIC, kind=kind)
     for _ in range(3):
@@ -89,27 +86,18 @@ def test_a_delayed_message_expires_after_its_delivery_time_for_each_type_of_subs
     assert topic.harness.now_ms - stats["lastExpireTimestamp"] <= 1000 * LATE
 
 
-def test_the_subscriptions_are_listed_once_for_each_step(counted, monkeypatch):
-    listed: list[str] = []
-    for owner, name in ((delivery_expiry, "waiting_for"), (delivery_expiry.DeliveryExpiry, "_examine")):
-        calls = getattr(owner, name)
-
-        def noted(*arguments: Any, name: str = name, calls: Any = calls) -> Any:
-            listed.append(name)
-            return calls(*arguments)
-
-        monkeypatch.setattr(owner, name, noted)
-    topic = counted()
+def test_the_subscriptions_are_listed_once_for_each_step(topic, monkeypatch):
+    listed = calls_of(monkeypatch, delivery_expiry, "waiting_for")
+    examined = calls_of(monkeypatch, delivery_expiry.DeliveryExpiry, "_examine")
     topic.publish(120)
     topic.publish(1, delay_seconds=600)
     topic.publish(120)
     topic.keep_connected(TTL + LATE)
     assert topic.backlog() == 1
-    assert listed.count("waiting_for") == listed.count("_examine") >= 3
+    assert len(listed) == len(examined) >= 3
 
 
-def test_a_delivery_time_before_publishing_does_not_shorten_the_ttl(counted):
-    topic = counted()
+def test_a_delivery_time_before_publishing_does_not_shorten_the_ttl(topic):
     topic.publish(1, delay_seconds=-3600)
     topic.keep_connected(TTL - 1)
     assert topic.backlog() == 1
@@ -118,8 +106,7 @@ def test_a_delivery_time_before_publishing_does_not_shorten_the_ttl(counted):
 
 
 @pytest.mark.parametrize("restart", ["restart", "crash"])
-def test_expired_messages_stay_so_after_a_restart_and_the_others_wait(counted, restart):
-    topic = counted()
+def test_expired_messages_stay_so_after_a_restart_and_the_others_wait(topic, restart):
     topic.publish(2)
     topic.publish(1, delay_seconds=600)
     topic.publish(1, delay_seconds=10)
@@ -148,32 +135,22 @@ def test_a_message_that_is_due_waits_for_its_ttl_over_a_restart(counted):
     assert open_entries(topic) == [1]
 
 
-def test_a_topic_that_is_not_in_memory_is_loaded_when_a_ttl_is_over(counted, monkeypatch):
-    topic = counted()
+def test_a_topic_that_is_not_in_memory_is_loaded_when_a_ttl_is_over(topic, monkeypatch):
     topic.publish(1, delay_seconds=86_400)
     topic.publish(1, delay_seconds=2 * 86_400)
     topic.leave()
-    loads = 0
-    load = delivery_times.DeliveryTimes.load
-
-    def counting(self: Any) -> Any:
-        nonlocal loads
-        loads += 1
-        return load(self)
-
-    monkeypatch.setattr(delivery_times.DeliveryTimes, "load", counting)
+    loads = calls_of(monkeypatch, delivery_times.DeliveryTimes, "load")
     topic.harness.advance(86_400 - 3600)
-    assert loads <= 3
+    assert len(loads) <= 3
     assert open_entries(topic) == [0, 1]
     topic.harness.advance(3600 + TTL + LATE)
     assert open_entries(topic) == [1]
     topic.harness.advance(86_400 + LATE)
-    assert loads <= 8
+    assert len(loads) <= 8
     assert open_entries(topic) == []
 
 
-def test_entries_that_wait_are_not_read_again(counted, reads):
-    topic = counted()
+def test_entries_that_wait_are_not_read_again(topic, reads):
     for _ in range(50):
         topic.publish(1, delay_seconds=3600)
         topic.publish(1)
@@ -190,16 +167,14 @@ def test_entries_that_wait_are_not_read_again(counted, reads):
     assert len(reads) <= 10 + 3 * 50
 
 
-def test_the_index_of_delivery_times_spares_reading(counted, reads):
-    topic = counted()
+def test_the_index_of_delivery_times_spares_reading(topic, reads):
     topic.harness.consumer(TOPIC, kind="Shared")
     topic.publish(20, delay_seconds=3600)
     topic.keep_connected(TTL + LATE)
     assert (reads, len(open_entries(topic))) == ([], 20)
 
 
-def test_entries_whose_times_were_lost_are_examined_again(counted, reads):
-    topic = counted()
+def test_entries_whose_times_were_lost_are_examined_again(topic, reads):
     topic.publish(5, delay_seconds=3600)
     topic.keep_connected(TTL + LATE)
     times = topic.topics.find(NAME).delivery_times
@@ -211,8 +186,7 @@ def test_entries_whose_times_were_lost_are_examined_again(counted, reads):
     assert (len(reads), len(times.offsets)) == (5, 5)
 
 
-def test_messages_that_a_seek_reopens_expire_again(counted):
-    topic = counted()
+def test_messages_that_a_seek_reopens_expire_again(topic):
     topic.publish(3)
     topic.publish(1, delay_seconds=3600)
     topic.keep_connected(TTL + LATE)
@@ -224,8 +198,7 @@ def test_messages_that_a_seek_reopens_expire_again(counted):
     assert open_entries(topic) == open_entries(topic, "new") == [3]
 
 
-def test_each_subscription_keeps_its_own_acknowledgements(counted):
-    topic = counted()
+def test_each_subscription_keeps_its_own_acknowledgements(topic):
     topic.subscribe("other")
     topic.publish(2)
     topic.publish(2, delay_seconds=3600)
@@ -236,8 +209,7 @@ def test_each_subscription_keeps_its_own_acknowledgements(counted):
     assert [stats[name]["totalMsgExpired"] for name in ("s", "other")] == [0, 2]
 
 
-def test_without_the_policy_kept_messages_expire_at_once(counted):
-    topic = counted()
+def test_without_the_policy_kept_messages_expire_at_once(topic):
     topic.publish(1, delay_seconds=3600)
     topic.leave()
     topic.harness.advance(TTL + LATE)
@@ -247,18 +219,16 @@ def test_without_the_policy_kept_messages_expire_at_once(counted):
     assert topic.backlog() == 0
 
 
-def test_a_topic_overrides_its_namespace(counted):
-    topic = counted()
+def test_a_topic_overrides_its_namespace(topic):
     topic.harness.broker.namespaces.set_topic_policy(NAME, POLICY, False)
     topic.publish(1, delay_seconds=3600)
     topic.keep_connected(TTL + LATE)
     assert topic.backlog() == 0
 
 
-def test_a_longer_ttl_stops_the_running_job(counted, monkeypatch):
+def test_a_longer_ttl_stops_the_running_job(topic, monkeypatch):
     monkeypatch.setattr(delivery_expiry, "ENTRIES_AT_ONCE", 1)
     monkeypatch.setattr(background_jobs, "SLICE_STEPS_MAX", 1)
-    topic = counted()
     topic.publish(40)
     topic.keep_connected(TTL - 1)
     while topic.backlog() == 40:
@@ -272,8 +242,7 @@ def test_a_longer_ttl_stops_the_running_job(counted, monkeypatch):
     assert topic.backlog() == 0
 
 
-def test_expiry_waits_for_a_busy_disk(counted, monkeypatch):
-    topic = counted()
+def test_expiry_waits_for_a_busy_disk(topic, monkeypatch):
     topic.publish(1)
     topic.publish(1, delay_seconds=3600)
     topic.publish(1)
@@ -290,8 +259,7 @@ def test_expiry_waits_for_a_busy_disk(counted, monkeypatch):
     assert open_entries(topic) == [1]
 
 
-def test_entries_that_were_read_from_the_disk_are_examined(counted, monkeypatch):
-    topic = counted()
+def test_entries_that_were_read_from_the_disk_are_examined(topic, monkeypatch):
     topic.publish(1)
     topic.publish(1, delay_seconds=3600)
     whole, waits = ManagedLedger.in_memory, [True, True]
@@ -308,8 +276,7 @@ def test_entries_that_were_read_from_the_disk_are_examined(counted, monkeypatch)
     assert open_entries(topic) == [1]
 
 
-def test_damaged_entries_expire(counted, monkeypatch):
-    topic = counted()
+def test_damaged_entries_expire(topic, monkeypatch):
     topic.publish(3)
     topic.publish(1, delay_seconds=3600)
     whole = ManagedLedger.in_memory
@@ -353,8 +320,7 @@ def test_each_message_expires_after_its_time_and_none_before(counted, monkeypatc
             case "ack":
                 opened = open_entries(topic)
                 for offset in r.sample(opened, min(len(opened), 3)):
-                    found = topic.topics.find(NAME)
-                    found.subscriptions["s"].skip_entry(offset, succeeded)
+                    harness.subscription().skip_entry(offset, succeeded)
                     acknowledged.add(offset)
             case "consume":
                 harness.consumer(TOPIC, kind="Shared", permits=r.choice([0, 5, 1000])).disconnect()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from doubles import calls_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -41,9 +42,8 @@ def arm(index: ExpiryIndex[Any], text: str, record: TopicRecord, when_ms: int) -
 
 def test_due_topics_are_returned_in_order_and_once():
     index, records = ExpiryIndex(small_pages()), [TopicRecord() for _ in TOPICS]
-    for when, (text, record) in zip(
-        (50, 10, 30, 10**12, 20, NEVER), zip(TOPICS, records, strict=True), strict=True
-    ):
+    times = (50, 10, 30, 10**12, 20, NEVER)
+    for when, text, record in zip(times, TOPICS, records, strict=True):
         arm(index, text, record, when)
     assert list(due(index, 9)) == []
     assert [when for when, _ in due(index, 30)] == [10, 20, 30]
@@ -68,11 +68,7 @@ def test_nothing_is_written_before_the_read_position():
 def test_nothing_is_read_while_nothing_is_due(monkeypatch):
     store = small_pages()
     index = ExpiryIndex(store)
-    scans = []
-    scan = store.keys.scan
-    monkeypatch.setattr(
-        store.keys, "scan", lambda *args, **options: scans.append(args) or scan(*args, **options)
-    )
+    scans = calls_of(monkeypatch, store.keys, "scan")
     assert list(due(index, 10)) == []
     arm(index, TOPICS[0], TopicRecord(), 100)
     assert list(due(index, 50)) == []

@@ -7,7 +7,7 @@ import pytest
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import Command
+from tests.broker.conftest import SUBSCRIBE, Command
 
 TOPIC = "non-persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
@@ -74,19 +74,15 @@ def test_the_next_failover_consumer_takes_over(harness, producer):
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
 def test_a_second_consumer_beside_an_exclusive_one_is_refused(harness, kind):
     harness.peer().subscribe(TOPIC)
-    frame = harness.peer().request(
-        "subscribe", topic=TOPIC, subscription="s", consumer_id=1,
-        subType=pb.CommandSubscribe.SubType.Value(kind),
-    )  # fmt: skip
+    fields = {"topic": TOPIC, "subType": pb.CommandSubscribe.SubType.Value(kind)}
+    frame = harness.peer().request("subscribe", **(SUBSCRIBE | fields))
     assert frame.command.error.error == pb.ConsumerBusy
 
 
-@pytest.mark.parametrize(
-    ("body", "fields"), [("seek", {"message_publish_time": 0}), ("getLastMessageId", {})]
-)
-def test_calls_that_need_storage_are_refused(harness, body, fields):
+@pytest.mark.parametrize(("body", "more"), [("seek", {"message_publish_time": 0}), ("getLastMessageId", {})])
+def test_calls_that_need_storage_are_refused(harness, body, more):
     peer = harness.consumer(TOPIC)
-    assert peer.request(body, consumer_id=1, **fields).command.error.error == pb.MetadataError
+    assert peer.request(body, consumer_id=1, **more).command.error.error == pb.MetadataError
     with pytest.raises(AdminRefusal) as refused:
         harness.actions.topic(NAME).truncate(lambda error: None)
     assert refused.value.status == 405

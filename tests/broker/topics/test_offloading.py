@@ -35,11 +35,8 @@ BORROWED = 'geminga_offload_borrowed{cluster="standalone"} 1'
 
 
 def start(tmp_path: Path, folder: str = "store", **settings: Any) -> EmbeddedBroker:
-    return embedded(
-        tmp_path / folder,
-        offload_location=str(tmp_path / "tier"),
-        **{"ledger_entries_max": 10, "offload_deletion_lag_seconds": 0, **settings},
-    )
+    settings = {"ledger_entries_max": 10, "offload_deletion_lag_seconds": 0, **settings}
+    return embedded(tmp_path / folder, offload_location=str(tmp_path / "tier"), **settings)
 
 
 def rest(broker: EmbeddedBroker, method: str, path: str, body: Any = None) -> Any:
@@ -56,9 +53,8 @@ def publish(broker: EmbeddedBroker, first: int, count: int) -> None:
     with broker.client() as client:
         producer = client.create_producer(TOPIC, batching_enabled=False)
         for number in range(first, first + count):
-            producer.send_async(
-                b"flight %d" % number, None, partition_key=f"k{number % 7}", properties={"n": str(number)}
-            )
+            fields = {"partition_key": f"k{number % 7}", "properties": {"n": str(number)}}
+            producer.send_async(b"flight %d" % number, None, **fields)
         producer.flush()
 
 
@@ -81,9 +77,8 @@ def here(broker: EmbeddedBroker) -> set[int]:
 
 
 def command(broker: EmbeddedBroker, ledger_id: int) -> int:
-    return int(
-        rest(broker, "PUT", f"{PATH}/offload", {"ledgerId": ledger_id, "entryId": 0, "partitionIndex": -1})
-    )
+    position = {"ledgerId": ledger_id, "entryId": 0, "partitionIndex": -1}
+    return int(rest(broker, "PUT", f"{PATH}/offload", position))
 
 
 def offload(broker: EmbeddedBroker, outcome: str = "SUCCESS") -> dict[str, Any]:
@@ -193,18 +188,17 @@ class Agenda:
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
-        self._soon: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._soon: list[Callable[..., Any]] = []
 
     def after(self, seconds: float, work: Callable[..., Any], who: object) -> None:
-        self._soon.append((work, ()))
+        self._soon.append(work)
 
     def isolated(self, kind: str, who: object, work: Callable[..., Any], *arguments: Any) -> None:
         work(*arguments)
 
     def run(self) -> None:
         while self._soon:
-            work, arguments = self._soon.pop(0)
-            work(*arguments)
+            self._soon.pop(0)()
 
 
 class Tier:
@@ -229,9 +223,7 @@ class Tier:
 
     def sweep(self) -> None: ...
 
-    def offload(
-        self, owner: str, ledger_id: int, now_ms: int, done: Callable[..., None], *, offset: int
-    ) -> None:
+    def offload(self, owner: str, ledger_id: int, now_ms: int, done: Callable[..., None], **_: int) -> None:
         if not self._is_refused("offload", ledger_id, done):
             self._records[ledger_id] = SimpleNamespace(ledger=ledger_id, offloaded_ms=now_ms, entry_bytes=9)
             done(None)

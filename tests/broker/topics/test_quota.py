@@ -63,7 +63,7 @@ def test_the_error_names_subscription_size_and_oldest_message(make):
     topic.publish(4, messages=10)
     peer = topic.harness.consumer(TOPIC, "slow", kind="Shared")
     topic.publish(6, messages=10)
-    ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
+    ids = peer.ids()
     peer.ack(*[each for each in ids if each != ids[1]])
     topic.skip_all("fast")
     topic.keep_connected(ROUND)

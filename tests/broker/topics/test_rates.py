@@ -25,11 +25,10 @@ def dispatch_rate(messages: int = -1, size: int = -1, period: int = 1) -> dict[s
 
 def frames(make_entry: Callable[..., bytes], count: int, first: int = 0) -> bytes:
     """Return ``count`` SEND frames, as a client sends them without waiting for receipts."""
-    sent = []
-    for sequence_id in range(first, first + count):
-        entry = make_entry(b"m%d" % sequence_id, sequence_id=sequence_id)
-        sent.append(encode_send(1, sequence_id, 1, None, len(entry)) + entry)
-    return b"".join(sent)
+    numbers = range(first, first + count)
+    entries = [make_entry(b"m%d" % number, sequence_id=number) for number in numbers]
+    pairs = zip(numbers, entries, strict=True)
+    return b"".join(encode_send(1, number, 1, None, len(entry)) + entry for number, entry in pairs)
 
 
 def set_topic(harness: Any, field: str, value: Any, name: str = TOPIC) -> None:
@@ -134,8 +133,7 @@ def test_a_limited_consumer_gets_everything_in_order(make_harness, kind, level):
         assert len(new) <= 40
         got += new
     assert got == list(range(200))
-    found = harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"]
-    assert next(iter(found.consumers)).permits == 800
+    assert next(iter(harness.subscription().consumers)).permits == 800
 
 
 def test_dispatch_limits_in_bytes_apply_until_lifted(harness):
@@ -148,4 +146,4 @@ def test_dispatch_limits_in_bytes_apply_until_lifted(harness):
     harness.advance(1.1)
     harness.poll()
     consumer.messages()
-    assert harness.broker.topics.find(TopicName.parse(TOPIC)).subscriptions["s"].dispatcher.read_offset == 200
+    assert harness.subscription().dispatcher.read_offset == 200

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from doubles import raising
+from doubles import calls_of, raising
 
 from geminga.broker import background_jobs
 from geminga.broker.rules.effective_policies import POLICY_SETTINGS, resolve
@@ -264,9 +264,8 @@ def test_an_expired_subscription_frees_its_messages(make):
 
 
 def test_a_quota_evicts_old_messages_of_unused_topics(make):
-    topic = make(
-        backlog_quota_seconds=600, backlog_quota_action="consumer_backlog_eviction", retention_minutes=0
-    )
+    quota = {"backlog_quota_seconds": 600, "backlog_quota_action": "consumer_backlog_eviction"}
+    topic = make(**quota, retention_minutes=0)
     topic.leave_with_backlog()
     topic.harness.advance(600 + LATE)
     assert (topic.backlog(), topic.stored) == (0, 0)
@@ -318,9 +317,7 @@ def test_a_walk_resumes_after_a_crash(make, monkeypatch):
     left = sum(bool(topic.harness.store.ledgers(str(name))) for name in names)
     assert 60 <= left < 100
     topic.harness.crash()
-    visited: list[str] = []
-    keep = expiry.keep
-    monkeypatch.setattr(expiry, "keep", lambda each: visited.append(each.text) or keep(each))
+    visited = calls_of(monkeypatch, expiry, "keep")
     topic.harness.advance(LATE)
     assert not any(topic.harness.store.ledgers(str(name)) for name in names)
     assert len(visited) <= 100 - 30 + 10 + 1
@@ -432,17 +429,12 @@ class Counted:
     """Records which topics are loaded from now on, and what is written."""
 
     def __init__(self, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.loaded: list[str] = []
-        self.written: list[str] = []
-        topics, store = topic.topics, topic.harness.store
-        find, put, merge = topics.find, store.keys.put, store.keys.merge
-        monkeypatch.setattr(topics, "find", lambda name: self.loaded.append(str(name)) or find(name))
-        monkeypatch.setattr(
-            store.keys, "put", lambda key, *args, **more: self.written.append(key) or put(key, *args, **more)
-        )
-        monkeypatch.setattr(
-            store.keys, "merge", lambda key, *args: self.written.append(key) or merge(key, *args)
-        )
+        self.loaded = calls_of(monkeypatch, topic.topics, "find")
+        self._writes = [calls_of(monkeypatch, topic.harness.store.keys, name) for name in ("put", "merge")]
+
+    @property
+    def written(self) -> list[str]:
+        return [key for writes in self._writes for key, *_ in writes]
 
 
 def test_housekeeping_costs_only_due_topics(make, monkeypatch):
@@ -463,9 +455,8 @@ def test_a_start_reads_no_topic(make, monkeypatch):
         topic.actions.create(TopicName.parse(f"idle-{number}"), succeeded)
     topic.harness.advance(LATE)
     store = topic.harness.store
-    get, scan = store.keys.get, store.keys.scan
-    read: list[str] = []
-    monkeypatch.setattr(store.keys, "get", lambda key: read.append(key) or get(key))
+    scan, read = store.keys.scan, list[str]()
+    got = calls_of(monkeypatch, store.keys, "get")
 
     def scanned(*args: Any, **options: Any) -> Any:
         for key, value in scan(*args, **options):
@@ -475,6 +466,7 @@ def test_a_start_reads_no_topic(make, monkeypatch):
     monkeypatch.setattr(store.keys, "scan", scanned)
     topic.harness.restart()
     topic.harness.advance(HOUR)
+    read += [key for (key,) in got]
     assert not [key for key in read if "idle-" in key and not key.startswith("due/")]
 
 

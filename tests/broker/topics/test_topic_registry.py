@@ -8,8 +8,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from doubles import calls_of
 
-from geminga.broker.cooperative import DONE, SUSPENDED, TURN_SECONDS, CooperativeScheduler
+from geminga.broker.cooperative import DONE, SUSPENDED, TURN_SECONDS
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.policies import RuleViolation
@@ -21,7 +22,7 @@ from geminga.errors import StoreDamaged, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.proto import pulsar_wire_pb2 as pb
-from tests.broker.conftest import NAME
+from tests.broker.conftest import NAME, SUBSCRIBE
 from tests.broker.sliced import Sliced
 
 
@@ -36,17 +37,13 @@ def topics(harness):
     return harness.broker.topics
 
 
-def test_finding_does_not_create(topics):
+def test_finding_does_not_create_but_loads(harness, topics):
     assert topics.find(NAME) is None
     assert topics.loaded() == []
     topic = topics.find_or_create(NAME)
     assert topics.find(NAME) is topic
     assert topics.loaded() == [NAME]
     assert code(topics.find_or_create, TopicName.parse("absent"), may_create=False) == pb.TopicNotFound
-
-
-def test_a_topic_is_loaded_when_it_is_used(harness, topics):
-    topics.make(NAME)
     harness.restart()
     topics = harness.broker.topics
     assert topics.is_stored(NAME)
@@ -55,34 +52,24 @@ def test_a_topic_is_loaded_when_it_is_used(harness, topics):
     assert topics.loaded() == [NAME]
 
 
-def test_topics_are_limited_by_policy(harness, topics):
-    harness.broker.namespaces.set_policy("public", "default", "max_topics_per_namespace", 2)
-    topics.make(NAME)
-    topics.make(TopicName.parse("t2"))
-    assert code(topics.make, TopicName.parse("t3")) == pb.NotAllowedError
-
-
-def test_topics_are_counted_in_slices_while_others_change(harness, topics, monkeypatch):
+def test_topics_are_counted_in_slices_while_others_change(harness, topics, monkeypatch, jobs):
     monkeypatch.setattr("geminga.ledger.memory._PAGE_NAMES", 3)
-    monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
-    monkeypatch.setattr(CooperativeScheduler, "start", lambda _, job, about, done=None: started.append(job))
-    started: list[Any] = []
     for number in range(10):
         topics.create(TopicName.parse(f"m{number}"))
     harness.broker.namespaces.set_policy("public", "default", "max_topics_per_namespace", 12)
-    started.clear()
+    jobs.clear()
     assert code(topics.make, TopicName.parse("m10")) == pb.ServiceNotReady
     counted: list[Any] = []
     topics.loader.when_counted(NAME, counted.append)
-    (counting,) = started
+    (counting,) = jobs
     harness.broker.slices.first_step(counting, "counting")
     # m0 to m2 are counted. Topics before and after them are deleted and created by calls without the limit.
     for gone in ("m1", "m8"):
         topics.delete_topic(TopicName.parse(gone), None)
     for partitioned in ("a", "z"):
-        started.clear()
+        jobs.clear()
         topics.partitioned.create(TopicName.parse(partitioned), 1, None, None)
-        for job in started:
+        for job in jobs:
             list(job)
     while harness.broker.slices.first_step(counting, "counting") is not DONE:
         pass
@@ -93,15 +80,10 @@ def test_topics_are_counted_in_slices_while_others_change(harness, topics, monke
     assert len(list(topics.walk("public/default", persistent=True))) == 12
 
 
-def test_partitions_are_deleted_in_steps_and_not_created_meanwhile(harness, topics, monkeypatch):
-    jobs: list[Any] = []
-    monkeypatch.setattr(CooperativeScheduler, "start", lambda _, job, about, done=None: jobs.append(job))
-    monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
-
+def test_partitions_are_deleted_in_steps_and_not_created_meanwhile(harness, topics, jobs):
     def step() -> None:
         for job in [*jobs]:
-            outcome = harness.broker.slices.first_step(job, "job")
-            if outcome is DONE or outcome is SUSPENDED:
+            if harness.broker.slices.first_step(job, "job") in (DONE, SUSPENDED):
                 jobs.remove(job)
 
     name = TopicName.parse("parts")
@@ -197,14 +179,16 @@ class Stepwise:
         self.harness.poll()
 
     def subscribe(self, peer: Any, subscription: str) -> None:
-        peer.command(
-            "subscribe", topic=TOPIC, subscription=subscription, consumer_id=1, request_id=1,
-            subType=pb.CommandSubscribe.Shared,
-        )  # fmt: skip
+        fields = {"topic": TOPIC, "subscription": subscription, "subType": 1, "request_id": 1}
+        peer.command("subscribe", **(SUBSCRIBE | fields))
 
 
-def test_large_cursors_are_loaded_in_steps_without_blocking_others(make_harness, monkeypatch):
-    broker = Stepwise(make_harness, monkeypatch)
+@pytest.fixture
+def broker(make_harness, monkeypatch):
+    return Stepwise(make_harness, monkeypatch)
+
+
+def test_large_cursors_are_loaded_in_steps_without_blocking_others(broker):
     one, two, other = (broker.harness.peer() for _ in range(3))
     broker.subscribe(one, "s0")
     broker.subscribe(two, "s1")
@@ -223,8 +207,7 @@ def test_large_cursors_are_loaded_in_steps_without_blocking_others(make_harness,
     assert one.pop().type == two.pop().type == pb.BaseCommand.SUCCESS
 
 
-def test_a_synchronous_load_supersedes_a_pending_one(make_harness, monkeypatch):
-    broker = Stepwise(make_harness, monkeypatch)
+def test_a_synchronous_load_supersedes_a_pending_one(broker):
     peer = broker.harness.peer()
     broker.subscribe(peer, "s0")
     assert peer.frames == []
@@ -236,8 +219,7 @@ def test_a_synchronous_load_supersedes_a_pending_one(make_harness, monkeypatch):
     assert len(topic.subscriptions["s0"].consumers) == 1
 
 
-def test_a_peer_that_disconnects_while_waiting_affects_no_other(make_harness, monkeypatch):
-    broker = Stepwise(make_harness, monkeypatch)
+def test_a_peer_that_disconnects_while_waiting_affects_no_other(broker):
     gone, peer = broker.harness.peer(), broker.harness.peer()
     broker.subscribe(gone, "s0")
     broker.subscribe(peer, "s1")
@@ -331,12 +313,8 @@ def test_very_many_callers_waiting_for_one_topic_continue_in_slices(make_harness
 
 # --- a topic that is gone, and another one of its name ---
 @pytest.mark.parametrize("how", ["delete", "inactive"])
-def test_work_pending_at_a_deletion_does_not_affect_a_recreated_topic(make_harness, how):
-    harness = make_harness()
-    harness.auto_poll = False
-    peer = harness.peer()
-    harness.auto_poll = True
-    peer.producer("t")
+def test_work_pending_at_a_deletion_does_not_affect_a_recreated_topic(harness, how):
+    peer = harness.producer("t")
     harness.auto_poll = False
     peer.send(0)
     if how == "inactive":  # its producer is closing, which waits for the receipt
@@ -374,12 +352,11 @@ def test_a_deletion_is_confirmed_once_it_is_durable(harness, topics):
 
 def test_no_topic_is_created_in_a_namespace_under_deletion(harness, topics):
     topics.find_or_create(NAME)
-    namespaces = harness.broker.namespaces
+    namespaces, absent = harness.broker.namespaces, TopicName.parse("u")
     with namespaces.leaving("public", "default"):
         assert code(topics.find_or_create, NAME) == pb.TopicNotFound
-        assert code(topics.make, TopicName.parse("u")) == pb.TopicNotFound
-        assert code(topics.create, TopicName.parse("u")) == pb.TopicNotFound
-        assert code(topics.partitioned.create, TopicName.parse("u"), 3, None, None) == pb.TopicNotFound
+        assert code(topics.make, absent) == code(topics.create, absent) == pb.TopicNotFound
+        assert code(topics.partitioned.create, absent, 3, None, None) == pb.TopicNotFound
         with pytest.raises(RuleViolation), namespaces.leaving("public", "default"):
             pass
         topics.delete_topic(NAME, None)
@@ -412,16 +389,8 @@ def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(harness, t
 
 @pytest.fixture
 def told(monkeypatch):
-    """Names of the topics whose policies changed, in order."""
-    found: list[str] = []
-    tell = PersistentTopic.policies_changed
-
-    def told(topic: PersistentTopic, policies: Any) -> None:
-        found.append(topic.name.local)
-        tell(topic, policies)
-
-    monkeypatch.setattr(PersistentTopic, "policies_changed", told)
-    return found
+    """The topics whose policies changed, in order."""
+    return calls_of(monkeypatch, PersistentTopic, "policies_changed")
 
 
 def test_policies_that_change_many_times_are_applied_in_few_walks(told):
@@ -451,7 +420,7 @@ def test_policies_of_a_topic_are_applied_to_it_alone(harness, topics, told):
         topics.make(TopicName.parse(text))
     told.clear()
     harness.broker.namespaces.set_topic_policy(TopicName.parse("p"), "max_consumers_per_topic", 3)
-    assert told == ["p-partition-0", "p-partition-1", "p"]
+    assert [topic.name.local for topic, _ in told] == ["p-partition-0", "p-partition-1", "p"]
 
 
 def test_a_change_of_policies_is_answered_after_all_topics_apply_it(told):

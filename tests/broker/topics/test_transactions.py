@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from doubles import calls_of
 
 from geminga.broker.commands import consuming
 from geminga.broker.refusal import Refused
@@ -30,10 +31,17 @@ class Client:
     def begin(self, timeout_ms: int = 60_000) -> tuple[int, int]:
         return self.peer.begin_transaction(timeout_ms)
 
-    def send(self, payload: bytes, txn: tuple[int, int] | None = None, producer_id: int = 1) -> None:
-        entry = self.make_entry(payload, sequence_id=self.sequence_id)
+    def send(self, payload: bytes, txn: Any = None, producer_id: int = 1, **fields: Any) -> None:
+        entry = self.make_entry(payload, sequence_id=self.sequence_id, **fields)
         self.peer.send(self.sequence_id, entry, producer_id=producer_id, transaction=txn)
         self.sequence_id += 1
+
+    def delivered(self, count: int, kind: str = "Shared") -> tuple[Any, list[tuple[int, int]]]:
+        """Publish numbered messages; return a new consumer that received them, and their ids."""
+        for number in range(count):
+            self.send(b"%d" % number)
+        consumer = self.harness.consumer(TOPIC, kind=kind)
+        return consumer, consumer.ids()
 
     def end(self, txn: tuple[int, int], *, commit: bool = True) -> Any:
         return self.peer.end_transaction(txn, commit=commit)
@@ -43,11 +51,6 @@ class Client:
 
     def abort(self, txn: tuple[int, int]) -> None:
         assert not self.end(txn, commit=False).HasField("error")
-
-
-def received_ids(consumer: Any) -> list[tuple[int, int]]:
-    """Ids of the messages that a consumer was sent."""
-    return [(each.ledger_id, each.entry_id) for each in consumer.messages()]
 
 
 @pytest.fixture
@@ -68,7 +71,7 @@ def reopen(harness, make_entry):
 
 def ack(peer: Any, txn: tuple[int, int], *ids: tuple[int, int], **fields: Any) -> int | None:
     """Acknowledge in a transaction, and return the error."""
-    peer.ack(*ids, txnid_most_bits=txn[0], txnid_least_bits=txn[1], request_id=7, **fields)
+    peer.ack(*ids, txn=txn, request_id=7, **fields)
     peer.harness.run_slices()
     peer.harness.poll()
     answer = peer.take(Command.ACK_RESPONSE)[0].command.ackResponse
@@ -84,13 +87,16 @@ def read(harness: Any, topic: str = TOPIC, name: str = "witness") -> list[bytes]
     return found
 
 
-def ledger_of(harness: Any) -> Any:
-    return harness.broker.topics.find(NAME).ledger
-
-
 def backlog(harness: Any, name: str = "s") -> tuple[int, int]:
-    subscription = harness.broker.topics.find(NAME).subscriptions[name]
+    subscription = harness.subscription(name)
     return subscription.backlog, subscription.backlog_tally()[0]
+
+
+def compact(harness: Any) -> None:
+    harness.actions.compact(NAME)
+    for _ in range(50):
+        harness.run_slices()
+        harness.advance(0.1)
 
 
 def test_messages_appear_with_the_commit_and_hold_back_what_follows(harness, client):
@@ -141,10 +147,7 @@ def test_interleaved_transactions_end_in_any_order(harness, client):
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared", "Exclusive", "Failover"])
 def test_acknowledgements_are_pending_until_the_end(harness, client, kind):
-    for number in range(3):
-        client.send(b"%d" % number)
-    consumer = harness.consumer(TOPIC, kind=kind)
-    ids = received_ids(consumer)
+    consumer, ids = client.delivered(3, kind)
     txn = client.begin()
     assert ack(consumer, txn, ids[0], ids[2]) is None
     assert backlog(harness) == (3, 3)
@@ -163,10 +166,7 @@ def test_acknowledgements_are_pending_until_the_end(harness, client, kind):
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 def test_what_a_consumer_that_left_had_acknowledged_goes_to_others_after_an_abort(harness, client, kind):
-    for number in range(3):
-        client.send(b"%d" % number)
-    consumer = harness.consumer(TOPIC, kind=kind)
-    ids = received_ids(consumer)
+    consumer, ids = client.delivered(3, kind)
     txn = client.begin()
     assert ack(consumer, txn, ids[0], ids[1]) is None
     consumer.disconnect()
@@ -177,10 +177,7 @@ def test_what_a_consumer_that_left_had_acknowledged_goes_to_others_after_an_abor
 
 
 def test_a_cumulative_acknowledgement_waits_for_the_commit(harness, client):
-    for number in range(4):
-        client.send(b"%d" % number)
-    consumer = harness.consumer(TOPIC)
-    ids = received_ids(consumer)
+    consumer, ids = client.delivered(4, "Exclusive")
     txn = client.begin()
     assert ack(consumer, txn, ids[2], cumulative=True) is None
     consumer.command("redeliverUnacknowledgedMessages", consumer_id=1)
@@ -196,37 +193,25 @@ def test_a_cumulative_acknowledgement_waits_for_the_commit(harness, client):
 
 @pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
 def test_an_abort_returns_what_was_acknowledged_cumulatively_before_a_change_of_type(harness, client, kind):
-    client.peer.publish(3)
-    consumer = harness.consumer(TOPIC)
-    last = consumer.messages()[1]
+    consumer, ids = client.delivered(3, "Exclusive")
     txn = client.begin()
-    assert ack(consumer, txn, (last.ledger_id, last.entry_id), cumulative=True) is None
+    assert ack(consumer, txn, ids[1], cumulative=True) is None
     consumer.disconnect()
     consumer = harness.consumer(TOPIC, kind=kind)
-    assert consumer.payloads() == [b"m2"]
+    assert consumer.payloads() == [b"2"]
     client.abort(txn)
-    assert sorted(consumer.payloads()) == [b"m0", b"m1"]
+    assert sorted(consumer.payloads()) == [b"0", b"1"]
 
 
 def test_parts_of_a_batch_belong_to_different_transactions(harness, client, make_entry):
     entry = make_entry(b"batch", num_messages_in_batch=5)
     client.peer.send(0, entry, messages=5)
     consumer = harness.consumer(TOPIC, kind="Shared")
-    message = consumer.messages()[0]
+    (place,) = consumer.ids()
 
-    def part(*acked: int) -> list[pb.MessageIdData]:
-        bits = [31 & ~sum(1 << each for each in acked)] if len(acked) < 5 else []
-        return [
-            pb.MessageIdData(ledgerId=message.ledger_id, entryId=message.entry_id, ack_set=bits, batch_size=5)
-        ]
-
-    def acked(txn: tuple[int, int], *bits: int) -> int | None:
-        consumer.command(
-            "ack", consumer_id=1, ack_type=0, message_id=part(*bits), request_id=1,
-            txnid_most_bits=txn[0], txnid_least_bits=txn[1],
-        )  # fmt: skip
-        answer = consumer.take(Command.ACK_RESPONSE)[0].command.ackResponse
-        return answer.error if answer.HasField("error") else None
+    def acked(txn: tuple[int, int], *indexes: int) -> int | None:
+        left = [31 & ~sum(1 << each for each in indexes)] if len(indexes) < 5 else []
+        return ack(consumer, txn, place, ack_set=left, batch_size=5)
 
     kept, lost = client.begin(), client.begin()
     assert acked(kept, 0, 1) is None
@@ -251,28 +236,16 @@ def test_the_last_message_of_a_very_large_batch_is_acknowledged(harness, client,
     count = 20_000  # as a decimal number its bits have more digits than Python converts
     entry = make_entry(b"many", sequence_id=0, num_messages_in_batch=count)
     client.peer.send(0, entry, messages=count)
-    message_id = harness.consumer(TOPIC).messages()[0]
-    words = [-1] * (count // 64) + [0]
-    consumer = harness.consumer(TOPIC, "other", kind="Shared")
+    consumer = harness.consumer(TOPIC, kind="Shared")
     txn = client.begin()
-    consumer.command(
-        "ack", consumer_id=1, ack_type=0, request_id=7, txnid_most_bits=txn[0], txnid_least_bits=txn[1],
-        message_id=[
-            pb.MessageIdData(ledgerId=message_id.ledger_id, entryId=message_id.entry_id, ack_set=words)
-        ],
-    )  # fmt: skip
-    assert not consumer.take(Command.ACK_RESPONSE)[0].command.ackResponse.HasField("error")
+    assert ack(consumer, txn, *consumer.ids(), ack_set=[-1] * (count // 64) + [0]) is None
     client = reopen("crash")
     client.commit(txn)
-    cursor = harness.broker.topics.find(NAME).subscriptions["other"].cursor
-    assert cursor.batches[0].bit_count() == count - 32
+    assert harness.subscription().cursor.batches[0].bit_count() == count - 32
 
 
 def test_a_message_is_acknowledged_once(harness, client):
-    client.send(b"0")
-    consumer = harness.consumer(TOPIC, kind="Shared")
-    message = consumer.messages()[0]
-    place = message.ledger_id, message.entry_id
+    consumer, (place,) = client.delivered(1)
     first, second = client.begin(), client.begin()
     assert ack(consumer, first, place) is None
     assert ack(consumer, first, place) is None  # sent again
@@ -283,22 +256,13 @@ def test_a_message_is_acknowledged_once(harness, client):
 
 def test_many_acknowledgements_of_a_command_are_taken_in_slices(harness, client, reopen, monkeypatch):
     monkeypatch.setattr(consuming, "ACKED_AT_ONCE_MAX", 3)
-    client.peer.publish(10)
-    consumer = harness.consumer(TOPIC, kind="Shared")
-    ids = received_ids(consumer)
+    consumer, ids = client.delivered(10)
     first, second = client.begin(), client.begin()
-    sizes = []
-    has_acks = Transactions.has_acks
-
-    def noted(self: Any, *args: Any) -> None:
-        sizes.append(len(args[-1]))
-        has_acks(self, *args)
-
-    monkeypatch.setattr(Transactions, "has_acks", noted)
+    calls = calls_of(monkeypatch, Transactions, "has_acks")
     assert ack(consumer, first, *ids[4:6]) is None
     assert ack(consumer, second, *ids) == pb.TransactionConflict
     assert ack(consumer, first, *ids[3:]) is None
-    assert sizes == [2, 3, 3, 3, 1]
+    assert [len(each[-1]) for each in calls] == [2, 3, 3, 3, 1]
     client.abort(second)
     client.commit(first)
     client = reopen("crash")
@@ -372,13 +336,11 @@ def test_a_clock_that_was_set_back_lengthens_no_transaction(harness, client, reo
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_an_open_transaction_survives_a_restart(harness, client, reopen, how):
-    client.send(b"ack me")
-    consumer = harness.consumer(TOPIC, kind="Shared")
-    message = consumer.messages()[0]
+    consumer, ids = client.delivered(1)
     kept, late = client.begin(), client.begin(5000)
     client.send(b"1", kept)
     client.send(b"never", late)
-    assert ack(consumer, kept, (message.ledger_id, message.entry_id)) is None
+    assert ack(consumer, kept, *ids) is None
     client = reopen(how)
     consumer = harness.consumer(TOPIC, kind="Shared")
     assert consumer.payloads() == []
@@ -407,8 +369,7 @@ def test_aborted_messages_are_trimmed_with_their_ledgers(harness, client):
     client.send(b"never", txn)
     client.abort(txn)
     assert harness.store.keys.get(aborted_key(TOPIC)) is not None
-    ledger_of(harness)
-    topic = harness.broker.topics.find(NAME)
+    topic = harness.topic()
     topic.ledger.close_current(harness.now_ms)
     topic.delete_ledgers(1)
     assert harness.store.keys.get(aborted_key(TOPIC)) is None
@@ -422,16 +383,12 @@ def test_the_last_message_id_is_that_of_a_committed_message(harness, client):
     client.abort(aborted)
     opened = client.begin()
     client.send(b"2", opened)
-
-    consumer.frames.clear()
-    answer = consumer.request("getLastMessageId", consumer_id=1)
-    assert answer.command.getLastMessageIdResponse.last_message_id.entryId == 0
+    assert consumer.last_message_id().entryId == 0
 
 
 def test_no_transaction_begins_where_they_are_off(make_harness, make_entry):
     peer = make_harness(transactions=False).peer()
-    for body in ({"newTxn": {"txn_ttl_seconds": 1000}}, {"tcClientConnectRequest": {"tc_id": 0}}):
-        [(name, fields)] = body.items()
+    for name, fields in (("newTxn", {"txn_ttl_seconds": 1000}), ("tcClientConnectRequest", {"tc_id": 0})):
         assert peer.request(name, **fields).command.error.error == pb.NotAllowedError
 
 
@@ -451,45 +408,33 @@ def test_new_and_moved_subscriptions_count_no_aborted_messages(harness, client):
     consumer = harness.consumer(TOPIC)
     assert backlog(harness) == (2, 2)
     assert consumer.payloads() == [b"first", b"seen"]
-    subscription = harness.broker.topics.find(NAME).subscriptions["s"]
+    subscription = harness.subscription()
     subscription.skip_to(5)
     assert backlog(harness) == (0, 0)
     subscription.reset(0, lambda error: None)
     assert backlog(harness) == (2, 2)
 
 
-def test_compaction_keeps_committed_messages_only(harness, client, make_entry):
-    def send(payload: bytes, txn: tuple[int, int] | None = None) -> None:
-        entry = make_entry(payload, partition_key="k", sequence_id=client.sequence_id)
-        client.peer.send(client.sequence_id, entry, transaction=txn)
-        client.sequence_id += 1
-
+def test_compaction_keeps_committed_messages_only(harness, client):
     for payload in (b"old", b"kept"):
-        send(payload)
+        client.send(payload, partition_key="k")
     aborted, opened = client.begin(), client.begin()
-    send(b"aborted", aborted)
+    client.send(b"aborted", aborted, partition_key="k")
     client.abort(aborted)
-    send(b"open", opened)
-    harness.actions.compact(NAME)
-    for _ in range(50):
-        harness.run_slices()
-        harness.advance(0.1)
+    client.send(b"open", opened, partition_key="k")
+    compact(harness)
     peer = harness.consumer(TOPIC, "reader", durable=False, read_compacted=True)
     assert peer.payloads() == [b"kept"]
     client.commit(opened)
     assert peer.payloads() == [b"open"]
 
 
-def test_an_aborted_beginning_hides_no_compacted_message(harness, client, make_entry):
-    client.peer.send(0, make_entry(b"kept", partition_key="k"))
-    harness.actions.compact(NAME)
-    for _ in range(50):
-        harness.run_slices()
-        harness.advance(0.1)
-    topic = harness.broker.topics.find(NAME)
+def test_an_aborted_beginning_hides_no_compacted_message(harness, client):
+    client.send(b"kept", partition_key="k")
+    compact(harness)
+    topic = harness.topic()
     topic.ledger.close_current(harness.now_ms)
     topic.delete_ledgers(1)
-    client.sequence_id = 1
     aborted_then_seen(client)
     peer = harness.consumer(TOPIC, "reader", read_compacted=True)
     assert peer.payloads() == [b"kept", b"seen"]
@@ -518,21 +463,18 @@ def test_sequence_ids_of_transactions_are_known_after_a_restart(make_harness, ma
     client.abort(aborted)
     client.send(b"2")
     harness.crash()
-    assert harness.broker.topics.find(NAME).dedup.last_sequence_id("p") == 2
+    assert harness.topic().dedup.last_sequence_id("p") == 2
 
 
 def test_a_deleted_topic_leaves_nothing_of_its_transactions(harness, client):
-    client.send(b"0")
-    consumer = harness.consumer(TOPIC, kind="Shared")
-    message = consumer.messages()[0]
+    consumer, ids = client.delivered(1)
     txn = client.begin()
     client.send(b"1", txn)
     client.send(b"2", txn, producer_id=2)
-    assert ack(consumer, txn, (message.ledger_id, message.entry_id)) is None
+    assert ack(consumer, txn, *ids) is None
     aborted_then_seen(client)
     harness.actions.delete(NAME, True, lambda error: None)
-    again = harness.producer(TOPIC)
-    again.send(0)
+    harness.producer(TOPIC).send(0)
     consumer = harness.consumer(TOPIC, kind="Shared")
     client.commit(txn)
     assert consumer.payloads() == [b"m0"]
@@ -541,11 +483,9 @@ def test_a_deleted_topic_leaves_nothing_of_its_transactions(harness, client):
 
 
 def test_a_deleted_subscription_takes_its_acknowledgements_along(harness, client):
-    client.send(b"0")
-    consumer = harness.consumer(TOPIC, kind="Shared")
-    message = consumer.messages()[0]
+    consumer, ids = client.delivered(1)
     txn = client.begin()
-    assert ack(consumer, txn, (message.ledger_id, message.entry_id)) is None
+    assert ack(consumer, txn, *ids) is None
     consumer.request("unsubscribe", consumer_id=1)
     again = harness.consumer(TOPIC, kind="Shared")
     client.commit(txn)
@@ -557,7 +497,7 @@ def test_truncating_leaves_messages_of_open_transactions(harness, client):
     client.send(b"0")
     txn = client.begin()
     client.send(b"1", txn)
-    harness.broker.topics.find(NAME).truncate(lambda error: None)
+    harness.topic().truncate(lambda error: None)
     harness.poll()
     client.commit(txn)
     assert b"1" in read(harness)
@@ -565,10 +505,7 @@ def test_truncating_leaves_messages_of_open_transactions(harness, client):
 
 def test_a_large_transaction_is_rewritten_as_ranges(harness, client, reopen, monkeypatch):
     monkeypatch.setattr(transactions, "OPERATIONS_REWRITTEN", 10)
-    for number in range(4):
-        client.send(b"%d" % number)
-    consumer = harness.consumer(TOPIC, kind="Shared")
-    places = received_ids(consumer)
+    consumer, places = client.delivered(4)
     txn = client.begin()
     for place in places:
         assert ack(consumer, txn, place) is None
@@ -591,8 +528,7 @@ def test_a_message_that_was_not_stored_is_not_in_its_transaction(harness, client
     client.send(b"refused", txn)
     harness.store.disk.refuse_entries(None)
     client.peer.resume_reading()
-    other = harness.producer(TOPIC)
-    other.send(0)
+    harness.producer(TOPIC).send(0)
     client = reopen("crash")
     client.abort(txn)
     assert read(harness) == [b"m0"]

@@ -48,8 +48,7 @@ class Life:
 
     def _step(self, worker: Any, number: int, place: tuple[int, int]) -> None:
         worker.frames.clear()
-        answer = worker.request("newTxn", txn_ttl_seconds=TIMEOUT_MS).command.newTxnResponse
-        txn = answer.txnid_most_bits, answer.txnid_least_bits
+        txn = worker.begin_transaction(TIMEOUT_MS)
         body = {"txnid_most_bits": txn[0], "txnid_least_bits": txn[1]}
         for producer_id in (1, 2):
             entry = entry_bytes(b"%d" % number, sequence_id=number)
@@ -106,9 +105,8 @@ def check(life: Life, disk: SimulatedDisk) -> None:
 def _visible(harness: Harness) -> tuple[set[bytes], set[bytes]]:
     found = []
     for topic in OUT:
-        reader = harness.consumer(
-            topic, "check", durable=False, start_message_id={"ledgerId": 0, "entryId": 0}
-        )
+        start = {"ledgerId": 0, "entryId": 0}
+        reader = harness.consumer(topic, "check", durable=False, start_message_id=start)
         payloads = reader.payloads()
         assert len(payloads) == len(set(payloads))
         found.append(set(payloads))
