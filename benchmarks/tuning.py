@@ -1,10 +1,10 @@
 """Savings of tuned producers on a real Apache Pulsar: ``make bench-tuning``.
 
 Two proofs (`geminga.tuning.prove`). The headline: 20,000 messages a second of 200 B log lines over 60
-partitions, stock settings against the formula's. A second profile: orders of 1 kB
-with keys, hard to compress, read by two subscriptions. And the capacity (`geminga.tuning.capacity`) with the
-log lines of four producers, of Apache Pulsar and of Geminga's broker. Tables, pictures and every run go to the output
-folder; a run that is already there is not repeated. With ``--publish`` figures and pictures also go into the
+partitions, stock settings against the formula's. A second profile: orders of 1 kB with keys, hard to
+compress, read by two subscriptions. And the capacity (`geminga.tuning.capacity`) with the log lines of four
+producers, of Apache Pulsar and of Geminga's broker. Tables, pictures and every run go to the output folder;
+a run that is already there is not repeated. With ``--publish`` figures and pictures also go into the
 documentation, and the pages that quote them are drawn again: ``make publish-proof``.
 """
 

@@ -164,6 +164,7 @@ def test_the_report_says_what_it_means_in_machines(tmp_path):
     assert "kept the budget at no rate" in nothing
     assert "|" not in nothing
     assert "machines" not in table(proof([outcome(1000, 20.0), outcome(1000, 20.0, TUNED)]))
+    assert "The same rate" in table(proof([outcome(1000, 20.0), outcome(1050, 20.0, TUNED)]))
 
 
 def test_a_search_on_a_broker_is_resumed(tmp_path):

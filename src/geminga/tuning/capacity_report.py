@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from geminga.tuning.capacity import Capacity, capacities, is_kept, limit_of, p99_ms, rate_of
+from geminga.tuning.capacity import STEP, Capacity, capacities, is_kept, limit_of, p99_ms, rate_of
 from geminga.tuning.pictures import colour_of, new_figure, save
 from geminga.tuning.proof_report import rows, where
 from geminga.tuning.prove import Proof
@@ -43,6 +43,8 @@ def meaning(found: list[Capacity]) -> str:
     if len({each.rate for each in found}) < 2:
         return ""
     slow, fast = (pick(found, key=lambda each: each.rate) for pick in (min, max))
+    if fast.rate < STEP * slow.rate:
+        return "**The same rate with all settings, within a step of the search.**"
     after = math.ceil(MACHINES * slow.rate / fast.rate)
     return (
         f"**{fast.subject}: {fast.rate / slow.rate:.1f} × the rate of {slow.subject}. Traffic that needs "
