@@ -337,9 +337,9 @@ def test_a_task_whose_ledger_is_deleted_reads_all_or_fails(apache_pulsar, client
     reader = topic.source(receiverQueueSize=100).reader(SCHEMA)
     first = reader.partitions()[0]
     batches = reader.read(first)
-    seen = next(batches).num_rows
-    trimmed(topic)
-    try:
+    try:  # the broker may trim by itself before
+        seen = next(batches).num_rows
+        trimmed(topic)
         seen += sum(batch.num_rows for batch in batches)
     except DataLossError:
         pass  # it may not be quiet about what is gone
