@@ -10,6 +10,7 @@ from geminga.producer.routing import BlockedReason
 from geminga.producer.settings import ProducerAccessMode
 from geminga.producer.states import ProducerState
 from geminga.wire.batch import decode_batch
+from geminga.wire.frames import FrameDecoder
 
 
 # --- creation ---
@@ -286,6 +287,40 @@ def test_the_size_of_an_entry_includes_its_metadata(bench):
     for number in range(3):
         assert [sent.command.sequence_id for sent in b.written()] == [number]
         b.receipt(number)
+
+
+def test_nothing_is_written_behind_an_entry_delayed_longer_than_all_before_until_its_receipt(bench):
+    """A broker may limit the delay of deliveries, and refuses entries beyond the limit."""
+    b = stopping(bench, 50)
+    now_ms = 1_700_000_000_000
+    for delay_ms in (500, 300, 500, 800, -now_ms):
+        b.add(b"x", OutgoingMessage(b"x", deliver_at_time=now_ms + delay_ms))
+    for numbers in ([0], [1], [2, 3, 4], [5]):
+        assert [sent.command.sequence_id for sent in b.written()] == numbers
+        assert b.written() == []
+        for number in numbers:
+            b.receipt(number)
+
+
+def test_entries_of_one_delay_are_written_together_once_they_have_waited_for_a_receipt(bench):
+    b = stopping(bench, 50)
+    b.written()
+    b.receipt(0)
+    start_ms = 1_700_000_000_000
+
+    def written(ms):
+        decoder = FrameDecoder(1 << 20)
+        output = b"".join(map(bytes, b.partition.take_output(0.0, start_ms + ms)))
+        return [frame.sequence_id for frame in decoder.feed(output)]
+
+    for ms in range(8):
+        b.add(b"x", OutgoingMessage(b"x", deliver_at_time=start_ms + 60_000 + ms))
+    assert written(0) == [1]
+    assert written(4) == []
+    b.receipt(1)
+    assert written(5) == [2]
+    b.receipt(2)
+    assert written(10) == [3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("cause", ["refused", "timeout", "quota", "too big"])

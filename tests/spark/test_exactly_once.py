@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from doubles import calls_of, raising
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from withholding import WithholdingProxy
 
 from geminga import Admin, Client, MessageId
@@ -598,6 +598,22 @@ def test_the_size_that_a_broker_may_refuse_includes_the_metadata(sink):
         writer.commit([message], 0)
     admin(sink.broker.admin_url, "DELETE", limit)
     writer.commit([message], 0)
+    assert sink.read() == [0, 1, 2]
+
+
+def test_rows_behind_one_whose_delay_is_refused_do_not_make_it_a_duplicate(sink):
+    limit = sink.topic.replace("://", "/") + "/delayedDelivery"
+    policy = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 60_000}
+    admin(sink.broker.admin_url, "POST", limit, policy)
+    schema = StructType().add("value", BinaryType()).add("__deliverAt", LongType())
+    writer = ExactlyOnceWriter(sink.options(checkpointLocation=str(sink.folder)), schema)
+    rows = [(b"0".rjust(1000), None), (b"1", int(time.time() * 1000) + 3_600_000), (b"2", None)]
+    columns = [{"value": [value], "__deliverAt": pa.array([ms], pa.int64())} for value, ms in rows]
+    messages = [writer.write(iter([pa.record_batch(each)])) for each in columns]
+    with pytest.raises(NotAllowedError, match="delivery delay"):
+        writer.commit(messages, 0)
+    admin(sink.broker.admin_url, "DELETE", limit)
+    writer.commit(messages, 0)
     assert sink.read() == [0, 1, 2]
 
 

@@ -438,6 +438,12 @@ class SendOperation:
         return f"<SendOperation {self.sequence_id}..{self.highest_sequence_id} count={self.count}>"
 
 
+def deliver_at_time(operation: SendOperation) -> int:
+    """Return the delivery time of the entry in milliseconds since 1970; 0 for none."""
+    first = None if operation.messages is None else operation.messages.get(0)
+    return 0 if first is None else first.deliver_at_time
+
+
 def name_field(producer_name: str) -> bytes:
     """Return ``MessageMetadata.producer_name`` with its tag and length: the start of every metadata."""
     return _text(b"\x0a", producer_name)

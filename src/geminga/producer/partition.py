@@ -21,7 +21,7 @@ from geminga.producer.assembling import IDS_AND_TIME_SIZE_MAX, PRODUCER_NAME_SIZ
 from geminga.producer.batching import Batch, KeyedBatches
 from geminga.producer.chunking import UNKNOWN_DUPLICATE, ChunkPart, incomplete
 from geminga.producer.message import OutgoingMessage
-from geminga.producer.operation import SendOperation, name_field, schema_version_field
+from geminga.producer.operation import SendOperation, deliver_at_time, name_field, schema_version_field
 from geminga.producer.pending import PendingQueue
 from geminga.producer.pending_limits import PendingLimits
 from geminga.producer.ready_set import ReadySet
@@ -98,8 +98,8 @@ class PartitionProducer:
         """Further errors, beyond `FINAL`, of a repeated creation that end this producer."""
         self.stops_at_failure = False
         """Whether a failed operation ends this producer, and nothing is written behind an entry larger than
-        all before until its receipt: the broker may refuse it. If higher sequence ids were stored, the next
-        attempt would lose the failed operation as a duplicate. Not for runs."""
+        all before, or delayed longer, until its receipt: the broker may refuse it. If higher sequence ids
+        were stored, the next attempt would lose the failed operation as a duplicate. Not for runs."""
         self.connected = False
         """Whether the producer exists on a connection: frames may be written and receipts received."""
         self._settings = settings
@@ -108,9 +108,11 @@ class PartitionProducer:
         self._name_field = b""
         self._schema_field = b""
         self._last_error: Exception | None = None
-        self._taken = self._untried = 0
-        """Size of the largest entry with a receipt, and of the larger one in flight (0: none), in bytes, on
-        this connection; with `stops_at_failure`."""
+        self._accepted = (0, 0)
+        """With `stops_at_failure`: the largest size in bytes, and the longest delay of the delivery in
+        milliseconds, that the broker has accepted on this connection."""
+        self._untried: tuple[int, int] | None = None
+        """Size and delivery time of the entry in flight that exceeds them, the last one written."""
         self._receipted_at = self._table_receipted_at = float("-inf")
         self._tuning = tuning
         self._builder = BatchBuilder(topic, settings, limits, self.last_sequence_id + 1, tuning)
@@ -209,7 +211,7 @@ class PartitionProducer:
             self.topic_epoch = success.topic_epoch
         self._last_error = None
         self._stored_sequence_id = success.last_sequence_id
-        self._taken = self._untried = 0
+        self._accepted, self._untried = (0, 0), None
         self.connected = True
         if not self.created_once:
             self.created_once = True
@@ -401,8 +403,12 @@ class PartitionProducer:
             return output
         size = 0
         unsent, max_message_size = self.pending.unsent, self._builder.max_message_size
+        accepted_size, accepted_delay = self._accepted
         if self._untried and not self.pending.in_flight:
-            self._taken, self._untried = self._untried, 0
+            # The delay until now, after the receipt, is at most the one that the broker has compared.
+            accepted_size = max(accepted_size, self._untried[0])
+            accepted_delay = max(accepted_delay, self._untried[1] - now_ms)
+            self._accepted, self._untried = (accepted_size, accepted_delay), None
         while unsent and not unsent[0].claimed and size < WRITE_BYTES_MAX and not self._untried:
             operation = unsent[0]
             try:
@@ -422,8 +428,10 @@ class PartitionProducer:
                 output.append(piece)
                 size += len(piece)
             unsent.popleft()
-            if self.stops_at_failure and operation.entry_size > self._taken:
-                self._untried = operation.entry_size
+            if self.stops_at_failure:
+                entry_size, deliver_at = operation.entry_size, deliver_at_time(operation)
+                if entry_size > accepted_size or deliver_at - now_ms > accepted_delay:
+                    self._untried = entry_size, deliver_at
         if not unsent or unsent[0].claimed or self._untried:
             self._ready_set.writable.pop(self, None)
         self.counters.sent_bytes += size
