@@ -10,12 +10,14 @@ from geminga.client.publish.submit_queue import (
     QueuedSend,
     QueuedWork,
     SubmitQueue,
+    TransactionRows,
     WaitingSend,
 )
 from geminga.client.publish.submitting import SubmitWorker
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
 from geminga.producer.message import simple_message
 from geminga.producer.settings import ProducerSettings
+from geminga.transactions import TransactionCore, TransactionId
 
 
 class Loop:
@@ -204,6 +206,19 @@ def test_a_message_with_a_key_does_not_overtake_a_waiting_one_without_a_key():
     bench.take(simple_message(b"x", "key"), "third")
     bench.worker.wait_queue.serve()
     assert bench.pending == ["second"]
+
+
+def test_messages_of_a_transaction_among_others_are_not_compared_with_all_behind_them(monkeypatch):
+    bench, compared = Bench(max_pending_messages=0), []
+    monkeypatch.setattr(TransactionRows, "__eq__", lambda mark, _: bool(compared.append(mark)))
+    mark = TransactionRows(TransactionCore(TransactionId(0, 1), 1.0, lambda: 0.0, lambda _: None), 1)
+    for number in range(200):
+        bench.queue.pairs += (mark, None, b"x", 3 * number, mark, None, b"x", 3 * number + 1)
+        bench.queue.pairs += (b"x", 3 * number + 2)
+    bench.worker.take_in()
+    bench.partition.close_batch()
+    assert bench.pending == list(range(600))
+    assert len(compared) <= 600
 
 
 def test_a_message_sent_by_a_callback_follows_those_submitted_before():

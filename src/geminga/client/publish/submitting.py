@@ -71,7 +71,8 @@ class SubmitWorker:
                 if item.count > 1:
                     self._take_simple(items[start:index], tokens[start:index], item.transaction)
                 else:  # single messages, each behind the same mark
-                    index += 2 * _run_of(item, items[index::2])
+                    while index < len(items) and items[index] is item:
+                        index += 2
                     self._take_simple(items[start:index:2], tokens[start:index:2], item.transaction)
             elif kind is BoundMessage:
                 start -= 1
@@ -241,13 +242,6 @@ class SubmitWorker:
 
 
 _payload_of = attrgetter("payload")
-
-
-def _run_of(mark: TransactionRows, items: list[Any]) -> int:
-    """Return how many of the first items are this mark."""
-    if items.count(mark) == len(items):
-        return len(items)
-    return next(index for index, item in enumerate(items) if item is not mark)
 
 
 def _is_of(item: Any, transaction: TransactionCore | None) -> bool:
