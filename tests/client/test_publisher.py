@@ -337,6 +337,19 @@ def test_concurrent_synchronous_senders_share_batches(broker, client):
     assert counts == [20]
 
 
+def test_the_receipt_of_a_waiting_thread_has_the_message_behind_it_written(client, held):
+    producer = client.create_producer("t", batching_enabled=True, send_timeout_millis=10_000)
+    (partition,) = producer.publisher.state.partitions
+    partition.stops_at_failure = True
+    stored = []
+    for count in (1, 2):
+        start_thread(lambda: stored.append(producer.send(b"x")))
+        eventually(lambda count=count: len(partition.pending) == count)
+    assert held.count() == 1
+    held.stop()
+    eventually(lambda: len(stored) == 2)
+
+
 def test_a_synchronous_send_does_not_wait_for_the_delay(broker, client):
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
     started = time.monotonic()

@@ -142,6 +142,7 @@ class Publisher:
             and not self._turns
             and not self._wait_queue.queues
             and self.submit_queue.room > 0
+            and not self.state.ready_set.writable
             and only_wakes_thread(settled[0])
         ):
             run_completions(self.state.ready_set.take_settled())
