@@ -47,8 +47,8 @@ class MessageBuilder:
         self._within: MessageBuilder | None = None
         """The last builder for a transaction."""
         self._mark: tuple[Any, TransactionRows] | None = None
-        """Its transaction as the application has it, and the mark of one message, if plain bytes need no
-        preparation. One value: another thread may change it at any time."""
+        """The transaction that the application passed last, and the mark of its single messages in the queue;
+        None if plain bytes need preparation. One tuple: another thread may replace it at any time."""
         self._now_ms = publisher.context.now_ms
         self._encode = settings.encode
         self._batching = settings.batching_enabled
@@ -96,14 +96,14 @@ class MessageBuilder:
         if other is None or other.transaction is not transaction.core:
             transaction.senders[publisher.flush, publisher.schedule] = None
             other = copy.copy(self)
-            other.transaction, other._within = transaction.core, None
+            other.transaction, other._within, other._mark = transaction.core, None, None
             self._within = other
             self._mark = (txn, TransactionRows(transaction.core, 1)) if self.takes_plain else None
         return other
 
     def offer_within(self, txn: Any, payload: bytes, token: Any, key: Any, properties: Any) -> bool:
-        """Submit plain bytes of the transaction of the message before; return False for any other message,
-        and where the loop must decide. Raises `InvalidTxnStatusError` if the transaction is not open."""
+        """Submit plain bytes of the transaction of the last `within`; return False for any other message, or
+        if the loop must decide. Raises `InvalidTxnStatusError` if the transaction is not open."""
         known = self._mark
         if known is None or txn is not known[0] or key is not None or properties is not None:
             return False

@@ -104,8 +104,8 @@ class Rows:
 
 @dataclass(slots=True, eq=False, repr=False)
 class TransactionRows:
-    """The next ``count`` items of the queue are simple messages of a transaction. Single messages that follow
-    each other share one."""
+    """Mark in the queue: the next ``count`` items are simple messages of ``transaction``. Consecutive single
+    messages have one mark object, which is queued before each."""
 
     transaction: TransactionCore
     count: int
@@ -155,7 +155,8 @@ class SubmitQueue:
         return True
 
     def offer_within(self, one: TransactionRows, payload: bytes, token: Any) -> bool:
-        """Submit a plain message of a transaction, whose ``one`` counts 1; False as for `offer`."""
+        """Submit a plain message of a transaction behind ``one``, its mark with the count 1; return False if
+        the loop must decide."""
         pairs = self.pairs
         if len(pairs) >= self.room or len(payload) > self.size_max:
             return False
