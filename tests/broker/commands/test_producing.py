@@ -1,5 +1,6 @@
 """PRODUCER, SEND, CLOSE_PRODUCER."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -136,6 +137,16 @@ def test_a_wrong_or_short_checksum_fails_only_that_send(make_entry, size, peer):
     assert (error.producer_id, error.sequence_id, error.error) == (1, 5, pb.ChecksumError)
     peer.send(6)
     assert len(peer.receipts()) == 1
+
+
+def test_with_deduplication_no_entry_behind_a_wrong_checksum_is_stored(harness, make_entry, peer):
+    """A client repeats the damaged entry, which would be a duplicate behind a stored one."""
+    topic = harness.broker.topics.find(NAME)
+    topic.policies_changed(dataclasses.replace(topic.policies, deduplication=True))
+    peer.send(5, make_entry(b"payload")[:-1] + b"?")
+    peer.send(6)
+    assert peer.receipts() == []
+    assert peer.take(Command.CLOSE_PRODUCER)
 
 
 @pytest.mark.parametrize(

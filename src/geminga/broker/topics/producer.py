@@ -9,6 +9,7 @@ from typing import Protocol
 from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
+from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.topics.transactions import TransactionRecord
 from geminga.wire.frames import SendFrame, encode_send_receipt
 from geminga.wire.send_runs import SendRun, encode_send_receipts
@@ -18,6 +19,7 @@ class PublishedTopic(Protocol):
     """Interface of a topic for its producers."""
 
     text: str
+    policies: Policies
 
     def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
         """Store an entry; its receipt or error is sent now or later.
