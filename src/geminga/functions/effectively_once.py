@@ -8,8 +8,8 @@ of each name. After a restart, unacknowledged messages are read again in order, 
 * Results up to the producer's ``last_sequence_id`` are not sent again. The broker's deduplication does not
   suffice: it checks a batch by its first message, and would drop a batch of which it has only the first half.
 * A failed call is repeated before the next result is sent: the broker rejects ids below the highest.
-* No result is sent behind a failed one, nor behind an entry larger than all before it without a receipt: the
-  broker may refuse it for its size, and a restart would leave it out if a later id were stored.
+* No result is sent behind a failed one, nor behind an entry without a receipt that is larger, or delayed
+  longer, than all before: the broker may refuse it, and a restart omits it if a later id is stored.
 * A partition is read by one instance at a time (Failover subscription). After a failover, the broker admits
   the new instance's producer once the old instance has closed its own, after `IDLE_SECONDS` without use.
 
