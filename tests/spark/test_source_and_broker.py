@@ -44,7 +44,7 @@ def test_a_topic_deleted_after_planning_ends_its_task_unless_data_loss_is_allowe
     reader = data_source({"service.url": pulsar_broker.service_url, **options}).reader(SCHEMA)
     tasks = reader.partitions()
     assert max(len(task.parts) for task in tasks) > 1
-    admin(pulsar_broker.admin_url, "DELETE", f"{pulsar_topic}-5".replace("://", "/"))
+    admin(pulsar_broker.admin_url, "DELETE", f"{pulsar_topic}-5".replace("://", "/") + "?force=true")
     with pytest.raises(TopicNotFound, match="-5") if fails else contextlib.nullcontext():
         assert sorted(values(reader, tasks)) == sorted(set(numbers(0, 20)) - {b"5"})
 
