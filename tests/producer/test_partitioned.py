@@ -31,6 +31,14 @@ def test_partitions_have_their_names_and_fair_shares():
     assert producer.grow(3) == []
 
 
+def test_an_added_partition_ends_at_what_ends_the_others():
+    producer = producer_of(2, settings_of())
+    for partition in producer.partitions:
+        partition.gives_up, partition.stops_at_failure = (KeyError,), True
+    (added,) = producer.grow(3)
+    assert added.gives_up == (KeyError,) and added.stops_at_failure
+
+
 def test_an_open_batch_takes_simple_messages_until_it_is_full():
     producer = producer_of(0, settings_of(batching_max_messages=5))
     connect(producer.partitions[0])

@@ -108,6 +108,9 @@ class PartitionedProducer:
             ready_set=self.ready_set,
             tuning=None if self.tuning is None else PartitionTuning(self.tuning),
         )
+        if self.partitions:  # It was added to an open producer, and ends as the others do.
+            first = self.partitions[0]
+            partition.gives_up, partition.stops_at_failure = first.gives_up, first.stops_at_failure
         self.partitions.append(partition)
         return partition
 
