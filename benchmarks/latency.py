@@ -22,12 +22,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from benchmarks import brokers, figures, output
-from benchmarks.brokers import RunningBroker
 from benchmarks.harness import python
 from benchmarks.load import PONG, Peer, Receiver, _frame, _send_command, batch_entry
 from geminga.tuning.measuring.host import machine
@@ -288,28 +286,28 @@ def measure(names: list[str], seconds: float, warm: float) -> dict[str, Any]:
     loads = [os.getloadavg()[0]]
     with brokers.work_folder() as folder:
         bare = disk(folder, seconds)
-        for name in names:
-            start: AbstractContextManager[RunningBroker] = BROKERS[name](folder)
-            with start as broker:
-                for mode in ("single", "batch"):
-                    peers = [
-                        (row["share"], row["rate"])
-                        for row in rows
-                        if (row["who"], row["mode"]) == (brokers.APACHE, mode) and name == "geminga"
-                    ]
-                    command = python(
-                        "benchmarks.latency", "--one", str(broker.address[1]), mode, str(seconds), str(warm),
-                        broker.who, json.dumps(peers),
-                    )  # fmt: skip
-                    run = subprocess.run(
-                        command, stdout=subprocess.PIPE, text=True, timeout=300 + 12 * seconds, check=False
-                    )
-                    loads.append(os.getloadavg()[0])
-                    if run.returncode:
-                        failed.append(f"{broker.who}, {mode}: exit status {run.returncode}")
-                        continue
-                    rows += [{"who": broker.who, **row} for row in json.loads(run.stdout)]
-                    print(run.stdout, file=sys.stderr, flush=True)
+    for name in names:
+        # A folder for each: together they would write more than many a disk has.
+        with brokers.work_folder() as folder, BROKERS[name](folder) as broker:
+            for mode in ("single", "batch"):
+                peers = [
+                    (row["share"], row["rate"])
+                    for row in rows
+                    if (row["who"], row["mode"]) == (brokers.APACHE, mode) and name == "geminga"
+                ]
+                command = python(
+                    "benchmarks.latency", "--one", str(broker.address[1]), mode, str(seconds), str(warm),
+                    broker.who, json.dumps(peers),
+                )  # fmt: skip
+                run = subprocess.run(
+                    command, stdout=subprocess.PIPE, text=True, timeout=300 + 12 * seconds, check=False
+                )
+                loads.append(os.getloadavg()[0])
+                if run.returncode:
+                    failed.append(f"{broker.who}, {mode}: exit status {run.returncode}")
+                    continue
+                rows += [{"who": broker.who, **row} for row in json.loads(run.stdout)]
+                print(run.stdout, file=sys.stderr, flush=True)
     return {
         "machine": machine(), "load": [round(min(loads), 1), round(max(loads), 1)], "seconds": seconds,
         "disk": bare, "rows": rows, "failed": failed,
