@@ -210,6 +210,16 @@ def test_closing_waits_for_the_receipts(harness, peer):
     assert [frame.type for frame in peer.frames] == [*[Command.SEND_RECEIPT] * 2, Command.SUCCESS]
 
 
+def test_closing_succeeds_though_the_topic_is_terminated_before_the_receipts(harness, peer):
+    harness.auto_poll = False
+    peer.send(0)
+    peer.command("close_producer", producer_id=1, request_id=5)
+    harness.topic().terminate(lambda error: None)
+    harness.poll()
+    assert [frame.type for frame in peer.frames] == [Command.SEND_RECEIPT, Command.SUCCESS]
+    assert not peer.session.producers.closing
+
+
 def test_closing_an_unknown_producer_succeeds(harness):
     assert harness.peer().request("close_producer", producer_id=9).type == Command.SUCCESS
 

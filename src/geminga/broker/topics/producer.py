@@ -122,9 +122,10 @@ class Producer:
         """Stop taking entries. The client keeps them, reconnects and receives the reason.
 
         Pending entries are receipted first: they must not be sent again. Further entries are ignored, because
-        they would be stored before the earlier ones that the client resends.
+        they would be stored before the earlier ones that the client resends. Not for a producer that its
+        client is closing: the client waits for SUCCESS.
         """
-        if self.is_closing:
+        if self.is_closing or self.on_drained is not None:
             return
         self.is_closing = True
         if self.pending:
