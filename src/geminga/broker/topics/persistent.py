@@ -228,7 +228,7 @@ class PersistentTopic:
             if isinstance(error, StoreFull):
                 producer.hold()
             else:
-                producer.error(highest or sequence_id, pb.PersistenceError, str(error))
+                producer.error_to_repeat(highest or sequence_id, pb.PersistenceError, str(error))
             return
         self.messages_in += messages
         self.bytes_in += size
