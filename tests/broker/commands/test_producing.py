@@ -162,6 +162,27 @@ def test_with_deduplication_no_entry_behind_one_that_is_to_be_repeated_is_stored
     assert len(peer.take(Command.SEND_ERROR)) == len(peer.take(Command.CLOSE_PRODUCER)) == 1
 
 
+@pytest.mark.parametrize("changes", [{"max_message_size": 5000}, {"delayed_delivery_seconds_max": 60.0}])
+def test_with_deduplication_producers_reconnect_when_a_limit_of_entries_is_lowered(harness, peer, changes):
+    """A client sends nothing behind an entry that may be refused, until it knows the limit."""
+    topic, before = harness.topic(), harness.topic().policies
+    changed = [dataclasses.replace(before, deduplication=True)]
+    changed += [dataclasses.replace(changed[0], **changes), changed[0]]
+    harness.auto_poll = False
+    topic.policies_changed(changed[0])
+    peer.send(0)
+    topic.policies_changed(changed[1])
+    peer.send(1)
+    harness.poll()
+    assert [each.sequence_id for each in peer.receipts()] == [0]
+    assert peer.pop().type == Command.CLOSE_PRODUCER
+    harness.auto_poll = True
+    peer.producer(TOPIC)
+    topic.policies_changed(changed[2])
+    peer.send(1)
+    assert [frame.type for frame in peer.frames] == [Command.SEND_RECEIPT]
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
