@@ -57,7 +57,7 @@ def test_results_behind_one_that_the_broker_refuses_do_not_hide_it(place, size, 
         pytest.raises(PulsarException, match="exceeds the topic's limit"),
         FunctionRunner(settings) as runner,
     ):
-        runner.wait(20)
+        runner.wait(60)
     place.admin("DELETE", place.topic + "-out", "maxMessageSize")
     with FunctionRunner(settings):
         values = place.values(5000)

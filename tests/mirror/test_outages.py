@@ -1,12 +1,15 @@
 """Faults of one cluster: what the mirror logs and reports, and that it continues without loss."""
 
 import logging
+import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from waiting import eventually
 
 import geminga
+from geminga.admin import DelayedDelivery
 from geminga.mirror import Cluster, MirrorStatus
 from geminga.mirror.mirror import Mirror, MirrorSettings
 from geminga.mirror.status import PartitionStatus
@@ -25,6 +28,17 @@ def fill(broker: Any, *numbers: int, size: int = 0) -> None:
         producer = client.create_producer("t")
         for number in numbers:
             producer.send(b"%d" % number + b"." * size)
+
+
+def fill_at_once(broker: Any, *numbers: int, size: int = 0, delay: timedelta | None = None) -> None:
+    """Fill without waiting for receipts; multiples of 50 have this size and delay."""
+    with broker.client() as client:
+        producer = client.create_producer("t")
+        for number in numbers:
+            is_special = number % 50 == 0
+            value = (b"%d" % number).ljust(size if is_special else 50, b".")
+            producer.send_async(value, None, deliver_after=delay if is_special else None)
+        producer.flush()
 
 
 def entries(broker: Any) -> list[bytes]:
@@ -47,22 +61,26 @@ def test_an_unloaded_topic_is_not_logged(sides, side, caplog, monkeypatch):
     assert entries(sides[1]) == [b"1", b"2"]
 
 
-def test_entries_behind_one_that_the_target_refuses_do_not_hide_it(sides):
-    with sides[0].client() as client, sides[1].client() as other:
-        producer = client.create_producer("t")
-        for number in range(300):
-            producer.send_async((b"%d" % number).ljust(5000 if number == 50 else 5, b"."), None)
-        producer.flush()
+@pytest.mark.parametrize("before", [0, 1], ids=["limited before", "limited meanwhile"])
+@pytest.mark.parametrize("what", ["size", "delay"])
+def test_entries_behind_one_that_the_target_refuses_do_not_hide_it(sides, what, before):
+    special: Any = {"size": 5000} if what == "size" else {"delay": timedelta(hours=1)}
+    with sides[1].client() as other:
         other.create_producer("t").close()
-    with geminga.Admin(sides[1].admin_url) as admin:
-        limit = admin.topic_policies.max_message_size
-        limit.set("t", 2000)
-        with mirror(*sides) as running:
-            eventually(lambda: "exceeds the topic's limit" in str(running.status()))
-            assert entries(sides[1]) == [b"%d" % number for number in range(50)]
-            limit.remove("t")
-            assert running.wait_until_caught_up(30)
-    assert entries(sides[1]) == [b"%d" % number for number in range(300)]
+    with geminga.Admin(sides[1].admin_url) as admin, mirror(*sides) as running:
+        policies = admin.topic_policies
+        limit: Any = policies.max_message_size if what == "size" else policies.delayed_delivery
+        if before:
+            fill_at_once(sides[0], 0, **special)
+            eventually(lambda: running.status().messages == 1)
+        limit.set("t", 2000 if what == "size" else DelayedDelivery(delay_milliseconds_max=60_000))
+        fill_at_once(sides[0], *range(1, 300), **special)
+        eventually(lambda: re.search("[Ee]xceeds .*(limit|allowed)", str(running.status())))
+        eventually(lambda: len(entries(sides[1])) >= before + 49)
+        assert entries(sides[1])[before:] == [b"%d" % number for number in range(1, 50)]
+        limit.remove("t")
+        eventually(lambda: len(entries(sides[1])) >= before + 299)
+    assert entries(sides[1])[before:] == [b"%d" % number for number in range(1, 300)]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

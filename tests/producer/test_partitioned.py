@@ -36,7 +36,8 @@ def test_an_added_partition_ends_at_what_ends_the_others():
     for partition in producer.partitions:
         partition.gives_up, partition.stops_at_failure = (KeyError,), True
     (added,) = producer.grow(3)
-    assert added.gives_up == (KeyError,) and added.stops_at_failure
+    assert added.gives_up == (KeyError,)
+    assert added.stops_at_failure
 
 
 def test_an_open_batch_takes_simple_messages_until_it_is_full():

@@ -75,6 +75,43 @@ def test_a_deleted_topic_ends_a_stream_unless_data_loss_is_allowed(pulsar_broker
             assert query.batch() == []
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"minPartitions": 20}, {"maxEntriesPerSplit": 10}, {"maxRowsPerTrigger": 70},
+        {"durableSubscription": True},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("when", ["before a micro-batch", "before its tasks", "before a restart"])
+def test_a_topic_deleted_at_any_time_does_not_end_a_stream_if_data_loss_is_allowed(
+    pulsar_broker, pulsar_topic, options, when
+):
+    kept, gone = f"{pulsar_topic}-kept", f"{pulsar_topic}-gone"
+    with pulsar_broker.client() as client:
+        publish(client, kept, 0, 10)
+        publish(client, gone, 0, 0)
+        query = Query(pulsar_broker, kept, startingOffsets="earliest", failOnDataLoss=False, **options)
+        query.options["topics"] = f"{query.options.pop('topic')},{gone}"
+        query.restart()
+        rows, planned = query.batch(), None
+        publish(client, kept, 10, 30)
+        publish(client, gone, 0, 40)
+        if when == "before a micro-batch":
+            query.reader.prepareForTriggerAvailableNow()
+        else:
+            planned = query.latest()
+        admin(pulsar_broker.admin_url, "DELETE", gone.replace("://", "/") + "?force=true")
+        if when == "before a restart":
+            query.restart()
+        rows += query.run(planned or query.latest())
+        publish(client, kept, 40, 10)
+        query.restart()
+        for _ in range(3):
+            rows += query.batch()
+        assert rows == numbers(0, 50)
+
+
 def source(url: str, topic: str, **options: Any) -> PulsarDataSource:
     return data_source({"service.url": url, "topic": topic, "pollTimeoutMs": 20_000, **options})
 

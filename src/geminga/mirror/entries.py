@@ -46,6 +46,8 @@ class TargetEntry(NamedTuple):
     messages: int
     """Number of messages, for the SEND command."""
     stamps: list[ReplicationStamp]
+    deliver_at: int
+    """Delivery time in milliseconds since 1970; 0 for none."""
 
     @property
     def size(self) -> int:
@@ -108,7 +110,7 @@ class EntryRewriter:
         sized = len(kept).to_bytes(4, "big") + kept
         checksum = crc32c(payload, crc32c(sized))
         head, messages = _MAGIC + checksum.to_bytes(4, "big") + sized, max(1, metadata.num_messages_in_batch)
-        return TargetEntry(head, payload, messages, stamps)
+        return TargetEntry(head, payload, messages, stamps, metadata.deliver_at_time)
 
     def _map_version(self, metadata: MessageMetadata) -> bool:
         version = bytes(metadata.schema_version)

@@ -85,10 +85,11 @@ class PartitionMirror:
         self._pending: deque[_PendingEntry] = deque()
         self._pending_bytes = 0
         self._room: asyncio.Future[None] | None = None
-        self._taken = 0
-        """Size of the largest entry that the target has taken in this session, in bytes."""
-        self._untried = 0
-        """Size of the newest entry if it exceeds that, otherwise 0: the target may refuse it."""
+        self._taken = (0, 0)
+        """The largest size in bytes, and the longest delay of the delivery in milliseconds, that the target
+        has taken in this session."""
+        self._untried: tuple[int, int] | None = None
+        """Size and delivery time of the newest entry if it exceeds them: the target may refuse it."""
         self._acknowledged = NOWHERE
         self._read = NOWHERE
         """Source position of the last entry that was sent or excluded."""
@@ -174,7 +175,7 @@ class PartitionMirror:
         self._set(PartitionState.OPENING, self.error)
         self.counters.sessions += 1
         self._pending.clear()
-        self._pending_bytes = self._taken = self._untried = 0
+        self._pending_bytes, self._taken, self._untried = 0, (0, 0), None
         await self._search.want_deduplication()
         pair = self.pair = await find_pair(
             ends.source_admin,
@@ -352,7 +353,10 @@ class PartitionMirror:
         if self._untried:
             # An entry behind a refused one would hide it: the next session starts at the target's newest.
             await self._wait_for_room(publisher, 1)
-            self._taken, self._untried = self._untried, 0
+            size, deliver_at = self._untried
+            # The delay until now, after the receipt, is at most the one that the target has compared.
+            delay = deliver_at - self._ends.target.now_ms()
+            self._taken, self._untried = (max(self._taken[0], size), max(self._taken[1], delay)), None
         sequence_id = sequence_id_of(place)
         try:
             publisher.send(sequence_id, forwarded.messages, forwarded.head, forwarded.payload)
@@ -360,8 +364,9 @@ class PartitionMirror:
             raise MessageTooBig(f"the entry at {place} of the source: {error}") from None
         self._pending.append(_PendingEntry(sequence_id, place, missed, forwarded.size, forwarded.messages))
         self._pending_bytes += forwarded.size
-        if forwarded.size > self._taken:
-            self._untried = forwarded.size
+        delay = forwarded.deliver_at - self._ends.target.now_ms()
+        if forwarded.size > self._taken[0] or delay > self._taken[1]:
+            self._untried = forwarded.size, forwarded.deliver_at
 
     async def _is_from_target(self, pair: bytes) -> bool:
         """Return whether the mirror of a pair reads the target, so that its positions are of the target."""

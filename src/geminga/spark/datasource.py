@@ -505,9 +505,13 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.planner.cursor is None:
             # A restart runs the planned micro-batch before it asks for a new end.
             self._initial = self._initial if planned.start is None else planned.start
+            known = list(begin.offsets)
+            if not self.options.fail_on_data_loss:  # topics may have been deleted
+                there = set(self._partitions())
+                known = [partition for partition in known if partition in there]
             self._follow(
                 replace(begin, subscription=planned.subscription or begin.subscription, first=planned.first),
-                list(begin.offsets),
+                known,
                 is_known=not is_new,
                 is_new=is_new,
             )

@@ -1,10 +1,11 @@
 """Requests of a query's driver to the cluster about all partitions, retried while a broker restarts."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from geminga.errors import TopicNotFound
 from geminga.ids import MessageId
 from geminga.spark.admission import EntrySample, MeasuredEntry
 from geminga.spark.cluster import Cluster, discover
@@ -17,6 +18,7 @@ from geminga.spark.search import Search, at, before_first, run
 from geminga.spark.watch import PulsarPartitions
 from geminga.wire.metadata import RawEntry
 
+Q = TypeVar("Q")
 T = TypeVar("T")
 
 logger = logging.getLogger("geminga.spark")
@@ -43,17 +45,46 @@ class PartitionQueries:
 
     def latest(self, partitions: Iterable[Partition]) -> Offsets:
         """Return the offset after the newest message of each partition, `EARLIEST` for an empty topic."""
-        asked = list(partitions)
-        found = self.retry_policy.call("asking for the newest messages", lambda: self.watch.newest(asked))
-        return {partition: behind_message(message_id) for partition, message_id in found.items()}
+        asked = list(dict.fromkeys(partitions))
+        found = self._ask(
+            "asking for the newest messages", lambda each: [*self.watch.newest(each).values()],
+            asked, asked, MessageId.earliest,
+        )  # fmt: skip
+        return dict(zip(asked, map(behind_message, found), strict=True))
 
     def first_entries(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
         """Return the first entry at or after each position; None if there is no later entry."""
-        return self.retry_policy.call("looking for entries", lambda: self.watch.first(places))
+        partitions = [partition for partition, _ in places]
+        return self._ask("looking for entries", self.watch.first, places, partitions, None)
 
     def sampled(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
         """Return the entries of each sample, and whether they are all the entries up to its end."""
-        return self.retry_policy.call("looking at entries", lambda: self.watch.look(peeks))
+        partitions = [peek.partition for peek in peeks]
+        return self._ask("looking at entries", self.watch.look, peeks, partitions, ([], True))
+
+    def _ask(
+        self,
+        what: str,
+        ask: Callable[[Sequence[Q]], list[T]],
+        questions: Sequence[Q],
+        partitions: Sequence[Partition],
+        nothing: T,
+    ) -> list[T]:
+        """Return the answers to questions, each about one of the partitions. With ``failOnDataLoss=false`` it
+        is ``nothing`` for a topic that was deleted meanwhile."""
+        try:
+            return self.retry_policy.call(what, lambda: ask(questions))
+        except TopicNotFound as error:
+            if self.options.fail_on_data_loss:
+                raise
+            there = set(self.partitions(missing_is_empty=True))
+            left = [number for number, partition in enumerate(partitions) if partition in there]
+            if len(left) == len(partitions):
+                raise
+            logger.warning("a topic was deleted before it was read: %s", error)
+        found = self._ask(what, ask, [questions[n] for n in left], [partitions[n] for n in left], nothing)
+        answers = dict(zip(left, found, strict=True))
+        return [answers.get(number, nothing) for number in range(len(partitions))]
 
     def run(self, searches: Mapping[Partition, Search[T]]) -> dict[Partition, T]:
         """Return the result of each partition's search."""

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from doubles import raising
 
 from geminga.broker.commands.producing import METADATA_BYTES_MAX
 from geminga.broker.rules.schemas import version_bytes
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.errors import StoreBusy, StoreStopped
+from geminga.errors import StoreBusy, StoreError, StoreStopped
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import NAME, TOPIC, Command
@@ -139,14 +140,47 @@ def test_a_wrong_or_short_checksum_fails_only_that_send(make_entry, size, peer):
     assert len(peer.receipts()) == 1
 
 
-def test_with_deduplication_no_entry_behind_a_wrong_checksum_is_stored(harness, make_entry, peer):
-    """A client repeats the damaged entry, which would be a duplicate behind a stored one."""
+@pytest.mark.parametrize("fault", ["checksum", "store", "store, in a transaction"])
+def test_with_deduplication_no_entry_behind_one_that_is_to_be_repeated_is_stored(
+    harness, make_entry, peer, monkeypatch, fault
+):
+    """It would make the repeated one a duplicate."""
     topic = harness.broker.topics.find(NAME)
     topic.policies_changed(dataclasses.replace(topic.policies, deduplication=True))
-    peer.send(5, make_entry(b"payload")[:-1] + b"?")
+    entry, transaction = make_entry(b"payload"), None
+    if fault == "checksum":
+        entry = entry[:-1] + b"?"
+    elif fault == "store":
+        monkeypatch.setattr(harness.store, "append", raising(StoreError("cannot be read")))
+    else:
+        transaction = peer.begin_transaction()
+        monkeypatch.setattr(harness.store.keys, "merge", raising(StoreError("cannot be read")))
+    peer.send(5, entry, transaction=transaction)
+    monkeypatch.undo()
     peer.send(6)
     assert peer.receipts() == []
-    assert peer.take(Command.CLOSE_PRODUCER)
+    assert len(peer.take(Command.SEND_ERROR)) == len(peer.take(Command.CLOSE_PRODUCER)) == 1
+
+
+@pytest.mark.parametrize("changes", [{"max_message_size": 5000}, {"delayed_delivery_seconds_max": 60.0}])
+def test_with_deduplication_producers_reconnect_when_a_limit_of_entries_is_lowered(harness, peer, changes):
+    """A client sends nothing behind an entry that may be refused, until it knows the limit."""
+    topic, before = harness.topic(), harness.topic().policies
+    changed = [dataclasses.replace(before, deduplication=True)]
+    changed += [dataclasses.replace(changed[0], **changes), changed[0]]
+    harness.auto_poll = False
+    topic.policies_changed(changed[0])
+    peer.send(0)
+    topic.policies_changed(changed[1])
+    peer.send(1)
+    harness.poll()
+    assert [each.sequence_id for each in peer.receipts()] == [0]
+    assert peer.pop().type == Command.CLOSE_PRODUCER
+    harness.auto_poll = True
+    peer.producer(TOPIC)
+    topic.policies_changed(changed[2])
+    peer.send(1)
+    assert [frame.type for frame in peer.frames] == [Command.SEND_RECEIPT]
 
 
 @pytest.mark.parametrize(
@@ -208,6 +242,16 @@ def test_closing_waits_for_the_receipts(harness, peer):
     assert not peer.frames
     harness.poll()
     assert [frame.type for frame in peer.frames] == [*[Command.SEND_RECEIPT] * 2, Command.SUCCESS]
+
+
+def test_closing_succeeds_though_the_topic_is_terminated_before_the_receipts(harness, peer):
+    harness.auto_poll = False
+    peer.send(0)
+    peer.command("close_producer", producer_id=1, request_id=5)
+    harness.topic().terminate(lambda error: None)
+    harness.poll()
+    assert [frame.type for frame in peer.frames] == [Command.SEND_RECEIPT, Command.SUCCESS]
+    assert not peer.session.producers.closing
 
 
 def test_closing_an_unknown_producer_succeeds(harness):

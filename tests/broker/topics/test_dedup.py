@@ -195,16 +195,20 @@ def test_trimming_forgets_no_sequence_id(make_harness, publish, monkeypatch, can
 def test_repeats_of_pending_messages_are_refused_and_of_refused_ones_stored(
     harness, make, pending, monkeypatch
 ):
+    pending.send(0, make(0))
     with monkeypatch.context() as patched:
         patched.setattr(harness.store, "append", raising(StoreStopped("no space left")))
         pending.send(1, make(1))
-    pending.send(0, make(0))
-    pending.send(1, make(1))
     errors = [frame.command.send_error for frame in pending.take(pb.BaseCommand.SEND_ERROR)]
-    assert [error.sequence_id for error in errors] == [1, 0]
+    assert [error.sequence_id for error in errors] == [0, 1]
     assert {error.error for error in errors} == {pb.PersistenceError}
+    harness.auto_poll = True
     harness.poll()
-    assert ids(pending) == [(0, 0, 0), (1, 0, 1)]
+    assert ids(pending) == [(0, 0, 0)]
+    assert pending.pop().type == pb.BaseCommand.CLOSE_PRODUCER
+    pending.producer(TOPIC, producer_name="me", user_provided_producer_name=True)
+    pending.send(1, make(1))
+    assert ids(pending) == [(1, 0, 1)]
 
 
 @pytest.mark.parametrize("deleted", [False, True])

@@ -340,11 +340,9 @@ def on_send(session: Session, frame: SendFrame) -> None:
     except CorruptPayload:
         is_intact = False  # it ends inside its checksum
     if not is_intact:
-        producer.error(
+        producer.error_to_repeat(
             frame.highest_sequence_id or frame.sequence_id, pb.ChecksumError, "Checksum failed on the broker"
         )
-        if producer.topic.policies.deduplication:
-            producer.hold()  # if later entries were stored, the repeated one would be dropped as a duplicate
         return
     counted = None
     if frame.num_messages != 1:

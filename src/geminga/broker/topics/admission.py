@@ -1,5 +1,7 @@
 """Checks of an entry before a topic stores it: policies, rates, deduplication."""
 
+import math
+
 from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.entries import head_of
 from geminga.broker.rules.effective_policies import Policies
@@ -19,6 +21,15 @@ def is_restricted(policies: Policies, rate_limits: TopicLimits, message_size_max
         or policies.delayed_delivery_seconds_max
         or 0 < policies.max_message_size < message_size_max
         or rate_limits.publish
+    )
+
+
+def refuses_more(policies: Policies, before: Policies) -> bool:
+    """Return whether entries are too large, or delayed for too long, that were allowed before. Their senders
+    have to reconnect: a client that repeats what is refused knows then what to try before it sends more."""
+    delay = policies.delayed_delivery_seconds_max
+    return policies.max_message_size < before.max_message_size or (
+        0 < delay < (before.delayed_delivery_seconds_max or math.inf)
     )
 
 

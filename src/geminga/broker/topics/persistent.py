@@ -18,8 +18,8 @@ from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota, topic_transactions
-from geminga.broker.topics.access import ProducerAccess
-from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
+from geminga.broker.topics.access import SHARED, ProducerAccess
+from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted, refuses_more
 from geminga.broker.topics.dedup import Deduplication, DedupVerdict, forget_stale
 from geminga.broker.topics.delivery_expiry import DeliveryExpiry
 from geminga.broker.topics.expiry_index import NEVER
@@ -173,7 +173,8 @@ class PersistentTopic:
 
     def policies_changed(self, policies: Policies) -> None:
         """Apply changed policies of the namespace or the topic."""
-        self.policies = policies
+        is_stricter = self.dedup is not None and refuses_more(policies, self.policies)
+        self.policies: Policies = policies
         settings = self.services.settings
         self.limits = ledger_limits(
             settings.ledger_entries_max,
@@ -191,6 +192,9 @@ class PersistentTopic:
             self.dedup = None
         for subscription in self.subscriptions.values():
             subscription.policies_changed()
+        for producer in list(self.access.producers.values()) if is_stricter else ():
+            if producer.access_mode == SHARED:  # another mode would lose its exclusive access
+                producer.hold()
 
     # --- publishing ---
     def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
@@ -228,7 +232,7 @@ class PersistentTopic:
             if isinstance(error, StoreFull):
                 producer.hold()
             else:
-                producer.error(highest or sequence_id, pb.PersistenceError, str(error))
+                producer.error_to_repeat(highest or sequence_id, pb.PersistenceError, str(error))
             return
         self.messages_in += messages
         self.bytes_in += size

@@ -105,6 +105,13 @@ class Producer:
     def error(self, sequence_id: int, code: int, reason: str) -> None:
         self.peer.send_error(self.producer_id, sequence_id, code, reason)
 
+    def error_to_repeat(self, sequence_id: int, code: int, reason: str) -> None:
+        """Send an error after which the client repeats the entry. With deduplication, entries behind it are
+        ignored: if they were stored, the repeated one would be dropped as a duplicate."""
+        self.error(sequence_id, code, reason)
+        if self.topic.policies.deduplication:
+            self.hold()
+
     def settled(self, size: int, entries: int = 1) -> None:
         """Count entries whose receipts or errors were sent."""
         self.pending -= entries
@@ -122,9 +129,10 @@ class Producer:
         """Stop taking entries. The client keeps them, reconnects and receives the reason.
 
         Pending entries are receipted first: they must not be sent again. Further entries are ignored, because
-        they would be stored before the earlier ones that the client resends.
+        they would be stored before the earlier ones that the client resends. Not for a producer that its
+        client is closing: the client waits for SUCCESS.
         """
-        if self.is_closing:
+        if self.is_closing or self.on_drained is not None:
             return
         self.is_closing = True
         if self.pending:
