@@ -95,7 +95,7 @@ def story(served):
     return Story(served)
 
 
-# --- why nothing arrives: one cause of each level; tests/broker/admin/test_explain.py has all ---
+# --- reasons why no messages arrive: one cause of each level; tests/broker/admin/test_explain.py has all ---
 def hole(story: Story) -> None:
     peer = story.subscribe()
     story.publish(6)
