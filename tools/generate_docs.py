@@ -44,10 +44,11 @@ PROOF = re.compile(r"(<!-- proof: (\w+), (\w+) -->\n).*?(<!-- end of proof -->)"
 MAP_START, MAP_END = "<!-- map: drawn from the modules' docstrings by `make docs` -->", "<!-- end of map -->"
 
 CONNECTION = """
-Every command that connects takes these. What counts: options, then the environment (`PULSAR_SERVICE_URL`,
-`PULSAR_ADMIN_URL`, `PULSAR_TOKEN`), then a context (`--context`, `GEMINGA_CONTEXT`, or the current one of
-`geminga context use`), then this machine. A context counts as a whole or not at all: an address that is given
-by option or environment leaves the current context out: no token goes to a cluster it was not made for.
+Every command that connects takes these. Options take precedence over the environment (`PULSAR_SERVICE_URL`,
+`PULSAR_ADMIN_URL`, `PULSAR_TOKEN`), the environment over a context (`--context`, `GEMINGA_CONTEXT`, or the
+current one of `geminga context use`), and that over this machine. A context is used as a whole or not at all:
+an address given by option or environment leaves the current context out, so that no token is sent to another
+cluster. Likewise `--url` with another address than `PULSAR_SERVICE_URL` leaves `PULSAR_ADMIN_URL` out.
 """
 COMPLETION = """
 Commands, options and their values complete in bash, zsh and fish. Once, in the shell's own file:
