@@ -95,6 +95,16 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def _default_shown(option: Any, default: object) -> str:
+    """Return the default of a command-line option as a user writes it; empty if the option is off."""
+    if isinstance(default, tuple):
+        default = ", ".join(map(str, default))
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)
+    is_off = default is False or default == "" or (default is True and option.flag_value is False)
+    return f"`{default}`" if isinstance(default, str | int | float) and not is_off else ""
+
+
 def cli_page() -> str:
     """Every command with its options, as ``--help`` shows them."""
     import click
@@ -108,13 +118,9 @@ def cli_page() -> str:
         lines.extend(["| option | meaning | default |", "|---|---|---|"])
         for option in options:
             names = ", ".join(f"`{n}`" for n in (*option.opts, *option.secondary_opts))
-            default = option.get_default(context)
-            shown = "" if default is None or default is False or default == () else f"`{default}`"
-            if not isinstance(default, str | int | float | bool | tuple | None):
-                shown = ""
-            text = option.help or ""
+            text, shown = option.help or "", _default_shown(option, option.get_default(context))
             if said := re.search(r"\s*\[default: ([^\]]+)\]$", text):
-                text, shown = text[: said.start()], shown or said[1]
+                text, shown = text[: said.start()], said[1]
             lines.append(f"| {names} | {_cell(text)} | {_cell(shown)} |")
         lines.append("")
 
