@@ -1,7 +1,7 @@
-# One command for each daily thing. Everything installs what it needs into .venv.
+# One target for each everyday task. Each installs the packages that it needs into .venv.
 VENV   ?= .venv
 PYTHON ?= python3
-# Of `make test-python PYTHON=3.13`: a version, which makes no environment of the project's own.
+# In `make test-python PYTHON=3.13`, PYTHON is a version and does not choose the interpreter of .venv.
 ifneq ($(filter test-python,$(MAKECMDGOALS)),)
 OTHER_PYTHON := $(filter-out python3,$(PYTHON))
 override PYTHON := python3
@@ -9,37 +9,39 @@ endif
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
-# Tests wait for processes and clocks as long as for a core: four workers keep two cores busy. A file's tests
-# run one after the other. Of those with an Apache Pulsar each, two workers are enough.
+# Tests spend half of their time waiting, so four workers keep two cores busy. The tests of a file run one after
+# the other. Workers of `make interop` have an Apache Pulsar each: two are enough.
 JOBS   ?= 4
 interop long: JOBS = 2
 PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 BESIDE = $(MAKE) --no-print-directory --jobs=2 --output-sync=target
 
-# Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
+# Without cached byte code, each start compiles all modules: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test check check-tests lint lint-code lint-docs fetch pulsar promtool chromium kafka interop long seeds mutants suite test-python lowest bench bench-client bench-tuning publish-proof docs pictures proto lock clean
 help:
-	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
-	@echo "make test     the tests, official clients as witnesses included"
-	@echo "make check    what to run after every change: lint and the tests without Spark and processes"
-	@echo "make lint     ruff, mypy --strict, import contracts, docs tests"
-	@echo "make interop  against a real Apache Pulsar and its Java tools (fetched with Maven); VERSION=2.11.0 names another one"
-	@echo "make fetch    downloads what the tests need beside Python: Apache Pulsar, promtool, Chromium"
-	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
-	@echo "make seeds    20 seconds of the simulation, with seeds that the commit chooses"
-	@echo "make suite    the Go client's own tests of transactions on both brokers; with SUITE=DIR then pulsar-client's"
-	@echo "              own tests, from a checkout of it: both libraries on both brokers"
-	@echo "make spark-4.2  the tests of Spark with PySpark 4.2 (also spark-4.1, spark-4.0), in an environment of its own"
-	@echo "make test-python PYTHON=3.13  the core tests on another Python, in an environment of its own"
-	@echo "make lowest   the core tests with the lowest versions that pyproject.toml allows"
-	@echo "make bench    ours and the peers in turn; writes build/bench.md"
-	@echo "make bench-client  everyday programs, latencies and idle clients beside others, on a quiet machine (an hour); then: make docs"
-	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
-	@echo "make publish-proof  the same, and its figures into README.md and docs/tuning.md"
-	@echo "make pictures the pictures of the console in docs/console, drawn by a real Chromium"
-	@echo "make docs     the reference pages and the client for threads, drawn from the code; the site of all pages"
+	@echo "make demo     send flights through the embedded broker and Spark into a lake (a few minutes)"
+	@echo "make test     run the tests, also those with official clients"
+	@echo "make check    run after every change: lint, and the tests without Spark and processes (a minute)"
+	@echo "make lint     run ruff, mypy --strict, import contracts and the tests of the docs"
+	@echo "make interop  test against a real Apache Pulsar and its Java tools (downloaded with Maven); VERSION=2.11.0"
+	@echo "              names another one"
+	@echo "make fetch    download the programs that tests use: Apache Pulsar, promtool, Chromium, Kafka"
+	@echo "make long     run the tests that take minutes each, and all cases of those that other runs shorten"
+	@echo "make seeds    run the simulation for 20 seconds, with seeds derived from the commit"
+	@echo "make suite    run the Go client's own tests of transactions on both brokers; with SUITE=DIR also the tests"
+	@echo "              of pulsar-client, from a checkout of it, with both libraries on both brokers"
+	@echo "make spark-4.2  test with PySpark 4.2 (also spark-4.1, spark-4.0), in a separate environment"
+	@echo "make test-python PYTHON=3.13  run the core tests on another Python, in a separate environment"
+	@echo "make lowest   run the core tests with the lowest versions that pyproject.toml allows"
+	@echo "make bench    measure Geminga and its peers in turn; writes build/bench.md"
+	@echo "make bench-client  measure everyday programs, latencies and idle clients of Geminga and others, on an idle"
+	@echo "              machine (an hour); then run: make docs"
+	@echo "make bench-tuning  measure stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
+	@echo "make publish-proof  run bench-tuning, and write its figures to README.md and docs/tuning.md"
+	@echo "make pictures draw the pictures of the console in docs/console with Chromium"
+	@echo "make docs     generate the reference pages and the synchronous client from the code, and build the site"
 
 $(STAMP): requirements/all.lock requirements/java.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ...")'
@@ -57,7 +59,7 @@ demo: $(STAMP)
 test: $(STAMP) chromium
 	$(PYTEST) -m "not interop and not long" --ignore=tests/docs --ignore=tests/interop $(PARALLEL)
 
-# Under a minute on two cores. Types are checked beside the tests, on the other core.
+# Takes about a minute on two cores: types are checked on one while tests run on the other.
 check: $(STAMP)
 	$(BESIDE) lint-code check-tests
 
@@ -79,13 +81,13 @@ lint-code: $(STAMP)
 lint-docs: $(STAMP)
 	$(PYTEST) -q tests/docs $(PARALLEL)
 
-# What tests need and no index of Python has, each once.
+# Downloads for tests that no Python package index has; each is downloaded once.
 fetch: pulsar promtool chromium kafka
 
 pulsar promtool chromium kafka: $(STAMP)
 	$(PY) tools/fetch_$@.py
 
-# What measures loads and latencies has the machine for itself; Spark's modules need a Java with their jars.
+# Tests that measure loads and latencies run alone. Spark's modules need a Java with their jars.
 ALONE := tests/interop/test_tuning_against_apache_pulsar.py tests/interop/test_beside_kafkas_source.py \
 	tests/interop/test_beside_from_avro.py
 ifdef VERSION
@@ -98,7 +100,7 @@ interop: $(STAMP) pulsar promtool kafka
 	$(PY) tools/versions.py next
 endif
 
-# What takes minutes each: whole pipelines run twice and more, the demo under test.
+# Tests that take minutes each: whole pipelines that run twice or more, and the demo.
 long: $(STAMP) pulsar
 	$(PYTEST) -m "long or rotating" --every
 	$(PYTEST) -m "hypothesis and not interop" --every $(PARALLEL)
@@ -108,22 +110,22 @@ long: $(STAMP) pulsar
 	$(PYTEST) -m "simulation and not interop and not long" --seeds 1000 $(PARALLEL)
 	$(MAKE) --no-print-directory seeds
 
-# New seeds of the simulation, chosen by the commit, for 20 seconds of CPU.
+# New seeds of the simulation, derived from the commit, for 20 seconds of CPU.
 FIRST_SEED = $$((0x$$(git rev-parse HEAD | cut -c1-7)))
 seeds: $(STAMP)
 	$(PY) -m tests.simulation --seeds $(FIRST_SEED)-$$(($(FIRST_SEED) + 999)) --first 20
 
-# Bugs put into the sources, which the simulation of client, broker and store must find; half an hour.
+# Puts bugs into a copy of the sources, which the simulation of client, broker and store must find; half an hour.
 mutants: $(STAMP)
 	$(PY) -m tests.simulation.mutants
 
-# SUITE is the folder tests of a checkout of pulsar-client's repository: its wheels do not hold it.
+# SUITE is the folder `tests` in a checkout of pulsar-client's repository: its wheels do not contain it.
 suite: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PY) tools/go_suite.py
 	$(if $(SUITE),$(PY) tools/official_suite.py $(SUITE),@echo "for pulsar-client's own tests: make suite SUITE=DIR")
 
-# Another PySpark before all that the environment has otherwise.
+# An environment that takes PySpark from its own lock file, and all other packages from .venv.
 SPARKS := spark-4.0 spark-4.1 spark-4.2
 .PHONY: $(SPARKS) spark-next
 .venv-spark-%/.installed: $(STAMP) requirements/spark-%.lock
@@ -133,25 +135,25 @@ SPARKS := spark-4.0 spark-4.1 spark-4.2
 		--ignore-installed -r requirements/spark-$*.lock
 	@touch $@
 
-# Below 4.2, everyday jobs in a session, and the tests that need neither a session nor newer interfaces.
+# Before 4.2: everyday jobs in a session, and the tests that need neither a session nor newer APIs.
 spark-4.0 spark-4.1: SPARK_TESTS := -m "not interop and not long and (not spark or every_release)" \
 	tests/spark/payloads $(addprefix tests/spark/test_,every_release.py limits_below_4_2.py releases.py schema.py \
 	tables.py reading.py planning.py)
-# Delta Lake's connector fits this release alone.
+# Delta Lake's connector works with this release only.
 spark-4.2: SPARK_TESTS := -m "not interop and not long or delta" tests/spark tests/interop/test_pipelines.py
 $(SPARKS): %: .venv-%/.installed
 	.venv-$*/bin/python -m pytest --every $(SPARK_TESTS)
 
-# The everyday jobs on one of these releases, which ROTATION of tests/conftest.py chooses.
+# The everyday jobs on one of these releases; ROTATION of tests/conftest.py chooses it.
 spark-next: $(STAMP)
 	$(MAKE) --no-print-directory SPARK_TESTS=tests/spark/test_every_release.py \
 		spark-4.$$(PYTHONPATH=tools $(PY) -c 'import other_python; print(other_python.rotation() % 3)')
 
-# Another Python, found in PATH or pyenv; without PYTHON=3.13 a part of the tests in one of these environments.
+# The core tests on another Python of PATH or pyenv; without PYTHON=VERSION a part of them in one environment.
 test-python: $(STAMP)
 	$(PY) tools/other_python.py $(or $(OTHER_PYTHON),any)
 
-# The lowest allowed version of each direct dependency.
+# The core tests with the lowest allowed version of each direct dependency.
 LOWEST_EXTRAS := --extra broker --extra columnar --extra encryption --extra security --extra avro --extra telemetry --extra oauth2 --extra cli
 lowest: $(STAMP)
 	$(PY) tools/other_python.py lowest
@@ -168,25 +170,25 @@ bench-client: $(STAMP) pulsar
 bench-tuning: $(STAMP) pulsar
 	$(PY) -m benchmarks.tuning --output build/tuning
 
-# Goes on where bench-tuning stopped; what is measured goes into README.md and docs/tuning.md.
+# Continues where bench-tuning stopped, and writes the figures to README.md and docs/tuning.md.
 publish-proof: $(STAMP) pulsar
 	$(PY) -m benchmarks.tuning --output build/tuning --publish
 
-# The reference, the pictures of the console and the site; make lint builds the first and the last, too, and holds them.
+# The reference, the console's pictures and the site. `make lint` checks the reference and builds the site.
 docs: $(STAMP) pictures
 	$(PY) tools/generate_sync.py
 	$(PY) tools/generate_docs.py
 	$(PY) -m sphinx -b html -W --keep-going -q docs build/site
 	@echo "build/site/index.html"
 
-# The pictures of the console, in virtual time: they change when the console does.
+# The console's pictures, in virtual time: they change only when the console changes.
 pictures: $(STAMP)
 	$(PY) tools/draw_console.py
 
 proto: $(STAMP)
 	$(PY) tools/generate_proto.py
 
-# The lock holds hashes and no addresses: which index serves the files is the installing machine's affair.
+# The lock files have hashes and no URLs: the installing machine chooses the package index.
 UV_COMPILE := $(VENV)/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
 lock:
 	$(UV_COMPILE) --extra all --group dev --group docs --group interop --group bench -o requirements/all.lock

@@ -109,7 +109,7 @@ class Standalone:
         return found
 
 
-# --- how long others wait ---
+# --- waits of other clients ---
 @dataclass
 class Waits:
     """Waits of PINGs during a step, in seconds."""

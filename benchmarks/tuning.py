@@ -105,7 +105,7 @@ def measure(folder: Path, names: list[str], repeats: int) -> list[str]:
 
 
 def main() -> None:
-    # What was started is to end with us, however we are ended.
+    # Started processes end with this one, also after SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("build/tuning"))

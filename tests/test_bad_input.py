@@ -120,7 +120,7 @@ def test_calls_to_an_unreachable_broker_name_the_cause(run, caplog):
         asyncio.run(
             using(UNREACHABLE, lambda client: client.subscribe("t", "s"), operation_timeout_seconds=0.5)
         )
-    assert message in caplog.text  # what is waited for
+    assert message in caplog.text  # the server that is waited for
     for command in (("produce", "t", "-m", "x"), ("consume", "t"), ("consume", "t", "-s", "s")):
         code, said = run(*command, "--url", UNREACHABLE, "--timeout", "1")
         assert (code, said.count(message) >= 2) == (3, True), said  # as it begins to wait, and in the end

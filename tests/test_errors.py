@@ -39,7 +39,7 @@ def test_every_class_pickles_and_keeps_its_message(cls):
 @pytest.mark.parametrize("cls", ALL)
 def test_every_class_is_on_a_branch(cls):
     assert getattr(errors, cls.__name__) is cls
-    # What many messages met at once may be of every branch.
+    # The error of many messages at once may be of every branch.
     assert cls in (errors.PulsarException, errors.SendManyFailed) or issubclass(cls, BRANCHES)
     assert isinstance(cls.retriable, bool)
 
@@ -102,7 +102,7 @@ from importlib.machinery import SourceFileLoader
 begun, go_on = threading.Event(), threading.Event()
 load = SourceFileLoader.exec_module
 def slowly(self, module):
-    if module.__name__ == "geminga._util.choices":  # which the errors load first
+    if module.__name__ == "geminga._util.choices":  # the first import of the errors
         begun.set()
         assert go_on.wait(60)
     load(self, module)

@@ -249,7 +249,10 @@ def lines() -> Counter[str]:
 def flagged_prose() -> Counter[str]:
     """Return the number of pieces of prose that break a rule of `prose`, for each package."""
     counted: Counter[str] = Counter()
-    roots = ("src", "tests", "docs", "tools", "benchmarks", "README.md", "CONTRIBUTING.md")
+    roots = (
+        "src", "tests", "docs", "tools", "benchmarks", "deploy", ".ci", "README.md", "CONTRIBUTING.md",
+        "CHANGELOG.md", "Makefile", "pyproject.toml",
+    )  # fmt: skip
     for path in prose.files(*(ROOT / root for root in roots)):
         if path != Path(prose.__file__):
             counted[_package(path)] += sum(prose.problem(piece) is not None for piece in prose.pieces(path))

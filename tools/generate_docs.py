@@ -44,10 +44,11 @@ PROOF = re.compile(r"(<!-- proof: (\w+), (\w+) -->\n).*?(<!-- end of proof -->)"
 MAP_START, MAP_END = "<!-- map: drawn from the modules' docstrings by `make docs` -->", "<!-- end of map -->"
 
 CONNECTION = """
-Every command that connects takes these. What counts: options, then the environment (`PULSAR_SERVICE_URL`,
-`PULSAR_ADMIN_URL`, `PULSAR_TOKEN`), then a context (`--context`, `GEMINGA_CONTEXT`, or the current one of
-`geminga context use`), then this machine. A context counts as a whole or not at all: an address that is given
-by option or environment leaves the current context out: no token goes to a cluster it was not made for.
+Every command that connects takes these. Options take precedence over the environment (`PULSAR_SERVICE_URL`,
+`PULSAR_ADMIN_URL`, `PULSAR_TOKEN`), the environment over a context (`--context`, `GEMINGA_CONTEXT`, or the
+current one of `geminga context use`), and that over this machine. A context is used as a whole or not at all:
+an address given by option or environment leaves the current context out, so that no token is sent to another
+cluster. Likewise `--url` with another address than `PULSAR_SERVICE_URL` leaves `PULSAR_ADMIN_URL` out.
 """
 COMPLETION = """
 Commands, options and their values complete in bash, zsh and fish. Once, in the shell's own file:
@@ -94,6 +95,16 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def _default_shown(option: Any, default: object) -> str:
+    """Return the default of a command-line option as a user writes it; empty if the option is off."""
+    if isinstance(default, tuple):
+        default = ", ".join(map(str, default))
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)
+    is_off = default is False or default == "" or (default is True and option.flag_value is False)
+    return f"`{default}`" if isinstance(default, str | int | float) and not is_off else ""
+
+
 def cli_page() -> str:
     """Every command with its options, as ``--help`` shows them."""
     import click
@@ -107,13 +118,9 @@ def cli_page() -> str:
         lines.extend(["| option | meaning | default |", "|---|---|---|"])
         for option in options:
             names = ", ".join(f"`{n}`" for n in (*option.opts, *option.secondary_opts))
-            default = option.get_default(context)
-            shown = "" if default is None or default is False or default == () else f"`{default}`"
-            if not isinstance(default, str | int | float | bool | tuple | None):
-                shown = ""
-            text = option.help or ""
+            text, shown = option.help or "", _default_shown(option, option.get_default(context))
             if said := re.search(r"\s*\[default: ([^\]]+)\]$", text):
-                text, shown = text[: said.start()], shown or said[1]
+                text, shown = text[: said.start()], said[1]
             lines.append(f"| {names} | {_cell(text)} | {_cell(shown)} |")
         lines.append("")
 

@@ -1,7 +1,8 @@
 """Rules for plain words, and the pieces of prose that they are applied to.
 
 Covers docstrings, comments, help texts, log lines and test names of Python files, the texts of the console's
-scripts and pages, and Markdown. The rules look for habits that make a reader stop; they know no grammar.
+scripts and pages, Markdown, and the comments of configuration files, the Makefile and CI. The rules look for
+habits that make a reader stop; they know no grammar.
 
     python tools/prose.py PATH...    each finding on a line: file:line: kind: text -> advice
 """
@@ -45,6 +46,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 RULES = tuple((re.compile(pattern), advice) for pattern, advice in _ADVICE)
 _ANY_RULE = re.compile("(?i)" + "|".join(pattern.removeprefix("(?i)") for pattern, _ in _ADVICE))
 RIDDLE = re.compile(r"^(What|Who|Whom|Whose|Which|Whoever|Whatever|How|Why|Where|Of|So)\b(?![^.?]*\?)")
+COMMENT_RIDDLE = re.compile(r"(?i)^(-+ )?(what|who|whom|whose|which|how|why)\b(?![^.?]*\?)")
 ODD_TEST_NAME = re.compile(
     r"(^|_)(who|whoever|whatever|nobody|anew|told|tells|mended|lies|stood|comes_again|goes_on|so_many|so_long)(_|$)"
 )
@@ -55,6 +57,9 @@ _LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
 _HELP_KEYWORDS = {"help", "description", "short_help", "epilog"}
 _SCRIPT_TEXT = re.compile(r"^\s*//\s*(.+)|\"([A-Za-z][^\"\\<>=]* [^\"\\<>=]* [^\"\\<>=]*)\"")
 _GENERATED = re.compile(r"_pb2|/proto/|__pycache__|/vendor/")
+_SCRIPTS = {".js", ".html"}
+_CONFIGURATION = {".toml", ".yaml", ".service", ".timer"}
+_WITHOUT_SUFFIX = {"Makefile", "Dockerfile", "run"}
 
 
 class Piece(NamedTuple):
@@ -71,7 +76,9 @@ def files(*roots: Path) -> list[Path]:
     return sorted(
         path
         for path in found
-        if path.suffix in {".py", ".md", ".js", ".html"} and not _GENERATED.search(path.as_posix())
+        if (path.suffix in {".py", ".md", *_SCRIPTS, *_CONFIGURATION} or path.name in _WITHOUT_SUFFIX)
+        and path.is_file()
+        and not _GENERATED.search(path.as_posix())
     )
 
 
@@ -82,6 +89,8 @@ def pieces(path: Path) -> Iterator[Piece]:
         yield from _markdown(text)
     elif path.suffix == ".py":
         yield from _python(text)
+    elif path.suffix not in _SCRIPTS:
+        yield from _comments(text)
     else:
         for number, line in enumerate(text.splitlines(), 1):
             for match in _SCRIPT_TEXT.finditer(line):
@@ -95,6 +104,8 @@ def problem(piece: Piece) -> str | None:
     plain = _CODE.sub("x", piece.text)
     if piece.kind in {"doc", "help"} and RIDDLE.match(plain):
         return "start with a verb, or with the noun that it is"
+    if piece.kind == "comment" and COMMENT_RIDDLE.match(plain):
+        return "name the entry, the message, the record, or give the reason"
     for rule, advice in RULES if _ANY_RULE.search(plain) else ():
         if match := rule.search(plain):
             return f"{match.group(0)!r}: {advice}"
@@ -120,8 +131,24 @@ def _python(text: str) -> Iterator[Piece]:
                     yield Piece(statement.lineno, "doc", said.strip())
         elif isinstance(node, ast.Call):
             yield from _call(node)
-    for number, line in enumerate(text.splitlines(), 1):
-        if (match := _COMMENT.search(line)) and not _TOOL_COMMENT.match(match[1]):
+    yield from _comments(text)
+
+
+def _comments(text: str) -> Iterator[Piece]:
+    """Yield each comment; consecutive lines with nothing but a comment are one."""
+    first, lines = 0, list[str]()
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        match = _COMMENT.search(line)
+        is_alone = match is not None and line.lstrip().startswith("#")
+        if lines and not is_alone:
+            yield Piece(first, "comment", " ".join(lines))
+            lines = []
+        if match is None or _TOOL_COMMENT.match(match[1]):
+            continue
+        if is_alone:
+            first = first if lines else number
+            lines.append(match[1])
+        else:
             yield Piece(number, "comment", match[1])
 
 

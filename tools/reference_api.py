@@ -182,7 +182,7 @@ MADE = frozenset(
 """Classes that programs are given: how they are made is the package's affair."""
 
 
-# --- what is public ------------------------------------------------------------------------------
+# --- public names --------------------------------------------------------------------------------
 
 
 def public() -> Iterator[tuple[str, str, Any]]:

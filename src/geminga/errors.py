@@ -260,7 +260,7 @@ class LookupError(TransientError):
     """The topic's broker could not be found: too many redirects, or no address reachable from here."""
 
 
-# --- what the broker reports ---------------------------------------------------------------------
+# --- errors that the broker reports --------------------------------------------------------------
 
 
 class ServerReportedError(PulsarException):

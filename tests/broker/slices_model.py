@@ -100,7 +100,7 @@ def newest(found: Iterable[Keyed]) -> dict[str, bytes]:
     return table
 
 
-# --- who asks ---
+# --- actors ---
 class Asking:
     """Client that sends one request after another; ``done`` lists them for others to see."""
 
@@ -165,7 +165,7 @@ class Client(Asking):
         self.compacted_from: int | None = None
         """Number of entries deleted before the first compaction."""
 
-    # --- what there is, from memory or the store ---
+    # --- state, from memory or the store ---
     def topic(self) -> Any:
         found = self.world.harness.broker.topics.find(self.name)
         assert found is not None, self.text
@@ -246,7 +246,7 @@ class Client(Asking):
         assert not store.ledgers(self.text)
         assert not store.ledgers(f"compacted\0{self.text}")
 
-    # --- what it asks for ---
+    # --- requests of the actor ---
     def run(self) -> Wait:
         while not self.world.is_ending:
             yield from self.pause()
@@ -324,7 +324,7 @@ class Client(Asking):
             return len(receipts) == count or bool(peer.take(Command.CLOSE_PRODUCER))
 
         if self.random.random() < 0.1:
-            peer.disconnect()  # what it had sent is taken in or dropped
+            peer.disconnect()  # its commands so far are handled or dropped
             self.world.harness.settle()
         else:
             yield all_receipted
@@ -533,7 +533,7 @@ class Client(Asking):
             if bits and self.world.by_index:
                 self.subscriptions[name] |= {(tag, each) for each in range(count) if not bits >> each & 1}
 
-    # --- what administrators do ---
+    # --- actions of administrators ---
     def skip(self) -> Wait:
         if not self.subscriptions:
             return
@@ -600,7 +600,7 @@ class Client(Asking):
         yield lambda: True
 
     def truncate(self) -> Wait:
-        # What was not compacted then is no more; nothing is said of that here.
+        # Messages that were not compacted yet are deleted: the model expects nothing of keyed topics here.
         if not self.is_keyed and self.random.random() < 0.2:
             before = set(self.messages(self.entries))
             yield from self.admin("truncate", lambda done: self.actions.topic(self.name).truncate(done))

@@ -41,7 +41,7 @@ class Partitions(Asking):
                 yield from self.admin("delete", self.actions.delete, self.name, True)
                 self.count, self.subscriptions = 0, set()
             elif choice < 0.35:
-                # What is being made when it is deleted goes, too.
+                # Partitions that are being created while the topic is deleted are deleted, too.
                 count = self.count + self.random.randrange(1, 8)
                 growing = self.ask(f"grow to {count}", self.actions.update_partitions, self.name, count)
                 for _ in range(self.random.choice((0, 0, 3, 10))):

@@ -178,7 +178,7 @@ def test_a_report_to_a_cancelled_job_is_ignored(shell):
     assert shell.slices.waiting == 0
 
 
-# --- who is owed an answer ---
+# --- answers to callers ---
 def test_the_caller_of_a_failing_job_gets_its_error(shell):
     told: list[object] = []
 

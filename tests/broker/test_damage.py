@@ -428,7 +428,7 @@ def test_flipped_bits_of_a_brokers_key_records_are_survived():
     for key in (*keys_of_a, "namespace/public/default", "tenant/public"):
         place = content.find(key.encode())
         if key == "namespace/public/default":
-            place = content.rfind(key.encode())  # what it was before does not matter any more
+            place = content.rfind(key.encode())  # earlier versions are not read any more
         while place >= 0:
             for offset in range(place + len(key), place + len(key) + 3):
                 for bit in range(8):

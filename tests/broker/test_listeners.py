@@ -69,7 +69,7 @@ def test_addresses_follow_ports_and_tls():
     own = both.own_addresses("::1")
     assert (own.pulsar_tls, own.https) == ("pulsar+ssl://[::1]:6651", "https://[::1]:8443")
     one = BrokerSettings(memory=True, tls_certificate="x", tls_port=6651).own_addresses()
-    # What was asked for is a plain port of one kind: passwords of administrators stay under TLS.
+    # Only the binary protocol has a plain port, as requested: passwords of administrators stay under TLS.
     assert (one.pulsar, one.pulsar_tls, one.http, one.https) == (
         "pulsar://127.0.0.1:6650", "pulsar+ssl://127.0.0.1:6651", None, "https://127.0.0.1:8080",
     )  # fmt: skip

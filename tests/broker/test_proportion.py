@@ -36,7 +36,7 @@ def opening(kind: str) -> Callable[[Harness, int], Work]:
 def closing(kind: str) -> Callable[[Harness, int], Work]:
     def axis(harness: Harness, count: int) -> Work:
         peers, sender = consumers(harness, count, kind), producer(harness)
-        # Of Key_Shared as many at both sizes: one is redelivered log n times while n consumers leave.
+        # Key_Shared: as many at both sizes, as a message is redelivered log n times while n consumers leave.
         for number in range(10 * (FEW if kind == "Key_Shared" else count)):
             sender.send(number, keyed(number))
         return lambda: [peer.disconnect() for peer in peers]

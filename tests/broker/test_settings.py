@@ -52,7 +52,7 @@ def test_fractions_are_refused_as_numbers_without_unit():
 def test_values_of_another_type_are_refused_without_quoting_secrets(field):
     with pytest.raises(InvalidConfiguration, match=field.name) as refused:
         BrokerSettings(**{"memory": True, field.name: {"hunter2"}})
-    is_shown = field.repr and field.name != "offload_location"  # which may have a secret in its URL
+    is_shown = field.repr and field.name != "offload_location"  # its URL may have a secret
     assert ("hunter2" in str(refused.value)) == is_shown
 
 

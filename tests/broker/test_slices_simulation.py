@@ -413,7 +413,7 @@ class Crowd:
         self.harness.settle()
         self.look()
 
-    # --- what holds ---
+    # --- checks ---
     def shown(self) -> dict[str, Any]:
         """All that there is, by topic: messages, what is open of each subscription, policies."""
         topics = self.harness.broker.topics

@@ -210,6 +210,9 @@ def test_a_command_with_only_a_service_url_acts_on_that_broker(invoke, tmp_path)
             "admin_url" not in json.loads((tmp_path / "config/contexts.json").read_text())["contexts"]["one"]
         )
         assert "mine" in invoke("topics", "list").stdout
+        elsewhere = {"PULSAR_SERVICE_URL": other.service_url, "PULSAR_ADMIN_URL": other.admin_url}
+        assert "mine" in invoke("topics", "list", "--url", one.service_url, **elsewhere).stdout
+        assert "other" in invoke("topics", "list", "--url", other.service_url, **elsewhere).stdout
     refused = invoke("topics", "delete", "other", "--yes", "--url", one.service_url, check=False)
     assert isinstance(refused.exception, ConnectError)
     assert "--admin-url" in str(refused.exception)

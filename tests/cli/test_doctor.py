@@ -5,6 +5,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from geminga.cli import doctor
@@ -62,6 +63,7 @@ def test_a_java_home_without_java_is_what_spark_would_use(monkeypatch, tmp_path)
 
 
 def test_the_versions_that_spark_will_use_are_shown(monkeypatch, tmp_path):
+    pytest.importorskip("pyspark")
     for name in ("SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_DIRS"):
         monkeypatch.delenv(name, raising=False)
     assert [one.status for one in doctor.check_spark()] == ["ok", "ok", "ok"]

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from doubles import raising
 from interpreter import run_python
 
-from geminga.cli.common import say, show_warnings
+from geminga.cli.common import confirm, say, show_warnings
 from geminga.cli.main import SECTIONS, command, main
 from geminga.errors import AdminTopicNotFound
 from geminga.ledger.store import FileStore
@@ -228,3 +228,14 @@ def test_a_hangup_while_the_broker_starts_reloads_it_once_it_serves():
                 process.terminate()
         assert process.wait(60) == 0, log
     assert log.index("geminga broker ready") < log.index("configuration reloaded")
+
+
+def test_another_answer_than_yes_ends_with_1():
+    @click.command()
+    def asking() -> None:
+        confirm("Delete it?")
+        raise AssertionError("deleted")
+
+    done = CliRunner().invoke(asking, input="n\n", standalone_mode=False)
+    assert (done.exception, done.return_value) == (None, 1)
+    assert done.stderr.endswith("nothing was changed\n")

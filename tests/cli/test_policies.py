@@ -32,3 +32,8 @@ def test_every_policy_that_is_one_number_or_switch_can_be_set(of, monkeypatch):
         found = CliRunner().invoke(group, [policy.command, "here", word, "--url=pulsar://localhost:1"])
         assert found.exit_code == 0, (policy.name, found.output, found.exception)
         getattr(part, policy.name).set.assert_called_once_with("here", value)
+
+
+def test_times_below_a_second_are_shown_in_milliseconds():
+    value = policies.DelayedDelivery(active=True, tick_milliseconds=500)
+    assert policies.shown(None, value).startswith("active on, tick 500ms, ")

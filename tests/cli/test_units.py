@@ -8,6 +8,7 @@ import pytest
 from geminga import MessageId
 from geminga.cli.common import SECONDS, Duration, WordChoice
 from geminga.cli.units import (
+    SIZE_IN_MIB,
     SIZE_OR_UNLIMITED,
     SPAN_OR_FOREVER,
     id_text,
@@ -50,6 +51,14 @@ def test_time_limits_take_durations():
 def test_minus_one_is_no_limit():
     assert SPAN_OR_FOREVER.convert("-1", None, None) == "forever"
     assert SIZE_OR_UNLIMITED.convert("-1", None, None) == "unlimited"
+
+
+def test_a_plain_number_of_an_option_in_mib_is_in_mib():
+    sizes = {"256": 256 << 20, "1.5": 3 << 19, "512M": 512 << 20, "1G": 1 << 30}
+    assert [SIZE_IN_MIB.convert(text, None, None) for text in sizes] == list(sizes.values())
+    for text in ("0", "512K", "-1", "much"):
+        with pytest.raises(click.BadParameter):
+            SIZE_IN_MIB.convert(text, None, None)
 
 
 @pytest.mark.parametrize("ids", [(3, 7, -1, -1), (3, 7, 2, -1), (3, 7, -1, 0), (3, 7, 2, 5)])

@@ -45,7 +45,7 @@ def test_what_is_not_supported_says_what_to_use(make):
     ],
 )
 def test_wrong_types_are_value_errors_without_secrets(make):
-    with pytest.raises(ValueError) as caught:  # what pulsar-client raises, too
+    with pytest.raises(ValueError) as caught:  # as pulsar-client
         make()
     assert CANARY not in str(caught.value)
 

@@ -21,7 +21,7 @@ pa = pytest.importorskip("pyarrow")
 
 def publish(client: Any, topic: str, count: int, start: int = 0, **options: Any) -> list[bytes]:
     values = [b"%d" % number for number in range(start, start + count)]
-    if options.get("batching_enabled"):  # what is one batch here is one however slow the machine is
+    if options.get("batching_enabled"):  # one batch, however slow the machine is
         options = {"batching_max_publish_delay_ms": 60_000, **options}
     with client.create_producer(topic, **options) as producer:
         for number, value in enumerate(values):

@@ -138,7 +138,7 @@ def test_what_was_received_before_acknowledges_nothing_in_the_new_cluster(say, c
     new = consumer.receive(TIMEOUT_MILLIS)
     assert (new.data(), new.message_id()) == (b"new", old.message_id())
     say(consumer, old)
-    consumer.close()  # what was acknowledged has left
+    consumer.close()  # pending acknowledgements have been sent
     again = client.subscribe("t", "s").receive(TIMEOUT_MILLIS)
     assert again.data() == b"new"
     client.close()

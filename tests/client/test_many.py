@@ -128,7 +128,7 @@ def test_order_with_sends_around_it(pulsar_client, pulsar_topic):
     assert [m.data() for m in read(pulsar_client, pulsar_topic, len(expected))] == expected
 
 
-# --- what is refused ---
+# --- refused messages ---
 def test_a_full_queue_refuses_all_from_there_on(broker):
     """The scripted broker gives no receipts."""
     broker.answers[Type.SEND] = lambda peer, frame: None

@@ -117,7 +117,7 @@ def test_messages_that_wait_for_a_receipt_are_pending(client, seen, pulsar_topic
     )
     for _ in range(3):
         producer.send_async(b"12345", None)
-    producer.statistics()  # what was handed over is taken in
+    producer.statistics()  # takes submitted messages off the queue
     assert seen.value("pulsar.client.producer.message.pending.count") == 3
     producer.flush()
     assert seen.value("pulsar.client.producer.message.pending.count") == 0

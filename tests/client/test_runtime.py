@@ -124,7 +124,7 @@ def test_a_result_without_a_waiter_is_discarded(runtime):
 
 def test_dropping_a_closed_runtime_warns_of_nothing(recwarn):
     gc.collect()
-    recwarn.clear()  # what other tests have left tells of itself
+    recwarn.clear()  # drop the warnings about objects of other tests
     runtime = LoopThread("test-io")
     runtime.close()
     del runtime

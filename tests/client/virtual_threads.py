@@ -312,7 +312,7 @@ class Scheduler:
                 return step
             if looks[frame.f_lasti]:
                 if self._called and looks[frame.f_lasti] == AFTER_CALL:
-                    # Of a function in Python: CPython looked at its beginning.
+                    # The call was of a function in Python: CPython checked at the function's beginning.
                     self._called = False
                 else:
                     self._called = False
@@ -451,7 +451,7 @@ class ThreadLoop(VirtualLoop):
     def _run_once(self) -> None:
         if not self.scheduler.by_priority or self.numbers.random() < 0.05:
             self.scheduler.pause()
-        # What a loop does is much: it is stopped in some of its turns only.
+        # A loop does much work: it is interrupted in a part of its iterations only.
         if self.scheduler.density > 0 and self.numbers.random() < 0.2:
             self.scheduler.trace()
             try:

@@ -134,7 +134,7 @@ def test_every_state_handles_every_input(state, kind):
         with pytest.raises(RuntimeError):
             INPUTS[kind](connection)
     elif target is None and state is ConnectionState.CLOSED:
-        INPUTS[kind](connection)  # what still arrives after the end is dropped
+        INPUTS[kind](connection)  # later input is dropped
         assert connection.state is ConnectionState.CLOSED
         assert connection.take_output() == []
     elif target is None:

@@ -103,7 +103,7 @@ def test_partitions_and_topics_are_decoded():
 def test_error_answers_become_exceptions(status, kind, retriable):
     with pytest.raises(kind, match=f"asking: HTTP {status}: because") as caught:
         http_lookup.content_of(status, b'{"reason": "because"}', "asking")
-    assert isinstance(caught.value, errors.ConnectError)  # what pulsar-client calls them all
+    assert isinstance(caught.value, errors.ConnectError)  # as in pulsar-client
     assert caught.value.retriable is retriable
     if kind is not errors.ConnectError:
         assert caught.value.error().name == kind.__name__

@@ -60,7 +60,7 @@ class Served(Port):
         self.requests: list[str] = []
         super().__init__(self._application)
 
-    # --- what the resources need of a server ---
+    # --- members that the resources use of a server ---
     @property
     def broker(self) -> Any:
         return self.harness.broker

@@ -95,7 +95,7 @@ def story(served):
     return Story(served)
 
 
-# --- why nothing arrives: one cause of each level; tests/broker/admin/test_explain.py has all ---
+# --- reasons why no messages arrive: one cause of each level; tests/broker/admin/test_explain.py has all ---
 def hole(story: Story) -> None:
     peer = story.subscribe()
     story.publish(6)
@@ -538,7 +538,7 @@ def test_a_page_of_a_missing_topic_shows_only_the_error(served, page, kind):
     expect(page.locator(".facts, .panel").filter(visible=True)).to_have_count(0)
 
 
-# --- who may look ---
+# --- permissions ---
 def test_a_role_without_the_right_sees_the_refusal_and_no_panels(make_served, page):
     key = os.urandom(32)
     served = make_served(token_secret_key="data:;base64," + base64.b64encode(key).decode())

@@ -249,7 +249,7 @@ def test_dropped_messages_before_the_start_give_their_permits_back(subscribed, m
     assert [c.flow.messagePermits for c in make.sent(consumer.core)] == [2]
 
 
-# --- what the broker sends ---
+# --- messages from the broker ---
 def test_acknowledged_positions_are_skipped_and_not_refilled(subscribed, make):
     consumer = subscribed(receiver_queue_size=2, batch_index_ack_enabled=True)
     consumer.receive(make.batch([b"0", b"1", b"2", b"3", b"4"]), 0, ack_set=[0b10101])

@@ -89,6 +89,14 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors_of(target), f"{page.name} links to {path}#{anchor}, which is no heading"
 
 
+def test_quoted_log_lines_exist():
+    sources = " ".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    sources = re.sub(r'"\s+"', "", sources)
+    quoted = [text for page in PAGES for text in re.findall(r"`([^`\n]+)` in the log\b", page.read_text())]
+    assert quoted
+    assert not [text for text in quoted if text not in sources]
+
+
 def test_readme_commands_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^\s*make ([a-z]+)", (ROOT / "README.md").read_text(), re.M):

@@ -18,6 +18,8 @@ prose = tool("prose")
         ("help", "Of what is drawn."),
         ("log", "%s goes on without its peer"),
         ("comment", "The catalog is told of it later."),
+        ("comment", "what was written since"),
+        ("comment", "--- what policies want ---"),
         ("text", "A place in the ledger."),
         ("test", "test_who_comes_late_is_refused"),
     ],
@@ -45,12 +47,14 @@ def test_every_kind_of_prose_is_read(tmp_path):
     python.write_text(
         '"""Module."""\nimport logging\nLIMIT = 1\n"""Limit in bytes."""\n'
         'def test_one():\n    """Function."""\n    logging.info("log line %s", 1)  # a comment\n'
+        "    # Two lines\n    # of a comment.\n"
         '    option(help="help text")\n'
     )
     script = tmp_path / "page.js"
     script.write_text('// A comment.\nconst text = "Shown to a person";\n')
     page = tmp_path / "page.md"
     page.write_text("A line.\n\n```\ncode\n```\n")
+    (tmp_path / "Makefile").write_text("# A target.\nall:\n")
     found = [
         (piece.kind, piece.text) for path in prose.files(tmp_path) for piece in sorted(prose.pieces(path))
     ]
@@ -58,6 +62,7 @@ def test_every_kind_of_prose_is_read(tmp_path):
         [
             ("doc", "Module."), ("doc", "Limit in bytes."), ("test", "test_one"), ("doc", "Function."),
             ("log", "log line %s"), ("comment", "a comment"), ("help", "help text"), ("text", "A comment."),
-            ("text", "Shown to a person"), ("text", "A line."),
+            ("text", "Shown to a person"), ("text", "A line."), ("comment", "Two lines of a comment."),
+            ("comment", "A target."),
         ]
     )  # fmt: skip

@@ -58,7 +58,7 @@ def published(apache_pulsar, prefix):
         )
         for number, (compression, (way, options), key, typed, sealed) in enumerate(combinations):
             topic = f"{prefix}-{number}"
-            # What is chunked must not shrink to one chunk when it is compressed.
+            # Chunked messages must not shrink to one chunk when they are compressed.
             padding = "".join(chance.choices("abcdefghijklmnop", k=16_000 if way == "chunks" else 20))
             contents = [f"<{number}/{index}>{padding}" for index in range(MESSAGES)]
             producer = client.create_producer(

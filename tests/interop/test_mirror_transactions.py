@@ -75,7 +75,7 @@ def test_no_message_of_an_aborted_transaction_is_mirrored(pulsar_home, source):
                 java.send("plain-1")
                 java.send("open-1", left_open)
                 time.sleep(2)
-                # What is behind an open transaction waits in the source, for the mirror as for everybody.
+                # Messages behind an open transaction wait in the source, for the mirror as for all consumers.
                 assert running.status().messages == 4
                 left_open.commit().get()
                 eventually(lambda: running.status().messages == 7)

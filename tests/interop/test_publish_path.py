@@ -60,7 +60,7 @@ class Outcomes:
         return {result for result, _ in self.results}
 
 
-# --- what is written is read ---
+# --- everyday publishing ---
 def test_added_partitions_are_used(apache_pulsar, ours, topic):
     name = topic("growing")
     path = topic_path(geminga.TopicName.parse(name))

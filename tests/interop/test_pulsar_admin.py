@@ -28,5 +28,5 @@ def test_every_command_answers_as_apache_pulsar_does(pulsar_home, tmp_path):
     assert not admin_matrix.unmentioned(known, rows), "neither run nor left out"
     unexplained = [row for row in rows if row.difference is not None and row.reason is None]
     assert not unexplained, "\n".join(f"{row.line}\n    {row.difference}" for row in unexplained)
-    # What is said to differ, and no more: the page is drawn again by tools/admin_matrix.py.
+    # The page names all differences and no others; tools/admin_matrix.py writes it again.
     assert (ROOT / "docs/reference/pulsar-admin.md").read_text() == admin_matrix.page(known, rows)

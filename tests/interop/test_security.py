@@ -88,7 +88,7 @@ def test_pulsar_admin_grants_and_revokes_permissions(pulsar_home, broker, token_
     assert "Unauthorized" in refused.stdout + refused.stderr
     allowed = admin("admin", "tenants", "list")
     assert "public" in allowed.stdout.split(), allowed.stderr
-    # What the tool does is clear from here on: the rest in one Java process.
+    # The tool's own start is tested by now: the other commands run in one Java process.
     administrator = admin_matrix.PulsarAdmin(
         pulsar_home, broker.admin_url, authPlugin=PLUGIN, authParams=f"token:{token_of('admin')}"
     )

@@ -66,7 +66,7 @@ def test_the_formula_saves_the_promised_share(apache_pulsar, tmp_path):
     # Late stock producers of a busy machine fill their batches, too: shares are of what they should send.
     usual = expected("", PROFILE, PublishSettings.from_dict(stock.settings), sample=standard_sample(200))
     assert tuned.entries < min(stock.entries, usual.entries_per_second * SECONDS / 10)
-    # How much less is for the proof to say: five seconds hold one collection of garbage, or none.
+    # The size of the difference is the proof's subject: five seconds have one garbage collection, or none.
     assert tuned.broker_cpu_above_idle < stock.broker_cpu_above_idle
     assert (tuned.wire_bytes or 0) < (stock.wire_bytes or 0)
     assert (tuned.wire_published_bytes or 0) < 0.6 * usual.stored_bytes_per_second * SECONDS

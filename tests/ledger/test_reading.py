@@ -274,7 +274,7 @@ def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(s
         except StoreBusy:
             busy += 1
         assert len(store.reading.pool._pending) <= 500
-        # What two threads are at, and a read that was begun below the limit.
+        # Reads of two threads, and one that was begun below the limit.
         assert store.reading.pool._undelivered_bytes <= 64 * 1024 + 3 * 6000
         if number % 7 == 0:
             store.poll()

@@ -155,7 +155,7 @@ def test_groups_behind_a_torn_one_stay_cut_off(small_settings):
     store.abandon()
     content = disk.content(f"{FOLDER}/log-0000000001")
     content[content.index(b"torn!")] ^= 1
-    store = open_store(disk, settings)  # which writes a group without an entry
+    store = open_store(disk, settings)  # opening writes a group without an entry
     append_all(store, ledger_id, [b"10 letters"])
     store.abandon()
     store = open_store(disk, settings)

@@ -339,7 +339,7 @@ def test_the_next_mirror_continues_at_the_last_position(two):
 
 def test_nothing_is_copied_twice_after_deduplication_lost_its_state(two):
     copy(two, 30)
-    # What the mirror's own subscription says is older than what is in the target.
+    # The mirror's own subscription is behind the entries in the target.
     admin, name = two.source_admin, "geminga-mirror.standalone"
     two.target_admin.topic_policies.deduplication.set("t", False)
     admin.subscriptions.reset_to_id("t", name, geminga.MessageId.earliest)
@@ -457,7 +457,7 @@ def test_a_second_mirror_of_the_same_name_waits(two):
     assert stored(two.target, "t") == stored(two.source, "t")
 
 
-# --- what is in the way ---
+# --- obstacles and errors ---
 def test_a_partitioned_topic_is_not_copied_to_one_without_partitions(two):
     two.source_admin.topics.create("t", partitions=2)
     two.target_admin.topics.create("t")

@@ -110,7 +110,7 @@ def test_a_chain_copies_nothing_further_without_forward(named):
     status = mirrored(b, c)
     assert (numbers(c), status.partitions[0].skipped) == ([3], 2)
     assert "2 messages of other clusters not copied" in status.line()
-    # What was skipped is behind the mirror: another name copies all, with those of other clusters.
+    # The mirror has passed the skipped messages: one of another name copies all, those of other clusters too.
     mirrored(b, c, name="second", forward=True)
     assert numbers(c) == [1, 2, 3, 3]
 

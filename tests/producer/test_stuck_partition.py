@@ -178,7 +178,7 @@ def test_unkeyed_publishing_goes_round_a_stuck_partition(run, stuck):
     assert healthy.published >= 0.99 * settings["rate"] * seconds
     assert ours.published >= 0.95 * healthy.published
     assert ours.handed_over == healthy.handed_over, "the application was held up"
-    # What is missing waits in the stuck partition, and that is bounded.
+    # The missing messages wait in the stuck partition, and their number is limited.
     missing = healthy.published - ours.published
     held = ours.stuck_partition.pending.messages
     in_flight = 2 * round(settings["rate"] * 0.02)  # open batches and entries on their way, in both runs

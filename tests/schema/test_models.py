@@ -130,7 +130,7 @@ def test_values_of_each_kind_of_class_are_decoded_as_encoded(kind, cls, value):
     back = codec.decode(codec.encode(value))
     assert back == value
     assert type(back) is type(value)
-    fastavro.parse_schema(json.loads(codec.schema_info().schema()))  # what the broker parses, too
+    fastavro.parse_schema(json.loads(codec.schema_info().schema()))  # the broker parses it, too
 
 
 @pytest.mark.parametrize(("cls", "value"), VALUES, ids=lambda v: getattr(v, "__name__", "value"))

@@ -130,7 +130,7 @@ def check_subscription(
         position = event.position
         assert position is not None
         if event.kind == "refusing":
-            refused.add(position[:3])  # which puts off the other messages of a batch, also those of its key
+            refused.add(position[:3])  # also delays the other messages of a batch, and those of its key
         elif event.kind == "acknowledging":
             asked.add(position)
         elif event.kind == "acknowledged":

@@ -132,7 +132,7 @@ def test_staged_rows_keep_the_version_they_were_encoded_with(sink, pulsar_client
 def test_delivery_times_are_respected(sink, pulsar_client, once, tmp_path):
     schema = StructType().add("value", "string").add("__deliverAt", "long")
     given = {"exactlyOnce": "true", "stagingLocation": str(tmp_path)} if once else {}
-    # What takes its time at first use is done before the clock runs.
+    # The first write initialises everything that takes long, before times are measured.
     sink.write(schema, {"value": ["first"], "__deliverAt": pa.array([None], pa.int64())}, **given)
     soon = int(time.time() * 1000) + 3000
     rows = {

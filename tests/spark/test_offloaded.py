@@ -216,7 +216,7 @@ def test_a_scan_reads_files_and_the_live_tail_once(tmp_path):
         for _ in range(3):
             end = stream.latestOffset(start, ReadAllAvailable())
             parts = stream.partitions(start, end)
-            # What was planned stays right when everything is offloaded before it is read.
+            # A plan stays correct if everything is offloaded before it is read.
             publish(broker, published, 60)
             published += 60
             offload_all(broker, TOPIC)

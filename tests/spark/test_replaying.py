@@ -105,7 +105,7 @@ def test_a_run_resumes_after_the_previous_one_even_when_files_were_merged(tmp_pa
     third = Run(tmp_path / "t", speed="30", lateRows="skip")
     offset = third.go(offset)
     assert third.ids == [30_000]
-    Run(tmp_path / "t").go(offset)  # what was left out once is no news
+    Run(tmp_path / "t").go(offset)  # messages that were left out once are not reported again
 
 
 def test_rows_of_the_same_time_are_in_one_micro_batch(tmp_path, monkeypatch):

@@ -281,7 +281,7 @@ def test_a_flipped_bit_and_a_lost_file_fail_the_query(spark, tmp_path, caplog):
             else:
                 assert found == expected, f"byte {at}"
         assert refused
-        # What is wrong already is left to `format("pulsar")`, which asks the broker for what it cannot read.
+        # Damaged files are left to `format("pulsar")`, which requests unreadable entries from the broker.
         for harm in (whole[:-40] + bytes([whole[-40] ^ 4]) + whole[-39:], whole[:-1], whole + b"x", None):
             if harm is None:
                 file.unlink()

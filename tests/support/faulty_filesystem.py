@@ -151,7 +151,7 @@ class SimulatedDisk:
         self.locks.clear()
         return self
 
-    # --- what tests do to a disk at rest ---
+    # --- changes that tests make while nothing is written ---
     def content(self, path: str) -> bytearray:
         """Return the bytes of a file, to inspect and damage them."""
         inode = self.names[path]

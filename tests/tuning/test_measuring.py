@@ -91,7 +91,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(load, "stamp_ns", lambda: clock.ns)
-    # Of this module only: other threads of the process (py4j's, where Spark was) sleep as they did.
+    # In this module only: other threads of the process (py4j's after Spark tests) sleep as before.
     own = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: clock.pass_time(seconds)})
     monkeypatch.setattr(load, "time", own)
     return clock

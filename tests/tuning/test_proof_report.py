@@ -42,7 +42,7 @@ def proof() -> Proof:
 def test_the_idle_brokers_cpu_is_the_median_of_a_parts_runs():
     runs = proof().by_subject()
     assert [o.broker_cpu_above_idle for o in runs[TUNED]] == pytest.approx([0.2, 0.2])
-    assert OUTCOMES[1].broker_idle_per_second == 0.09  # what was seen stays in the files
+    assert OUTCOMES[1].broker_idle_per_second == 0.09  # the measurement stays in the files
 
 
 def test_the_measuring_loops_cpu_is_the_median_of_all_runs():

@@ -51,7 +51,7 @@ def test_stock_settings_and_the_formula_are_compared(broker, tmp_path):
         assert outcome.failure == ""
         assert outcome.receipts == outcome.sent == outcome.delivered
         assert outcome.offered == pytest.approx(4000, abs=2)
-        # Who is behind at the end, on a busy machine, sends no more: no more than that may be missing.
+        # A load that is behind at the end, on a busy machine, stops: only that part may be missing.
         assert 3998 - 4000 * outcome.behind_seconds_max <= outcome.sent <= 4002
         assert outcome.wire_bytes
         assert outcome.receipt.p99_ms

@@ -29,6 +29,6 @@ def test_the_function_is_that_of_the_package_and_stands_in_for_it(monkeypatch):
     data = bytes(range(256)) * 9
     assert checksum.crc32c(data, 7) == package.crc32c(data, 7)
     assert checksum.crc32c(data, 7, 0) == package.crc32c(data, 7)
-    # Where the package is laid out in another way, its own front door is used.
+    # If the package has another layout, its public function is used.
     monkeypatch.setattr(checksum.PathFinder, "find_spec", lambda *_: None)
     assert checksum._c_function() is package.crc32c

@@ -55,7 +55,7 @@ def metadata_of(fields: bytes) -> pb.MessageMetadata:
     return pb.MessageMetadata.FromString(plain + fields)
 
 
-# --- what others encrypted ---
+# --- entries that other clients encrypted ---
 def test_recorded_frames_of_java_decrypt(recorded):
     found = []
     for frame in recorded:

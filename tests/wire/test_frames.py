@@ -118,7 +118,7 @@ def test_any_command_survives(messages_of, data):
         assert frame.command == command
 
 
-# --- what a frame holds ---
+# --- contents of a frame ---
 def test_each_kind_of_frame_has_its_type_and_entry():
     entry = b"entry"
     data = (

@@ -182,7 +182,7 @@ class CompactedLedger:
         head = None if newest is None else head_of(newest.entry)
         return head is not None and moment_ms is not None and head.publish_time < moment_ms
 
-    # --- how long it stays ---
+    # --- retention ---
     def pin(self) -> None:
         self.pinned += 1
 

@@ -81,7 +81,7 @@ class DiskGuard:
     def __repr__(self) -> str:
         return "the disk"
 
-    # --- what holds now ---
+    # --- current space and limits ---
     @property
     def space(self) -> FreeSpace | None:
         """Result of the last check; None without a disk."""
@@ -195,7 +195,7 @@ class DiskGuard:
         if self._settings.disk_retention_gives_way:
             self.give_way(max(1, self._target - space.free_bytes))
 
-    # --- how fast it fills ---
+    # --- rate at which the disk fills ---
     def _sample(self) -> None:
         if self._space is None:
             return

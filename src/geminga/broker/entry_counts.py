@@ -379,7 +379,7 @@ class EntryCounts:
         self._prefixes: list[Tally] = [(0, 0)]
         """Sums of the ledgers before the one at each index, from the oldest ledger on."""
 
-    # --- what the ledger tells ---
+    # --- changes of the ledger ---
     def append(self, messages: int, size: int) -> None:
         """Add an entry to the newest ledger."""
         assert self._current is not None

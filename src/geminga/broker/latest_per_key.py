@@ -175,7 +175,7 @@ class LatestPerKey:
             yield
         self.messages, self._ordinal = self._ordinal, 0
 
-    # --- what it was ---
+    # --- result ---
     @property
     def is_over(self) -> bool:
         """Whether `kept` was called for every entry."""

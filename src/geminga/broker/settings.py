@@ -127,7 +127,7 @@ class BrokerSettings:
     -1 (or 0 where Pulsar uses it) means "no limit".
     """
 
-    # --- where ---
+    # --- addresses ---
     host: str = setting("127.0.0.1", in_help=True)
     """Address to listen on; ``0.0.0.0`` for all of them."""
     port: int = setting(6650, maximum=65_535, in_help=True)
@@ -170,7 +170,7 @@ class BrokerSettings:
     """Whether ``/metrics`` has the series of each topic and subscription. False sums them by namespace, as
     ``exposeTopicLevelMetricsInPrometheus=false`` of Apache Pulsar."""
 
-    # --- what is kept ---
+    # --- retention and storage ---
     data_dir: Path | str | None = setting(None, in_help=True)
     """Folder of the store, created if missing; ``geminga-data`` in the current folder if the command line
     names neither it nor ``memory``. A program gives exactly one of them."""
@@ -223,7 +223,7 @@ class BrokerSettings:
     shutdown_seconds: float = 10.0
     """Longest wait of a graceful stop for the last bytes to reach the peers."""
 
-    # --- who may do what ---
+    # --- authentication and permissions ---
     token_secret_key: str | None = setting(None, secret=True, in_help=True, metavar="KEY", reload=True)
     """Secret key (a file's path or ``file:`` URL, ``data:;base64,…``, or base64): every connection then needs
     a token signed with it."""

@@ -28,8 +28,9 @@ RECEIVE_SECONDS_MAX = 60
     help="Payload size; the bytes are random.",
 )  # fmt: skip
 @click.option(
-    "--partitions", "-p", type=click.IntRange(0), default=0, show_default=True, help="0: not partitioned."
-)
+    "--partitions", "-p", type=click.IntRange(0), default=0, show_default=True,
+    help="Number of partitions; 0: not partitioned.",
+)  # fmt: skip
 @click.option("--namespace", default="public/default", show_default=True, help="Namespace of the test topic.")
 @click.option("--keep", is_flag=True, help="Do not delete the test topic.")
 @connecting

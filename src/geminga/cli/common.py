@@ -189,12 +189,15 @@ def say(line: str, *, nl: bool = True) -> None:
 def confirm(question: str, *, err: bool = True) -> None:
     """Ask before data is destroyed, unless ``--yes`` is given. ``err``: on standard error.
 
-    Raises `click.Abort` for any answer but yes, and `UsageError` at the end of the input.
+    Ends the command with status 1 for any answer but yes. Raises `click.Abort` for Ctrl-C, and `UsageError`
+    at the end of the input.
     """
     if not asks():
         return
     try:
-        click.confirm(question, abort=True, err=err)
+        if not click.confirm(question, err=err):
+            click.echo("geminga: nothing was changed", err=err)
+            raise click.exceptions.Exit(1)
     except click.Abort as error:
         if isinstance(error.__context__, EOFError):
             click.echo(err=err)

@@ -62,7 +62,7 @@ def command() -> None:
     "--compression", type=WordChoice(("none", "lz4", "zlib", "zstd", "snappy")),
     help="Compression of results.  [default: none]",
 )  # fmt: skip
-@click.option("--parallelism", type=click.IntRange(1), help="Processes.  [default: 1]")
+@click.option("--parallelism", type=click.IntRange(1), help="Number of processes.  [default: 1]")
 @connecting
 def run(
     function: str | None,

@@ -8,6 +8,7 @@ import click
 
 from geminga.cli.common import WordChoice, json_option, say, show_warnings, wants_json
 from geminga.cli.connecting import ConnectingCommand, cluster_of_side, side_options
+from geminga.cli.units import SIZE_IN_MIB
 
 _REASONS_AT_ONCE = 10
 
@@ -40,14 +41,14 @@ _REASONS_AT_ONCE = 10
     help="Action if the recorded progress does not fit source and target.",
 )  # fmt: skip
 @click.option(
-    "--memory", "memory_mib", type=click.IntRange(1), default=256, show_default=True,
-    help="Memory for messages in flight, in MiB.",
+    "--memory", "memory_bytes", type=SIZE_IN_MIB, default="256M", show_default=True,
+    help="Memory for messages in flight; a plain number is in MiB.",
 )  # fmt: skip
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Loopback port of Prometheus' /metrics.")
 @json_option
 @side_options("from", "to read")
 @side_options("to", "to write")
-def command(memory_mib: int, **given: Any) -> int:
+def command(**given: Any) -> int:
     """Copy messages, schemas and subscriptions of topics to another cluster, continuously.
 
     Runs until Ctrl-C or SIGTERM. A restart resumes at the position recorded in the target. New topics and
@@ -66,7 +67,7 @@ def command(memory_mib: int, **given: Any) -> int:
 
     as_json = wants_json()
     source, target = cluster_of_side("from", given), cluster_of_side("to", given)
-    settings = MirrorSettings(source=source, target=target, memory_bytes=memory_mib << 20, **given)
+    settings = MirrorSettings(source=source, target=target, **given)
     show_warnings()
     if settings.target_name is not None and not settings.forward:
         say("geminga: --to-name has no effect without --forward: every message of another cluster is skipped")

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, Duration, Number, pairs, say
+from geminga.cli.common import Commands, Duration, pairs, say
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options, given
+from geminga.cli.units import SIZE_IN_MIB
 from geminga.client.cluster import DEFAULT_URL, Cluster
 from geminga.extras import need
 
@@ -108,13 +109,14 @@ def _handed_over(connecting: dict[str, Any]) -> str:
     "--table", "names", multiple=True, metavar="TABLE", help="Table to compact.  [default: all]",
 )  # fmt: skip
 @click.option(
-    "--target-mb", type=Number(1), default=128, show_default=True, help="Approximate size of new files.",
+    "--target-mb", "target_bytes", type=SIZE_IN_MIB, default="128M", show_default=True,
+    help="Approximate size of new files; a plain number is in MiB.",
 )  # fmt: skip
 @click.option(
     "--keep-hours", type=Duration(0, unit="h"), default="24h", show_default=True,
     help="Hours to keep replaced files for readers that still use them.",
 )  # fmt: skip
-def compact(folder: Path, names: tuple[str, ...], target_mb: float, keep_hours: float) -> None:
+def compact(folder: Path, names: tuple[str, ...], target_bytes: int, keep_hours: float) -> None:
     """Merge small Parquet files of a project's streaming tables, and delete replaced files.
 
     Readers see the old files or the new files, also if this command is killed half-way.
@@ -130,7 +132,7 @@ def compact(folder: Path, names: tuple[str, ...], target_mb: float, keep_hours: 
         for name in names or found:
             if lake.listing(found[name]) is None:
                 continue  # a materialized view: Spark rewrites it at each run
-            done = lake.compact(found[name], target_bytes=int(target_mb * (1 << 20)))
+            done = lake.compact(found[name], target_bytes=target_bytes)
             gone = lake.clean(found[name], keep_seconds=keep_hours * 3600)
             click.echo(
                 f"{name}: {done.files_before:,} files are now {done.files_after:,}, "

@@ -58,6 +58,11 @@ def _milliseconds(value: dt.timedelta) -> int:
     return -(-value // dt.timedelta(milliseconds=1))
 
 
+def _span_ms(value: int) -> str:
+    """Return milliseconds as text: ``1m 30s``, or ``500ms`` if they are not whole seconds."""
+    return f"{value}ms" if value % 1000 else span(value / 1000)
+
+
 def _number(value: Any) -> Any:
     return value
 
@@ -74,7 +79,7 @@ _FORMS: dict[tuple[type, str], ArgumentForm] = {
     (int, "minutes"): ArgumentForm(
         SPAN, lambda value: math.ceil(_seconds(value) / 60), lambda v: span(v * 60)
     ),
-    (int, "milliseconds"): ArgumentForm(SPAN, _milliseconds, lambda v: span(v / 1000)),
+    (int, "milliseconds"): ArgumentForm(SPAN, _milliseconds, _span_ms),
 }
 """Form of the argument, by a policy's type and unit."""
 
@@ -139,7 +144,7 @@ def _field(name: str, value: Any) -> str:
     if value == 0 and name.endswith("_max"):
         text = "no limit"
     elif unit in ("seconds", "milliseconds"):
-        text = span(value if unit == "seconds" else value / 1000)
+        text = span(value) if unit == "seconds" else _span_ms(value)
     else:
         words, text = [*words, unit], _on(value) if isinstance(value, bool) else f"{value:,}"
     return f"{' '.join(words)} {text}"
@@ -213,7 +218,9 @@ _with_rates("subscription_dispatch_rate", DispatchRate, "Limit the dispatch rate
 @_with_fields(
     "subscribe_rate",
     click.argument("subscribes", type=click.IntRange(-1)),
-    click.option("--period", type=SPAN, default="30s", show_default=True, help="Length of a period."),
+    click.option(
+        "--period", type=SPAN, default="30s", show_default=True, help="Period that the limit counts for."
+    ),
 )
 def _subscribe_rate(subscribes: int, period: Any) -> SubscribeRate:
     """Limit the subscribe requests of a consumer per period; -1: no limit."""
@@ -233,7 +240,13 @@ def _delayed_delivery(active: bool, tick: Any) -> DelayedDelivery:
 @_with_fields(
     "inactive_topics",
     click.argument("delete", metavar="on|off", type=SWITCH),
-    click.option("--after", type=SPAN, default="1d", show_default=True, help="Time without clients."),
+    click.option(
+        "--after",
+        type=SPAN,
+        default="1d",
+        show_default=True,
+        help="Time without clients before the deletion.",
+    ),
     click.option("--caught-up", is_flag=True, help="Also topics whose subscriptions have no backlog."),
 )
 def _inactive_topics(delete: bool, after: Any, caught_up: bool) -> InactiveTopics:

@@ -24,7 +24,7 @@ _Progress = Callable[[int, int], None]
 
 folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 to_time_option = click.option(
-    "--to-time", type=TIME, help="Take the newest backup of a folder or URL of backups, begun by then."
+    "--to-time", type=TIME, help="Use the newest backup begun by this time, of a folder or URL of backups."
 )
 
 
@@ -153,7 +153,7 @@ def restore(source: str, folder: Path, verify: bool, to_time: Any) -> int:
 
 @command.command("claim")
 @folder_argument
-@click.option("--offload-location", required=True, help="Storage that this store shall own.")
+@click.option("--offload-location", required=True, help="Storage location that this store takes over.")
 @yes_option
 @json_option
 def claim(folder: Path, offload_location: str) -> int:

@@ -228,9 +228,11 @@ def redeliver_unacked(topic: str, subscription: str, after: dt.timedelta, cluste
               help="Only messages with this NAME=VALUE.")  # fmt: skip
 @click.option("--since", type=TIME, help="Only dead letters published since then: '2h ago', or a time.")
 @click.option("--before", type=TIME, help="Only dead letters published before then.")
-@click.option("--rate", type=click.FloatRange(0), default=0, help="Messages a second.  [default: no limit]")
+@click.option(
+    "--rate", type=click.FloatRange(0), default=0, help="Limit in messages per second.  [default: no limit]"
+)
 @click.option("--count", "-n", "count_max", type=click.IntRange(1), help="Maximum messages to send.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent, and send nothing.")
 @yes_option
 def redrive(topic: str, subscription: str, cluster: Cluster, dry_run: bool, **options: Any) -> None:
     """Send dead letters of SUBSCRIPTION back to the topic they came from.

@@ -51,7 +51,8 @@ def list_topics(namespace: str, cluster: Cluster) -> None:
 
 
 @operation(command, "create", "topic")
-@click.option("--partitions", "-p", type=click.IntRange(0), default=0, help="0: not partitioned.")
+@click.option("--partitions", "-p", type=click.IntRange(0), default=0,
+              help="Number of partitions; 0: not partitioned.")  # fmt: skip
 def create(topic: str, partitions: int, cluster: Cluster) -> None:
     """Create TOPIC."""
     name = TopicName.parse(topic)
@@ -134,7 +135,7 @@ def _internal(found: Any) -> None:
 
 @operation(command, "compact", "topic")
 @click.option("--status", is_flag=True, help="Only show the status of the last compaction.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the compaction ends.")
 def compact(topic: str, status: bool, wait: bool, cluster: Cluster) -> None:
     """Compact TOPIC: readers with read_compacted receive the newest message of each key.
 
@@ -150,7 +151,7 @@ def compact(topic: str, status: bool, wait: bool, cluster: Cluster) -> None:
 @operation(command, "offload", "topic")
 @click.option("--keep", type=SIZE, default="0", help="Size of the newest ledgers to keep, such as 1G.")
 @click.option("--status", is_flag=True, help="Only show the status of the last offload.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the offload ends.")
 def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster) -> None:
     """Move the closed ledgers of TOPIC to the broker's offload location; readers are not affected.
 

@@ -32,7 +32,7 @@ def command() -> None:
 @operation(command, "list")
 @click.option(
     "--longer-than", "seconds", type=Duration(0), default=0.0, metavar="TIME",
-    help="Only those that are open for this long, such as 30s or 5m.",
+    help="Only transactions that have been open for at least this time, such as 30s.",
 )  # fmt: skip
 def list_transactions(seconds: float, cluster: Cluster) -> None:
     """List the open transactions, the oldest first. A topic is delivered up to the first message of one."""

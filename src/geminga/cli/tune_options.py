@@ -53,7 +53,7 @@ def run_options(
         ),
         click.option(
             "--warm-seconds", type=Duration(0, 600), default=f"{warm_seconds}s", show_default=True,
-            help="Seconds of load before.",
+            help="Seconds of load before the measurement.",
         ),
         click.option(
             "--only", multiple=True, metavar="PATTERN",

@@ -58,6 +58,14 @@ def parse_size(text: str) -> int:
     return size
 
 
+def parse_size_in_mib(text: str) -> int:
+    """Parse a size of at least 1 MiB as `parse_size` does; a plain number is in MiB. Raises `ValueError`."""
+    in_bytes = parse_size(text + "M" if re.fullmatch(r"\s*[0-9.]+\s*", text) else text)
+    if in_bytes < 1 << 20:
+        raise ValueError(f"{text!r} is less than 1 MiB")
+    return in_bytes
+
+
 Where = MessageId | dt.timedelta | dt.datetime | int
 """Position in a topic: a message id, a duration before now, a time, or milliseconds since 1970."""
 
@@ -162,6 +170,7 @@ class _Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # no subs
 SPAN = _Parsed[dt.timedelta]("span", parse_span)
 SPAN_OR_FOREVER = _Parsed[Any]("span", parse_span, "forever")
 SIZE = _Parsed[int]("size", parse_size)
+SIZE_IN_MIB = _Parsed[int]("size", parse_size_in_mib)
 SIZE_OR_UNLIMITED = _Parsed[Any]("size", parse_size, "unlimited")
 WHERE = _Parsed[Where]("where", parse_where)
 TIME = _Parsed[dt.datetime]("time", parse_time)

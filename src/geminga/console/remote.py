@@ -64,9 +64,9 @@ TOKENS_MAX: Final = 4
 _PATH: Final = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 _SUBSCRIPTION: Final = _PATH + "/subscription/{subscription}"
 _ENDS: Final = {"-1": "earliest", str((1 << 63) - 1): "latest"}
-"""Ends of a topic by the ledger id that stands for them."""
+"""Ledger ids by which Apache Pulsar names the two ends of a topic."""
 _TOPIC_PARTS: Final = 7
-"""Number of path segments up to a topic's name, of REST paths below ``/admin/v2/persistent``."""
+"""Number of segments of a REST path up to and including the topic's name."""
 _RAW: Final = ("position", "entry", "examinemessage")
 """Beginnings of the path segments of Pulsar's REST that return entries."""
 _SHOWN: Final = ("messages", "message", "tail", "open")

@@ -212,7 +212,7 @@ class ConsumerCore(Settlement):
         effect once a message was queued, or for any other start."""
         self._position.pin(marked)
 
-    # --- what the broker sends -------------------------------------------------------------------
+    # --- messages and notifications from the broker ----------------------------------------------
 
     def receive(self, frame: MessageFrame | MessageRun, now: float, now_ms: int) -> None:
         """Handle MESSAGE frames: queue their messages, or drop or acknowledge them."""

@@ -90,7 +90,7 @@ def publish_columns(client: Any, table: pa.Table) -> None:
 
 
 def run_demo(folder: Path, say: Say, *, rows: int | None = None) -> dict[str, Any]:
-    """Run everything, telling ``say`` each step, and return a summary.
+    """Run everything and return a summary; ``say`` is called with each step's description.
 
     Raises `ProofFailed` if a row is missing or duplicated, and `SparkFailed` if Spark fails.
     """

@@ -161,7 +161,7 @@ def _stop(
     stops: bool = True,
     **details: Any,
 ) -> Finding:
-    """A finding that stops messages, usually."""
+    """Return a finding; unless ``stops`` is false, it is a cause for which no messages arrive."""
     return Finding(kind=kind, text=text, level=level, stops=stops, advice=advice, details=details)
 
 

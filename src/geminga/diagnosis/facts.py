@@ -194,7 +194,7 @@ class SubscriptionFacts:
     transaction: TransactionFacts | None = None
     """The transaction up to whose first message the topic is delivered, if messages of others are behind."""
     open_transactions: int = 0
-    """Open transactions of the topic, of an Apache Pulsar: which of them holds messages back is not known."""
+    """Apache Pulsar: the topic's open transactions. It does not report which of them holds messages back."""
     pending_acks: TransactionFacts | None = None
     """The oldest transaction with acknowledgements; its messages are those of all transactions."""
     holes: int = 0

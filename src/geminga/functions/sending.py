@@ -261,7 +261,7 @@ class AtLeastOnce:
             settling.end(error)  # the producers in memory are no longer current
         elif self._may_pass(error, topic):
             if not self._held:
-                logger.warning("results are held: %s: %s", type(error).__name__, error)
+                logger.warning("results wait for the broker: %s: %s", type(error).__name__, error)
                 settling.shared.metrics.system_exceptions += 1
                 self._keep(asyncio.ensure_future(self._emit_again()))
             self._held.append(outcome)

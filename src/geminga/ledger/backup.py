@@ -188,7 +188,7 @@ def _copied(filesystem: FileSystem, file: File, size: int, path: str) -> Iterato
         while start < size:
             data = file.read(min(PIECE_BYTES, size - start), start)
             if not data:
-                break  # what was allocated ahead was given back
+                break  # space that was allocated ahead was freed
             write_fully(copy, [data], start)
             start += len(data)
             yield len(data)

@@ -281,7 +281,7 @@ def _from_disk(
     except OSError as error:
         found.error = StoreError(f"the store's log cannot be read now: {error}")
     except Exception as error:
-        logger.exception("reading ledger %d from entry %d on failed", ledger.ledger_id, first)
+        logger.exception("ledger %d could not be read from entry %d on", ledger.ledger_id, first)
         found.error = StoreError(f"reading the store failed ({type(error).__name__}: {error})")
     if found.entries:
         # The next read meets the obstacle again.

@@ -360,7 +360,7 @@ class FileStore:
         try:
             self._drain()
             try:
-                self._check_files()  # what was written since the last look may be in a deleted file
+                self._check_files()  # records since the last check may be in a deleted file
             except StoreError as gone:
                 writes.stop(gone, None)
             if writes.failure is None and self.state.unsaved_records and not self._checkpoints.is_running:

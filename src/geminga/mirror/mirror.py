@@ -526,7 +526,7 @@ class _Run:
                 try:
                     await part.mirror.look()
                 except (PulsarException, OSError) as error:
-                    logger.debug("what %s has is not known: %s", part.mirror.topic, error)
+                    logger.debug("the position of %s is not known: %s", part.mirror.topic, error)
 
     def status(self) -> MirrorStatus:
         settings = self.settings

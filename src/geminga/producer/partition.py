@@ -650,7 +650,7 @@ class PartitionProducer:
             f"the producer of {self.topic} was closed before the receipt"
         )
 
-    # --- what others ask --------------------------------------------------------------------------
+    # --- queries of router and statistics ---------------------------------------------------------
 
     def blocked(self, now: float) -> BlockedReason | None:
         """Return why an unkeyed message should skip this partition, or None. A partition that is not started

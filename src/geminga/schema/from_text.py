@@ -35,7 +35,7 @@ def _whole(text: str) -> int:
 
 
 def _decimal(text: str) -> float:
-    if "_" in text:  # which Python takes within numbers
+    if "_" in text:  # Python allows it within numbers
         raise ValueError(f"{text[:80]!r} is not a number")
     return float(text)
 

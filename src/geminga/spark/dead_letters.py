@@ -179,7 +179,7 @@ class _Files:
         try:
             write_whole(self.files, path, content.getvalue())
         except OSError:
-            # Where renaming does not replace, another attempt at this task was faster: its file has the same
-            # rows.
+            # The file system's renaming does not replace files: another attempt at this task was faster, and
+            # its file has the same rows.
             if self.files.get_file_info(path).type == fs.FileType.NotFound:
                 raise

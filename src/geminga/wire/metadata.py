@@ -188,7 +188,7 @@ def build_entry(metadata: bytes, payload: Buffer) -> bytes:
     return b"".join((_MAGIC_AND_SIZE.pack(MAGIC_CHECKSUM, crc32c(payload, crc32c(head))), head, payload))
 
 
-# --- what a broker reads ----------------------------------------------------------------------------
+# --- reading by brokers -----------------------------------------------------------------------------
 
 
 ORIGIN_FIELD: Final = 7413

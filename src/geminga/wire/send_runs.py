@@ -140,7 +140,7 @@ def encode_sends(
     sizes_and_before = Cache[int, bytes](lambda size: _PACK_UINT32(len(before) + size) + before)
     sized = list(map(sizes_and_before.__getitem__, map(len, rests)))
     checksums = map(crc32c, payloads, map(crc32c, rests, map(crc32c, sized)))
-    # What precedes the sequence id in the SEND of an entry of each size.
+    # Bytes before the sequence id in the SEND of an entry of each size.
     heads = Cache[int, bytes](
         lambda size: encode_send(producer_id, first_sequence_id, 1, None, size)[: -len(numbers[0])]
     )
@@ -171,7 +171,7 @@ def encode_send_receipts(producer_id: int, sequence_ids: range, ledger_id: int, 
     count = len(sequence_ids)
     sequences, entries = varints(sequence_ids[0], count), varints(first_entry_id, count)
     if len(sequences[0]) == len(sequences[-1]) and len(entries[0]) == len(entries[-1]):
-        # What precedes and follows the sequence id is alike in all.
+        # The bytes before and after the sequence id are the same in all receipts.
         receipt = encode_send_receipt(producer_id, sequence_ids[0], None, ledger_id, first_entry_id)
         behind = len(receipt) - len(entries[0])
         head_size = _BODY_START + _FIELD_HEADS + len(varint(producer_id))

@@ -38,7 +38,7 @@ def guarded(make_harness):
     return harness
 
 
-# What each role may do with MINE; with OTHERS only its administrator and super users may do anything.
+# Roles that may send each command for MINE; for OTHERS only its administrator and super users may.
 LOOK = {"super", "admin", "producer", "consumer", "one-topic"}
 ALLOWED = {
     "PARTITIONED_METADATA": LOOK,

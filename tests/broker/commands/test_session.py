@@ -270,7 +270,7 @@ def test_names_and_metadata_of_all_connections_together_are_limited(harness, mon
     second.subscribe(TOPIC, consumer_name="c" * 8000)
     metadata = [pb.KeyValue(key="k", value="v" * 8000)]
     refused = first.request("producer", topic=TOPIC, producer_id=2, metadata=metadata)
-    assert refused.command.error.error == pb.ServiceNotReady  # which a client that reconnects survives
+    assert refused.command.error.error == pb.ServiceNotReady  # a client that reconnects survives it
     assert first.request("producer", topic=TOPIC, producer_id=3).command.type == Command.PRODUCER_SUCCESS
     assert harness.broker.backpressure.named_bytes == 16_000
     first.request("close_producer", producer_id=1)

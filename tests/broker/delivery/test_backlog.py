@@ -57,7 +57,7 @@ class Backlog(RuleBasedStateMachine):
         self.begin()
         self.consumer.subscribe(TOPIC, kind=self.kind, permits=0)
 
-    # --- what there is ---
+    # --- the topic and its subscription ---
     def begin(self) -> None:
         self.producer = self.harness.peer()
         self.producer.producer(TOPIC)

@@ -66,7 +66,7 @@ def test_compensation_is_off_by_default(harness, kind):
 @pytest.mark.parametrize("compensated", [False, True])
 @pytest.mark.parametrize("action", ["producer_exception", "producer_request_hold"])
 def test_forgotten_acknowledgements_stop_the_producers_or_not(make_harness, make_entry, compensated, action):
-    # What people met in production: one lost acknowledgement holds the mark, everything behind it counts
+    # As reported from production: one lost acknowledgement holds the mark, everything behind it counts
     # as backlog although it is acknowledged, and the quota stops the producers.
     quota = {"backlog_quota_bytes": 20_000, "backlog_quota_action": action}
     harness = on(make_harness, 10 if compensated else 0, **quota)

@@ -21,7 +21,7 @@ from geminga.broker.rules.passwords import BasicMethod, _FailedLogins, parse_use
 from geminga.broker.serving.embedded import embedded
 from geminga.errors import InvalidConfiguration
 
-# Of "secret": by openssl passwd -apr1, -5, -6, and by the C library's crypt.
+# Hashes of "secret" by openssl passwd -apr1, -5, -6, and by the C library's crypt.
 HASHES = {
     "apr1": "$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/",
     "sha256": "$5$abcdefgh$gruCpC7VkOTspMQTTSAR8mtlO9Upms.fwqE5y16JVM.",

@@ -155,7 +155,7 @@ def check(url: str, topic: str, receipts: dict[str, list[int]], confirmed: set[t
         assert found[name] == sorted(set(found[name])), "order or single copies are lost"
         missing = set(numbers) - set(found[name])
         assert not missing, f"{len(missing)} receipted messages of {name} are lost: {sorted(missing)[:5]}"
-    consumer = client.subscribe(  # which a kill before its first answer may have prevented so far
+    consumer = client.subscribe(  # a kill before the first answer may have prevented its creation
         topic, "acks", pulsar.ConsumerType.Shared, receiver_queue_size=5000,
         initial_position=pulsar.InitialPosition.Earliest,
     )  # fmt: skip

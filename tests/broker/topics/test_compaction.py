@@ -516,7 +516,7 @@ def test_the_threshold_of_the_policies_starts_compaction(make_harness):
     topic = harness.topic()
     assert COMPACTION in topic.subscriptions
     assert topic.compacted is None
-    assert topic.ledger.start == 0  # what compaction has not seen is not trimmed
+    assert topic.ledger.start == 0  # entries that are not compacted yet are not trimmed
     peer.send_all(single(f"k{number % 2}", b"x" * 10) for number in range(100))
     for _ in range(10):
         harness.advance(60)

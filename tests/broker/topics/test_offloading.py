@@ -165,7 +165,7 @@ def test_a_store_with_offloaded_ledgers_needs_its_location(tmp_path):
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 15)
         offload(broker)
-    with pytest.raises(StoreError, match="name the place with offload_location"):
+    with pytest.raises(StoreError, match="name their storage location with offload_location"):
         embedded(tmp_path / "store")
 
 

@@ -108,7 +108,7 @@ def test_a_backlog_quota_by_age_applies(filled):
 
 
 def test_each_limit_has_its_own_action(make):
-    # What exceeds the size may not be given up because what is too old may.
+    # The age limit deletes old messages; the size limit refuses producers and deletes none.
     topic = make()
     quotas = {
         "destination_storage": {"limitSize": 500, "policy": "producer_exception"},

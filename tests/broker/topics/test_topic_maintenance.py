@@ -424,7 +424,7 @@ def test_topics_without_index_entries_are_found_once(make):
     assert store.keys.get("broker/rules") is not None
 
 
-# --- what it costs ---
+# --- costs ---
 class Counted:
     """Records which topics are loaded from now on, and what is written."""
 
@@ -493,7 +493,7 @@ def test_a_topic_in_use_is_visited_after_a_change(make, monkeypatch):
     assert len(kept) <= 2
 
 
-# --- what fails ---
+# --- failures ---
 def test_a_topic_that_cannot_be_loaded_is_retried_later(make, caplog):
     topic = make(retention_minutes=1)
     topic.keep_connected(ROUND_SECONDS)

@@ -392,7 +392,7 @@ def test_no_transaction_begins_where_they_are_off(make_harness, make_entry):
         assert peer.request(name, **fields).command.error.error == pb.NotAllowedError
 
 
-# --- what else is kept in order ---
+# --- other features beside transactions ---
 def aborted_then_seen(client: Client, count: int = 1) -> None:
     """Publish messages of an aborted transaction, then a message."""
     txn = client.begin()

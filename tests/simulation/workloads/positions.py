@@ -121,7 +121,7 @@ class Seeking(Sequence):
 
     async def settle(self) -> None:
         sought = [event.content for event in self.history.of("sought", who="s")]
-        if sought[-1:] != ["time"]:  # which may be after the last message
+        if sought[-1:] != ["time"]:  # a time may be after the last message
             await self.until(lambda: self.last_is_received("s"), lambda: "the consumer does not go on")
         await self.world.pass_time(10)
 

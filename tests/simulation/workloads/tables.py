@@ -75,7 +75,7 @@ class Compaction(Workload):
 
     async def settle(self) -> None:
         await self.compact_to_the_end()
-        if self.numbers.random() < 0.5:  # what is compacted needs no subscription to stay readable
+        if self.numbers.random() < 0.5:  # compacted messages stay readable without a subscription
             await self.administer(
                 "unsubscribe", lambda actions, topic, done: actions.cursors.delete(topic, "holds", done)
             )

@@ -245,7 +245,7 @@ class Play:
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint"
 
-    # --- what strikes use ---
+    # --- helpers of strikes ---
     def go(self) -> None:
         """Let the process that waits at a point continue."""
         (self.folder / "go").touch()
@@ -365,7 +365,7 @@ class Play:
         finally:
             self.go()
 
-    # --- what runs ---
+    # --- the query ---
     def run_once(self) -> None:
         {
             "copy": self._stream,

@@ -118,7 +118,7 @@ def _fail(script: Script) -> None:
 
 
 def _full(script: Script) -> None:
-    # What a full disk or a spent quota does: nothing more can be written. Sockets are no files.
+    # As with a full disk or an exceeded quota, no file can be written; sockets can.
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 

@@ -177,7 +177,7 @@ def test_the_columns_of_protobuf_messages_are_left_to_from_protobuf(source, puls
     assert source.rows(valueSchema="BYTES", columns="value") == [{"value": message.SerializeToString()}]
 
 
-# --- what can't be read ---
+# --- unreadable messages ---
 def spoilt(client: Client, topic: str, codec: Any) -> None:
     """Two good messages, one without a schema, a null, another good one."""
     publish(client, topic, codec(Reading), FIRST)

@@ -76,7 +76,7 @@ def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = 
     for producer in list(topic.access.producers.values()):
         publishers.append(_publisher_stats(producer, now))
         yield
-    # What subscriptions that were deleted meanwhile delivered is among the topic's own counters now.
+    # The topic's own counters now include those of subscriptions that were deleted meanwhile.
     listed = {name: each for name, each in listed.items() if name in topic.subscriptions}
     sums = {field: sum(each[field] for each in listed.values()) for field in _SUMMED}
     return _whole(topic, broker_id, publishers, sums) | {

@@ -92,7 +92,7 @@ class SubscriptionsResource(TopicResourceBase):
         """Delete it; with ``?force=true`` also while consumers are connected."""
         await self._change_each(request, self.actions.cursors.delete, force=query_flag(request, "force"))
 
-    # --- where it stands ---
+    # --- positions ---
     @route("POST", _SUBSCRIPTION + "/resetcursor", needs=CONSUME)
     async def reset_to_position(self, request: web.Request) -> None:
         """Move the cursor to a message id (body), forward or back; ``excluded`` starts behind it."""

@@ -177,7 +177,7 @@ class TopicActions:
                 return key, decode_json(value, f"record {key}")
         raise AdminRefusal(404, f"Topic {name} not found")
 
-    # --- what it holds ---
+    # --- statistics ---
     def stats(self, name: TopicName, *, key_ranges: bool = True) -> dict[str, Any]:
         """``GET .../stats`` in one step."""
         return at_once(self.stats_steps(name, key_ranges=key_ranges))

@@ -42,9 +42,9 @@ MESSAGES_MAX: Final = 10_000
 """Messages of one request."""
 PRODUCER_NAME: Final = "RestProducer"
 _NAME_MAX: Final = 1024
-_AGAIN, _FAILED = 1, 2
-"""Apache Pulsar's numbers of errors that may pass, and of others."""
-_PASSING: Final = frozenset((429, 503))
+_RETRIABLE, _FAILED = 1, 2
+"""Apache Pulsar's numbers of errors after which a retry may succeed, and of others."""
+_BUSY: Final = frozenset((429, 503))
 AT_ONCE: Final = 4
 """Requests that are parsed and published at once, on threads that others use, too; more wait unparsed."""
 _ROOM_SECONDS: Final = 0.05
@@ -259,8 +259,8 @@ def _acknowledgement(
         return {"messageId": f"{ledger_id}:{entry_id}:{partition}", "errorCode": 0, "schemaVersion": version}
     if isinstance(error, Refused):
         error = admin_error(error)
-    passes = isinstance(error, StoreBusy) or (isinstance(error, AdminRefusal) and error.status in _PASSING)
-    code = _AGAIN if passes else _FAILED
+    passes = isinstance(error, StoreBusy) or (isinstance(error, AdminRefusal) and error.status in _BUSY)
+    code = _RETRIABLE if passes else _FAILED
     return {
         "errorMsg": str(error), "messageId": str(partition), "errorCode": code, "schemaVersion": version,
     }  # fmt: skip

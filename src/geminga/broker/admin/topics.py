@@ -152,7 +152,7 @@ class TopicsResource(TopicResourceBase):
             self.now(partial(self.actions.trim, topic))
         return http.done_answer(200)
 
-    # --- what it holds ---
+    # --- statistics, positions and entries ---
     @route("GET", PATH + "/stats", needs=LOOK)
     async def stats(self, request: web.Request) -> web.StreamResponse:
         """Rates, sizes, producers, subscriptions and consumers. ``?excludePublishers=true`` and
@@ -273,7 +273,7 @@ class TopicsResource(TopicResourceBase):
             )
         self.now(partial(offload.start, position.ledger_id))
 
-    # --- what this broker does not do, said in the forms that tools expect ---
+    # --- requests for what one broker lacks, with the answers that tools expect ---
 
     @route("GET", PATH + "/shadowTopics", needs=ADMINISTRATOR)
     async def existing_empty(self, request: web.Request) -> web.Response:

@@ -112,7 +112,7 @@ class PendingAcks:
         self._withheld -= withheld
         return withheld
 
-    # --- what the diagnosis asks ---
+    # --- queries of the diagnosis ---
     def first_deliverable(self, offset: int) -> int:
         """As `next_open`, without a note that entries were withheld."""
         offset = self._cursor.next_open(max(offset, self._below))
@@ -138,7 +138,7 @@ class PendingAcks:
                 found += (cursor.open_bits(offset) & bits).bit_count()
         return found
 
-    # --- what a dispatcher asks ---
+    # --- queries of dispatchers ---
     def is_acknowledged(self, offset: int) -> bool:
         """As `Cursor.is_acknowledged`, like the following ones."""
         return self._cursor.is_acknowledged(offset) or self._is_pending(offset)

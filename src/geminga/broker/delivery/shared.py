@@ -484,7 +484,7 @@ class SharedDispatcher(Dispatcher):
             self._sent_at[offset] = self.scheduler.now
         self._sent(consumer, messages)
 
-    # --- what stays unacknowledged ---
+    # --- redelivery of unacknowledged messages ---
     def note_deliveries(self, seconds: float) -> None:
         if seconds <= 0:
             self._sent_at = None

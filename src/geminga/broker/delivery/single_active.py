@@ -126,7 +126,7 @@ class SingleActiveDispatcher(Dispatcher):
             self.subscription.last_consumed_ms = self.scheduler.now_ms
             consumer.delivered(self.scheduler.now_ms)
 
-    # --- what is compacted ---
+    # --- reading a compacted topic ---
     def _send_compacted(self, consumer: Consumer) -> bool:
         """Send compacted entries, if wanted; return whether the topic's own entries are next."""
         if self._retry is not None:
@@ -240,7 +240,7 @@ class SingleActiveDispatcher(Dispatcher):
         if self._marks is not None:
             self._marks.clear()
 
-    # --- what stays unacknowledged ---
+    # --- redelivery of unacknowledged messages ---
     def note_deliveries(self, seconds: float) -> None:
         if seconds <= 0:
             self._marks = None

@@ -45,7 +45,7 @@ def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], 
     if settings.offload_location is None:
         if next(store.keys.names("offloaded/"), None) is not None:
             raise StoreError(
-                "ledgers of this store are offloaded: name the place with offload_location "
+                "ledgers of this store are offloaded: name their storage location with offload_location "
                 "(--offload-location)"
             )
         return store

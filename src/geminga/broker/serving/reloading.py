@@ -56,7 +56,7 @@ class Reloader:
         changed_process, restart_process = _differences(self.process, process)
         new = {name: getattr(settings, name) for name in changed}
         in_force, serving = replace(old, **new), replace(server.settings, **new)
-        # What may fail comes first, ...
+        # Steps that may fail come first, ...
         authentication = make_authentication(in_force)
         tls = None if server.tls is None else server.tls.load(in_force)
         server.call(lambda: broker.dynamic.use_start(serving))

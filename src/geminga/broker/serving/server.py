@@ -536,7 +536,7 @@ class BrokerServer:
         for connection in list(self.connections):
             connection.abort()
 
-    # --- what connections ask ---
+    # --- calls from connections ---
     def admits(self, address: object, was_admitted: bool = False) -> bool:
         """Return whether one more connection is within the limit."""
         count = len(self.connections) + sum(map(len, self._tls_ports))

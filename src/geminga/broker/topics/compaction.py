@@ -421,7 +421,7 @@ def _next_entry(ledger: ManagedLedger, offset: int, begin: int) -> int:
     return ledger.skip_gap(offset)
 
 
-# --- what a topic has ---
+# --- compacted ledgers of a loaded topic ---
 def _view(topic: CompactedTopic, info: StoredLedger, seal: Seal) -> CompactedLedger:
     return CompactedLedger(
         topic.services.store, topic.text, info.ledger_id, info.entries - 1, info.size_bytes, seal

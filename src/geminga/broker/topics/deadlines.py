@@ -37,7 +37,7 @@ _LEDGERS_KEPT_MAX = 200
 """Approximate limit of ledgers kept by retention."""
 
 
-# --- what policies want ---
+# --- times that follow from policies ---
 def ledger_seconds(policies: Policies, seconds_max: float) -> float:
     """Return for how many seconds a ledger takes entries.
 

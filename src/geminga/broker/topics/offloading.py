@@ -66,7 +66,7 @@ class Offload:
     def __repr__(self) -> str:
         return f"Offload({self.topic.text!r})"
 
-    # --- what there is ---
+    # --- state ---
     @property
     def records(self) -> dict[int, OffloadedLedger]:
         """Offloaded ledgers by id; read at the first use."""
@@ -107,7 +107,7 @@ class Offload:
                 self._records.pop(each, None)
                 self._here.discard(each)
 
-    # --- what is to be done ---
+    # --- choice of ledgers ---
     def _candidates(self) -> list[Segment]:
         """Return the closed ledgers that are not offloaded, the oldest first."""
         ledger = self.topic.ledger

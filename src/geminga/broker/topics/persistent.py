@@ -139,7 +139,7 @@ class PersistentTopic:
         elif value.lost is not None:
             log.error("%s lost acknowledgements to damage: their entries are redelivered", what)
 
-    # --- what its subscriptions use ---
+    # --- parts that subscriptions use ---
     @property
     def slices(self) -> CooperativeScheduler:
         return self.services.slices
@@ -508,7 +508,7 @@ class PersistentTopic:
             self._left()
         return found
 
-    # --- who uses it, and when it is to be looked at ---
+    # --- use, and times of maintenance ---
     def touch(self) -> None:
         """Queue the topic for maintenance after a change."""
         self.services.due.plan(self)

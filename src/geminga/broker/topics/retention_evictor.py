@@ -55,7 +55,7 @@ class RetentionEvictor:
         self.bytes = 0
 
     def __repr__(self) -> str:
-        return "retention that gives way"
+        return "early deletion on a full disk"
 
     def go(self, wanted: int) -> None:
         """Delete the oldest acknowledged ledgers, about ``wanted`` bytes; no effect while it is running."""
@@ -122,7 +122,7 @@ class RetentionEvictor:
             self.bytes += info.size_bytes
             self._scheduler.event_log.tell(
                 "gave-way", self._scheduler.now_ms, info.owner, count=info.entries, unit="entry",
-                text="deleted before retention let them go: the disk has little room",
+                text="deleted before the end of their retention: the disk is nearly full",
             )  # fmt: skip
 
     def _let_go(self, name: TopicName) -> None:

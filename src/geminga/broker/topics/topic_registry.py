@@ -58,7 +58,7 @@ class TopicRegistry:
         self.no_room: Callable[[], str] = lambda: ""
         """Reason why topics are not auto-created now; empty if they are. Administrators still may."""
 
-    # --- what exists ---
+    # --- existing topics, in memory and stored ---
     def _changed(self, name: TopicName, exists: bool) -> None:
         if name.persistent:
             self.counts.changed(name, 1 if exists else -1)

@@ -85,7 +85,7 @@ class ProvidedService(ServiceSource):
             here = None
         for context, call_soon in [] if self._stopped else self._targets:
             if here is context.loop:
-                self._move(context, info)  # what the caller sends next goes to the new cluster
+                self._move(context, info)  # the caller's next messages go to the new cluster
             else:
                 with contextlib.suppress(RuntimeError):  # its loop has ended
                     call_soon(self._move, context, info)

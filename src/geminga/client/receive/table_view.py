@@ -166,7 +166,7 @@ class AsyncTableView(AsyncClosing, Generic[T_co]):
                 return
             except PulsarException as error:
                 if not reader.consumer.group.can_grow:
-                    logger.error("the table view of %s follows it no further: %s", self.topic, error)
+                    logger.error("the table view of %s is no longer updated: %s", self.topic, error)
                     return
                 reader.consumer.failure = None  # the others are read; the failed one is subscribed to again
 

@@ -100,8 +100,8 @@ class JsonReader:
         return pa.concat_arrays(values), np.concatenate(masks)
 
     def _at_once(self, payloads: pa.Array) -> pa.Array | int:
-        """Return the values; or the number of the first payload that needs Python's parser, as far as Arrow
-        names it, and otherwise half of them."""
+        """Return the values. If a payload needs Python's parser, return how many payloads precede it; half of
+        all if Arrow's error does not name it."""
         first = 0
         for number, way in enumerate(self.at_once):
             try:

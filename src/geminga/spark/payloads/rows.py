@@ -290,7 +290,7 @@ class PayloadBatchConverter:
             raise CorruptPayload(f"{what}: start the query again to read it (schemaEvolutionMode)")
         logger.warning("%s: not read until the query is started again", what)
 
-    # --- what can't be read -----------------------------------------------------------------------
+    # --- unreadable messages ----------------------------------------------------------------------
 
     def _reason(self, found: dict[str, pa.Array], row: int, reasons: dict[bytes, str]) -> str:
         """Return the reason why a row can't be decoded."""

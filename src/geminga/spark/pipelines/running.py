@@ -178,7 +178,7 @@ def run(
             heard.begin_again()
             exit_code = _spark(folder, arguments, lock, heard, cluster)
         error = heard.error(exit_code) if exit_code else ""
-        if not exit_code and not arguments:  # which may name some of the tables
+        if not exit_code and not arguments:  # arguments may name some of the tables
             with suppress(OSError):  # without the file, the next run starts Spark
                 (folder / FINISHED_FILE).write_text(defined)
         return Outcome(exit_code, error, before, sizes(folder), tuple(heard.output), heard.rows, heard.lag)
