@@ -198,6 +198,18 @@ def half_of_the_arguments_of_encryption(p: Any, client: Any) -> Any:
     return [each if isinstance(each, str) else bool(each.send(b"x")) for each in opened]
 
 
+def the_position_after_a_batch_without_an_index(p: Any, client: Any) -> Any:
+    topic = _topic()
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    ids: list[Any] = []
+    for entry in (b"first", b"second"):
+        for index in (b"0", b"1"):
+            producer.send_async(entry + index, lambda result, message_id: ids.append(message_id))
+        producer.flush()
+    reader = client.create_reader(topic, p.MessageId(-1, ids[0].ledger_id(), ids[0].entry_id()))
+    return reader.read_next(MILLISECONDS).data()
+
+
 def errors_of_asyncio(p: Any, client: Any) -> Any:
     error = p.asyncio.PulsarException(result=p.Result.Timeout, msg="late")
     return str(error), str(error.error()), str(p.asyncio.PulsarException(p.Result.Timeout))

@@ -299,6 +299,10 @@ SEEN = (
         "messages that should be encrypted are not published as plain text",
     ),
     Named(
+        "the position after a batch without an index", "b'first0'", "b'second0'",
+        "an id without a batch index is the whole entry: keep ids with `serialize`, or with the index",
+    ),
+    Named(
         "a producer of an ended loop", "0", "AlreadyClosed",
         "a producer, consumer or reader belongs to the event loop that opened it and is closed with it, "
         "after its pending messages: open it in each `asyncio.run`, or keep one loop (`asyncio.Runner`); "
