@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import queue
 import sys
 import uuid
 from collections.abc import Callable
@@ -172,6 +173,41 @@ def last_sequence_id_after_smaller_ones(p: Any, client: Any) -> Any:
     producer.send(b"x", sequence_id=100)
     producer.send(b"x")
     return producer.last_sequence_id()
+
+
+def the_initial_sequence_id_0(p: Any, client: Any) -> Any:
+    producer = client.create_producer(_topic(), initial_sequence_id=0)
+    before = producer.last_sequence_id()
+    producer.send(b"x")
+    return before, producer.last_sequence_id()
+
+
+def messages_pending_when_a_producer_is_closed(p: Any, client: Any) -> Any:
+    producer = client.create_producer(_topic(), batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    results: queue.Queue[str] = queue.Queue()
+    producer.send_async(b"x", lambda result, message_id: results.put(str(result)))
+    producer.close()
+    return results.get(timeout=MILLISECONDS / 1000)
+
+
+def half_of_the_arguments_of_encryption(p: Any, client: Any) -> Any:
+    given: list[dict[str, Any]] = [
+        {"encryption_key": "k"}, {"crypto_key_reader": p.CryptoKeyReader("public.pem", "private.pem")}
+    ]  # fmt: skip
+    opened = [outcome(lambda each=each: client.create_producer(_topic(), **each)) for each in given]  # type: ignore[misc]
+    return [each if isinstance(each, str) else bool(each.send(b"x")) for each in opened]
+
+
+def the_position_after_a_batch_without_an_index(p: Any, client: Any) -> Any:
+    topic = _topic()
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    ids: list[Any] = []
+    for entry in (b"first", b"second"):
+        for index in (b"0", b"1"):
+            producer.send_async(entry + index, lambda result, message_id: ids.append(message_id))
+        producer.flush()
+    reader = client.create_reader(topic, p.MessageId(-1, ids[0].ledger_id(), ids[0].entry_id()))
+    return reader.read_next(MILLISECONDS).data()
 
 
 def errors_of_asyncio(p: Any, client: Any) -> Any:

@@ -287,6 +287,22 @@ SEEN = (
         "the highest id with a receipt, as in Java: a producer that continues after it repeats none",
     ),
     Named(
+        "the initial sequence id 0", "(-1, 0)", "(0, 1)",
+        "0 is an id as any other, as in Java and `pulsar.asyncio`",
+    ),
+    Named(
+        "messages pending when a producer is closed", "Result.AlreadyClosed", "Result.Ok",
+        "`close` sends accepted messages first, as in Java",
+    ),
+    Named(
+        "half of the arguments of encryption", "[True, True]", "['ValueError', 'ValueError']",
+        "messages that should be encrypted are not published as plain text",
+    ),
+    Named(
+        "the position after a batch without an index", "b'first0'", "b'second0'",
+        "an id without a batch index is the whole entry: keep ids with `serialize`, or with the index",
+    ),
+    Named(
         "a producer of an ended loop", "0", "AlreadyClosed",
         "a producer, consumer or reader belongs to the event loop that opened it and is closed with it, "
         "after its pending messages: open it in each `asyncio.run`, or keep one loop (`asyncio.Runner`); "

@@ -36,6 +36,8 @@ def test_from_a_message(pulsar_client, pulsar_topic, batched, inclusive, positio
     assert read_all(reader) == values[position if inclusive else position + 1 :]
     reader.seek(ids[3])
     assert reader.read_next(30_000).data() == (b"3" if inclusive else b"4")
+    reader.seek(MessageId.latest)
+    assert read_all(reader) == (values[-1:] if inclusive else [])
     reader.close()
 
 

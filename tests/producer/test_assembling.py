@@ -84,11 +84,25 @@ def test_explicit_ids_share_batches_while_they_grow(bench):
     sent = b.flushed()
     assert [(s.command.sequence_id, s.command.highest_sequence_id) for s in sent] == [
         (10, 15),
-        (15, 20),
+        (15, 0),
+        (20, 0),
         (0, 0),
         (30, 0),
     ]
     assert [s.sequence_id for s in decode_batch(sent[0].body, 3)] == [10, 12, 15]
+
+
+@pytest.mark.parametrize("batching_type", BatchingType)
+@pytest.mark.parametrize("initial", [None, 3])
+def test_explicit_ids_that_the_broker_may_have_share_no_batch_with_others(bench, batching_type, initial):
+    # Deduplication ignores a batch by its first id: 12 and 13 would be lost behind the repeated 11.
+    b = bench(batching_type=batching_type, producer_name="p", initial_sequence_id=initial)
+    b.connect(last_sequence_id=11)
+    for number in (10, 11, 12, 13, 13, 5, 14, 15):
+        b.add(b"x", OutgoingMessage(b"x", sequence_id=number))
+    sent = [(s.command.sequence_id, s.command.num_messages) for s in b.flushed()]
+    by_key = batching_type is BatchingType.KeyBased  # its batches have the highest id
+    assert sent == [(10, 1), (11, 1), (13 if by_key else 12, 2), (13, 1), (5, 1), (15 if by_key else 14, 2)]
 
 
 def test_the_first_message_sets_the_shared_metadata(bench):

@@ -100,13 +100,10 @@ class Batch:
         self.size += size
 
     def accepts(self, message: OutgoingMessage | None) -> bool:
-        """Return whether a message may join this batch; sequence ids must increase inside one (section 6)."""
+        """Return whether this message may join this batch; `BatchBuilder` separates repeated sequence ids."""
         if message is None:
             return self.accepts_simple(None)
-        explicit = message.sequence_id >= 0
-        if self.payloads and explicit is not self.explicit:
-            return False
-        if explicit and self.sequence_ids and message.sequence_id <= self.sequence_ids[-1]:
+        if self.payloads and (message.sequence_id >= 0) is not self.explicit:
             return False
         return not self.payloads or message.shares_metadata_with(self.first)
 

@@ -211,6 +211,8 @@ class PartitionProducer:
             self.topic_epoch = success.topic_epoch
         self._last_error = None
         self._stored_sequence_id = success.last_sequence_id
+        builder = self._builder
+        builder.highest_sequence_id = max(builder.highest_sequence_id, success.last_sequence_id)
         self._accepted, self._untried = (0, 0), None
         self.connected = True
         if not self.created_once:

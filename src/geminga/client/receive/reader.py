@@ -188,6 +188,8 @@ class AsyncReader(AsyncClosing, Generic[T_co]):
         self._start = messageid
         self._not_before_ms = messageid if isinstance(messageid, int) else None
         self._read.clear()
+        if self._inclusive and messageid == MessageId.latest:
+            await _settle_latest(self, True)
 
     async def get_last_message_id(self) -> MessageId:
         """Return the id of the topic's last message; its entry id is -1 if the topic is empty."""
