@@ -84,6 +84,7 @@ FACES = (
         "Client.create_producer(schema)", "positional or keyword, None",
         "positional or keyword, BytesSchema", _AS_THERE,
     ),
+    Named("Client.create_reader(failure_listener)", "(none)", "keyword-only, None", _LISTENERS),
     Named("Client.create_reader(reader_listener)", "(none)", "positional or keyword, None", _LISTENERS),
     Named(
         "Client.create_reader(schema)", "positional or keyword, None", "positional or keyword, BytesSchema",
@@ -94,6 +95,7 @@ FACES = (
         "positional or keyword, BytesSchema", _AS_THERE,
     ),
     Named("Client.runtime", "(none)", "attribute", "internal: the I/O thread"),
+    Named("Client.subscribe(failure_listener)", "(none)", "keyword-only, None", _LISTENERS),
     Named("Client.subscribe(start_paused)", "(none)", "keyword-only, False", _LISTENERS),
     Named("Client.subscribe(initial_position)", "earlier position", "later position", _AS_THERE),
     Named(

@@ -85,14 +85,18 @@ FACE = {
         inserted={
             "receiver_queue_size": "message_listener: Callable[[Consumer[T], Message[T]], Any] | None = None"
         },
-        named=("start_paused: bool = False",),
+        named=(
+            "failure_listener: Callable[[Consumer[T], Message[T]], Any] | None = None",
+            "start_paused: bool = False",
+        ),
         moved={"pattern_auto_discovery_period": "initial_position"},
         said={"With ``is_pattern_topic`` the topic is the text of a pattern.": ""},
     ),
     "create_reader": Differs(
         inserted={
             "receiver_queue_size": "reader_listener: Callable[[Reader[T], Message[T]], Any] | None = None"
-        }
+        },
+        named=("failure_listener: Callable[[Reader[T], Message[T]], Any] | None = None",),
     ),
     "create_table_view": Differs(said={" Not in ``pulsar.asyncio``.": ""}),
     "new_transaction": Differs(said={" Not in ``pulsar.asyncio``.": ""}),

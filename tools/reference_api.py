@@ -541,7 +541,7 @@ def _options(method: str, function: Callable[..., Any]) -> list[str]:
             continue
         if name not in JAVA[method]:
             raise SystemExit(f"{method}({name}=...) is not in tools/option_names.py: what does Java call it?")
-        mark = "\N{DAGGER}" if name in own or name == "start_paused" else ""
+        mark = "\N{DAGGER}" if name in own | {"start_paused", "failure_listener"} else ""
         java = ", ".join(f"`{each}`" for each in JAVA[method][name].split(", ") if each)
         told = words(f"{method}({name}=...)", option_words(method, name))
         lines.append(f"| `{name}`{mark} | {told} | {unit_of(name)} | {_default(parameter)} | {java} |")

@@ -72,6 +72,7 @@ METHODS = {
         none={
             "decryptor": _MADE_OF_OTHERS,
             "message_listener": "of the threads' face alone",
+            "failure_listener": "of the threads' face alone",
             "start_paused": "of the threads' face alone",
             "durable": _OF_READERS,
             "start_message_id": _OF_READERS,
@@ -93,6 +94,7 @@ METHODS = {
         none={
             "decryptor": _MADE_OF_OTHERS,
             "reader_listener": "of the threads' face alone",
+            "failure_listener": "of the threads' face alone",
             "subscription_name": "of table views, which name theirs",
         },
     ),

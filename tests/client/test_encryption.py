@@ -13,6 +13,7 @@ from geminga.client.admin import admin
 from geminga.client.options.crypto import CryptoKeyReader, ProducerCryptoFailureAction
 from geminga.client.publish import producer as producer_module
 from geminga.errors import CryptoError
+from geminga.schema import StringSchema
 from geminga.wire.encryption import PayloadEncryptor
 
 pytest.importorskip("cryptography")
@@ -109,6 +110,62 @@ def test_consumers_without_the_key(client, topic):
             assert received(again, 1)[0].data() == CANARY
     with client.subscribe(topic, "discard", crypto_key_reader=reader()) as again:
         nothing(again)
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_a_failure_listener_gets_what_cannot_be_decrypted_or_decoded(client, topic, batching):
+    values, failures = [], []
+
+    def listen(owner, message):
+        values.append(message.value())
+        owner.acknowledge(message)
+
+    def fail(owner, message):
+        context = message.encryption_context()
+        failures.append(message.data() if context is None else context.is_decryption_failed())
+        owner.acknowledge(message)
+
+    listening = client.subscribe(
+        topic, "s", schema=StringSchema(), message_listener=listen, failure_listener=fail,
+        crypto_key_reader=reader(EC), initial_position=Earliest,
+    )  # fmt: skip
+    encrypting(client, topic, batching_enabled=batching).send(CANARY)
+    encrypting(client, topic, EC, batching_enabled=batching).send(b"decrypted")
+    plain = client.create_producer(topic, batching_enabled=batching)
+    for payload in (b"plain", b"\xff", b"last"):
+        plain.send(payload)
+    eventually(lambda: values == ["decrypted", "plain", "last"])
+    assert failures == [True, b"\xff"]
+    listening.close()
+    with client.subscribe(topic, "s") as again:
+        nothing(again)
+
+
+def test_a_failure_listener_of_a_reader(client, topic):
+    encrypting(client, topic).send(CANARY)
+    client.create_producer(topic).send(b"plain")
+    values, failures = [], []
+    reading = client.create_reader(
+        topic, geminga.MessageId.earliest, reader_listener=lambda _, message: values.append(message.data()),
+        failure_listener=lambda _, message: failures.append(message.data()),
+    )  # fmt: skip
+    eventually(lambda: values == [b"plain"])
+    assert len(failures) == 1
+    assert CANARY not in failures[0]
+    reading.close()
+
+
+def test_a_failure_listener_needs_a_listener_and_messages(client, topic):
+    listener = {"message_listener": print}
+    for wrong, message in (
+        ({"failure_listener": print}, "None without a message_listener"),
+        ({**listener, "failure_listener": 7}, "a callable"),
+        ({**listener, "failure_listener": print, "crypto_failure_action": Action.DISCARD}, "DISCARD"),
+    ):
+        with pytest.raises(geminga.errors.InvalidConfiguration, match=message):
+            client.subscribe(topic, "s", **wrong)
+    with pytest.raises(geminga.errors.InvalidConfiguration, match="None without a reader_listener"):
+        client.create_reader(topic, geminga.MessageId.earliest, failure_listener=print)
 
 
 @pytest.mark.parametrize("queue_size", [1, 1000])

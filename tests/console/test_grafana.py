@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import geminga
+from geminga.broker.topics import histograms
 from geminga.cli.main import command
 
 WORDS = {"sum", "min", "max", "topk", "rate", "increase", "by", "or", "vector", "label_values"}
@@ -25,16 +26,20 @@ QUERIES = [(panel["title"], target) for panel in PANELS for target in panel["tar
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """Each metric that a broker with some traffic tells, with the labels that all its samples have."""
-    with (
-        geminga.embedded(tmp_path_factory.mktemp("store")) as broker,
-        broker.client() as client,
-        client.subscribe("t", "s", geminga.ConsumerType.Shared) as consumer,
-        client.create_producer("t") as producer,
-    ):
-        producer.send(b"a")
-        consumer.acknowledge(consumer.receive(60_000))
-        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
-            text = answer.read().decode()
+    text = ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(histograms, "WINDOW_SECONDS", 1.0)  # latencies are those of the last whole minute
+        with (
+            geminga.embedded(tmp_path_factory.mktemp("store")) as broker,
+            broker.client() as client,
+            client.subscribe("t", "s", geminga.ConsumerType.Shared) as consumer,
+            client.create_producer("t") as producer,
+        ):
+            while "geminga_ack_latency_sum" not in text:
+                producer.send(b"a")
+                consumer.acknowledge(consumer.receive(60_000))
+                with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
+                    text = answer.read().decode()
     labels: dict[str, list[set[str]]] = defaultdict(list)
     for name, inner in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.M):
         labels[name].append(set(re.findall(r'(\w+)="', inner)))
@@ -67,6 +72,15 @@ def test_the_broker_exports_the_metrics_of_each_panel(told, title, target):
         assert chosen | shown | grouped <= told[name], f"{title}: {name} has the labels {told[name]}"
         assert "cluster" in chosen
     assert shown <= grouped or not grouped
+
+
+def test_the_dashboard_shows_network_cpu_disk_and_latency():
+    shown = {name for _, target in QUERIES for name, _ in asked(target["expr"])}
+    assert shown >= {
+        "pulsar_broker_throughput_in", "pulsar_broker_throughput_out", "process_cpu_seconds_total",
+        "geminga_disk_written_bytes_per_second", "geminga_store_sync_seconds_total",
+        "pulsar_storage_write_latency_sum", "geminga_ack_latency_sum",
+    }  # fmt: skip
 
 
 def test_metrics_and_labels_are_found_in_queries(told):

@@ -183,7 +183,7 @@ def test_hostile_names_and_payloads_are_shown_as_text(story, page):
     assert page.locator("main img, main script, main b > b, main i > i").count() == 0
 
 
-def test_an_invalid_address_leads_to_the_first_page(served, page):
+def test_an_unknown_address_says_so(served, page):
     for rubbish in (
         "#/s/%E0%A4%A",
         "#/javascript:alert(1)",
@@ -195,7 +195,19 @@ def test_an_invalid_address_leads_to_the_first_page(served, page):
     ):
         page.goto(f"{served.url}/{rubbish}")
         page.reload()
+        expect(page.locator("main")).to_contain_text("No such page.")
+        page.get_by_role("link", name="Subscriptions").click()
         expect(page.locator("h1")).to_have_text("No subscriptions yet.")
+
+
+def test_a_dialog_closes_when_the_page_changes(create, served, page):
+    create("t")
+    page.goto(f"{served.url}/#/t/{quote('persistent://public/default/t', safe='')}")
+    page.get_by_role("button", name="Publish a message").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.goto(f"{served.url}/#/topics")
+    expect(page.locator("h1")).to_have_text("1 topic")
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 @pytest.mark.parametrize("name", ["..", "."])

@@ -95,7 +95,8 @@ def test_arguments_of_one_face_alone():
     assert found.splitlines() == [
         "def subscribe(self, topic, consumer_type=1, "
         "message_listener: Callable[[Consumer[T], Message[T]], Any] | None=None, receiver_queue_size=2, "
-        "pattern_auto_discovery_period=60, initial_position=3, *, start_paused: bool=False):",
+        "pattern_auto_discovery_period=60, initial_position=3, *, "
+        "failure_listener: Callable[[Consumer[T], Message[T]], Any] | None=None, start_paused: bool=False):",
         '    """Text."""',
         "    return self.f(topic)",
     ]

@@ -1,5 +1,6 @@
 """Advice: from numbers, from a live topic, as text in every form, and as a file that is read again."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -10,10 +11,12 @@ from waiting import repeating
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.cli.main import command
+from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import InvalidConfiguration, TopicNotFound
 from geminga.producer.settings import CompressionType
 from geminga.tuning import render
 from geminga.tuning.advise import Advice, advise
+from geminga.tuning.consumers import ACK_GROUPING_MS, QUEUE, QUEUES_TOGETHER, consumer_advice
 from geminga.tuning.expectation import DELIVERY_P99_SECONDS
 from geminga.tuning.formula import formula
 from geminga.tuning.observe import observe
@@ -83,6 +86,44 @@ def test_advice_from_numbers():
     assert found.after.entries_per_second < 0.05 * found.before.entries_per_second
     assert found.after.stored_bytes_per_second < found.before.stored_bytes_per_second
     assert found.findings == ()
+
+
+def test_defaults_of_consumers_are_those_of_the_client():
+    plain = ConsumerSettings()
+    assert (
+        plain.receiver_queue_size,
+        plain.max_total_receiver_queue_size_across_partitions,
+        plain.ack_grouping_time_ms,
+    ) == (QUEUE, QUEUES_TOGETHER, ACK_GROUPING_MS)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "message_bytes", "queue", "total"),
+    [(1, 200, 2000, 50_000), (60, 200, 2000, 120_000), (1, 1_000_000, 134, 50_000)],
+)
+def test_queues_of_consumers_hold_two_batches(partitions, message_bytes, queue, total):
+    profile = PROFILE.changed(partitions=partitions, message_bytes=message_bytes)
+    after = dataclasses.replace(advice().after, batch_fill=1000 if message_bytes < 1000 else 1)
+    found = {each.name: each.value for each in consumer_advice(profile, after)}
+    assert (found["receiver_queue_size"], found["max_total_receiver_queue_size_across_partitions"]) == (
+        queue,
+        total,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "value"),
+    [
+        ({"keys": 5}, "consumer_type", "KeyShared"),
+        ({}, "consumer_type", "Exclusive or Failover"),
+        ({"rate_messages_per_second": 10}, "receive", "receive()"),
+        ({"rate_messages_per_second": 1e6}, "receive", "receive_table()"),
+        ({"subscriptions": 3}, "readers and subscriptions", 3),
+    ],
+)
+def test_advice_for_consumers_follows_the_traffic(changed, name, value):
+    found = {each.name: each.value for each in consumer_advice(PROFILE.changed(**changed), advice().after)}
+    assert found[name] == value
 
 
 def test_the_codec_is_chosen_by_bytes_and_cpu():
@@ -182,7 +223,7 @@ def test_the_command_explains_its_advice():
     assert result.exit_code == 0, result.output
     for word in (
         "max_pending_messages = ", "geminga.Client(", "PulsarClient.builder()",
-        "entries a second", "Sizes are measured on",
+        "entries a second", "Sizes are measured on", "Consumers and readers:", "receiver_queue_size = ",
     ):  # fmt: skip
         assert word in result.output
 

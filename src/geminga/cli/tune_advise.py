@@ -15,6 +15,7 @@ from geminga.client.cluster import Cluster
 from geminga.producer.settings import CompressionType
 from geminga.tuning import render
 from geminga.tuning.advise import Advice, advise
+from geminga.tuning.consumers import consumer_advice
 from geminga.tuning.observe import TopicObservation, observe
 from geminga.tuning.sample import Sample, standard_sample
 from geminga.tuning.stock import STOCK, stock
@@ -158,6 +159,7 @@ def as_dict(advice: Advice) -> dict[str, Any]:
             for f in advice.findings
         ],
         "codecs": [{**asdict(codec), "compression": codec.compression.name} for codec in advice.codecs],
+        "consumers": [asdict(each) for each in consumer_advice(advice.profile, advice.after)],
         "sample": advice.sample_origin,
         "observed": None
         if seen is None

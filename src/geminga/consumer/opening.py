@@ -69,7 +69,8 @@ class EntryOpener:
         )
         self._origin = origin
         self._decryptor = settings.decryptor
-        self._crypto_failure_action = settings.crypto_failure_action
+        self._delivers_ciphertext = settings.delivers_ciphertext
+        self._discards = settings.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD
         self._bytes_max = settings.message_bytes_max
 
     def open(self, frame: MessageFrame, now: float, now_ms: int) -> OpenedFrame:
@@ -191,9 +192,9 @@ class EntryOpener:
                 raise CryptoError("the message is encrypted and the consumer has no crypto_key_reader")
             return self._decryptor(metadata, payload)
         except CryptoError as error:
-            if self._crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:
+            if self._delivers_ciphertext:
                 return None
-            if self._crypto_failure_action is ConsumerCryptoFailureAction.DISCARD:
+            if self._discards:
                 raise InvalidEntry(DECRYPTION_ERROR, str(error)) from error
             raise
 

@@ -171,6 +171,8 @@ class ConsumerSettings:
 
     message_listener: Callable[[Any, Any], Any] | None = None
     """Called with consumer and message for each message, instead of `receive`."""
+    failure_listener: Callable[[Any, Any], Any] | None = None
+    """With a message listener: called instead of it with each message that cannot be decrypted or decoded."""
     batch_receive_policy: ConsumerBatchReceivePolicy | None = None
     """Limits at which `batch_receive` returns: number of messages, bytes, or a time-out."""
     pattern_auto_discovery_period: float = 60.0
@@ -195,6 +197,7 @@ class ConsumerSettings:
             refuse("start_message_id", self.start_message_id, "None for a durable subscription")
         if self.start_paused and self.message_listener is None:
             refuse("start_paused", True, "False without a message_listener")
+        _check_failure_listener(self, "message_listener")
         if self.retry_enabled and not shared:
             refuse("retry_enabled", True, "False for Exclusive and Failover: they keep the order of messages")
 
@@ -204,9 +207,26 @@ class ConsumerSettings:
         return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
 
     @property
+    def delivers_ciphertext(self) -> bool:
+        """Messages that cannot be decrypted are delivered encrypted."""
+        action = self.crypto_failure_action
+        return action is ConsumerCryptoFailureAction.CONSUME or self.failure_listener is not None
+
+    @property
     def ack_timeout_seconds(self) -> float:
         """0 when the acknowledgement time-out is off."""
         return (self.unacked_messages_timeout_ms or 0) / 1000
+
+
+def _check_failure_listener(settings: Any, name: str) -> None:
+    if settings.failure_listener is None:
+        return
+    if not callable(settings.failure_listener):
+        refuse("failure_listener", settings.failure_listener, "a callable like the message listener, or None")
+    if getattr(settings, name) is None:
+        refuse("failure_listener", settings.failure_listener, f"None without a {name}")
+    if settings.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD:
+        refuse("crypto_failure_action", settings.crypto_failure_action, "not DISCARD with a failure_listener")
 
 
 def _check_event_listener(field: str, value: Any) -> None:
@@ -272,6 +292,8 @@ class ReaderSettings:
     """Whether the message at the start is itself delivered."""
     reader_listener: Callable[[Any, Any], Any] | None = None
     """Called with reader and message for each message, instead of `read_next`."""
+    failure_listener: Callable[[Any, Any], Any] | None = None
+    """With a reader listener: called instead of it with each message that cannot be decrypted or decoded."""
     decryptor: PayloadDecryptor | None = None
     """Decrypts payloads; made of ``crypto_key_reader``."""
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
@@ -280,6 +302,7 @@ class ReaderSettings:
 
     def __post_init__(self) -> None:
         check_fields(self, _READER_CHECKS)
+        _check_failure_listener(self, "reader_listener")
 
     def of_consumer(self, start: MessageId) -> ConsumerSettings:
         """Return the settings of the reader's consumer, the same object for the same ``start``."""
@@ -293,7 +316,11 @@ class ReaderSettings:
                 start_message_id_inclusive=self.start_message_id_inclusive,
                 is_read_compacted=self.is_read_compacted,
                 decryptor=self.decryptor,
-                crypto_failure_action=self.crypto_failure_action,
+                crypto_failure_action=(
+                    self.crypto_failure_action
+                    if self.failure_listener is None
+                    else ConsumerCryptoFailureAction.CONSUME
+                ),
             )
         return made
 

@@ -10,6 +10,7 @@ from geminga.client.api.settings_file import FileSettings, dump_settings
 from geminga.config import check_choice
 from geminga.producer.settings import BatchingType, CompressionType
 from geminga.tuning.advise import Advice
+from geminga.tuning.consumers import consumer_advice
 from geminga.tuning.expectation import Expectation
 from geminga.tuning.publish_settings import PublishSettings
 
@@ -175,6 +176,11 @@ def text(advice: Advice, kinds: tuple[str, ...] = ("python",)) -> str:
     for title, findings in (("Before:", advice.before_findings), ("Beware:", advice.findings)):
         if findings:
             parts.append("\n".join([title, *(_indented(str(f), "  - ", "    ") for f in findings)]))
+    consumers = [
+        f"  {each.name} = {each.value}\n{_indented(each.why)}"
+        for each in consumer_advice(advice.profile, advice.after)
+    ]
+    parts.append("\n".join(["Consumers and readers:", *consumers]))
     seen = advice.observed
     place = SOMEWHERE if seen is None else PublishTarget(service_url=seen.service_url, topic=seen.topic)
     parts += [settings_as(kind, advice.settings, place) for kind in kinds]

@@ -161,6 +161,7 @@ class Client(SyncBase):
         negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
         retry_enabled: bool = False,
         event_listener: ConsumerEventListener | None = None,
+        failure_listener: Callable[[Consumer[T], Message[T]], Any] | None = None,
         start_paused: bool = False,
     ) -> Consumer[T]:
         """Subscribe to a topic, a list of topics, or all topics that match a pattern (``re.compile(...)``).
@@ -201,6 +202,7 @@ class Client(SyncBase):
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
         start_time: dt.datetime | dt.timedelta | int | None = None,
+        failure_listener: Callable[[Reader[T], Message[T]], Any] | None = None,
     ) -> Reader[T]:
         """Open a reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
         ``MessageId.earliest`` and ``MessageId.latest`` are the ends of the topic.

@@ -23,7 +23,7 @@ from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import EntryAcks, ReceivedEntry, UnbatchedRun, in_ack_set
 from geminga.consumer.opening import kind_of_damage, plain_metadata
 from geminga.consumer.queue import ReceiveQueue, Taken
-from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
+from geminga.consumer.settings import ConsumerSettings
 from geminga.consumer.unbatching import CHECKSUM_MISMATCH, DECOMPRESSION_ERROR, InvalidEntry
 from geminga.errors import (
     CorruptPayload,
@@ -74,7 +74,7 @@ async def collect_entries(
     cannot hold."""
     check_int("max_rows", max_rows, 1)
     need("receiving Arrow tables", "pyarrow", "numpy")  # before anything is taken
-    if consumer.settings.crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:
+    if consumer.settings.delivers_ciphertext:
         raise OperationNotSupported(
             "a table cannot hold what is still encrypted: crypto_failure_action must be FAIL or DISCARD"
         )

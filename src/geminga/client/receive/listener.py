@@ -17,8 +17,9 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from geminga.client.io.waiter import Waiter
+from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerEventListener
-from geminga.errors import AlreadyClosed, PulsarException
+from geminga.errors import AlreadyClosed, CorruptPayload, IncompatibleSchema, PulsarException
 
 logger = logging.getLogger("geminga")
 
@@ -27,6 +28,35 @@ STOP_SECONDS_MAX = 1.0
 
 MESSAGES_PER_TURN = 100
 """Messages passed to one listener before other listeners of the same thread run."""
+
+
+def divided(
+    listener: Callable[[Any, Any], Any], failure_listener: Callable[[Any, Any], Any] | None
+) -> Callable[[Any, Any], Any]:
+    """Return a listener that passes messages that cannot be decrypted or decoded to ``failure_listener``,
+    and all others to ``listener``."""
+    if failure_listener is None:
+        return listener
+
+    def listen(owner: Any, message: Message[Any]) -> None:
+        (listener if _is_readable(message) else failure_listener)(owner, message)
+
+    return listen
+
+
+def _is_readable(message: Message[Any]) -> bool:
+    context = message.encryption_context()
+    if context is not None and context.is_decryption_failed():
+        return False
+    try:
+        message.value()
+    except (CorruptPayload, IncompatibleSchema):
+        return False
+    except PulsarException:  # the version of the schema could not be fetched now
+        raise
+    except Exception:
+        return False
+    return True
 
 
 class ListenerRunner:

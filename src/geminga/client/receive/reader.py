@@ -19,7 +19,7 @@ from geminga.client.io.runtime import LoopThread
 from geminga.client.observe.statistics_log import HandleCounts
 from geminga.client.receive.async_consumer import AsyncConsumer
 from geminga.client.receive.consumer import Consumer, give_back
-from geminga.client.receive.listener import ListenerRunner, ListenerThreads
+from geminga.client.receive.listener import ListenerRunner, ListenerThreads, divided
 from geminga.client.receive.topic_set import TopicSet
 from geminga.config import refuse
 from geminga.consumer.inbox import ReadThrough
@@ -367,7 +367,8 @@ async def create_reader(
     await consumer.open()
     consumer.group.seeks_first = False
     reader = AsyncReader(consumer, start, settings.start_message_id_inclusive)
-    reader.listener = settings.reader_listener
+    if settings.reader_listener is not None:
+        reader.listener = divided(settings.reader_listener, settings.failure_listener)
     try:
         if isinstance(start, int):
             await consumer.group.seek(start)

@@ -185,7 +185,7 @@ function changeTopic(name, topic, partitions, done) {
 
 const SCHEMA_TYPES = ["AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE"];
 
-// Registers a schema, or a further version of it; `newest` is {type, data} of the present one, or null.
+// Registers a schema or a further version; `newest` is {type, data} of the present one, or null.
 export function registerSchema(topic, newest, done) {
   const send = (what, { type, definition }) => post(`${schemaPath(topic)}/${what}`, {}, { type, schema: definition, properties: {} });
   ask("Register a schema", {

@@ -1,4 +1,4 @@
-// Elements without markup (a broker's data becomes text, never HTML), formatting, and dialogs.
+// Elements (a broker's data becomes text, never HTML), formatting, and dialogs.
 
 import { BASE } from "./api.js";
 
@@ -234,7 +234,7 @@ export const STATES = {
 
 export const LEVELS = ["quiet", "quiet", "moving", "watch", "stopped", "stopped", "stopped"];
 
-// Commands for a terminal: they carry the address of this broker where it is not the default, or its saved name.
+// Commands for a terminal carry the address of this broker where it is not the default, or its saved name.
 const IS_DEFAULT = location.protocol === "http:" && ["127.0.0.1:8080", "localhost:8080"].includes(location.host);
 export const quoted = (words) => (/^[\w@%+=:,./-]+$/.test(words) ? words : `'${words.replaceAll("'", `'"'"'`)}'`);
 const ADDRESS = BASE ? ` --context ${BASE.split("/")[2]}` : IS_DEFAULT ? "" : ` --admin-url ${location.origin}`;
@@ -259,7 +259,7 @@ export const pasted = (words, address = ADDRESS) => (/^geminga (?!store|mirror)/
 
 export const command = (words) => h("code", {}, pasted(words));
 
-// --- dialogs: a heading, fields, and one action, whose effect and command are shown before it is done ---
+// --- dialogs: fields, and one action, whose effect and command are shown first ---
 const WAIT_MS = 250;
 
 export function dialog(title, content, { action, done = () => {}, danger = false } = {}) {

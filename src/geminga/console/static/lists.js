@@ -1,4 +1,4 @@
-// The pages with one long list: all subscriptions, all topics, and functions and mirrors.
+// The pages with one long list: subscriptions, topics, functions and mirrors.
 
 import { Poller, call, get } from "./api.js";
 import { LEVELS, STATES, ask, button, bytes, count, duration, faint, fill, h, head, keyed, link, option, panel, pasted, perSecond, plural, rate, sentence, sentenceText, shell, shortTopic, subscriptionLink, text, topicLink, topicName, topicPath, topicsLink } from "./dom.js";
@@ -373,7 +373,7 @@ function runningRow(kind, name) {
   return element;
 }
 
-// --- all topics, those without subscriptions included: a partitioned topic is one row ---
+// --- all topics: a partitioned topic is one row ---
 const TOPIC_COLUMNS = [
   ["name", "Topic", "", "name"],
   ["partitions", "Partitions", "", null],

@@ -1,4 +1,4 @@
-// The frame around the pages: routing, keyboard, theme, and the dialog that asks for a token.
+// The frame around the pages: routing, keyboard, theme, and the dialog for a token.
 
 import { showNamespace, showTenants } from "./actions.js";
 import { BASE, Poller, askAgain, canSignIn, get, onUnauthorized, signIn } from "./api.js";
@@ -44,7 +44,7 @@ const frame = {
       told(error);
     });
   },
-  // A page has its content: going back shows the part that was shown before.
+  // Going back shows the part that was shown before.
   ready() {
     if (!wanted) return;
     window.scrollTo(0, wanted);
@@ -59,7 +59,7 @@ function partsOf(path) {
   try {
     return path.split("/").slice(1).map(decodeURIComponent);
   } catch {
-    return [];
+    return ["?"];
   }
 }
 
@@ -69,7 +69,7 @@ function route() {
   const query = new URLSearchParams(words);
   const [kind, ...names] = partsOf(path);
   const found = Object.hasOwn(PAGES, kind ?? "") ? PAGES[kind] : null;
-  const [page, , show] = found?.[1] === names.length && names.every(Boolean) ? found : PAGES[""];
+  const [page, , show] = found?.[1] === names.length && names.every(Boolean) ? found : [kind, 0, () => { throw Error("No such page."); }];
   wanted = history.state?.scroll ?? 0;
   if (page === shown && stop.again) {
     stop.again(query);
@@ -77,6 +77,7 @@ function route() {
     return;
   }
   stop();
+  document.querySelector("dialog[open]:not(.token)")?.close();
   const first = !shown;
   frame.told(null);
   fill(main);
@@ -92,13 +93,13 @@ function route() {
     stop = show(query, ...names);
   } catch (error) {
     stop = () => {};
-    fill(main, h("h1", {}, names.at(-1) ?? ""), h("p", { class: "refused" }, error.message));
+    fill(main, h("h1", {}, names.at(-1) ?? kind), h("p", { class: "refused" }, error.message));
   }
-  // Screen readers and the keyboard continue at the new page's heading.
+  // Screen readers and the keyboard continue at the heading.
   if (!first && document.activeElement !== search) main.querySelector("h1")?.focus({ preventScroll: true });
 }
 
-// Pages by the first word of the address: name, number of names that follow, and how it is shown.
+// Pages by the first word of the address: name, number of further names, how it is shown.
 const PAGES = {
   "": ["board", 0, (query) => showBoard(frame, query)],
   s: ["subscription", 2, (query, topic, subscription) => showSubscription(frame, topic, subscription, query)],
@@ -236,7 +237,7 @@ onUnauthorized(
 addEventListener("hashchange", route);
 route();
 
-// Another cluster is another page: it begins without this one's token.
+// Another cluster is another page, without this one's token.
 get("/console/api/clusters").then((found) => {
   const choice = document.getElementById("cluster");
   fill(choice, found.map(({ name, path }) => h("option", { value: path }, name)));
