@@ -1,4 +1,4 @@
-"""A batch's messages by protobuf alone, slowly: what `geminga.broker.batch_rewrite` is held to."""
+"""A batch's messages by protobuf alone, slowly: what `geminga.broker.entries.batch_rewrite` is held to."""
 
 from typing import NamedTuple
 

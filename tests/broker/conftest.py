@@ -10,8 +10,8 @@ import pytest
 
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.commands.session import Session
-from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.core import Broker, LoopAccess
+from geminga.broker.runtime.cooperative import CooperativeScheduler
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.settings import BrokerSettings
 from geminga.ids import TopicName

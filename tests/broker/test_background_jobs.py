@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from geminga.broker.background_jobs import (
+from geminga.broker.runtime.background_jobs import (
     PAUSE_SECONDS,
     SLICE_SECONDS,
     SLICE_STEPS_MAX,
     WorkQueue,
     start_in_background,
 )
-from geminga.broker.cooperative import CooperativeScheduler, Job
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.runtime.cooperative import CooperativeScheduler, Job
+from geminga.broker.runtime.scheduler import Scheduler
 
 
 class Shell:

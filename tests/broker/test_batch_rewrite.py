@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any
 
-from geminga.broker.batch_rewrite import OpenedBatch, opened
-from geminga.broker.cooperative import at_once
+from geminga.broker.entries.batch_rewrite import OpenedBatch, opened
+from geminga.broker.runtime.cooperative import at_once
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.batch_model import Keyed, open_batch

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.broker.columns import IntegerColumn
-from geminga.broker.records import RecordReader
+from geminga.broker.entries.columns import IntegerColumn
+from geminga.broker.entries.records import RecordReader
 from geminga.errors import StoreDamaged
 
 NUMBERS = st.lists(

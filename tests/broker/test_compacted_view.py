@@ -2,7 +2,14 @@
 
 import pytest
 
-from geminga.broker.compacted_view import CompactedLedger, CompactedScan, Seal, framed, seal_of, sealed
+from geminga.broker.entries.compacted_view import (
+    CompactedLedger,
+    CompactedScan,
+    Seal,
+    framed,
+    seal_of,
+    sealed,
+)
 from geminga.ledger.memory import MemoryStore
 
 

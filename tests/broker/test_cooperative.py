@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from geminga.broker.cooperative import SUSPENDED, TURN_SECONDS, CooperativeScheduler, Job
+from geminga.broker.runtime.cooperative import SUSPENDED, TURN_SECONDS, CooperativeScheduler, Job
 from geminga.errors import StoreError, StoreStopped
 
 

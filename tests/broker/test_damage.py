@@ -6,10 +6,10 @@ import pytest
 
 from geminga.broker.admin import damage as admin_damage
 from geminga.broker.admin.damage import described, settle
-from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.cursor_writer import cursor_key
-from geminga.broker.ledger_list import key_of as ledgers_key
+from geminga.broker.entries.ledger_list import key_of as ledgers_key
 from geminga.broker.rules.schemas import schema_key
+from geminga.broker.runtime.cooperative import CooperativeScheduler
 from geminga.broker.topics.persistent import topic_key
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName, to_signed

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from entries import single_entry
 
-from geminga.broker import background_jobs
-from geminga.broker import disk as disk_module
-from geminga.broker.disk import DiskLevel
+from geminga.broker.runtime import background_jobs
+from geminga.broker.runtime import disk as disk_module
+from geminga.broker.runtime.disk import DiskLevel
 from geminga.errors import StoreFull
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings

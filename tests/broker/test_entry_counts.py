@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from geminga.broker import entry_counts
 from geminga.broker.delivery.ranges import RangeSet
-from geminga.broker.entries import backlog_count
-from geminga.broker.entry_counts import CountsCache, EntryCounts, blocks_key, totals_key
+from geminga.broker.entries import entry_counts
+from geminga.broker.entries.entry_counts import CountsCache, EntryCounts, blocks_key, totals_key
+from geminga.broker.entries.entry_facts import backlog_count
 from geminga.errors import StoreDamaged
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.memory import MemoryStore

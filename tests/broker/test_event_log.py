@@ -3,9 +3,9 @@
 import pytest
 from cases import cases
 
-from geminga.broker.event_log import KEPT_OF_A_KIND, ONE_LINE_SECONDS, BrokerEventLog
-from geminga.broker.rate_limited_logger import AuditedRequest, AuditLog
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.runtime.event_log import KEPT_OF_A_KIND, ONE_LINE_SECONDS, BrokerEventLog
+from geminga.broker.runtime.rate_limited_logger import AuditedRequest, AuditLog
+from geminga.broker.runtime.scheduler import Scheduler
 
 
 def test_the_newest_events_of_each_kind_are_kept():

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.batch_rewrite import BATCH_MESSAGES_MAX, STEP_MESSAGES, rebatched
-from geminga.broker.cooperative import at_once
-from geminga.broker.latest_per_key import KeptMessages, LatestPerKey, TooManyKeys
+from geminga.broker.entries.batch_rewrite import BATCH_MESSAGES_MAX, STEP_MESSAGES, rebatched
+from geminga.broker.entries.latest_per_key import KeptMessages, LatestPerKey, TooManyKeys
+from geminga.broker.runtime.cooperative import at_once
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.batch_model import open_batch

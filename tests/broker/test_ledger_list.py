@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import ledger_list
-from geminga.broker.ledger_list import END_MARKER, key_of, put_ledger
+from geminga.broker.entries import ledger_list
+from geminga.broker.entries.ledger_list import END_MARKER, key_of, put_ledger
 from geminga.errors import StoreDamaged
 from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.memory import MemoryStore

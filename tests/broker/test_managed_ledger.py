@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.entry_counts import CountsCache
-from geminga.broker.managed_ledger import LedgerLimits, ManagedLedger, ReadAheadCache
+from geminga.broker.entries.entry_counts import CountsCache
+from geminga.broker.entries.managed_ledger import LedgerLimits, ManagedLedger, ReadAheadCache
 from geminga.errors import LedgerNotFound
 from geminga.ledger.memory import MemoryStore
 

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from geminga.broker.memory_backpressure import HELD_BY_PENDING, STALLED_SECONDS, MemoryBackpressure
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.runtime.memory_backpressure import HELD_BY_PENDING, STALLED_SECONDS, MemoryBackpressure
+from geminga.broker.runtime.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.wire.frames import FRAME_PADDING
 from geminga.wire.proto import pulsar_wire_pb2 as pb

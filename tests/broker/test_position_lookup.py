@@ -4,8 +4,13 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.position_lookup import last_batch_index, last_position, offset_by_time, publish_time
+from geminga.broker.entries.managed_ledger import ManagedLedger
+from geminga.broker.entries.position_lookup import (
+    last_batch_index,
+    last_position,
+    offset_by_time,
+    publish_time,
+)
 from tests.broker.conftest import TOPIC
 
 

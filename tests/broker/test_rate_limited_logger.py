@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from geminga.broker.rate_limited_logger import LINES_MAX, PERIOD_SECONDS
+from geminga.broker.runtime.rate_limited_logger import LINES_MAX, PERIOD_SECONDS
 from tests.broker.conftest import said
 
 

@@ -1,6 +1,6 @@
 """Rates over a window."""
 
-from geminga.broker.rates import WINDOW_SECONDS, Rates
+from geminga.broker.runtime.rates import WINDOW_SECONDS, Rates
 
 
 def test_rates_are_growth_a_second_since_the_window_began():

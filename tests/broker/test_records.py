@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.broker.records import RecordReader, put_bytes, put_varint
+from geminga.broker.entries.records import RecordReader, put_bytes, put_varint
 from geminga.errors import StoreDamaged
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import scheduler as agenda_module
-from geminga.broker.scheduler import FAILURE_LOG_SECONDS, INFINITY, KINDS, Scheduler
+from geminga.broker.runtime import scheduler as agenda_module
+from geminga.broker.runtime.scheduler import FAILURE_LOG_SECONDS, INFINITY, KINDS, Scheduler
 from geminga.errors import StoreError
 from geminga.ids import TopicName
 from tests.broker.conftest import NAME, said

@@ -17,7 +17,7 @@ import pytest
 from geminga.broker.admin import http
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.core import Broker
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName

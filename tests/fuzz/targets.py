@@ -25,11 +25,11 @@ from google.protobuf.message import DecodeError
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import message_id_of, object_body
 from geminga.broker.admin.schemas import pack_key_value, unpack_key_value
-from geminga.broker.columns import IntegerColumn
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.ranges import RangeSet
-from geminga.broker.entry_counts import CountsCache, EntryCounts
-from geminga.broker.records import RecordReader
+from geminga.broker.entries.columns import IntegerColumn
+from geminga.broker.entries.entry_counts import CountsCache, EntryCounts
+from geminga.broker.entries.records import RecordReader
 from geminga.broker.rules import avro_rules
 from geminga.broker.rules.authentication import Unauthenticated
 from geminga.broker.rules.policies import check_document

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from geminga.broker.delivery import delivery_times
-from geminga.broker.disk import DiskLevel
+from geminga.broker.runtime.disk import DiskLevel
 from geminga.ids import TopicName
 from tests.simulation import checker, rules
 from tests.simulation.history import History, Position

@@ -14,26 +14,26 @@ from itertools import count
 from typing import NamedTuple, cast
 
 from geminga._version import __version__
-from geminga.broker.background_jobs import WorkQueue
 from geminga.broker.commands.permissions import disconnect_forbidden, prove_again
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import TABLE
 from geminga.broker.commands.watchers import WatchedLists
-from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.delivery.limits import RateLimit
-from geminga.broker.disk import DiskGuard
-from geminga.broker.entry_counts import CountsCache
-from geminga.broker.managed_ledger import ReadAheadCache
-from geminga.broker.memory_backpressure import MemoryBackpressure
-from geminga.broker.peer import PeerOutput
-from geminga.broker.rate_limited_logger import AuditLog, RateLimitedLogger
+from geminga.broker.entries.entry_counts import CountsCache
+from geminga.broker.entries.managed_ledger import ReadAheadCache
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.dynamic import DynamicSettings
 from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.schemas import SchemaRegistry
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.runtime.background_jobs import WorkQueue
+from geminga.broker.runtime.cooperative import CooperativeScheduler, Job
+from geminga.broker.runtime.disk import DiskGuard
+from geminga.broker.runtime.memory_backpressure import MemoryBackpressure
+from geminga.broker.runtime.peer import PeerOutput
+from geminga.broker.runtime.rate_limited_logger import AuditLog, RateLimitedLogger
+from geminga.broker.runtime.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.expiry_index import ExpiryIndex
 from geminga.broker.topics.pending_adds import PendingAdds

@@ -19,7 +19,7 @@ import geminga
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.admin.topic_actions import SubscriptionActions, TopicActions
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.serving.embedded import embedded
 from geminga.ids import TopicName
 from geminga.ledger.memory import MemoryStore

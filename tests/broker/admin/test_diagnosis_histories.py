@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from geminga.broker.admin import facts
-from geminga.broker.cooperative import at_once
 from geminga.broker.delivery import delivery_times, key_shared
+from geminga.broker.runtime.cooperative import at_once
 from geminga.diagnosis.conclude import QUIET_SECONDS, STUCK_SECONDS, Trouble, diagnose
 from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.ids import MessageId

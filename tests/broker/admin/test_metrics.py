@@ -13,8 +13,8 @@ from web_requests import ask
 import geminga
 from geminga.broker.admin import metrics
 from geminga.broker.admin.metric_table import METRICS
-from geminga.broker.cooperative import at_once
 from geminga.broker.delivery.selectors import ConsistentHashSelector
+from geminga.broker.runtime.cooperative import at_once
 from geminga.broker.topics import histograms
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats

@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 
 import geminga
-from geminga.broker import rate_limited_logger
 from geminga.broker.admin.auth import RequiredPermission
 from geminga.broker.admin.routes import Route, add_routes
 from geminga.broker.admin.web import all_routes
 from geminga.broker.rules.tokens import make_token
+from geminga.broker.runtime import rate_limited_logger
 from geminga.broker.serving.embedded import embedded
 from tests.broker.conftest import KEY, SECRET, said
 

@@ -11,7 +11,7 @@ from geminga.broker.admin import http, metrics
 from geminga.broker.admin.hole_map import hole_map
 from geminga.broker.admin.http import json_pieces
 from geminga.broker.admin.partitioned import MergedStats
-from geminga.broker.cooperative import at_once
+from geminga.broker.runtime.cooperative import at_once
 from geminga.diagnosis.commands import iso_time
 from geminga.ids import TopicName
 from tests.broker.conftest import NAME, TOPIC, entry_bytes

@@ -7,8 +7,8 @@ import pytest
 
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.topic_actions import JoinedCompletion
-from geminga.broker.cooperative import at_once
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.cooperative import at_once
+from geminga.broker.runtime.refusal import Refused
 from geminga.errors import StoreStopped
 from geminga.ids import MessageId, TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb

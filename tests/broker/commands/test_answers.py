@@ -2,7 +2,7 @@
 
 from geminga.broker.commands import answers
 from geminga.broker.commands.answers import frame
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.refusal import Refused
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

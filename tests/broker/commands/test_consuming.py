@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from doubles import calls_of, raising
 
-from geminga.broker import position_lookup
 from geminga.broker.commands.consuming import LAST_REQUESTS_MAX
 from geminga.broker.delivery import cursor as cursor_module
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.entries import position_lookup
+from geminga.broker.entries.managed_ledger import ManagedLedger
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.settings import StoreSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb

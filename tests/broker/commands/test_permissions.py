@@ -8,8 +8,8 @@ import pytest
 from geminga.broker.commands.permissions import NoPermissionNeeded
 from geminga.broker.commands.probing import PROBE_SECONDS
 from geminga.broker.commands.table import COMMANDS, TABLE
-from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.rules.tokens import make_token
+from geminga.broker.runtime.cooperative import CooperativeScheduler
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import KEY, SECRET, Command

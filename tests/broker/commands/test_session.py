@@ -9,7 +9,7 @@ from doubles import raising
 from geminga.broker.commands import producing
 from geminga.broker.commands.session import SessionState
 from geminga.broker.commands.table import TABLE
-from geminga.broker.memory_backpressure import HELD_BY_PENDING
+from geminga.broker.runtime.memory_backpressure import HELD_BY_PENDING
 from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import StoreStopped
 from geminga.ledger.memory import MemoryStore

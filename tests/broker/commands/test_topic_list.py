@@ -6,7 +6,7 @@ import pytest
 from cases import cases
 
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, is_hidden, topics_hash
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics.topic_registry import TOPIC_NAME_MAX
 
 P = "persistent://public/default/"

@@ -8,8 +8,8 @@ import pytest
 from geminga.broker.commands import watchers
 from geminga.broker.commands.topic_list import TopicsPattern, topics_hash
 from geminga.broker.commands.watchers import TopicListWatcher, WatchedLists
-from geminga.broker.cooperative import CooperativeScheduler, Job
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.runtime.cooperative import CooperativeScheduler, Job
+from geminga.broker.runtime.scheduler import Scheduler
 from geminga.ids import TopicName
 from geminga.ledger.api import Buffer
 

@@ -16,10 +16,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from geminga.broker import entry_counts
 from geminga.broker.delivery import delivery_times
 from geminga.broker.delivery.cursor import words_from_bits
 from geminga.broker.delivery.shared import SharedDispatcher
+from geminga.broker.entries import entry_counts
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import NAME, TOPIC
 

@@ -11,7 +11,7 @@ from entries import single_entry
 
 from geminga.broker.delivery import dispatcher, key_shared, shared, single_active
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.entries.managed_ledger import ManagedLedger
 from geminga.errors import StoreDamaged
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import TOPIC

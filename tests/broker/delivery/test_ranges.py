@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from geminga.broker.delivery.ranges import RangeSet, add_set, remove_set, take_lowest
-from geminga.broker.records import RecordReader
+from geminga.broker.entries.records import RecordReader
 from geminga.errors import StoreDamaged
 
 NUMBERS = st.integers(0, 5000)

@@ -6,7 +6,7 @@ import pytest
 
 from geminga.broker.delivery import selectors
 from geminga.broker.delivery.selectors import ConsistentHashSelector, StickySelector
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.refusal import Refused
 from geminga.wire.hashing import SLOTS, consistent_slot
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.compatibility import check_compatible, check_definition, meaning
+from geminga.broker.runtime.refusal import Refused
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 

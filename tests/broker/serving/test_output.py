@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from geminga.broker.rate_limited_logger import AuditedRequest
+from geminga.broker.runtime.rate_limited_logger import AuditedRequest
 from geminga.broker.serving.output import JsonFormatter, LogOutput, log_to
 from geminga.broker.settings import ProcessSettings
 from geminga.ids import TopicName

@@ -19,7 +19,7 @@ from web_requests import ask
 
 from geminga.broker.commands.session import SessionState
 from geminga.broker.commands.table import TABLE
-from geminga.broker.rate_limited_logger import LINES_MAX
+from geminga.broker.runtime.rate_limited_logger import LINES_MAX
 from geminga.broker.serving.embedded import embedded
 from geminga.broker.serving.listening import PortInUse, bind
 from geminga.broker.serving.server import PeerConnection

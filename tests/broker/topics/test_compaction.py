@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from doubles import calls_of
 
-from geminga.broker import background_jobs, compacted_view
 from geminga.broker.admin.errors import AdminRefusal, admin_error
-from geminga.broker.compacted_view import owner_of
-from geminga.broker.cooperative import CooperativeScheduler, at_once
 from geminga.broker.delivery.cursor_writer import cursor_key
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.refusal import Refused
+from geminga.broker.entries import compacted_view
+from geminga.broker.entries.compacted_view import owner_of
+from geminga.broker.runtime import background_jobs
+from geminga.broker.runtime.cooperative import CooperativeScheduler, at_once
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics.compaction import LEDGER_PROPERTY
 from geminga.errors import StoreFull
 from geminga.ids import MessageId, TopicName

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from doubles import calls_of
 
-from geminga.broker import background_jobs
 from geminga.broker.delivery import delivery_times
-from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.entries.managed_ledger import ManagedLedger
+from geminga.broker.runtime import background_jobs
 from geminga.broker.topics import delivery_expiry
 from geminga.broker.topics.topic import ROUND_SECONDS
 from geminga.errors import StoreBusy

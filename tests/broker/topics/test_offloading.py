@@ -16,7 +16,7 @@ from waiting import eventually, moment_between
 from web_requests import ask
 
 import geminga
-from geminga.broker.background_jobs import WorkQueue
+from geminga.broker.runtime.background_jobs import WorkQueue
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.broker.topics import expiry, topic_maintenance
 from geminga.broker.topics.offloading import FAILED_RETRY_MS, Offload

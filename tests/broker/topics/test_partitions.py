@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.refusal import Refused
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import background_jobs
 from geminga.broker.admin import metrics
-from geminga.broker.cooperative import at_once
+from geminga.broker.runtime import background_jobs
+from geminga.broker.runtime.cooperative import at_once
 from geminga.broker.topics import resting as module
 from geminga.broker.topics.resting import Figures
 from geminga.errors import StoreBusy

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from doubles import calls_of, raising
 
-from geminga.broker import background_jobs
 from geminga.broker.rules.effective_policies import POLICY_SETTINGS, resolve
+from geminga.broker.runtime import background_jobs
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import expiry, topic_maintenance
 from geminga.broker.topics.deadlines import acts_earlier

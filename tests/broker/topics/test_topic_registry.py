@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from doubles import calls_of
 
-from geminga.broker.cooperative import DONE, SUSPENDED, TURN_SECONDS
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.policies import RuleViolation
+from geminga.broker.runtime.cooperative import DONE, SUSPENDED, TURN_SECONDS
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import partitioned_key
 from geminga.broker.topics.topic_loading import LOADS_AT_ONCE

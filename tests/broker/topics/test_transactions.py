@@ -6,8 +6,8 @@ import pytest
 from doubles import calls_of
 
 from geminga.broker.commands import consuming
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.tokens import make_token
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics import topic_transactions, transactions
 from geminga.broker.topics.topic_transactions import aborted_key
 from geminga.broker.topics.transactions import Transactions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from geminga import BatchingType, ConsumerType, InitialPosition, MessageId, PulsarException, ids
 from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.topic_actions import TopicActions
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.refusal import Refused
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName
 from geminga.ledger.api import Done

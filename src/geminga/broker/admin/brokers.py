@@ -16,10 +16,10 @@ from geminga.broker.admin import health, http, metrics
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.admin.routes import CREDENTIALS, LOOK, METRICS, NOTHING, SUPER_USER, route
-from geminga.broker.cooperative import at_once
 from geminga.broker.core import Broker
 from geminga.broker.listeners import no_listener
 from geminga.broker.rules.dynamic import DYNAMIC
+from geminga.broker.runtime.cooperative import at_once
 from geminga.broker.settings import shown
 from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic

@@ -8,7 +8,6 @@ client that falls behind is moved to the newest, and receives the number of skip
 import time
 from typing import Any, Final
 
-from geminga.broker import position_lookup
 from geminga.broker.admin.tailing import (
     ANSWER_BYTES_MAX,
     ANSWER_SECONDS_MAX,
@@ -17,6 +16,7 @@ from geminga.broker.admin.tailing import (
     MessageFilter,
     messages_of,
 )
+from geminga.broker.entries import position_lookup
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import CorruptPayload, StoreError
 from geminga.wire.metadata import parse_entry

@@ -10,9 +10,9 @@ from typing import Any, Final
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import Resource
 from geminga.broker.admin.routes import SUPER_USER, route
-from geminga.broker.cooperative import Job
 from geminga.broker.core import Broker
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.cooperative import Job
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName

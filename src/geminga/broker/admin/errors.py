@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.policies import InvalidRequest, RuleViolation
+from geminga.broker.runtime.refusal import Refused
 from geminga.errors import PulsarException
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

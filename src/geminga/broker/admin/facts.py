@@ -7,14 +7,14 @@ level of trouble is the same, only the texts have fewer details.
 from dataclasses import asdict
 from heapq import nsmallest
 
-from geminga.broker import position_lookup
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import Dispatcher
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.delivery.subscription import PersistentSubscription
-from geminga.broker.entries import head_of, sticky_key
+from geminga.broker.entries import position_lookup
+from geminga.broker.entries.entry_facts import head_of, sticky_key
 from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic

@@ -9,10 +9,10 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
-from geminga.broker.cooperative import Job
 from geminga.broker.core import Broker
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.runtime.cooperative import Job
 from geminga.broker.topics.topic import Topic
 
 SAMPLE_SECONDS: Final = 60

@@ -32,12 +32,12 @@ from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.redacted_log import peer_text
 from geminga.broker.admin.routes import Handler, Route, declared
 from geminga.broker.admin.topic_actions import TopicActions
-from geminga.broker.cooperative import STEP_SECONDS, Steps
 from geminga.broker.core import Broker
 from geminga.broker.delivery.subscription import COMPACTION
-from geminga.broker.rate_limited_logger import AuditedRequest
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.policies import RuleViolation
+from geminga.broker.runtime.cooperative import STEP_SECONDS, Steps
+from geminga.broker.runtime.rate_limited_logger import AuditedRequest
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import prefetch
 from geminga.broker.topics.topic_names import TopicNames

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from geminga._version import __version__
 from geminga.broker.admin.metric_table import ACKS, METRICS, WRITES, MetricScope, sources
-from geminga.broker.cooperative import Steps
+from geminga.broker.runtime.cooperative import Steps
 from geminga.broker.topics.resting import Figures, RestingTopics, Traffic, traffic_of
 from geminga.broker.topics.topic import Topic
 from geminga.ids import TopicName

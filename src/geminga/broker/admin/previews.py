@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.delivery.subscription import PersistentSubscription
-from geminga.broker.position_lookup import offset_by_time, publish_time
+from geminga.broker.entries.position_lookup import offset_by_time, publish_time
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.diagnosis.commands import how_many, iso_time, shell_command
 

@@ -8,8 +8,8 @@ import asyncio
 from typing import Final, cast
 
 from geminga.broker.admin.errors import AdminRefusal
-from geminga.broker.memory_backpressure import MemoryBackpressure
-from geminga.broker.peer import RateHold
+from geminga.broker.runtime.memory_backpressure import MemoryBackpressure
+from geminga.broker.runtime.peer import RateHold
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.topic import Topic

@@ -9,10 +9,10 @@ from aiohttp import web
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import LONG_BODY_BYTES_MAX, Resource, answer, object_body, query_flag, topic_of
 from geminga.broker.admin.routes import ADMINISTRATOR, LOOK, PRODUCE, route
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.compatibility import check_compatible, check_definition
 from geminga.broker.rules.policies import text_map
 from geminga.broker.rules.schemas import check_size
+from geminga.broker.runtime.refusal import Refused
 from geminga.config import suggestion
 from geminga.ids import TopicName
 from geminga.schema_info import SchemaType

@@ -13,15 +13,15 @@ from itertools import islice
 from typing import Any
 
 from geminga.broker.admin.facts import trouble
-from geminga.broker.cooperative import Steps
 from geminga.broker.delivery.consumer import Consumer, Subscription, type_name
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.position_lookup import last_position
+from geminga.broker.entries.managed_ledger import ManagedLedger
+from geminga.broker.entries.position_lookup import last_position
+from geminga.broker.runtime.cooperative import Steps
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.topic import Topic

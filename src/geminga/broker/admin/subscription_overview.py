@@ -20,11 +20,11 @@ from typing import Any, Final, NamedTuple
 
 from geminga.broker.admin.facts import consumer_type, facts_of, rate_published, trouble
 from geminga.broker.admin.http import stepwise
-from geminga.broker.cooperative import STEP_SECONDS
 from geminga.broker.core import Broker
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.runtime.cooperative import STEP_SECONDS
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
 from geminga.diagnosis.conclude import Trouble, diagnose

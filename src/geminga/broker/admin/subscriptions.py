@@ -13,7 +13,7 @@ from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import body, message_id_of, object_body, query_flag, topic_of, whole_number
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, route
 from geminga.broker.admin.topics import PATH, TopicResourceBase
-from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.entries.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import flag, one_of, properties_map
 from geminga.ids import MessageId, TopicName
 

@@ -7,15 +7,15 @@ An impossible request raises `AdminRefusal` with Pulsar's HTTP status, or `Refus
 from collections.abc import Iterable
 from typing import Any
 
-from geminga.broker import position_lookup
 from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.facts import facts_of
 from geminga.broker.admin.stats import internal_stats, stats_among_all, topic_stats
-from geminga.broker.background_jobs import JobStatus
-from geminga.broker.cooperative import Steps, at_once
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.entries import position_lookup
+from geminga.broker.runtime.background_jobs import JobStatus
+from geminga.broker.runtime.cooperative import Steps, at_once
 from geminga.broker.topics import compaction, expiry
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import partitioned_key

@@ -28,8 +28,8 @@ from geminga.broker.admin.http import (
 from geminga.broker.admin.publishing import SEQUENCE_ID_MAX, UNCONFIRMED, Stored, publish
 from geminga.broker.admin.routes import PRODUCE, route
 from geminga.broker.admin.topics import TopicResourceBase
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.schemas import version_bytes
+from geminga.broker.runtime.refusal import Refused
 from geminga.errors import IncompatibleSchema, PulsarException, StoreBusy
 from geminga.ids import TopicName
 from geminga.ledger.api import Done

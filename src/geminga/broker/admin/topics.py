@@ -12,10 +12,10 @@ from geminga.broker.admin.messages import ENTRY_ANSWERS
 from geminga.broker.admin.namespaces import bundle_of, change_permissions, check_bundle, permissions_of
 from geminga.broker.admin.routes import ADMINISTRATOR, CONSUME, LIST, LOOK, route
 from geminga.broker.admin.stats import internal_info
-from geminga.broker.background_jobs import JobStatus
-from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.position_lookup import last_position, offset_by_time
+from geminga.broker.entries.managed_ledger import ManagedLedger
+from geminga.broker.entries.position_lookup import last_position, offset_by_time
 from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
+from geminga.broker.runtime.background_jobs import JobStatus
 from geminga.ids import MessageId, TopicName
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.settings import BrokerSettings
 from geminga.wire.frames import encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb

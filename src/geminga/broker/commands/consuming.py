@@ -18,10 +18,10 @@ from geminga.broker.commands.producing import (
     pairs,
 )
 from geminga.broker.commands.session import Session
-from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, Subscription, type_name
 from geminga.broker.delivery.subscription import COMPACTION
-from geminga.broker.refusal import ProtocolViolation, Refused, check_stored, storage_refusal
+from geminga.broker.runtime.cooperative import Job
+from geminga.broker.runtime.refusal import ProtocolViolation, Refused, check_stored, storage_refusal
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
 from geminga.broker.topics.topic_registry import SUBSCRIPTION_NAME_MAX, check_length, parse_topic

@@ -19,11 +19,11 @@ from functools import partial
 from typing import Final
 
 from geminga.broker.commands.answers import frame
-from geminga.broker.cooperative import CooperativeScheduler, Job
-from geminga.broker.peer import PeerOutput
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.authentication import Authenticator, Expired, Judgement, Principal, Unauthenticated
-from geminga.broker.scheduler import Scheduler, Timer
+from geminga.broker.runtime.cooperative import CooperativeScheduler, Job
+from geminga.broker.runtime.peer import PeerOutput
+from geminga.broker.runtime.refusal import Refused
+from geminga.broker.runtime.scheduler import Scheduler, Timer
 from geminga.wire.frames import PROTOCOL_VERSION
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Generic, TypeVar
 
-from geminga.broker.memory_backpressure import NAMED_BYTES_SMALL, MemoryBackpressure
+from geminga.broker.runtime.memory_backpressure import NAMED_BYTES_SMALL, MemoryBackpressure
 
 H = TypeVar("H")
 

@@ -4,9 +4,9 @@ from geminga.broker.commands.permissions import check_list, check_partitions
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, hash_in_steps, is_hidden
 from geminga.broker.commands.watchers import TopicListWatcher
-from geminga.broker.cooperative import Job
 from geminga.broker.listeners import no_listener
-from geminga.broker.refusal import Refused, check_stored
+from geminga.broker.runtime.cooperative import Job
+from geminga.broker.runtime.refusal import Refused, check_stored
 from geminga.broker.topics.prefetch import existence_of
 from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import InvalidTopicName, StoreError

@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from geminga.broker.commands.session import Handler, Session
-from geminga.broker.cooperative import CooperativeScheduler, Job
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.authorization import CONSUME, PRODUCE, Authorization
+from geminga.broker.runtime.cooperative import CooperativeScheduler, Job
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics.topic_registry import parse_topic
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb

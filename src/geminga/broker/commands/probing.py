@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from geminga.broker.cooperative import CooperativeScheduler, Job
-from geminga.broker.scheduler import Scheduler, Timer
+from geminga.broker.runtime.cooperative import CooperativeScheduler, Job
+from geminga.broker.runtime.scheduler import Scheduler, Timer
 
 PROBE_SECONDS: Final = 5.0
 """Seconds of silence after a PING until a holder of a wanted name or subscription is disconnected."""

@@ -10,10 +10,16 @@ from geminga.broker.commands.handles import Handles, PendingHandle
 from geminga.broker.commands.permissions import check_producer
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.entries import backlog_count_of, count_of, head_of
-from geminga.broker.memory_backpressure import NAMED_BYTES_MAX, NAMED_BYTES_SMALL
-from geminga.broker.peer import Peer
-from geminga.broker.refusal import HolderBusy, ProtocolViolation, Refused, check_stored, storage_refusal
+from geminga.broker.entries.entry_facts import backlog_count_of, count_of, head_of
+from geminga.broker.runtime.memory_backpressure import NAMED_BYTES_MAX, NAMED_BYTES_SMALL
+from geminga.broker.runtime.peer import Peer
+from geminga.broker.runtime.refusal import (
+    HolderBusy,
+    ProtocolViolation,
+    Refused,
+    check_stored,
+    storage_refusal,
+)
 from geminga.broker.topics.prefetch import schemas_of
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import HOLD

@@ -3,8 +3,8 @@
 from geminga.broker.commands.permissions import check_registration, check_schema
 from geminga.broker.commands.producing import when_loaded
 from geminga.broker.commands.session import Session
-from geminga.broker.refusal import Refused, check_stored
 from geminga.broker.rules.schemas import version_bytes
+from geminga.broker.runtime.refusal import Refused, check_stored
 from geminga.broker.topics.prefetch import schemas_of
 from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import StoreError

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from geminga.broker.commands.watchers import WatchedLists
-from geminga.broker.cooperative import CooperativeScheduler
-from geminga.broker.disk import DiskGuard
-from geminga.broker.memory_backpressure import MemoryBackpressure
-from geminga.broker.peer import Peer
-from geminga.broker.rate_limited_logger import AuditLog, RateLimitedLogger
 from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.schemas import SchemaRegistry
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.runtime.cooperative import CooperativeScheduler
+from geminga.broker.runtime.disk import DiskGuard
+from geminga.broker.runtime.memory_backpressure import MemoryBackpressure
+from geminga.broker.runtime.peer import Peer
+from geminga.broker.runtime.rate_limited_logger import AuditLog, RateLimitedLogger
+from geminga.broker.runtime.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.topic_registry import TopicRegistry
 from geminga.broker.topics.transaction_coordinator import TransactionCoordinator

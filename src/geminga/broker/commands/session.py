@@ -33,13 +33,18 @@ from geminga.broker.commands.handles import Handles
 from geminga.broker.commands.probing import LivenessProbes
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.watchers import TopicListWatcher
-from geminga.broker.cooperative import DONE, SUSPENDED, Job
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.memory_backpressure import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
-from geminga.broker.peer import PeerOutput, RateHold
-from geminga.broker.refusal import ProtocolViolation, Refused, storage_refusal
 from geminga.broker.rules.authentication import Authenticator
-from geminga.broker.scheduler import Timer
+from geminga.broker.runtime.cooperative import DONE, SUSPENDED, Job
+from geminga.broker.runtime.memory_backpressure import (
+    COUNTED_BYTES,
+    HELD_BY_PENDING,
+    HELD_BY_RATE,
+    HELD_BY_WORK,
+)
+from geminga.broker.runtime.peer import PeerOutput, RateHold
+from geminga.broker.runtime.refusal import ProtocolViolation, Refused, storage_refusal
+from geminga.broker.runtime.scheduler import Timer
 from geminga.broker.topics.producer import Producer
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer, Done

@@ -5,8 +5,8 @@ from collections.abc import Generator, Iterable, Sequence
 from re import _parser as re_parser  # type: ignore[attr-defined]
 from typing import Any
 
-from geminga.broker.cooperative import CooperativeScheduler
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.cooperative import CooperativeScheduler
+from geminga.broker.runtime.refusal import Refused
 from geminga.wire.checksum import crc32c
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from geminga.broker.commands.session import Session
-from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer
 from geminga.broker.delivery.subscription import PersistentSubscription
-from geminga.broker.refusal import Refused, storage_refusal
+from geminga.broker.runtime.cooperative import Job
+from geminga.broker.runtime.refusal import Refused, storage_refusal
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.topic_registry import SUBSCRIPTION_NAME_MAX, check_length, parse_topic

@@ -14,9 +14,9 @@ from typing import Final
 
 from geminga.broker.commands.answers import frame
 from geminga.broker.commands.topic_list import TopicsPattern, hash_in_steps, is_hidden
-from geminga.broker.cooperative import CooperativeScheduler, Job
-from geminga.broker.refusal import Refused
-from geminga.broker.scheduler import Scheduler, Timer
+from geminga.broker.runtime.cooperative import CooperativeScheduler, Job
+from geminga.broker.runtime.refusal import Refused
+from geminga.broker.runtime.scheduler import Scheduler, Timer
 from geminga.ids import TopicName
 from geminga.ledger.api import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb

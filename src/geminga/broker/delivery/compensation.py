@@ -19,7 +19,7 @@ from typing import Protocol
 
 from geminga.broker.delivery.dispatcher import Dispatcher
 from geminga.broker.rules.json_values import number_of
-from geminga.broker.scheduler import Scheduler, Timer
+from geminga.broker.runtime.scheduler import Scheduler, Timer
 from geminga.policies import RedeliverUnacked
 
 log = logging.getLogger("geminga.broker")

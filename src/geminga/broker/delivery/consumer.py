@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Protocol
 
-from geminga.broker.cooperative import CooperativeScheduler, Job
-from geminga.broker.peer import Peer, PeerOutput
-from geminga.broker.rates import Rates
+from geminga.broker.runtime.cooperative import CooperativeScheduler, Job
+from geminga.broker.runtime.peer import Peer, PeerOutput
+from geminga.broker.runtime.rates import Rates
 from geminga.ledger.api import Buffer, Done
 from geminga.wire.frames import encode_message, encode_messages
 from geminga.wire.proto import pulsar_wire_pb2 as pb

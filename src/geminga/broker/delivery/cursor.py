@@ -23,10 +23,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from geminga.broker.columns import IntegerColumn
 from geminga.broker.delivery.ranges import RangeSet, bit_ranges
-from geminga.broker.entry_counts import EntryCounts, Tally
-from geminga.broker.records import RecordReader, put_bytes, put_varint
+from geminga.broker.entries.columns import IntegerColumn
+from geminga.broker.entries.entry_counts import EntryCounts, Tally
+from geminga.broker.entries.records import RecordReader, put_bytes, put_varint
 from geminga.errors import StoreError
 from geminga.ledger.api import StoredValue
 from geminga.wire.varint import varint

@@ -22,11 +22,11 @@ from functools import partial
 from itertools import takewhile
 from typing import Final, Protocol
 
-from geminga.broker.columns import IntegerColumn
 from geminga.broker.delivery.ranges import RangeSet, add_set
-from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.records import RecordReader, put_varint
-from geminga.broker.scheduler import Scheduler, Timer
+from geminga.broker.entries.columns import IntegerColumn
+from geminga.broker.entries.managed_ledger import ManagedLedger
+from geminga.broker.entries.records import RecordReader, put_varint
+from geminga.broker.runtime.scheduler import Scheduler, Timer
 from geminga.errors import StoreBusy, StoreDamaged, StoreError
 from geminga.ledger.api import EntryStore, PrefetchRequest, StoredValue
 

@@ -13,16 +13,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from geminga.broker.compacted_view import CompactedLedger, Position
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.delivery.pending_acks import PendingAcks
 from geminga.broker.delivery.ranges import RangeSet
-from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.entries.compacted_view import CompactedLedger, Position
+from geminga.broker.entries.managed_ledger import ManagedLedger
 from geminga.broker.rules.effective_policies import Policies
-from geminga.broker.scheduler import Scheduler, Timer
+from geminga.broker.runtime.scheduler import Scheduler, Timer
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreBusy, StoreError
 from geminga.wire.frames import ENTRY_COPY_BYTES_MAX

@@ -22,8 +22,8 @@ from geminga.broker.delivery.selectors import (
     slots_in,
 )
 from geminga.broker.delivery.shared import ENTRIES_PER_TURN_MAX, SharedDispatcher
-from geminga.broker.entries import count_of, head_of, sticky_key
-from geminga.broker.refusal import Refused
+from geminga.broker.entries.entry_facts import count_of, head_of, sticky_key
+from geminga.broker.runtime.refusal import Refused
 from geminga.wire.hashing import SLOTS
 from geminga.wire.metadata import EntryHead
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
 from geminga.broker.delivery.cursor import Cursor
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.refusal import Refused
 from geminga.transactions import TransactionId
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

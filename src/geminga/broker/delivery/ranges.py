@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from geminga.broker.records import RecordReader, put_varint
+from geminga.broker.entries.records import RecordReader, put_varint
 
 _SHIFT = 10
 _BITS = 1 << _SHIFT

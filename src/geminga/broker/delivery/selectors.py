@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.refusal import Refused
 from geminga.wire.hashing import SLOTS, consistent_points, consistent_slot, range_slot
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

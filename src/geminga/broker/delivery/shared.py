@@ -16,7 +16,7 @@ from geminga.broker.delivery.dispatcher import (
     TooOld,
 )
 from geminga.broker.delivery.ranges import take_lowest
-from geminga.broker.entries import count_of, head_of, may_be_delayed_or_chunk
+from geminga.broker.entries.entry_facts import count_of, head_of, may_be_delayed_or_chunk
 from geminga.wire.metadata import EntryHead
 
 ENTRIES_PER_TURN_MAX = 20

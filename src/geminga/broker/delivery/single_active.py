@@ -3,7 +3,6 @@
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Sequence
 
-from geminga.broker.compacted_view import CompactedLedger, CompactedScan
 from geminga.broker.delivery.compensation import DeliveryMarks
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import (
@@ -13,8 +12,9 @@ from geminga.broker.delivery.dispatcher import (
     RedeliveryRound,
     TooOld,
 )
-from geminga.broker.entries import message_count
-from geminga.broker.scheduler import Timer
+from geminga.broker.entries.compacted_view import CompactedLedger, CompactedScan
+from geminga.broker.entries.entry_facts import message_count
+from geminga.broker.runtime.scheduler import Timer
 from geminga.errors import StoreError
 from geminga.wire.hashing import MURMUR3_SIZE, murmur3_32, murmur3_32_numbered
 

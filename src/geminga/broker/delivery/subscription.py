@@ -6,9 +6,6 @@ import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from geminga.broker import position_lookup
-from geminga.broker.compacted_view import CompactedLedger, Position
-from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.compensation import Compensation
 from geminga.broker.delivery.consumer import (
     EXCLUSIVE,
@@ -28,10 +25,13 @@ from geminga.broker.delivery.limits import RateLimit, TopicLimits, in_force, wit
 from geminga.broker.delivery.pending_acks import WHOLE, Acknowledgements, PendingAcks
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
-from geminga.broker.entries import message_count
-from geminga.broker.entry_counts import Tally
-from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.refusal import HolderBusy, Refused
+from geminga.broker.entries import position_lookup
+from geminga.broker.entries.compacted_view import CompactedLedger, Position
+from geminga.broker.entries.entry_counts import Tally
+from geminga.broker.entries.entry_facts import message_count
+from geminga.broker.entries.managed_ledger import ManagedLedger
+from geminga.broker.runtime.cooperative import CooperativeScheduler
+from geminga.broker.runtime.refusal import HolderBusy, Refused
 from geminga.errors import StoreError
 from geminga.ids import TopicName, to_signed
 from geminga.ledger.api import Done, EntryStore

@@ -7,8 +7,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any
 
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.avro_rules import AvroType, ComparisonBudget, NotAvro, parse, unreadable
+from geminga.broker.runtime.refusal import Refused
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 

@@ -11,11 +11,11 @@ from typing import Final, TypeGuard
 
 from google.protobuf.message import DecodeError
 
-from geminga.broker.records import RecordReader, put_bytes
-from geminga.broker.refusal import Refused
+from geminga.broker.entries.records import RecordReader, put_bytes
 from geminga.broker.rules.compatibility import check_compatible, check_definition, meaning, text_digest
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry
+from geminga.broker.runtime.refusal import Refused
 from geminga.errors import StoreDamaged, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO
 from geminga._util.loggers import AUDIT
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.subscription import PersistentSubscription
-from geminga.broker.rate_limited_logger import AuditedRequest
+from geminga.broker.runtime.rate_limited_logger import AuditedRequest
 from geminga.broker.settings import ProcessSettings
 from geminga.broker.topics.persistent import PersistentTopic
 

@@ -251,7 +251,7 @@ class PeerConnection(asyncio.Protocol):
 
 
 class WriteBuffers:
-    """Account of what peers have not read (`geminga.broker.memory_backpressure`).
+    """Account of what peers have not read (`geminga.broker.runtime.memory_backpressure`).
 
     Transports do not report sent bytes, so the recorded size is that after the last write, an upper bound; it
     is refreshed when the limit is reached.

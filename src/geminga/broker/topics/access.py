@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from geminga.broker.refusal import HolderBusy, Refused, storage_refusal
+from geminga.broker.runtime.refusal import HolderBusy, Refused, storage_refusal
 from geminga.broker.topics.producer import Producer
 from geminga.errors import StoreError
 from geminga.ledger.api import Done

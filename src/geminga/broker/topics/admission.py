@@ -3,7 +3,7 @@
 import math
 
 from geminga.broker.delivery.limits import TopicLimits
-from geminga.broker.entries import head_of
+from geminga.broker.entries.entry_facts import head_of
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.topics.dedup import Deduplication, DedupVerdict
 from geminga.broker.topics.producer import Producer, slow_down

@@ -1,9 +1,10 @@
-"""Compaction: the newest message of every key, in a ledger of its own (`geminga.broker.compacted_view`).
+"""Compaction: the newest message of every key, in a ledger of its own.
 
-One pass over the topic's entries finds the newest message of each key (`geminga.broker.latest_per_key`), and
-another pass writes them, starting each time with the previous compacted ledger. Compaction runs as a
-cooperative job (`geminga.broker.cooperative`) and reads ahead without blocking; one topic of a broker is
-compacted at a time.
+That ledger is read by `geminga.broker.entries.compacted_view`. One pass over the topic's entries finds the
+newest message of each key (`geminga.broker.entries.latest_per_key`), and another pass writes them, starting
+each time with the previous compacted ledger. Compaction runs as a cooperative job
+(`geminga.broker.runtime.cooperative`) and reads ahead without blocking; one topic of a broker is compacted at
+a time.
 
 Data cannot be lost in between. The durable subscription ``__compaction`` retains the topic's entries until
 they are read. Its cursor's properties contain the compacted ledger and its horizon, and are written together
@@ -18,16 +19,24 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from geminga.broker.background_jobs import JobStatus, resume_after, start_in_background
-from geminga.broker.batch_rewrite import rebatched
-from geminga.broker.compacted_view import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
-from geminga.broker.cooperative import Job
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION
-from geminga.broker.entries import count_of, head_of
-from geminga.broker.latest_per_key import LatestPerKey
-from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.refusal import Refused
+from geminga.broker.entries.batch_rewrite import rebatched
+from geminga.broker.entries.compacted_view import (
+    CompactedLedger,
+    Seal,
+    framed,
+    owner_of,
+    seal_of,
+    sealed,
+    unframed,
+)
+from geminga.broker.entries.entry_facts import count_of, head_of
+from geminga.broker.entries.latest_per_key import LatestPerKey
+from geminga.broker.entries.managed_ledger import ManagedLedger
+from geminga.broker.runtime.background_jobs import JobStatus, resume_after, start_in_background
+from geminga.broker.runtime.cooperative import Job
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics.topic import StoredTopic
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import ReadAhead, StoredLedger

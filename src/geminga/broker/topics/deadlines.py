@@ -12,7 +12,7 @@ import logging
 from typing import Final
 
 from geminga.broker.delivery.subscription import COMPACTION
-from geminga.broker.position_lookup import arrived_ms
+from geminga.broker.entries.position_lookup import arrived_ms
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.offloading import OffloadedTopic

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from enum import Enum
 
-from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.records import RecordReader, put_bytes, put_varint
+from geminga.broker.entries.managed_ledger import ManagedLedger
+from geminga.broker.entries.records import RecordReader, put_bytes, put_varint
 from geminga.errors import CorruptPayload, StoreError
 from geminga.ledger.api import EntryStore
 from geminga.wire.metadata import peek_entry

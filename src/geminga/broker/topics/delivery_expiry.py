@@ -19,12 +19,12 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from geminga.broker.background_jobs import start_in_background
-from geminga.broker.cooperative import Job
 from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.ranges import RangeSet, add_set, remove_set
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.entries import head_of, may_be_delayed_or_chunk
+from geminga.broker.entries.entry_facts import head_of, may_be_delayed_or_chunk
+from geminga.broker.runtime.background_jobs import start_in_background
+from geminga.broker.runtime.cooperative import Job
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.topic import StoredTopic
 from geminga.errors import StoreBusy, StoreError

@@ -11,8 +11,8 @@ from heapq import nsmallest
 from typing import Final
 
 from geminga.broker.delivery.subscription import COMPACTION
-from geminga.broker.managed_ledger import Segment
-from geminga.broker.position_lookup import arrived_ms
+from geminga.broker.entries.managed_ledger import Segment
+from geminga.broker.entries.position_lookup import arrived_ms
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.delivery_expiry import DeliveryExpiry, report_expired, waiting_for
 from geminga.broker.topics.expiry_index import NEVER

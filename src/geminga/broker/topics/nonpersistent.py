@@ -7,9 +7,9 @@ from bisect import insort
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, LastMessage
 from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.selectors import ConsistentHashSelector, Selector, StickySelector
-from geminga.broker.entries import head_of, sticky_key
-from geminga.broker.refusal import Refused
+from geminga.broker.entries.entry_facts import head_of, sticky_key
 from geminga.broker.rules.effective_policies import Policies
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.producer import Producer, slow_down

@@ -13,9 +13,9 @@ from collections import deque
 from functools import partial
 from typing import Final, Protocol
 
-from geminga.broker.background_jobs import JobStatus
-from geminga.broker.managed_ledger import ManagedLedger, Segment
-from geminga.broker.refusal import Refused
+from geminga.broker.entries.managed_ledger import ManagedLedger, Segment
+from geminga.broker.runtime.background_jobs import JobStatus
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics.delivery_expiry import DeliveryExpiry
 from geminga.broker.topics.topic import StoredTopic
 from geminga.errors import StoreError

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from geminga.broker.cooperative import Job
-from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.effective_policies import Policies
+from geminga.broker.runtime.cooperative import Job
+from geminga.broker.runtime.refusal import Refused, storage_refusal
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import PARTITIONED, partitioned_key
 from geminga.broker.topics.record import Json, decode_json, encode_json

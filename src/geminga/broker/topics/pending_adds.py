@@ -9,7 +9,7 @@ peers, which are limited (`memory_backpressure`).
 from collections import deque
 from typing import Any, Final, Protocol
 
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.runtime.scheduler import Scheduler
 from geminga.broker.topics.dedup import DedupVerdict
 from geminga.broker.topics.histograms import TopicHistograms
 from geminga.broker.topics.producer import Producer

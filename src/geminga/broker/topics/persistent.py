@@ -2,8 +2,6 @@
 
 import logging
 
-from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
-from geminga.broker.cooperative import CooperativeScheduler, Steps
 from geminga.broker.delivery.consumer import close_detached
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.cursor_writer import cursor_prefix
@@ -11,11 +9,13 @@ from geminga.broker.delivery.delivery_times import DeliveryTimes
 from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.entries import backlog_count
-from geminga.broker.managed_ledger import ManagedLedger, Segment, ledger_limits
-from geminga.broker.position_lookup import offset_by_time, publish_time_in_memory
-from geminga.broker.refusal import Refused, storage_refusal
+from geminga.broker.entries.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
+from geminga.broker.entries.entry_facts import backlog_count
+from geminga.broker.entries.managed_ledger import ManagedLedger, Segment, ledger_limits
+from geminga.broker.entries.position_lookup import offset_by_time, publish_time_in_memory
 from geminga.broker.rules.effective_policies import Policies
+from geminga.broker.runtime.cooperative import CooperativeScheduler, Steps
+from geminga.broker.runtime.refusal import Refused, storage_refusal
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota, topic_transactions
 from geminga.broker.topics.access import SHARED, ProducerAccess

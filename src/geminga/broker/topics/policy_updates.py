@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from geminga.broker.cooperative import Job
 from geminga.broker.rules.effective_policies import Policies, cautious
 from geminga.broker.rules.namespaces import NamespaceRegistry
+from geminga.broker.runtime.cooperative import Job
 from geminga.broker.topics.topic import Topic, TopicServices
 from geminga.errors import StoreError
 from geminga.ids import TopicName

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from geminga.broker import ledger_list
 from geminga.broker.delivery.cursor_writer import cursor_prefix
 from geminga.broker.delivery.delivery_times import summary_prefix
-from geminga.broker.entry_counts import blocks_key, has_blocks, totals_key
+from geminga.broker.entries import ledger_list
+from geminga.broker.entries.entry_counts import blocks_key, has_blocks, totals_key
 from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.schemas import schema_key
 from geminga.broker.topics.dedup import dedup_key

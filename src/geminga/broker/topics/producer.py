@@ -7,9 +7,9 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Protocol
 
 from geminga.broker.delivery.limits import RateLimit
-from geminga.broker.peer import Peer
-from geminga.broker.rates import Rates
 from geminga.broker.rules.effective_policies import Policies
+from geminga.broker.runtime.peer import Peer
+from geminga.broker.runtime.rates import Rates
 from geminga.broker.topics.transactions import TransactionRecord
 from geminga.wire.frames import SendFrame, encode_send_receipt
 from geminga.wire.send_runs import SendRun, encode_send_receipts

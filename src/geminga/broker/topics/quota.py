@@ -14,8 +14,8 @@ import logging
 from bisect import bisect_left
 
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.position_lookup import offset_by_time
+from geminga.broker.entries.managed_ledger import ManagedLedger
+from geminga.broker.entries.position_lookup import offset_by_time
 from geminga.broker.topics.topic import QuotaExceeded, StoredTopic
 
 log = logging.getLogger("geminga.broker")

@@ -16,13 +16,13 @@ from functools import partial
 from operator import add
 from typing import Final, NamedTuple
 
-from geminga.broker import ledger_list
-from geminga.broker.background_jobs import start_in_background
-from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.cursor_writer import cursor_key, cursor_prefix
-from geminga.broker.entry_counts import CountsCache, EntryCounts
+from geminga.broker.entries import ledger_list
+from geminga.broker.entries.entry_counts import CountsCache, EntryCounts
+from geminga.broker.runtime.background_jobs import start_in_background
+from geminga.broker.runtime.cooperative import Job
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.topic import Topic, TopicServices
 from geminga.broker.topics.topic_names import TopicNames

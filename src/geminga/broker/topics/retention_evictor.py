@@ -13,9 +13,9 @@ import logging
 from functools import partial
 from typing import Final
 
-from geminga.broker.background_jobs import start_in_background
-from geminga.broker.cooperative import Job
-from geminga.broker.refusal import Refused
+from geminga.broker.runtime.background_jobs import start_in_background
+from geminga.broker.runtime.cooperative import Job
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics import expiry
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import TopicServices

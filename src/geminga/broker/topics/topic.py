@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from geminga.broker.background_jobs import WorkQueue
-from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.limits import RateLimit, TopicLimits
 from geminga.broker.delivery.subscription import PersistentSubscription
-from geminga.broker.entry_counts import CountsCache
-from geminga.broker.managed_ledger import ManagedLedger, ReadAheadCache
+from geminga.broker.entries.entry_counts import CountsCache
+from geminga.broker.entries.managed_ledger import ManagedLedger, ReadAheadCache
 from geminga.broker.rules.effective_policies import Policies
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.runtime.background_jobs import WorkQueue
+from geminga.broker.runtime.cooperative import CooperativeScheduler
+from geminga.broker.runtime.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.expiry_index import ExpiryIndex

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
-from geminga.broker.cooperative import Job
+from geminga.broker.runtime.cooperative import Job
 from geminga.broker.topics.topic import TopicServices
 from geminga.broker.topics.topic_names import TopicNames
 from geminga.ids import TopicName

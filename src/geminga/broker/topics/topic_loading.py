@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from geminga.broker.cooperative import Job
 from geminga.broker.rules.namespaces import NamespaceRegistry
+from geminga.broker.runtime.cooperative import Job
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.prefetch import counts_of, topic_of
 from geminga.broker.topics.record import TopicRecord

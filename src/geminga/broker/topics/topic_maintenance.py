@@ -17,11 +17,11 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-from geminga.broker.background_jobs import start_in_background
-from geminga.broker.cooperative import Job
-from geminga.broker.refusal import Refused
 from geminga.broker.rules.effective_policies import POLICY_SETTINGS, Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry
+from geminga.broker.runtime.background_jobs import start_in_background
+from geminga.broker.runtime.cooperative import Job
+from geminga.broker.runtime.refusal import Refused
 from geminga.broker.topics import deadlines, expiry
 from geminga.broker.topics.expiry_index import PLANNED_MS_MAX, Due
 from geminga.broker.topics.persistent import PersistentTopic

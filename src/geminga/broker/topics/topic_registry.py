@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable, Generator
 from functools import partial
 
-from geminga.broker.cooperative import Job, at_once
-from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.effective_policies import Policies
 from geminga.broker.rules.namespaces import NamespaceRegistry
+from geminga.broker.runtime.cooperative import Job, at_once
+from geminga.broker.runtime.refusal import Refused, storage_refusal
 from geminga.broker.topics import deadlines
 from geminga.broker.topics.expiry_index import NEVER
 from geminga.broker.topics.nonpersistent import NonPersistentTopic

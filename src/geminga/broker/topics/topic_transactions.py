@@ -15,7 +15,7 @@ from geminga.broker.delivery.cursor import Cursor, bits_from_words
 from geminga.broker.delivery.pending_acks import AckedPart, PendingAcks
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.broker.delivery.subscription import BatchSizes, PersistentSubscription
-from geminga.broker.records import RecordReader
+from geminga.broker.entries.records import RecordReader
 from geminga.broker.topics.topic import StoredTopic
 from geminga.broker.topics.transactions import TransactionRecord, Transactions, TransactionStatus
 from geminga.errors import StoreDamaged

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from geminga.broker.refusal import Refused, storage_refusal
-from geminga.broker.scheduler import Timer
+from geminga.broker.runtime.refusal import Refused, storage_refusal
+from geminga.broker.runtime.scheduler import Timer
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import TopicServices
 from geminga.broker.topics.topic_registry import TopicRegistry, parse_topic

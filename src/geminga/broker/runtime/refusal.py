@@ -1,6 +1,6 @@
 """Errors for peers: refused requests, and violations that close the connection."""
 
-from geminga.broker.peer import Peer
+from geminga.broker.runtime.peer import Peer
 from geminga.errors import StoreBusy, StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from geminga.broker.peer import Peer
-from geminga.broker.scheduler import Scheduler, Timer
+from geminga.broker.runtime.peer import Peer
+from geminga.broker.runtime.scheduler import Scheduler, Timer
 from geminga.broker.settings import BrokerSettings
 
 log = logging.getLogger("geminga.broker")

@@ -21,8 +21,8 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Protocol
 
-from geminga.broker import ledger_list
-from geminga.broker.entry_counts import CountsCache, EntryCounts
+from geminga.broker.entries import ledger_list
+from geminga.broker.entries.entry_counts import CountsCache, EntryCounts
 from geminga.broker.settings import LEDGER_SECONDS_LIMIT
 from geminga.errors import LedgerNotFound, StoreError
 from geminga.ledger.api import Buffer, Done, EntryStore, ReadAhead

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
-from geminga.broker.entries import head_of
+from geminga.broker.entries.entry_facts import head_of
 from geminga.errors import StoreError
 from geminga.ledger.api import EntryStore, ReadAhead
 from geminga.ledger.damage import EntriesDamaged

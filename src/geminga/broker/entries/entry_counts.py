@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
 
-from geminga.broker.columns import IntegerColumn
-from geminga.broker.entries import backlog_count
-from geminga.broker.records import RecordReader, put_varint
+from geminga.broker.entries.columns import IntegerColumn
+from geminga.broker.entries.entry_facts import backlog_count
+from geminga.broker.entries.records import RecordReader, put_varint
 from geminga.errors import StoreDamaged
 from geminga.ledger.api import EntryStore
 from geminga.ledger.damage import EntriesDamaged

@@ -6,8 +6,8 @@ others are the producers' publish times.
 
 from bisect import bisect_left
 
-from geminga.broker.entries import count_of, head_of
-from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.entries.entry_facts import count_of, head_of
+from geminga.broker.entries.managed_ledger import ManagedLedger
 from geminga.errors import CorruptPayload
 from geminga.ledger.api import Done
 from geminga.wire.metadata import EntryHead, metadata_of

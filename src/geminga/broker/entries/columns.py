@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import compress
 
-from geminga.broker.records import RecordReader, put_varint
+from geminga.broker.entries.records import RecordReader, put_varint
 
 _TYPECODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 """The array type code by bytes per number."""

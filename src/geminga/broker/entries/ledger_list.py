@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from geminga.broker.records import RecordReader, put_varint
+from geminga.broker.entries.records import RecordReader, put_varint
 from geminga.errors import StoreDamaged
 from geminga.ledger.api import EntryStore, StoredLedger
 

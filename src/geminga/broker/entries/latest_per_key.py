@@ -4,7 +4,8 @@ The rules are Apache Pulsar's. The newest message of a key stays, unless its pay
 without a key are removed, unless ``retain_null_key``. Unreadable entries stay whole: encrypted or damaged
 batches; so do all chunks of large messages. A single encrypted message has a readable key and is treated as
 any other. Removed messages of a batch are replaced by empty ones with ``compacted_out``, so that the others
-keep their indexes (`geminga.broker.batch_rewrite`). Slow work is a generator of steps, which the caller runs.
+keep their indexes (`geminga.broker.entries.batch_rewrite`). Slow work is a generator of steps, which the
+caller runs.
 
 Messages are numbered in their order, from 0; a bit for each holds whether it stays.
 """
@@ -14,8 +15,8 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from geminga.broker.batch_rewrite import STEP_MESSAGES, key_bytes, opened
-from geminga.broker.cooperative import Steps
+from geminga.broker.entries.batch_rewrite import STEP_MESSAGES, key_bytes, opened
+from geminga.broker.runtime.cooperative import Steps
 from geminga.errors import CorruptPayload, StoreError
 from geminga.wire.metadata import parse_entry, peek_entry
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Literal, Protocol, TypeVarTuple
 
-from geminga.broker.event_log import BrokerEventLog
+from geminga.broker.runtime.event_log import BrokerEventLog
 from geminga.errors import StoreError
 
 log = logging.getLogger("geminga.broker")

@@ -11,7 +11,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
-from geminga.broker.cooperative import Steps
+from geminga.broker.runtime.cooperative import Steps
 from geminga.errors import CorruptPayload
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -6,8 +6,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol
 
-from geminga.broker.cooperative import SUSPENDED, CooperativeScheduler, Job
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.runtime.cooperative import SUSPENDED, CooperativeScheduler, Job
+from geminga.broker.runtime.scheduler import Scheduler
 
 SLICE_SECONDS: Final = 0.005
 SLICE_STEPS_MAX: Final = 500

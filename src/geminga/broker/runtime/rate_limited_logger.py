@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from geminga._util.loggers import AUDIT
-from geminga.broker.event_log import BrokerEvent
-from geminga.broker.scheduler import Scheduler
+from geminga.broker.runtime.event_log import BrokerEvent
+from geminga.broker.runtime.scheduler import Scheduler
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")

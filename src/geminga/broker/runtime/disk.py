@@ -22,8 +22,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
-from geminga.broker.memory_backpressure import MemoryBackpressure
-from geminga.broker.scheduler import INFINITY, Scheduler, Timer
+from geminga.broker.runtime.memory_backpressure import MemoryBackpressure
+from geminga.broker.runtime.scheduler import INFINITY, Scheduler, Timer
 from geminga.broker.settings import BrokerSettings
 from geminga.diagnosis.commands import distinct, size, span
 from geminga.errors import StoreFull

@@ -1,0 +1,1 @@
+"""Entries of a topic: its ledgers, their message counts and sizes, compacted views, and durable encodings."""

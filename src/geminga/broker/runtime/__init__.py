@@ -1,0 +1,1 @@
+"""Shared parts of the broker: time and timers, slices of long work, limits of memory and disk, and logs."""
