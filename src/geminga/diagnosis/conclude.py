@@ -595,6 +595,7 @@ class _Inquiry:
             text += f"; of its batch, {what} {hole.open_in_batch} {are} not"
         if hole.delivered:
             text += f"; {hole.holder_text} holds it" if hole.holder else "; it was delivered"
+        text += "; it is to be delivered later" if hole.delayed else ""
         text += f"; published {span(hole.age_seconds)} ago" if hole.age_seconds >= 0 else ""
         if hole.transaction:
             text += f"; acknowledged in transaction {hole.transaction}, which is not committed"
@@ -609,6 +610,9 @@ class _Inquiry:
             yield from self._reconnect(self.facts.held)
             expire = self._command("subscriptions expire", options=f"--to {hole.message}")
             yield _advise("skip it with all before it", expire)
+            return
+        if hole.delayed:
+            yield _advise("wait")
             return
         if hole.transaction:
             yield _abort(hole.transaction)

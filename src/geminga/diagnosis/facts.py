@@ -71,6 +71,8 @@ class HoleFacts:
     holder: str = ""
     holder_text: str = ""
     delivered: bool = False
+    delayed: bool = False
+    """Whether the time of its delivery has not come."""
     transaction: str = ""
     """The open transaction in which it is acknowledged, as ``0:17``."""
     age_seconds: int = -1

@@ -281,6 +281,16 @@ def test_a_hole_is_reported_with_the_consumer_that_has_it(case):
     assert [m.entry_id for m in peer.messages()] == [4]
 
 
+def test_a_hole_that_waits_for_its_delivery_time_is_not_to_be_skipped(case):
+    peer = case.subscribe()
+    case.publish(3, deliver_at_time=case.harness.now_ms + 90_000)
+    peer.ack((0, 1))  # canceled
+    finding = case.finding("hole")
+    assert "message 0:0 is not acknowledged although 1 later one is" in finding["text"]
+    assert "; it is to be delivered later" in finding["text"]
+    assert finding["mend"] == "wait"
+
+
 def test_a_hole_inside_a_batch_is_reported_with_its_indexes(case):
     peer = case.subscribe()
     case.producer.send(0, case.make_entry(num_messages_in_batch=6), messages=6)

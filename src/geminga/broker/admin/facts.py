@@ -275,6 +275,7 @@ class _Facts:
             holder="" if holder is None else holder.name,
             holder_text="" if holder is None else consumer_text(holder),
             delivered=holder is not None or (single is not None and offset < single.read_offset),
+            delayed=self.shared is not None and self.shared.is_delayed(offset),
             transaction=self._acknowledged_in(offset),
             age_seconds=subscription.oldest_age_seconds,
             frees=self._frees(subscription.wanted_behind(offset + 1)),
