@@ -40,7 +40,11 @@ def test_wrong_json_is_refused_without_echo(text):
     assert CANARY not in str(caught.value)
 
 
-@pytest.mark.parametrize("result", [None, "", b"bytes", 7])
+def test_a_supplier_may_return_the_bytes_of_a_file():
+    assert TokenCredentials(lambda: b"a.b.c\n").credentials().data == b"a.b.c"
+
+
+@pytest.mark.parametrize("result", [None, "", b"", 7])
 def test_a_supplier_must_return_text(result):
     with pytest.raises(ErrorGettingAuthenticationData):
         TokenCredentials(lambda: result).credentials()

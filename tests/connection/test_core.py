@@ -70,8 +70,8 @@ def success(request_id: int) -> bytes:
     return encoded(pb.BaseCommand.SUCCESS, "success", request_id=request_id)
 
 
-def refusal(code: int) -> bytes:
-    return encoded(pb.BaseCommand.ERROR, "error", request_id=UNSOLICITED, error=code, message="no")
+def refusal(code: int, message: str = "no") -> bytes:
+    return encoded(pb.BaseCommand.ERROR, "error", request_id=UNSOLICITED, error=code, message=message)
 
 
 def sent(connection: ClientConnection) -> list[pb.BaseCommand]:
@@ -201,6 +201,13 @@ def test_a_refusal_without_credentials_says_that_none_were_given():
     connection.start(NOW)
     with pytest.raises(errors.AuthenticationError, match="no: no credentials were given"):
         receive(connection, refusal(pb.AuthenticationError), NOW)
+
+
+def test_a_refusal_of_credentials_without_a_reason_names_the_brokers_log():
+    connection = make()
+    connection.start(NOW)
+    with pytest.raises(errors.AuthenticationError, match="authenticate: it does not accept these"):
+        receive(connection, refusal(pb.AuthenticationError, "Failed to authenticate"), NOW)
 
 
 def test_a_handshake_past_its_deadline_fails():

@@ -66,11 +66,11 @@ class NoAuthentication:
 
 
 class TokenCredentials:
-    """Provider for a JWT, or a function that returns the current one."""
+    """Provider for a JWT, or a function that returns the current one, as text or as bytes of a file."""
 
     method = "token"
 
-    def __init__(self, token: str | Callable[[], str]) -> None:
+    def __init__(self, token: str | Callable[[], str | bytes]) -> None:
         self._token = token
         self.blocking = callable(token)
 
@@ -83,6 +83,8 @@ class TokenCredentials:
                 raise ErrorGettingAuthenticationData(
                     f"the token supplier failed: {type(error).__name__}: {error}"
                 ) from error
+        if isinstance(token, bytes):
+            token = token.decode(errors="replace")
         if not isinstance(token, str) or not token:
             raise ErrorGettingAuthenticationData("the token supplier must return a text that is not empty")
         return token_credentials(token.strip())

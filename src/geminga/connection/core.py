@@ -388,8 +388,11 @@ class ClientConnection:
         if command.type != Type.ERROR:
             return ProtocolError(f"{self.peer} answered a request before CONNECTED")
         text = f"{self.peer} refused the connection: {command.error.message}"
-        if self._is_anonymous and command.error.error == pb.AuthenticationError:
-            text += ": no credentials were given (--token-file, or authentication=...)"
+        if command.error.error == pb.AuthenticationError:
+            if self._is_anonymous:
+                text += ": no credentials were given (--token-file, or authentication=...)"
+            elif text.endswith("Failed to authenticate"):
+                text += ": it does not accept these credentials; its log has the reason"
         return from_server(command.error.error, text)
 
     def _answer(self, kind: int, command: pb.BaseCommand) -> Event | None:

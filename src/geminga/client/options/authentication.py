@@ -77,12 +77,12 @@ class AuthenticationTLS(Authentication):
 
 
 class AuthenticationToken(Authentication):
-    """A JSON Web Token, or a function that returns the current one.
+    """A JSON Web Token, or a function that returns the current one, as text or as the bytes of its file.
 
     The function is called for every connection and whenever a broker reports the token as expired.
     """
 
-    def __init__(self, token: str | Callable[[], str]) -> None:
+    def __init__(self, token: str | Callable[[], str | bytes]) -> None:
         if not (isinstance(token, str) or callable(token)):
             # The value is not shown: it may be a secret of the wrong type.
             raise _WrongToken(
