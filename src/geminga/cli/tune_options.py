@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from geminga.cli.common import Duration, Number, with_options
+from geminga.cli.units import SIZE
 from geminga.tuning.traffic import TrafficProfile
 
 
@@ -76,7 +77,7 @@ def run_options(
 
 _TRAFFIC = (
     ("rate", "rate_messages_per_second", Number(0.001), "Messages per second of all producers."),
-    ("message-bytes", "message_bytes", Number(1), "Mean payload size before compression."),
+    ("message-bytes", "message_bytes", SIZE, "Mean payload size before compression."),
     ("message-bytes-variation", "message_bytes_variation", Number(0, 10),
      "Standard deviation of the payload size, divided by the mean."),
     ("partitions", "partitions", click.IntRange(1), "Partitions of the topic."),
