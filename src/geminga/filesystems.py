@@ -4,7 +4,9 @@ Arrow's own file systems serve local folders, S3, Google and Azure storage and (
 HDFS. Other schemes use ``fsspec``, if it and the protocol's package are installed.
 """
 
+import hashlib
 import os
+import re
 import uuid
 from pathlib import Path
 
@@ -155,3 +157,11 @@ def _reason(error: Exception, *locations: str) -> str:
     for each in locations:
         found = found.replace(each, without_secrets(each))
     return found
+
+
+def folder_name(key: str) -> str:
+    """Return a name that every file system accepts, different for different keys."""
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)
+    return (
+        readable if readable == key else f"{readable[-40:]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    )

@@ -61,9 +61,9 @@ from geminga.records import decode as decode_record
 from geminga.schema import ProtobufNativeSchema
 from geminga.schema.generic import schema_of
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.spark.offset_log import _of_pulsar
 from geminga.spark.offsets import from_json
 from geminga.spark.pipelines import project
+from geminga.spark.source.offset_log import _of_pulsar
 from geminga.websocket import _arguments, _command, _message_id, _permits
 from geminga.wire.batch import decode_batch, split_batch
 from geminga.wire.broker_frames import BrokerFrameDecoder

@@ -14,11 +14,11 @@ from waiting import eventually, until_accepted
 from geminga import Client, InitialPosition
 from geminga.client.admin import admin
 from geminga.errors import PulsarException
-from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
-from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
 from geminga.spark.options import write_options
-from geminga.spark.writing import PulsarWriter
+from geminga.spark.sink.exactly_once import ExactlyOnceWriter, StagedCommit
+from geminga.spark.sink.writing import PulsarWriter
+from geminga.spark.source.data_loss import DataLossError
 from geminga.testing.apache_pulsar import ApachePulsar, version_of
 from tests.spark import driven_query
 
@@ -192,7 +192,7 @@ def test_written_rows_are_complete_and_single(topic, tmp_path):
         commit = writer().write(rows(100 + 100 * epoch))
         assert isinstance(commit, StagedCommit)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("geminga.spark.staging.Staging.finish", _die)
+            patched.setattr("geminga.spark.sink.staging.Staging.finish", _die)
             with pytest.raises(KeyboardInterrupt):
                 writer().commit([commit], epoch)
         writer().commit([writer().write(rows(100 + 100 * epoch))], epoch)
@@ -240,7 +240,7 @@ def test_a_sink_whose_deduplication_state_is_lost_writes_no_row_twice(
     switch(True)
     writer().commit([task(0, 10)], 0)
     with monkeypatch.context() as patched:
-        patched.setattr("geminga.spark.staging.Staging.finish", _die)
+        patched.setattr("geminga.spark.sink.staging.Staging.finish", _die)
         with pytest.raises(KeyboardInterrupt):
             writer().commit([task(10, 50)], 1)
     switch(False)

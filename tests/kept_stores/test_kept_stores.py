@@ -75,7 +75,7 @@ def test_offloaded_ledgers_of_a_later_format_are_left_alone(kept):
 
 def test_offsets_and_decisions_of_a_kept_spark_checkpoint_are_understood(tmp_path):
     offsets = pytest.importorskip("geminga.spark.offsets")
-    staging = pytest.importorskip("geminga.spark.staging")
+    staging = pytest.importorskip("geminga.spark.sink.staging")
     of_0_2_0 = '{"persistent://public/default/flights":{"0":"5:1041","1":"6:988:3","2":"-1:-1"}}'
     found = offsets.from_json(of_0_2_0)
     assert json.dumps(offsets.to_json(found), separators=(",", ":")) == of_0_2_0

@@ -24,7 +24,7 @@ def no_client_is_left():
     """Close the driver's cached clients after a module's tests: their brokers are gone, and the clients would
     try to reconnect during other tests."""
     yield
-    cluster = sys.modules.get("geminga.spark.cluster")
+    cluster = sys.modules.get("geminga.spark.cluster.clients")
     while cluster is not None and cluster._clients:
         cluster._clients.popitem()[1].shutdown()
 

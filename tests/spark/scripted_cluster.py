@@ -9,8 +9,8 @@ from typing import Any
 
 from geminga.errors import ConnectError, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
-from geminga.spark.admission import EntryCost, EntrySample, MeasuredEntry
-from geminga.spark.cluster import matching_topics
+from geminga.spark.cluster.clients import matching_topics
+from geminga.spark.cluster.entry_samples import EntryCost, EntrySample, MeasuredEntry
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.wire.columnar import message_counts

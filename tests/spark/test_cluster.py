@@ -6,8 +6,8 @@ import pytest
 from geminga.client.admin import admin
 from geminga.errors import Timeout, TopicNotFound
 from geminga.ids import MessageId
-from geminga.spark import cluster as clusters
-from geminga.spark.cluster import Cluster, client_for, connect, matching_topics
+from geminga.spark.cluster import clients as clusters
+from geminga.spark.cluster.clients import Cluster, client_for, connect, matching_topics
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ConnectionOptions
 

@@ -5,14 +5,14 @@ from pyspark.sql.types import BinaryType, StructType
 from scripted_cluster import ONE, Place, ScriptedCluster, options
 
 from geminga.errors import InvalidConfiguration
-from geminga.spark.admission import BatchLimits
-from geminga.spark.data_loss import DataLossError
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.options import read_options
-from geminga.spark.planning import Planner
-from geminga.spark.ranges import Range
-from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowBatchConverter
+from geminga.spark.source.admission import BatchLimits
+from geminga.spark.source.data_loss import DataLossError
+from geminga.spark.source.planning import Planner
+from geminga.spark.source.ranges import Range
+from geminga.spark.source.reading import read_range
 
 SHAPER = ArrowBatchConverter(StructType().add("value", BinaryType()))
 

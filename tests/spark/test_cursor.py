@@ -13,11 +13,11 @@ from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.errors import ConsumerBusy
 from geminga.ids import MessageId
-from geminga.spark.cursor import QueryCursor
-from geminga.spark.data_loss import DataLossError
+from geminga.spark.cluster.watch import SubscriptionCursor
 from geminga.spark.datasource import PulsarStreamReader
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition
-from geminga.spark.watch import SubscriptionCursor
+from geminga.spark.source.cursor import QueryCursor
+from geminga.spark.source.data_loss import DataLossError
 from geminga.testing.apache_pulsar import free_ports
 
 A, B = ("persistent://public/default/a", -1), ("persistent://public/default/b", 0)

@@ -16,11 +16,11 @@ from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import resolve
 from geminga.schema import AvroSchema
-from geminga.spark import dead_letters
 from geminga.spark.datasource import PulsarRanges, PulsarReader
-from geminga.spark.dead_letters import LETTERS
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ReadOptions, read_options
+from geminga.spark.source import dead_letters
+from geminga.spark.source.dead_letters import LETTERS
 from tests.support.spark_cluster import ObjectStore
 
 
@@ -119,7 +119,7 @@ def test_a_task_that_died_stores_its_dead_letters_when_repeated(broker, client, 
     found = reader(broker, topic, deadLetterPath=tmp_path)
     (part,) = found.partitions()
     monkeypatch.setattr(dead_letters, "PART_BYTES_MAX", 1)
-    monkeypatch.setattr("geminga.spark.reading.BATCH_ROWS", 10)
+    monkeypatch.setattr("geminga.spark.source.reading.BATCH_ROWS", 10)
     written, write = [], dead_letters._Files._write
 
     def dying(self: Any, rows: pa.Table, name: str) -> None:
@@ -178,7 +178,7 @@ def test_malformed_messages_inside_batches_are_stored(broker, client, topic, tmp
 
 def test_a_query_that_stops_early_stores_only_its_dead_letters(broker, client, topic, tmp_path, monkeypatch):
     publish(client, topic)
-    monkeypatch.setattr("geminga.spark.reading.BATCH_ROWS", 10)
+    monkeypatch.setattr("geminga.spark.source.reading.BATCH_ROWS", 10)
     found = reader(broker, topic, deadLetterPath=tmp_path)
     (part,) = found.partitions()
     batches = found.read(part)

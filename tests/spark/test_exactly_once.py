@@ -30,11 +30,11 @@ from geminga.errors import (
     PulsarException,
     StoreDamaged,
 )
-from geminga.spark import exactly_once, producers
-from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
 from geminga.spark.options import WriteOptions, write_options
-from geminga.spark.staging import Staging
-from geminga.spark.writing import batch_writer, stream_writer
+from geminga.spark.sink import exactly_once, producers
+from geminga.spark.sink.exactly_once import ExactlyOnceWriter, StagedCommit
+from geminga.spark.sink.staging import Staging
+from geminga.spark.sink.writing import batch_writer, stream_writer
 
 SCHEMA = StructType().add("value", BinaryType()).add("__key", StringType())
 

@@ -5,7 +5,7 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, GreaterTha
 from pyspark.sql.types import BinaryType, StructType
 
 from geminga.spark.datasource import FilteringReader, PulsarDataSource
-from geminga.spark.filters import understood, wanted_partitions
+from geminga.spark.source.filters import understood, wanted_partitions
 
 TOPIC = "persistent://public/default/t"
 

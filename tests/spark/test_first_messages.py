@@ -13,10 +13,10 @@ from geminga.broker.serving.embedded import embedded
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
-from geminga.spark import cluster as clusters
-from geminga.spark.data_loss import DataLossError
+from geminga.spark.cluster import clients as clusters
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
 from geminga.spark.offsets import Checkpoint, Offset
+from geminga.spark.source.data_loss import DataLossError
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from geminga.client.admin import admin
 from geminga.errors import IncompatibleSchema, InvalidConfiguration, InvalidMessage
 from geminga.schema import AutoConsumeSchema, AvroSchema, JsonSchema, KeyValueSchema, StringSchema
 from geminga.spark.datasource import PulsarDataSource
-from geminga.spark.staging import Staging
+from geminga.spark.sink.staging import Staging
 
 FLIGHT = StructType().add("tail", StringType()).add("delay", IntegerType()).add("__key", StringType())
 ROWS = {"tail": ["a", "b"], "delay": pa.array([5, None], pa.int32()), "__key": ["k", None]}

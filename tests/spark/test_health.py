@@ -17,7 +17,7 @@ from geminga.broker.rules.tokens import make_token
 from geminga.client.admin import admin
 from geminga.errors import AuthenticationError, ConnectError, InvalidConfiguration
 from geminga.spark import health
-from geminga.spark.cluster import open_admin
+from geminga.spark.cluster.clients import open_admin
 from geminga.spark.health import (
     COLUMNS,
     StatsOptions,

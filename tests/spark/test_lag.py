@@ -2,10 +2,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_cluster import ONE, TOPIC, ScriptedCluster
 
-from geminga.spark.admission import EntryCost, EntryCostEstimate
-from geminga.spark.lag import LEDGERS_MAX, ClosedLedgers, OffsetSpan, by_topic
+from geminga.spark.cluster.entry_samples import EntryCost
 from geminga.spark.offsets import EARLIEST, Offset
-from geminga.spark.search import run
+from geminga.spark.source.admission import EntryCostEstimate
+from geminga.spark.source.lag import LEDGERS_MAX, ClosedLedgers, OffsetSpan, by_topic
+from geminga.spark.source.search import run
 
 
 def count(ledgers: ClosedLedgers, cluster: ScriptedCluster, start: Offset, end: Offset) -> OffsetSpan:

@@ -9,7 +9,7 @@ from driven_query import OlderQuery, numbers, publish
 
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration, OperationNotSupported
-from geminga.spark.offset_log import newest_offsets
+from geminga.spark.source.offset_log import newest_offsets
 
 pytestmark = pytest.mark.usefixtures("older_release")
 

@@ -23,15 +23,15 @@ from geminga.offload.arrow_storage import ArrowStorage
 from geminga.offload.file import LedgerWriter
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.storage import folder_of
-from geminga.spark import cluster as clusters
-from geminga.spark.data_loss import DataLossError
+from geminga.spark.cluster import clients as clusters
 from geminga.spark.datasource import PulsarDataSource
-from geminga.spark.offloaded import Manifests, OffloadedSource
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions
-from geminga.spark.ranges import Range
-from geminga.spark.reading import RangeReader, read_range
 from geminga.spark.schema import ArrowBatchConverter
+from geminga.spark.source.data_loss import DataLossError
+from geminga.spark.source.offloaded import Manifests, OffloadedSource
+from geminga.spark.source.ranges import Range
+from geminga.spark.source.reading import RangeReader, read_range
 from geminga.wire.metadata import RawEntry
 
 pytestmark = pytest.mark.usefixtures("offloading_here")

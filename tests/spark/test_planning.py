@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scripted_cluster import ONE, TOPIC, ScriptedCluster, options
 
 from geminga.errors import InvalidConfiguration, Timeout, TopicNotFound
-from geminga.spark.admission import PEEK_BYTES_MAX, BatchLimits
 from geminga.spark.offsets import EARLIEST, LATEST, WHOLE_ENTRY, Offset, Offsets, entries_between
-from geminga.spark.planning import Planner
-from geminga.spark.ranges import Range, combined
 from geminga.spark.retry_policy import RetryPolicy
+from geminga.spark.source.admission import PEEK_BYTES_MAX, BatchLimits
+from geminga.spark.source.planning import Planner
+from geminga.spark.source.ranges import Range, combined
 
 
 def planner(cluster: ScriptedCluster, *, is_batch: bool = False, **given: Any) -> Planner:

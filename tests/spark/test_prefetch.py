@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from geminga.spark.frames import taken_ahead
+from geminga.spark.sink.frames import taken_ahead
 
 PATIENCE_SECONDS = 60
 

@@ -6,11 +6,11 @@ from pyspark.sql.types import BinaryType, StructType
 from scripted_cluster import ONE, TOPIC, ScriptedCluster, ScriptedSource, entry_bytes, options
 
 from geminga.errors import CorruptPayload, CryptoError, Timeout
-from geminga.spark.data_loss import DataLossError
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset
-from geminga.spark.ranges import Range
-from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowBatchConverter
+from geminga.spark.source.data_loss import DataLossError
+from geminga.spark.source.ranges import Range
+from geminga.spark.source.reading import read_range
 from geminga.wire.metadata import RawEntry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

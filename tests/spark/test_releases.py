@@ -11,8 +11,8 @@ from pyspark.sql.types import LongType, StructType, TimestampType
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, OperationNotSupported, Timeout
 from geminga.spark import releases
-from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource
+from geminga.spark.source.data_loss import DataLossError
 
 pytestmark = pytest.mark.usefixtures("older_release")
 

@@ -10,7 +10,15 @@ from scripted_cluster import ONE, ScriptedCluster
 
 from geminga.ids import MessageId
 from geminga.spark.offsets import EARLIEST, Offset
-from geminga.spark.search import Answers, last_entry, ledgers_after, pieces, run, stepped_ahead, stepped_back
+from geminga.spark.source.search import (
+    Answers,
+    last_entry,
+    ledgers_after,
+    pieces,
+    run,
+    stepped_ahead,
+    stepped_back,
+)
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from geminga.offload.manifest import OffloadedLedger
 from geminga.spark.datasource import PulsarDataSource
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.schema import COLUMNS
-from geminga.spark.snapshots import _gaps, _is_whole, _runs
+from geminga.spark.source.snapshots import _gaps, _is_whole, _runs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,8 +24,8 @@ from geminga.client.options.crypto import CryptoKeyReader
 from geminga.errors import AuthenticationError, AuthorizationError, ConnectError, CryptoError, TopicNotFound
 from geminga.ids import TopicName
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
-from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
+from geminga.spark.source.data_loss import DataLossError
 from geminga.testing.apache_pulsar import free_ports
 from tests.support.certificates import Authority
 from tests.support.insides import inside

@@ -8,9 +8,9 @@ from pyarrow import fs
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from geminga.errors import InvalidConfiguration, StoreDamaged
-from geminga.spark.exactly_once import NumberedWriter
 from geminga.spark.options import write_options
-from geminga.spark.staging import (
+from geminga.spark.sink.exactly_once import NumberedWriter
+from geminga.spark.sink.staging import (
     ABANDONED_SECONDS,
     STAGED_SCHEMA,
     Epoch,
@@ -194,7 +194,7 @@ def test_folders_that_have_no_times_or_vanish_meanwhile_are_left(tmp_path, monke
                 ended.rmdir()  # its query has ended
             return super().get_file_info(selector)
 
-    monkeypatch.setattr("geminga.spark.staging.resolve", lambda location: (Files(), location))
+    monkeypatch.setattr("geminga.spark.sink.staging.resolve", lambda location: (Files(), location))
     remove_abandoned_jobs(str(tmp_path))
     assert list(tmp_path.iterdir()) == [timeless]
 
@@ -203,7 +203,7 @@ def test_a_published_query_does_not_fail_for_a_folder_that_cannot_be_deleted(tmp
     def fails(location: str) -> None:
         raise PermissionError(f"{location}: not yours")
 
-    monkeypatch.setattr("geminga.spark.exactly_once.remove_abandoned_jobs", fails)
+    monkeypatch.setattr("geminga.spark.sink.exactly_once.remove_abandoned_jobs", fails)
     schema = StructType([StructField("value", BinaryType())])
     options = {"service.url": "pulsar://localhost:1", "topic": "t", "exactlyOnce": "true"}
     writer = NumberedWriter(write_options({**options, "stagingLocation": str(tmp_path)}), schema)

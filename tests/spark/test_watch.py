@@ -8,9 +8,9 @@ from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.errors import SubscriptionNotFound, Timeout
 from geminga.ids import MessageId
-from geminga.spark.admission import EntrySample
+from geminga.spark.cluster.entry_samples import EntrySample
+from geminga.spark.cluster.watch import PulsarCursors, PulsarPartitions
 from geminga.spark.offsets import EARLIEST, Offset
-from geminga.spark.watch import PulsarCursors, PulsarPartitions
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructType, Times
 from geminga import MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration, InvalidMessage, MessageTooBig
-from geminga.spark.exactly_once import ExactlyOnceWriter
-from geminga.spark.frames import TABLE_ROWS, OutgoingFrame, by_topic
 from geminga.spark.options import write_options
-from geminga.spark.writing import PulsarStreamWriter, PulsarWriter, stream_writer
+from geminga.spark.sink.exactly_once import ExactlyOnceWriter
+from geminga.spark.sink.frames import TABLE_ROWS, OutgoingFrame, by_topic
+from geminga.spark.sink.writing import PulsarStreamWriter, PulsarWriter, stream_writer
 
 VALUE = StructType().add("value", BinaryType())
 

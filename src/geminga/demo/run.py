@@ -20,7 +20,7 @@ from geminga.client.admin.sync import Admin
 from geminga.demo import driver, flights, proof
 from geminga.demo.flights import Checksum
 from geminga.errors import PulsarException, UsageError
-from geminga.spark.offset_log import last_batch
+from geminga.spark.source.offset_log import last_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

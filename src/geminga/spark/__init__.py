@@ -12,7 +12,7 @@ loaded by the first use of a name of this module; type checkers read the names i
 from typing import Any
 
 _PLACES = {
-    "Snapshot": "geminga.spark.snapshots",
+    "Snapshot": "geminga.spark.source.snapshots",
     "PulsarDataSource": "geminga.spark.datasource",
     "observed": "geminga.spark.observing",
     "query_lag": "geminga.spark.observing",
@@ -20,7 +20,7 @@ _PLACES = {
     "register": "geminga.spark.sessions",
     "run_query": "geminga.spark.sessions",
     "session": "geminga.spark.sessions",
-    "snapshot": "geminga.spark.snapshots",
+    "snapshot": "geminga.spark.source.snapshots",
 }
 
 __all__ = (*_PLACES,)

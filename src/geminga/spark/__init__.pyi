@@ -5,5 +5,5 @@ from geminga.spark.observing import serve_metrics as serve_metrics
 from geminga.spark.sessions import register as register
 from geminga.spark.sessions import run_query as run_query
 from geminga.spark.sessions import session as session
-from geminga.spark.snapshots import Snapshot as Snapshot
-from geminga.spark.snapshots import snapshot as snapshot
+from geminga.spark.source.snapshots import Snapshot as Snapshot
+from geminga.spark.source.snapshots import snapshot as snapshot

@@ -42,7 +42,7 @@ def preload() -> None:
     import geminga.spark.datasource
     import geminga.spark.payloads.held_json
     import geminga.spark.payloads.rows
-    import geminga.spark.writing  # noqa: F401
+    import geminga.spark.sink.writing  # noqa: F401
     from geminga.wire import compiled
 
     compiled.load()

@@ -1,4 +1,4 @@
-"""``format("pulsar")``: the classes that Spark calls; the work is in the neighbouring modules."""
+"""``format("pulsar")``: the classes that Spark calls; the work is in `source`, `sink` and `payloads`."""
 
 import contextlib
 import functools
@@ -23,13 +23,7 @@ from pyspark.sql.types import StructType
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import resolve
 from geminga.schema_info import SchemaInfo
-from geminga.spark import cluster as clusters
-from geminga.spark.admission import BatchLimits
-from geminga.spark.data_loss import DataLossError
-from geminga.spark.dead_letters import DeadLetters
-from geminga.spark.filters import Test, pushes_down, understood, wanted_partitions
-from geminga.spark.lag import LAG
-from geminga.spark.offset_log import newest_offsets
+from geminga.spark.cluster import clients as clusters
 from geminga.spark.offsets import (
     EARLIEST,
     Checkpoint,
@@ -40,9 +34,6 @@ from geminga.spark.offsets import (
     to_json,
 )
 from geminga.spark.options import ReadOptions, read_options, write_options
-from geminga.spark.planning import Planner
-from geminga.spark.ranges import ENTRIES_COMBINED, TASKS_MIN, Range, combined
-from geminga.spark.reading import BatchConverter, read_range
 from geminga.spark.releases import (
     PLANS_BY_START,
     Filter,
@@ -55,6 +46,15 @@ from geminga.spark.releases import (
     need_planning_by_start,
 )
 from geminga.spark.schema import ArrowBatchConverter, message_columns, source_schema, without_collations
+from geminga.spark.source.admission import BatchLimits
+from geminga.spark.source.data_loss import DataLossError
+from geminga.spark.source.dead_letters import DeadLetters
+from geminga.spark.source.filters import Test, pushes_down, understood, wanted_partitions
+from geminga.spark.source.lag import LAG
+from geminga.spark.source.offset_log import newest_offsets
+from geminga.spark.source.planning import Planner
+from geminga.spark.source.ranges import ENTRIES_COMBINED, TASKS_MIN, Range, combined
+from geminga.spark.source.reading import BatchConverter, read_range
 from geminga.spark.tasks import query_of_task
 
 logger = logging.getLogger("geminga.spark")
@@ -108,14 +108,14 @@ class PulsarDataSource(DataSource):
         return PulsarStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from geminga.spark.writing import batch_writer
+        from geminga.spark.sink.writing import batch_writer
 
         if overwrite:
             raise InvalidConfiguration("Pulsar topics can only be appended to: use .mode('append')")
         return batch_writer(write_options(self.options), without_collations(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from geminga.spark.writing import stream_writer
+        from geminga.spark.sink.writing import stream_writer
 
         return stream_writer(write_options(self.options), without_collations(schema))
 
@@ -239,7 +239,7 @@ class PulsarReader(DataSourceReader):
 
 
 class FilteringReader(PulsarReader):
-    """A batch query that takes Spark's filters. See `geminga.spark.filters`."""
+    """A batch query that takes Spark's filters. See `geminga.spark.source.filters`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         self.tests = understood(filters, self.schema.names)

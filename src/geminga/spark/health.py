@@ -29,7 +29,7 @@ from geminga.client.admin.sync import Admin
 from geminga.config import check_choice, refuse
 from geminga.errors import InvalidConfiguration, TopicNotFound
 from geminga.ids import TopicName
-from geminga.spark.cluster import open_admin
+from geminga.spark.cluster.clients import open_admin
 from geminga.spark.options import ACCESS, ConnectionOptions, access_options
 from geminga.spark.releases import (
     ReadAllAvailable,

@@ -6,8 +6,8 @@
     with geminga.spark.serve_metrics(spark, port=9095): ...
     frame = geminga.spark.observed(frame)      # query.lastProgress.observedMetrics["pulsar"]["malformed"]
 
-The lag comes from the queries' progress, where `geminga.spark.lag` puts it; so Spark's own listeners, logs
-and event files have it too. Spark gives Python sources no metrics of their own: what is in the rows is
+The lag comes from the queries' progress, where `geminga.spark.source.lag` puts it; so Spark's own listeners,
+logs and event files have it too. Spark gives Python sources no metrics of their own: what is in the rows is
 counted by Spark's observed metrics.
 """
 
@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from geminga.client.io.runtime import LoopThread
 from geminga.client.observe.metrics_port import exposition, serve
-from geminga.spark.lag import LAG
+from geminga.spark.source.lag import LAG
 
 _TOPIC_GAUGES = {
     "messages": ("geminga_spark_lag_messages", "Messages behind the end of the last micro-batch."),

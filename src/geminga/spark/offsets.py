@@ -232,3 +232,10 @@ class Checkpoint:
             first=from_json(query.get("first", {})),
             waiting=from_json(query.get("waiting", {})),
         )
+
+
+def behind_message(message_id: MessageId) -> Offset:
+    """Return the offset after a message, `EARLIEST` for none."""
+    if message_id.entry_id < 0:
+        return EARLIEST
+    return Offset.after_entry(message_id.ledger_id, message_id.entry_id)

@@ -27,11 +27,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from geminga.spark import exactly_once, frames, reading
 from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
-from geminga.spark.exactly_once import ExactlyOnceWriter, NumberedWriter
-from geminga.spark.staging import Staging
-from geminga.spark.writing import PulsarStreamWriter, PulsarWriter
+from geminga.spark.sink import exactly_once, frames
+from geminga.spark.sink.exactly_once import ExactlyOnceWriter, NumberedWriter
+from geminga.spark.sink.staging import Staging
+from geminga.spark.sink.writing import PulsarStreamWriter, PulsarWriter
+from geminga.spark.source import reading
 
 PIECE_ROWS = 40
 """Number of rows that a task reads, writes or stages at once."""

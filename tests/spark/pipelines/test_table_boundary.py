@@ -10,10 +10,10 @@ import pytest
 import geminga
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, StoreDamaged
-from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource
 from geminga.spark.offsets import WHOLE_ENTRY, from_json
 from geminga.spark.pipelines.table_boundary import COLUMNS, last_places, pinned_seam
+from geminga.spark.source.data_loss import DataLossError
 
 TOPIC = "persistent://public/default/seamed"
 

@@ -15,9 +15,9 @@ from geminga.errors import InvalidConfiguration
 from geminga.spark.payloads.arrays import Mask, booleans
 from geminga.spark.payloads.json_text import NO_NUMBER, JsonReader, converter, parsed_by_arrow
 from geminga.spark.payloads.writing import node_of_type
-from geminga.spark.reading import Again
 from geminga.spark.releases import arrow_schema
 from geminga.spark.schema import ArrowBatchConverter, message_columns
+from geminga.spark.source.reading import Again
 from geminga.spark.tasks import session_zone
 
 Test = Callable[[Any], bool]

@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 from geminga.config import suggestion
 from geminga.errors import IncompatibleSchema, InvalidConfiguration
 from geminga.schema_info import SchemaInfo
-from geminga.spark.cluster import Cluster, discover
+from geminga.spark.cluster.clients import Cluster, discover
 from geminga.spark.offsets import Partition
 from geminga.spark.options import ReadOptions
 from geminga.spark.payloads.definitions import definition_of

@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.spark.dead_letters import MESSAGE_COLUMNS, DeadLetters
 from geminga.spark.options import ReadOptions
 from geminga.spark.payloads.arrays import Mask, booleans
 from geminga.spark.payloads.avro import AvroReader
@@ -25,9 +24,10 @@ from geminga.spark.payloads.nodes import Definition, SchemaNode
 from geminga.spark.payloads.plain import PlainReader, split_pairs
 from geminga.spark.payloads.types import check_readable, columns_of, spark_type
 from geminga.spark.payloads.writing import node_of_type
-from geminga.spark.reading import Again
 from geminga.spark.releases import arrow_schema
 from geminga.spark.schema import COLUMNS, as_type, column_name
+from geminga.spark.source.dead_letters import MESSAGE_COLUMNS, DeadLetters
+from geminga.spark.source.reading import Again
 from geminga.spark.tasks import session_zone
 from geminga.wire.columnar import number_array
 

@@ -11,9 +11,9 @@ from pyarrow import fs
 
 from geminga.errors import UsageError
 from geminga.filesystems import resolve
-from geminga.spark.offset_log import last_batch
 from geminga.spark.pipelines import lake
 from geminga.spark.pipelines.project import places
+from geminga.spark.source.offset_log import last_batch
 
 
 def tables(folder: Path) -> dict[str, str]:

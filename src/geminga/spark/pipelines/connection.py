@@ -45,7 +45,7 @@ def reach(folder: Path, settings: Mapping[str, object], given: str) -> None:
 
     Raises `ServiceUnreachable` after `REACH_SECONDS`, and `TopicNotFound`.
     """
-    from geminga.spark.cluster import connect, discover
+    from geminga.spark.cluster.clients import connect, discover
     from geminga.spark.options import read_options
 
     limit = {"operationTimeoutMs": str(round(3000 * REACH_SECONDS)), "topic": "address-check"}

@@ -79,9 +79,9 @@ def _is_at_end(folder: Path, table: str, options: dict[str, str]) -> bool:
     from pyspark.sql.types import StructType
 
     from geminga.spark.datasource import PulsarStreamReader
-    from geminga.spark.offset_log import last_batch, newest_offsets
     from geminga.spark.options import read_options
     from geminga.spark.releases import ReadAllAvailable
+    from geminga.spark.source.offset_log import last_batch, newest_offsets
 
     storage = places(folder).storage.rstrip("/")
     system, root = resolve(storage)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from geminga.errors import InvalidConfiguration, StoreDamaged
 from geminga.filesystems import resolve, write_whole
 from geminga.ids import TopicName
-from geminga.spark.cluster import connect, discover
+from geminga.spark.cluster.clients import connect, discover
 from geminga.spark.offsets import (
     EARLIEST,
     WHOLE_ENTRY,

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.ids import MessageId, TopicName
 from geminga.schema_info import SchemaInfo
+from geminga.spark.cluster.watch import PulsarCursors, PulsarPartitions, all_at_once
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.spark.option_values import matches
 from geminga.spark.options import ConnectionOptions
-from geminga.spark.watch import PulsarCursors, PulsarPartitions, all_at_once
 from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.errors import PulsarException, SubscriptionNotFound, Timeout
 from geminga.ids import MessageId
-from geminga.spark.admission import EntryCost, EntrySample, MeasuredEntry
+from geminga.spark.cluster.entry_samples import EntryCost, EntrySample, MeasuredEntry
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.wire.metadata import RawEntry
 

@@ -7,7 +7,7 @@ from geminga.client.admin.sync import Admin
 from geminga.client.handles.web_address import find_admin_url
 from geminga.errors import AdminError, AdminNotFound, NotAllowedError, PulsarException
 from geminga.ids import TopicName
-from geminga.spark.cluster import client_for, open_admin
+from geminga.spark.cluster.clients import client_for, open_admin
 from geminga.spark.options import WriteOptions
 
 logger = logging.getLogger("geminga.spark")

@@ -28,7 +28,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from geminga.errors import CorruptPayload, InvalidConfiguration, StoreDamaged
-from geminga.filesystems import puts_whole_files, resolve, sync, write_whole
+from geminga.filesystems import folder_name, puts_whole_files, resolve, sync, write_whole
 from geminga.wire.checksum import crc32c
 
 STAGED_SCHEMA = pa.schema(
@@ -278,14 +278,6 @@ def _offsets(files: fs.FileSystem, path: str) -> list[str] | None:
     except FileNotFoundError:
         return None
     return lines[2:] if lines[:1] == ["v1"] else lines
-
-
-def folder_name(key: str) -> str:
-    """Return a name that every file system accepts, different for different keys."""
-    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)
-    return (
-        readable if readable == key else f"{readable[-40:]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    )
 
 
 def _checked(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ or a time to live moved it past whole ledgers, the query cannot detect that: the
 cursor's position. (Keeping the last message read unacknowledged would show it, except for a time to live on
 an idle topic, but it would be a permanent backlog that counts towards time-based quotas.)
 
-`geminga.spark.watch.PulsarCursors` moves the subscriptions.
+`geminga.spark.cluster.watch.PulsarCursors` moves the subscriptions.
 """
 
 import logging
@@ -25,6 +25,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from geminga.ids import MessageId
+from geminga.spark.cluster.watch import PulsarCursors, SubscriptionCursor
 from geminga.spark.offsets import (
     EARLIEST,
     WHOLE_ENTRY,
@@ -34,8 +35,7 @@ from geminga.spark.offsets import (
     is_another_topic,
     partition_topic,
 )
-from geminga.spark.queries import PartitionQueries
-from geminga.spark.watch import PulsarCursors, SubscriptionCursor
+from geminga.spark.source.queries import PartitionQueries
 
 logger = logging.getLogger("geminga.spark")
 

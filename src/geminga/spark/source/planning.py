@@ -1,21 +1,21 @@
 """Planning of a query: start and end, the size of micro-batches, and tasks for ranges.
 
 Everything here runs on the driver and holds no state that a restart would miss. Cluster queries cover all
-partitions at once (`geminga.spark.watch`), and are retried while a broker restarts.
+partitions at once (`geminga.spark.cluster.watch`), and are retried while a broker restarts.
 """
 
 import time
 from collections.abc import Callable
 
-from geminga.spark.bounds import QueryBounds
-from geminga.spark.cluster import Cluster
-from geminga.spark.cursor import QueryCursor
-from geminga.spark.micro_batches import MicroBatches
+from geminga.spark.cluster.clients import Cluster
 from geminga.spark.offsets import Offsets
 from geminga.spark.options import ReadOptions
-from geminga.spark.queries import PartitionQueries
 from geminga.spark.retry_policy import RetryPolicy
-from geminga.spark.task_planning import TaskPlanner
+from geminga.spark.source.bounds import QueryBounds
+from geminga.spark.source.cursor import QueryCursor
+from geminga.spark.source.micro_batches import MicroBatches
+from geminga.spark.source.queries import PartitionQueries
+from geminga.spark.source.task_planning import TaskPlanner
 
 
 class Planner:

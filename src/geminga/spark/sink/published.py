@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from geminga.errors import Timeout
 from geminga.ids import MessageId, TopicName
-from geminga.spark.cluster import Cluster, closed_quietly
-from geminga.spark.offsets import EARLIEST, Offset, Partition, partition_topic
-from geminga.spark.ranges import behind_message
+from geminga.spark.cluster.clients import Cluster, closed_quietly
+from geminga.spark.offsets import EARLIEST, Offset, Partition, behind_message, partition_topic
 from geminga.spark.retry_policy import RetryPolicy
 from geminga.wire.metadata import peek_entry
 

@@ -28,9 +28,7 @@ from geminga.ids import MessageId
 from geminga.offload.file import schema as file_schema
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.storage import folder_of
-from geminga.spark import cluster as clusters
-from geminga.spark import lag
-from geminga.spark.offloaded import Manifests
+from geminga.spark.cluster import clients as clusters
 from geminga.spark.offsets import (
     EARLIEST,
     OTHERS,
@@ -42,8 +40,10 @@ from geminga.spark.offsets import (
     to_json,
 )
 from geminga.spark.options import ReadOptions, read_options, without
-from geminga.spark.planning import Planner
 from geminga.spark.schema import COLUMNS, source_schema
+from geminga.spark.source import lag
+from geminga.spark.source.offloaded import Manifests
+from geminga.spark.source.planning import Planner
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 
 from geminga.errors import CryptoError, PulsarException, Timeout, TopicNotFound
 from geminga.ids import MessageId
-from geminga.spark.cluster import Cluster, closed_quietly
-from geminga.spark.compacted import CompactedEntries
+from geminga.spark.cluster.clients import Cluster, closed_quietly
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, partition_topic
 from geminga.spark.options import ReadOptions
-from geminga.spark.range_entries import READ_ENTRIES, RangeEntries
-from geminga.spark.ranges import Range
 from geminga.spark.retry_policy import RetryPolicy
-from geminga.spark.search import run, stepped_back
+from geminga.spark.source.compacted import CompactedEntries
+from geminga.spark.source.range_entries import READ_ENTRIES, RangeEntries
+from geminga.spark.source.ranges import Range
+from geminga.spark.source.search import run, stepped_back
 from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark.offsets import EARLIEST, LATEST, OTHERS, Offsets, Partition, partition_topic
-from geminga.spark.queries import PartitionQueries
-from geminga.spark.search import before_time
+from geminga.spark.source.queries import PartitionQueries
+from geminga.spark.source.search import before_time
 
 CLOCK_DIFFERENCE_MS_MAX = 5_000
 """Maximum lead of a starting time over the driver's clock."""

@@ -4,18 +4,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from geminga.spark.admission import (
-    BatchLimits,
-    EntryCost,
-    EntryCostEstimate,
-    EntrySample,
-    PartitionBudget,
-    admit,
-)
-from geminga.spark.lag import ClosedLedgers, OffsetSpan, behind, by_topic
+from geminga.spark.cluster.entry_samples import EntryCost, EntrySample
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition
-from geminga.spark.queries import PartitionQueries
-from geminga.spark.search import stepped_ahead
+from geminga.spark.source.admission import BatchLimits, EntryCostEstimate, PartitionBudget, admit
+from geminga.spark.source.lag import ClosedLedgers, OffsetSpan, behind, by_topic
+from geminga.spark.source.queries import PartitionQueries
+from geminga.spark.source.search import stepped_ahead
 
 LOOK_AGAIN_SECONDS = 60.0
 """Maximum age of the known entry sizes; reading entries for a limit renews them."""
@@ -104,5 +98,5 @@ class MicroBatches:
         return sum(span.entries * each.rows for span, each in costs if each is not None)
 
     def lag(self, end: Offsets, latest: Offsets) -> dict[str, dict[str, Any]]:
-        """Return the lag of ``end``, by topic; see `geminga.spark.lag.by_topic`."""
+        """Return the lag of ``end``, by topic; see `geminga.spark.source.lag.by_topic`."""
         return by_topic(self.spans(end, latest), self._gauged(end, latest))

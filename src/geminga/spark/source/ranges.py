@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from geminga.ids import MessageId
 from geminga.offload.manifest import OffloadedLedger
-from geminga.spark.offsets import EARLIEST, Offset, Partition, entries_between, partition_topic
+from geminga.spark.offsets import Offset, Partition, entries_between, partition_topic
 
 ENTRIES_MIN = 16
 """Minimum entries of a task, if its range has them."""
@@ -30,7 +29,7 @@ class Range:
     """The entry (ledger, id) that followed ``start``, in a later ledger, at planning time, when the query's
     subscription had kept all messages after ``start``: so none was between them. None: unknown."""
     compacted: bool = False
-    """Whether the range is read compacted; see `geminga.spark.compacted`."""
+    """Whether the range is read compacted; see `geminga.spark.source.compacted`."""
     goes_on: bool = False
     """Whether to read on after ``end``, to the newest message at that time."""
 
@@ -68,10 +67,3 @@ def combined(
         tasks[-1].append(number)
         done, held, last = done + count, held + count, number
     return [[ranges[number] for number in task] for task in sorted(tasks)]
-
-
-def behind_message(message_id: MessageId) -> Offset:
-    """Return the offset after a message, `EARLIEST` for none."""
-    if message_id.entry_id < 0:
-        return EARLIEST
-    return Offset.after_entry(message_id.ledger_id, message_id.entry_id)

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from geminga.errors import PulsarException, Timeout
 from geminga.ids import MessageId
-from geminga.spark.cluster import Cluster, EntrySource, closed_quietly
-from geminga.spark.data_loss import refusal
+from geminga.spark.cluster.clients import Cluster, EntrySource, closed_quietly
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions
-from geminga.spark.ranges import Range
 from geminga.spark.retry_policy import RetryPolicy
+from geminga.spark.source.data_loss import refusal
+from geminga.spark.source.ranges import Range
 from geminga.wire.metadata import RawEntry
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class RangeEntries:
         location = self.options.offload_location
         if not self.part.offloaded or location is None:
             return self._open_broker(start, stop)
-        from geminga.spark.offloaded import OffloadedSource
+        from geminga.spark.source.offloaded import OffloadedSource
 
         return OffloadedSource(
             location,

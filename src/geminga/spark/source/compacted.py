@@ -10,10 +10,10 @@ from contextlib import closing
 from dataclasses import replace
 
 from geminga.ids import MessageId
-from geminga.spark.cluster import EntrySource
-from geminga.spark.offsets import EARLIEST, Offset
-from geminga.spark.range_entries import RangeEntries
-from geminga.spark.ranges import Range, behind_message
+from geminga.spark.cluster.clients import EntrySource
+from geminga.spark.offsets import EARLIEST, Offset, behind_message
+from geminga.spark.source.range_entries import RangeEntries
+from geminga.spark.source.ranges import Range
 from geminga.wire.metadata import RawEntry
 
 

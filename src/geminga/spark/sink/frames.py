@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from geminga.errors import IncompatibleSchema, InvalidMessage, InvalidTopicName
 from geminga.ids import TopicName
 from geminga.schema_info import SchemaInfo
-from geminga.spark.cluster import client_for
+from geminga.spark.cluster.clients import client_for
 from geminga.spark.options import WriteOptions
 from geminga.spark.schema import FrameLayout, to_messages, written_columns
 

@@ -1,7 +1,7 @@
 """Tasks of the sink: they pass Spark's Arrow batches to the columnar producer unchanged.
 
 At least once: a task ends when every row has its receipt. A task that Spark runs again publishes its rows
-again; `geminga.spark.exactly_once` avoids that.
+again; `geminga.spark.sink.exactly_once` avoids that.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidConfiguration, MessageTooBig
 from geminga.spark import releases
-from geminga.spark.frames import OutgoingFrame, by_topic
 from geminga.spark.options import WriteOptions
-from geminga.spark.producers import kept
+from geminga.spark.sink.frames import OutgoingFrame, by_topic
+from geminga.spark.sink.producers import kept
 
 if TYPE_CHECKING:
     from geminga.client.publish.columnar_producer import TableResult
@@ -77,7 +77,7 @@ def batch_writer(options: WriteOptions, schema: StructType) -> DataSourceWriter:
     """Return the writer of a batch query for the options."""
     if not options.exactly_once:
         return PulsarWriter(options, schema)
-    from geminga.spark.exactly_once import NumberedWriter
+    from geminga.spark.sink.exactly_once import NumberedWriter
 
     return NumberedWriter(options, schema)
 
@@ -90,6 +90,6 @@ def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStream
         )
     if not options.exactly_once:
         return releases.stream_writer(PulsarStreamWriter(options, schema), schema)
-    from geminga.spark.exactly_once import ExactlyOnceWriter
+    from geminga.spark.sink.exactly_once import ExactlyOnceWriter
 
     return releases.stream_writer(ExactlyOnceWriter(options, schema), schema)

@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping
 
 from geminga.ids import MessageId
 from geminga.offload.manifest import OffloadedLedger
-from geminga.spark.admission import EntryCostEstimate
-from geminga.spark.cursor import QueryCursor
-from geminga.spark.lag import ClosedLedgers, behind
-from geminga.spark.micro_batches import MicroBatches
-from geminga.spark.offloaded import Manifests
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, entries_between
-from geminga.spark.queries import PartitionQueries
-from geminga.spark.ranges import ENTRIES_MIN, Range
-from geminga.spark.search import Piece, pieces
+from geminga.spark.source.admission import EntryCostEstimate
+from geminga.spark.source.cursor import QueryCursor
+from geminga.spark.source.lag import ClosedLedgers, behind
+from geminga.spark.source.micro_batches import MicroBatches
+from geminga.spark.source.offloaded import Manifests
+from geminga.spark.source.queries import PartitionQueries
+from geminga.spark.source.ranges import ENTRIES_MIN, Range
+from geminga.spark.source.search import Piece, pieces
 
 ENTRIES_PER_SPLIT = 10_000
 """Default of ``maxEntriesPerSplit`` in queries that are split."""

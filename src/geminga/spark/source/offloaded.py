@@ -22,7 +22,7 @@ from geminga.offload.arrow_storage import ArrowStorage
 from geminga.offload.file import LedgerFile, NotOffloaded
 from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger, load
 from geminga.offload.storage import folder_of
-from geminga.spark.cluster import EntrySource, closed_quietly
+from geminga.spark.cluster.clients import EntrySource, closed_quietly
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.wire.checksum import crc32c
 from geminga.wire.metadata import RawEntry

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from geminga.spark.cluster.entry_samples import EntryCost, EntrySample, MeasuredEntry
 from geminga.spark.offsets import Offset, Partition, entries_between
 
 PEEK_BYTES_MAX = 256 * 1024
@@ -62,30 +63,6 @@ class BatchLimits:
         return min(counts, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class EntryCost:
-    """Cost of several entries, or the average cost of one."""
-
-    entries: float = 0
-    rows: float = 0
-    bytes: float = 0
-
-    def __add__(self, other: EntryCost) -> EntryCost:
-        return EntryCost(self.entries + other.entries, self.rows + other.rows, self.bytes + other.bytes)
-
-    def __mul__(self, count: float) -> EntryCost:
-        return EntryCost(self.entries * count, self.rows * count, self.bytes * count)
-
-    @property
-    def each(self) -> EntryCost:
-        return self * (1 / self.entries) if self.entries else self
-
-    def at_least(self, other: EntryCost) -> EntryCost:
-        return EntryCost(
-            max(self.entries, other.entries), max(self.rows, other.rows), max(self.bytes, other.bytes)
-        )
-
-
 ONE_ENTRY = EntryCost(1)
 
 
@@ -112,14 +89,6 @@ class EntryCostEstimate:
 
 
 @dataclass(slots=True)
-class MeasuredEntry:
-    """An entry that was read in advance: the offset after it, and its cost."""
-
-    place: Offset
-    cost: EntryCost
-
-
-@dataclass(slots=True)
 class PartitionBudget:
     """Part of a micro-batch that one partition contributes so far."""
 
@@ -127,7 +96,7 @@ class PartitionBudget:
     start: Offset
     end: Offset
     at: Offset = field(init=False)
-    used: EntryCost = EntryCost()
+    used: EntryCost = field(default_factory=EntryCost)
     seen: list[MeasuredEntry] = field(default_factory=list)
     taken: int = 0
     """Number of entries of `seen` that the micro-batch takes."""
@@ -158,21 +127,6 @@ class PartitionBudget:
         if self.ends_seen and self.taken == len(self.seen):
             self.at = self.end
         return spent
-
-
-@dataclass(frozen=True, slots=True)
-class EntrySample:
-    """Request to read the entries after ``start``: the first one, then more within the budgets."""
-
-    partition: Partition
-    start: Offset
-    end: Offset
-    rows: int | None
-    bytes: int
-
-    def wants_more(self, cost: EntryCost) -> bool:
-        """Return whether to read further when the entries read so far have this cost."""
-        return cost.bytes < self.bytes and (self.rows is None or cost.rows < self.rows)
 
 
 Look = Callable[[Sequence[EntrySample]], "list[tuple[list[MeasuredEntry], bool]]"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.errors import IncompatibleSchema, ProducerBusy, PulsarException
 from geminga.schema.schema import BytesSchema, Schema, SchemaInfo, SchemaType
-from geminga.spark.cluster import client_for
+from geminga.spark.cluster.clients import client_for
 from geminga.spark.options import COMPRESSIONS, WriteOptions
 
 if TYPE_CHECKING:

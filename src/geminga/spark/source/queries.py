@@ -7,15 +7,14 @@ from typing import TypeVar
 
 from geminga.errors import TopicNotFound
 from geminga.ids import MessageId
-from geminga.spark.admission import EntrySample, MeasuredEntry
-from geminga.spark.cluster import Cluster, discover
-from geminga.spark.data_loss import refusal
-from geminga.spark.offsets import EARLIEST, Offsets, Partition
+from geminga.spark.cluster.clients import Cluster, discover
+from geminga.spark.cluster.entry_samples import EntrySample, MeasuredEntry
+from geminga.spark.cluster.watch import PulsarPartitions
+from geminga.spark.offsets import EARLIEST, Offsets, Partition, behind_message
 from geminga.spark.options import ReadOptions
-from geminga.spark.ranges import behind_message
 from geminga.spark.retry_policy import RetryPolicy
-from geminga.spark.search import Search, at, before_first, run
-from geminga.spark.watch import PulsarPartitions
+from geminga.spark.source.data_loss import refusal
+from geminga.spark.source.search import Search, at, before_first, run
 from geminga.wire.metadata import RawEntry
 
 Q = TypeVar("Q")

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from geminga.spark.admission import EntryCost, EntryCostEstimate
+from geminga.spark.cluster.entry_samples import EntryCost
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition, entries_between
-from geminga.spark.search import Search, before_first, last_entry, ledgers_after
+from geminga.spark.source.admission import EntryCostEstimate
+from geminga.spark.source.search import Search, before_first, last_entry, ledgers_after
 
 LEDGERS_MAX = 32
 """Maximum closed ledgers of one partition whose size is determined for a lag."""
@@ -36,7 +37,7 @@ class ClosedLedgers:
     _ends: dict[Partition, dict[int, int]] = field(default_factory=dict)
 
     def span(self, partition: Partition, start: Offset, end: Offset) -> Search[OffsetSpan]:
-        """Count the entries; `geminga.spark.search.run` runs the searches of many partitions together."""
+        """Count the entries; `geminga.spark.source.search.run` runs many searches together."""
         begin = yield from before_first(start)
         if begin is None or begin >= end:
             return OffsetSpan(0)

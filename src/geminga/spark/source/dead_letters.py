@@ -17,10 +17,9 @@ from types import TracebackType
 import pyarrow as pa
 from pyarrow import fs
 
-from geminga.filesystems import resolve, write_whole
+from geminga.filesystems import folder_name, resolve, write_whole
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
-from geminga.spark.ranges import Range
-from geminga.spark.staging import folder_name
+from geminga.spark.source.ranges import Range
 
 PART_BYTES_MAX = 16 * 1024 * 1024
 """Bytes collected before they are written; the rest of a range is written at its end."""

@@ -47,14 +47,21 @@ from geminga.producer.assembling import PRODUCER_NAME_SIZE_GUESS
 from geminga.producer.operation import SendOperation, name_field
 from geminga.producer.settings import SEQUENCE_ID_MAX
 from geminga.schema_info import SchemaInfo
-from geminga.spark.cluster import client_for, connect
-from geminga.spark.deduplication import command_for, ensure_deduplication
-from geminga.spark.frames import OutgoingFrame, by_topic
+from geminga.spark.cluster.clients import client_for, connect
 from geminga.spark.options import COMPRESSIONS, WriteOptions
-from geminga.spark.producers import kept, named, public_keys
-from geminga.spark.published import TopicTails, later
 from geminga.spark.releases import DataSourceStreamArrowWriter
-from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, job_folder, planned, remove_abandoned_jobs
+from geminga.spark.sink.deduplication import command_for, ensure_deduplication
+from geminga.spark.sink.frames import OutgoingFrame, by_topic
+from geminga.spark.sink.producers import kept, named, public_keys
+from geminga.spark.sink.published import TopicTails, later
+from geminga.spark.sink.staging import (
+    STAGED_SCHEMA,
+    Epoch,
+    Staging,
+    job_folder,
+    planned,
+    remove_abandoned_jobs,
+)
 from geminga.spark.tasks import query_of_task
 
 if TYPE_CHECKING:
