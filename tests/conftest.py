@@ -318,7 +318,7 @@ def broker(pulsar_module_broker):
 def offloading_here(monkeypatch):
     """Have brokers of this process write the files of offloaded ledgers themselves. The process that does it
     otherwise takes more than a second of CPU to start; `tests/ledger/test_offload_worker.py` is about it."""
-    monkeypatch.setattr("geminga.ledger.offload_worker.OffloadWriters._ready", lambda _: None)
+    monkeypatch.setattr("geminga.ledger.tier.offload_worker.OffloadWriters._ready", lambda _: None)
 
 
 @pytest.fixture

@@ -45,12 +45,12 @@ from geminga.consumer.unbatching import open_payload
 from geminga.errors import PulsarException
 from geminga.functions import state
 from geminga.ids import MessageId
-from geminga.ledger import claim_file
-from geminga.ledger import format as store_format
 from geminga.ledger.api import StoredValue
-from geminga.ledger.backup_objects import ObjectFileSystem
-from geminga.ledger.catalog import EntryChunk
+from geminga.ledger.backup.objects import ObjectFileSystem
+from geminga.ledger.catalog.catalog import EntryChunk
+from geminga.ledger.files import format as store_format
 from geminga.ledger.memory import MemoryStore
+from geminga.ledger.tier import claim_file
 from geminga.mirror.cursor_state import parse_ranges
 from geminga.mirror.positions import Position, parse_position
 from geminga.mirror.replication_stamp import ReplicationStamp, stamps_in

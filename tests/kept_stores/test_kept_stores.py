@@ -11,8 +11,8 @@ from click.testing import CliRunner
 import geminga
 from geminga.cli.main import command
 from geminga.errors import StoreError
-from geminga.ledger import folder as store_folder
-from geminga.ledger import format as store_format
+from geminga.ledger.files import folder as store_folder
+from geminga.ledger.files import format as store_format
 from tests.kept_stores.content import SETTINGS, check, fill
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from geminga.ledger.catalog import Catalog, CheckpointSnapshot
-from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.catalog.catalog import Catalog, CheckpointSnapshot
+from geminga.ledger.files.filesystem import RealFileSystem
 from geminga.ledger.settings import StoreSettings
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 

@@ -9,12 +9,12 @@ import pytest
 from doubles import raising
 
 from geminga.errors import NotAStore, StoreError
-from geminga.ledger import backup as module
-from geminga.ledger.backup import EarlierBackup, backup, restore, steps
-from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_MASK, GroupHeader, decode_file_header
+from geminga.ledger.backup import backup as module
+from geminga.ledger.backup.backup import EarlierBackup, backup, restore, steps
+from geminga.ledger.files.filesystem import RealFileSystem
+from geminga.ledger.files.format import FILE_HEADER_BYTES, OFFSET_MASK, GroupHeader, decode_file_header
 from geminga.ledger.inspection import inspect
-from geminga.ledger.log import scan_headers
+from geminga.ledger.log.log import scan_headers
 from geminga.ledger.store import FileStore
 from geminga.wire.checksum import crc32c
 from tests.support.disk_stores import append_all, ledger_with

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import NotAStore, StoreDamaged, StoreError
-from geminga.ledger.backup import restore
-from geminga.ledger.backup_series import StoredBackup, backup_into, chosen
-from geminga.ledger.format import file_name
+from geminga.ledger.backup.backup import restore
+from geminga.ledger.backup.series import StoredBackup, backup_into, chosen
+from geminga.ledger.files.format import file_name
 from geminga.ledger.inspection import inspect
 from geminga.ledger.store import FileStore
 from tests.ledger.test_backup_series import DAY, StoreWriter
@@ -82,7 +82,7 @@ class Writer(StoreWriter):
 def writer(tmp_path, small_settings, monkeypatch):
     writer = Writer(tmp_path, small_settings, URL)
     writer.bucket = Bucket()
-    monkeypatch.setattr("geminga.ledger.tier_storage.place_at", lambda location, *, fails_soon: writer.bucket)
+    monkeypatch.setattr("geminga.ledger.tier.storage.place_at", lambda location, *, fails_soon: writer.bucket)
     return writer
 
 

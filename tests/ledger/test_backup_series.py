@@ -11,11 +11,11 @@ import pytest
 from doubles import raising
 
 from geminga.errors import NotAStore, StoreError
-from geminga.ledger.backup import restore
-from geminga.ledger.backup_series import StoredBackup, backup_into, chosen, series_at
-from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.folder import SUPERBLOCK_FILE
-from geminga.ledger.format import FORMAT_VERSION, encode_superblock, file_name
+from geminga.ledger.backup.backup import restore
+from geminga.ledger.backup.series import StoredBackup, backup_into, chosen, series_at
+from geminga.ledger.files.filesystem import RealFileSystem
+from geminga.ledger.files.folder import SUPERBLOCK_FILE
+from geminga.ledger.files.format import FORMAT_VERSION, encode_superblock, file_name
 from geminga.ledger.inspection import inspect
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
@@ -201,7 +201,7 @@ def test_a_file_with_the_name_of_a_backup_is_left_alone(writer):
 
 def test_a_store_of_a_newer_format_is_not_backed_up(writer, monkeypatch):
     writer.write(5)
-    monkeypatch.setattr("geminga.ledger.format.FORMAT_VERSION", FORMAT_VERSION + 1)
+    monkeypatch.setattr("geminga.ledger.files.format.FORMAT_VERSION", FORMAT_VERSION + 1)
     (writer.folder / SUPERBLOCK_FILE).write_bytes(encode_superblock(writer.store.store_id))
     monkeypatch.undo()
     with pytest.raises(StoreError, match=f"has format {FORMAT_VERSION + 1}"):

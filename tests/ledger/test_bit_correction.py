@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from geminga.ledger.bit_correction import corrected, flipped_bit
+from geminga.ledger.files.bit_correction import corrected, flipped_bit
 from geminga.wire.checksum import crc32c
 
 

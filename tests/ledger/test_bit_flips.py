@@ -19,10 +19,16 @@ import pytest
 
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
-from geminga.ledger.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, OFFSET_MASK, RECORD_BYTES, RecordKind
-from geminga.ledger.ledger_table import NOBODY
-from geminga.ledger.log import LogFiles, read_directory, scan_headers
+from geminga.ledger.files.format import (
+    FILE_HEADER_BYTES,
+    GROUP_HEADER_BYTES,
+    OFFSET_MASK,
+    RECORD_BYTES,
+    RecordKind,
+)
+from geminga.ledger.log.log import LogFiles, read_directory, scan_headers
 from geminga.ledger.settings import StoreSettings
+from geminga.ledger.state.ledger_table import NOBODY
 from geminga.ledger.store import FileStore
 from geminga.wire.checksum import crc32c
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk

@@ -2,9 +2,9 @@
 
 import pytest
 
-from geminga.ledger.offload_folder import FolderStorage
-from geminga.ledger.offload_worker import ByteRate
 from geminga.ledger.store import FileStore
+from geminga.ledger.tier.folder_storage import FolderStorage
+from geminga.ledger.tier.offload_worker import ByteRate
 from geminga.ledger.tiered import TieredStore
 from tests.ledger.test_tiered import SETTINGS, TOPIC, Clock, Reports, check_tier, fill, settle
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk

@@ -7,12 +7,12 @@ import pytest
 from cases import cases
 
 from geminga.ledger.api import PrefetchRequest
-from geminga.ledger.catalog import CHUNK_ENTRIES_MAX, Catalog, EntryChunk, LedgerChange
-from geminga.ledger.catalog_database import CatalogDamaged
-from geminga.ledger.catalog_keys import KeyChange
+from geminga.ledger.catalog.catalog import CHUNK_ENTRIES_MAX, Catalog, EntryChunk, LedgerChange
+from geminga.ledger.catalog.database import CatalogDamaged
+from geminga.ledger.catalog.keys import KeyChange
 from geminga.ledger.damage import Damage, DamageLoss
-from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.format import RECORD_BYTES
+from geminga.ledger.files.filesystem import RealFileSystem
+from geminga.ledger.files.format import RECORD_BYTES
 from tests.ledger.conftest import STORE_ID, snapshot
 
 

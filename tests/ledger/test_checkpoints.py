@@ -12,10 +12,10 @@ from doubles import calls_of, raising
 from waiting import poll_until
 
 from geminga.errors import StoreStopped
-from geminga.ledger import checkpoints
-from geminga.ledger.catalog import Catalog, CheckpointSnapshot
+from geminga.ledger.catalog.catalog import Catalog, CheckpointSnapshot
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from geminga.ledger.upkeep import checkpoints
 from tests.support.disk_stores import FOLDER, open_store, polled
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from tests.support.store_auditor import StoreAuditor

@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 import pytest
 from doubles import raising
 
-from geminga.ledger import claim_file as claims
-from geminga.ledger.claim_file import CLAIM, Claim
-from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.offload_folder import FolderStorage
+from geminga.ledger.files.filesystem import RealFileSystem
+from geminga.ledger.tier import claim_file as claims
+from geminga.ledger.tier.claim_file import CLAIM, Claim
+from geminga.ledger.tier.folder_storage import FolderStorage
 
 BLOCK = 512
 CLAIM_OF_A_STORE = Claim("a" * 32, "b" * 32, "c" * 32, "d" * 32, 9, True, "host:/data", 1_700_000_000_000)

@@ -7,7 +7,7 @@ import pytest
 
 from geminga.errors import StoreDamaged
 from geminga.ledger.damage import Damage, EntriesDamaged
-from geminga.ledger.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, GROUP_MAGIC, encode_file_header
+from geminga.ledger.files.format import FILE_HEADER_BYTES, GROUP_HEADER_BYTES, GROUP_MAGIC, encode_file_header
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from tests.support.disk_stores import FOLDER, append_all, ledger_with, open_store, succeeded

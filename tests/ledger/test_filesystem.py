@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from geminga.ledger import filesystem as module
-from geminga.ledger.filesystem import BUFFERS_PER_WRITE_MAX, Buffer, RealFileSystem, write_fully
+from geminga.ledger.files import filesystem as module
+from geminga.ledger.files.filesystem import BUFFERS_PER_WRITE_MAX, Buffer, RealFileSystem, write_fully
 
 
 class TricklingFile:
@@ -74,7 +74,7 @@ def test_a_file_whose_closing_fails_is_closed_once(tmp_path, monkeypatch):
 PRINTING = """
 import os, sys
 sys.path.insert(0, {source!r})
-from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.files.filesystem import RealFileSystem
 filesystem = RealFileSystem()
 lock, _ = filesystem.lock("lock")
 files = [filesystem.open("a", create=True), filesystem.open_to_read("a")]

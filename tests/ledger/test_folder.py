@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
-from geminga.ledger import folder, format
 from geminga.ledger.api import StoredValue
-from geminga.ledger.backup import backup
-from geminga.ledger.folder import open_folder
-from geminga.ledger.format import SUPERBLOCK_BYTES, decode_superblock, encode_superblock
+from geminga.ledger.backup.backup import backup
+from geminga.ledger.files import folder, format
+from geminga.ledger.files.folder import open_folder
+from geminga.ledger.files.format import SUPERBLOCK_BYTES, decode_superblock, encode_superblock
 from geminga.ledger.inspection import inspect
 from geminga.ledger.store import FileStore
 from geminga.wire.checksum import crc32c

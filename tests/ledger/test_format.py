@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.ledger import format as layout
+from geminga.ledger.files import format as layout
 from geminga.wire.checksum import crc32c
 
 SEED = 12345

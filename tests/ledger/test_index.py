@@ -6,9 +6,9 @@ import pytest
 from doubles import calls_of
 from waiting import Blocked, join_threads, start_thread
 
-from geminga.ledger import index as index_module
-from geminga.ledger.catalog import EntryChunk
-from geminga.ledger.index import Index, LedgerState
+from geminga.ledger.catalog.catalog import EntryChunk
+from geminga.ledger.state import index as index_module
+from geminga.ledger.state.index import Index, LedgerState
 from tests.ledger.conftest import snapshot
 
 

@@ -8,8 +8,8 @@ from geminga.errors import NotAStore, StoreError, StoreLocked
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import DamageLoss, EntriesDamaged
 from geminga.ledger.inspection import InspectionReport, inspect, repair
-from geminga.ledger.ledger_table import NOBODY
 from geminga.ledger.settings import StoreSettings
+from geminga.ledger.state.ledger_table import NOBODY
 from geminga.ledger.store import FileStore
 from tests.support.disk_stores import FOLDER, append_all, open_store, succeeded
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk

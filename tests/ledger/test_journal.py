@@ -5,10 +5,10 @@ from collections.abc import Callable
 from doubles import raising
 
 from geminga.errors import StoreStopped
-from geminga.ledger.filesystem import FileSystem
-from geminga.ledger.format import RecordKind
-from geminga.ledger.journal import FailedRecords, Journal
-from geminga.ledger.log import Group, LogEnd, LogWriter
+from geminga.ledger.files.filesystem import FileSystem
+from geminga.ledger.files.format import RecordKind
+from geminga.ledger.log.journal import FailedRecords, Journal
+from geminga.ledger.log.log import Group, LogEnd, LogWriter
 
 
 def make_journal(

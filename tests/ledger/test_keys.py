@@ -4,10 +4,10 @@ import pytest
 from doubles import calls_of
 
 from geminga.ledger.api import LostWrites, StoredValue
-from geminga.ledger.catalog import Catalog
+from geminga.ledger.catalog.catalog import Catalog
 from geminga.ledger.damage import Damage, DamageLoss
-from geminga.ledger.keys import KeyMap
-from geminga.ledger.quarantine import Quarantine
+from geminga.ledger.state.keys import KeyMap
+from geminga.ledger.state.quarantine import Quarantine
 from tests.ledger.conftest import snapshot
 
 
@@ -71,7 +71,7 @@ def test_a_value_is_the_same_at_every_step_of_a_checkpoint(checkpoints):
 @pytest.mark.parametrize("page_keys", [1, 2, 3, 7, 512])
 @pytest.mark.parametrize("seed", range(8))
 def test_scan_finds_keys_of_every_layer(checkpoints, monkeypatch, page_keys, seed):
-    monkeypatch.setattr("geminga.ledger.keys.PAGE_KEYS", page_keys)
+    monkeypatch.setattr("geminga.ledger.state.keys.PAGE_KEYS", page_keys)
     random = Random(seed)
     keys, expected = checkpoints.keys, dict[str, StoredValue]()
     steps = [checkpoints.freeze, checkpoints.write, checkpoints.thaw] * 3

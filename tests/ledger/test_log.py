@@ -4,8 +4,8 @@ import pytest
 from doubles import raising
 
 from geminga.errors import StoreDamaged
-from geminga.ledger.format import FILE_HEADER_BYTES, OFFSET_BITS, GroupHeader, RecordKind
-from geminga.ledger.log import Gap, LogEnd, LogFiles, LogWriter, Record, scan_headers
+from geminga.ledger.files.format import FILE_HEADER_BYTES, OFFSET_BITS, GroupHeader, RecordKind
+from geminga.ledger.log.log import Gap, LogEnd, LogFiles, LogWriter, Record, scan_headers
 from geminga.wire.checksum import crc32c
 from tests.support.faulty_filesystem import FaultyFile, FaultyFileSystem
 

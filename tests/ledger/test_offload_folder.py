@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from geminga.ledger.filesystem import Buffer, RealFile, RealFileSystem
-from geminga.ledger.offload_folder import FolderStorage
+from geminga.ledger.files.filesystem import Buffer, RealFile, RealFileSystem
+from geminga.ledger.tier.folder_storage import FolderStorage
 
 
 class File(RealFile):

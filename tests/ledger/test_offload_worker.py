@@ -18,19 +18,19 @@ from waiting import eventually, poll_until
 
 from geminga._util import pythons
 from geminga.errors import StoreError
-from geminga.ledger import claim_file as claims
-from geminga.ledger import offload_worker, offloading, tier
-from geminga.ledger.offload_worker import (
+from geminga.ledger.store import FileStore
+from geminga.ledger.tier import claim_file as claims
+from geminga.ledger.tier import offload_worker, offloading, tier
+from geminga.ledger.tier.offload_worker import (
     OffloadWorker,
     OffloadWriteFailed,
     WorkerLost,
     WorkerOffloadWriting,
     WorkerUnavailable,
 )
-from geminga.ledger.offload_worker_main import NICENESS, NO_MEMORY
-from geminga.ledger.offload_writing import OffloadRequest
-from geminga.ledger.store import FileStore
-from geminga.ledger.tier_storage import place_at
+from geminga.ledger.tier.offload_worker_main import NICENESS, NO_MEMORY
+from geminga.ledger.tier.storage import place_at
+from geminga.ledger.tier.writing import OffloadRequest
 from geminga.ledger.tiered import TieredStore
 
 TOPIC = "persistent://public/default/t"
@@ -269,7 +269,7 @@ def started(tmp_path: Path) -> Iterator[OffloadWorker]:
 
 def test_a_process_without_standard_streams_reports_storage_errors(tmp_path, monkeypatch):
     """Output printed by a library of the process is neither an answer nor written to a file."""
-    arguments, environment = pythons.command("geminga.ledger.offload_worker_main")
+    arguments, environment = pythons.command("geminga.ledger.tier.offload_worker_main")
     arguments = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *arguments]
     monkeypatch.setattr(offload_worker.pythons, "command", lambda module: (arguments, environment))
     with started(tmp_path) as process:
@@ -298,9 +298,9 @@ def test_the_process_has_low_priority_and_ignores_signals_to_its_service(tmp_pat
 PROGRAM = """
 import os, pathlib, signal, sys, time
 sys.path.insert(0, {source!r})
-from geminga.ledger import offload_worker
+from geminga.ledger.tier import offload_worker
 from geminga.ledger.store import FileStore
-from geminga.ledger.tier_storage import place_at
+from geminga.ledger.tier.storage import place_at
 from geminga.ledger.tiered import TieredStore
 
 def add(writing, piece):

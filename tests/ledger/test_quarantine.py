@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 
 from geminga.errors import StoreError
-from geminga.ledger import quarantine as module
 from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
-from geminga.ledger.ledger_table import NOBODY
-from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
+from geminga.ledger.state import quarantine as module
+from geminga.ledger.state.ledger_table import NOBODY
+from geminga.ledger.state.quarantine import Quarantine
 from geminga.wire.checksum import crc32c
 from tests.support.disk_stores import FOLDER, ledger_with, open_store, succeeded
 from tests.support.faulty_filesystem import SimulatedDisk

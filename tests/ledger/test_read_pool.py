@@ -11,8 +11,8 @@ from doubles import raising
 from waiting import eventually
 
 from geminga.errors import StoreBusy
-from geminga.ledger import read_pool
-from geminga.ledger.read_pool import LATE_ANSWERS_MAX, ReadPool
+from geminga.ledger.reading import pool as read_pool
+from geminga.ledger.reading.pool import LATE_ANSWERS_MAX, ReadPool
 
 TIMEOUT = 20.0
 

@@ -10,9 +10,9 @@ from doubles import raising
 from waiting import eventually, poll_until
 
 from geminga.errors import StoreBusy, StoreDamaged, StoreError, StoreStopped
-from geminga.ledger import reading
 from geminga.ledger.api import PrefetchRequest, ReadAhead
-from geminga.ledger.catalog import Catalog
+from geminga.ledger.catalog.catalog import Catalog
+from geminga.ledger.reading import reading
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from tests.support.disk_stores import FOLDER, append_all, open_store, succeeded
@@ -315,7 +315,7 @@ def test_many_requests_to_read_ahead_are_read_and_leave_room_for_reads_of_entrie
 
 
 def test_requests_to_read_ahead_fail_when_the_store_closes(tmp_path, monkeypatch):
-    monkeypatch.setattr("geminga.ledger.read_pool.STOP_SECONDS_MAX", 0.05)
+    monkeypatch.setattr("geminga.ledger.reading.pool.STOP_SECONDS_MAX", 0.05)
     may_read, reported = threading.Event(), list[StoreError | None]()
     store = FileStore.open(tmp_path / "store", settings=StoreSettings(reads_waiting_max=2))
     monkeypatch.setattr(Catalog, "read_ahead", lambda *_: may_read.wait(60))

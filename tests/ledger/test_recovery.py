@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from geminga.ledger.format import FILE_HEADER_BYTES
+from geminga.ledger.files.format import FILE_HEADER_BYTES
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from tests.support.disk_stores import FOLDER, append_all, open_store, operations_of

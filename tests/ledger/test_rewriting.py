@@ -8,7 +8,7 @@ from doubles import calls_of
 
 from geminga.errors import StoreError
 from geminga.ledger.api import LostWrites, StoredValue
-from geminga.ledger.catalog import Catalog
+from geminga.ledger.catalog.catalog import Catalog
 from geminga.ledger.store import FileStore
 from tests.support.disk_stores import FOLDER, append_all, open_store, succeeded
 from tests.support.faulty_filesystem import FaultyFileSystem, SimulatedDisk

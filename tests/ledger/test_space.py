@@ -15,9 +15,9 @@ from waiting import poll_until
 
 from geminga.errors import StoreError, StoreFull, StoreStopped
 from geminga.ledger.api import StoredLedger
-from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.files.filesystem import RealFileSystem
+from geminga.ledger.files.space import SpaceGauge, is_no_space
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.store import FileStore
 from tests.support.disk_stores import FOLDER, ledger_with, mounted, open_store, polled, write_rounds
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk

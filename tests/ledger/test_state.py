@@ -2,11 +2,11 @@ import pytest
 
 from geminga.errors import LedgerNotFound
 from geminga.ledger.api import StoredLedger
-from geminga.ledger.format import RecordKind
-from geminga.ledger.index import LedgerState
-from geminga.ledger.ledger_table import NOBODY
-from geminga.ledger.replay import LogReplay
-from geminga.ledger.state import StoreState
+from geminga.ledger.files.format import RecordKind
+from geminga.ledger.recovery.replay import LogReplay
+from geminga.ledger.state.index import LedgerState
+from geminga.ledger.state.ledger_table import NOBODY
+from geminga.ledger.state.state import StoreState
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from geminga.ledger.ledger_table import TailCache
+from geminga.ledger.state.ledger_table import TailCache
 
 
 def ledger(entries: int, since: int = 0) -> Any:

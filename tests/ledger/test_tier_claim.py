@@ -6,14 +6,14 @@ import shutil
 
 import pytest
 
-from geminga.ledger import claim_file as claims
-from geminga.ledger import identity as identities
-from geminga.ledger.backup import backup
-from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.backup.backup import backup
+from geminga.ledger.files.filesystem import RealFileSystem
 from geminga.ledger.inspection import inspect
-from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.store import FileStore
-from geminga.ledger.tier_claim import BEAT_SECONDS, QUIET_SECONDS, StorageNotClaimed, claim, holder
+from geminga.ledger.tier import claim_file as claims
+from geminga.ledger.tier import identity as identities
+from geminga.ledger.tier.claim import BEAT_SECONDS, QUIET_SECONDS, StorageNotClaimed, claim, holder
+from geminga.ledger.tier.folder_storage import FolderStorage
 from geminga.ledger.tiered import TieredStore
 from geminga.offload import manifest
 from tests.ledger.test_tiered import (
@@ -233,7 +233,7 @@ def test_a_holder_paused_for_long_finds_the_claim_taken():
 
 
 def test_the_claim_may_be_taken_while_many_files_are_deleted(monkeypatch):
-    monkeypatch.setattr("geminga.ledger.tier_files.CLAIM_CHECKED_SECONDS", -1.0)
+    monkeypatch.setattr("geminga.ledger.tier.files.CLAIM_CHECKED_SECONDS", -1.0)
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     slow = machines.open(disk, clock)
     kept = fill(slow, 3)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from waiting import Blocked, eventually, join_threads, start_thread
 
-from geminga.ledger import tier_reading
-from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.offload_folder import FolderStorage
-from geminga.ledger.offload_writing import InlineOffloadWriting, OffloadRequest
-from geminga.ledger.tier_reading import TierReader
+from geminga.ledger.files.filesystem import RealFileSystem
+from geminga.ledger.tier import reading as tier_reading
+from geminga.ledger.tier.folder_storage import FolderStorage
+from geminga.ledger.tier.reading import TierReader
+from geminga.ledger.tier.writing import InlineOffloadWriting, OffloadRequest
 from geminga.offload.manifest import OffloadedLedger
 
 TOPIC = "persistent://public/default/t"

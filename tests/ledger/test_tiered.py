@@ -11,22 +11,23 @@ import pytest
 from entries import batch_entry, in_batch
 
 from geminga.errors import LedgerNotFound, StoreError
-from geminga.ledger import claim_file as claims
-from geminga.ledger import offload_folder, tier_catalog
 from geminga.ledger.api import ReadAhead
-from geminga.ledger.backup import backup
-from geminga.ledger.claim_file import CLAIM
+from geminga.ledger.backup.backup import backup
 from geminga.ledger.damage import EntriesDamaged
-from geminga.ledger.filesystem import RealFile, RealFileSystem
-from geminga.ledger.folder import discard_catalog
-from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, file_name
+from geminga.ledger.files.filesystem import RealFile, RealFileSystem
+from geminga.ledger.files.folder import discard_catalog
+from geminga.ledger.files.format import OFFSET_BITS, OFFSET_MASK, file_name
 from geminga.ledger.inspection import inspect
-from geminga.ledger.offload_folder import FolderStorage
-from geminga.ledger.offloading import OffloadFailed, Offloading
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.ledger.tier_claim import BEAT_SECONDS, StorageNotClaimed
-from geminga.ledger.tier_files import AGAIN_SECONDS
+from geminga.ledger.tier import catalog as tier_catalog
+from geminga.ledger.tier import claim_file as claims
+from geminga.ledger.tier import folder_storage as offload_folder
+from geminga.ledger.tier.claim import BEAT_SECONDS, StorageNotClaimed
+from geminga.ledger.tier.claim_file import CLAIM
+from geminga.ledger.tier.files import AGAIN_SECONDS
+from geminga.ledger.tier.folder_storage import FolderStorage
+from geminga.ledger.tier.offloading import OffloadFailed, Offloading
 from geminga.ledger.tiered import TieredStore
 from geminga.offload import manifest
 from geminga.offload.file import LedgerFile

@@ -9,11 +9,12 @@ from waiting import poll_until
 
 from geminga._util import exits
 from geminga.errors import StoreError
-from geminga.ledger import tier_claim, tiered
+from geminga.ledger import tiered
 from geminga.ledger.api import ReadAhead
-from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.offload_folder import FolderStorage
+from geminga.ledger.files.filesystem import RealFileSystem
 from geminga.ledger.store import FileStore
+from geminga.ledger.tier import claim as tier_claim
+from geminga.ledger.tier.folder_storage import FolderStorage
 from geminga.ledger.tiered import TieredStore
 from tests.ledger.test_tiered import TOPIC, entry
 

@@ -21,9 +21,9 @@ from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreError
 from geminga.ids import TopicName
-from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
+from geminga.ledger.tier.folder_storage import FolderStorage
 from geminga.ledger.tiered import TieredStore
 from tests.client.virtual import Clock, Network, Transport, VirtualLoop, pass_time
 from tests.support.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from geminga.ledger.filesystem import Buffer
+from geminga.ledger.files.filesystem import Buffer
 
 SECTOR_BYTES = 512
 
@@ -387,7 +387,7 @@ class SimulatedLock:
 
 
 class FaultyFile:
-    """An open file; see `geminga.ledger.filesystem.File`."""
+    """An open file; see `geminga.ledger.files.filesystem.File`."""
 
     def __init__(self, filesystem: FaultyFileSystem, inode: _Inode, path: str) -> None:
         self._filesystem = filesystem

@@ -44,7 +44,7 @@ def check(folder: str, offload_location: str | None, to_time: Any) -> int:
     DIR may be a folder of backups, or the URL of backups in an object store (see "backup --keep"): the newest
     is verified. Exits with 1 if anything is damaged.
     """
-    from geminga.ledger.backup_series import chosen
+    from geminga.ledger.backup.series import chosen
     from geminga.ledger.inspection import inspect
 
     def read(_: Any) -> tuple[Any, bool]:
@@ -108,8 +108,8 @@ def backup(folder: Path, target: str, verify: bool, keep: int | None) -> int:
     A backup is a snapshot with every message whose receipt was sent before. Offloaded ledgers are not
     copied: keep their files as long as the backup.
     """
-    from geminga.ledger.backup import backup as copy_store
-    from geminga.ledger.backup_series import backup_into
+    from geminga.ledger.backup.backup import backup as copy_store
+    from geminga.ledger.backup.series import backup_into
     from geminga.ledger.inspection import inspect
 
     def to_series(say: _Progress) -> tuple[str, Any, Any]:
@@ -138,8 +138,8 @@ def restore(source: str, folder: Path, verify: bool, to_time: Any) -> int:
     BACKUP may be a folder or URL of backups (see "backup --keep"): the newest is restored. Only the moments
     of backups can be restored, none between them. Exits with 1 if the restored store is damaged.
     """
-    from geminga.ledger.backup import restore as copy_store
-    from geminga.ledger.backup_series import chosen
+    from geminga.ledger.backup.backup import restore as copy_store
+    from geminga.ledger.backup.series import chosen
     from geminga.ledger.inspection import inspect
 
     one = _interruptible(lambda _: chosen(source, to_time))
@@ -162,8 +162,8 @@ def claim(folder: Path, offload_location: str) -> int:
     A copy of a store only reads the original's offloaded files. If the original is gone for good, this
     command makes the copy their owner, which then deletes unneeded files. Stop the brokers of both first.
     """
-    from geminga.ledger.tier_claim import claim as claim_storage
-    from geminga.ledger.tier_claim import holder
+    from geminga.ledger.tier.claim import claim as claim_storage
+    from geminga.ledger.tier.claim import holder
 
     storage = _storage(offload_location)
     held = _interruptible(lambda _: holder(folder, storage))
@@ -244,7 +244,7 @@ def _storage(location: str | None) -> Any:
     """Return the offload storage at ``location``; None without a location."""
     if location is None:
         return None
-    from geminga.ledger.tier_storage import place_at
+    from geminga.ledger.tier.storage import place_at
 
     return place_at(location, fails_soon=False)
 

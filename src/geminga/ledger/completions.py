@@ -5,13 +5,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from geminga.ledger.callbacks import run_callback, run_in_steps
-from geminga.ledger.checkpoints import Checkpoints
-from geminga.ledger.format import RecordKind
-from geminga.ledger.journal import FailedRecords
-from geminga.ledger.ledger_table import TailCache
-from geminga.ledger.log import Group
-from geminga.ledger.rewriting import LogRewriter
+from geminga.ledger.files.format import RecordKind
+from geminga.ledger.log.journal import FailedRecords
+from geminga.ledger.log.log import Group
+from geminga.ledger.state.ledger_table import TailCache
 from geminga.ledger.store_parts import StoreParts
+from geminga.ledger.upkeep.checkpoints import Checkpoints
+from geminga.ledger.upkeep.rewriting import LogRewriter
 
 logger = logging.getLogger("geminga.ledger")
 

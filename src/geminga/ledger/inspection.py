@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from geminga.errors import StoreError
 from geminga.ledger.damage import Damage, DamageLoss
-from geminga.ledger.filesystem import FileSystem, RealFileSystem
-from geminga.ledger.folder import check_is_store, read_version
-from geminga.ledger.overlay import OverlayFileSystem
+from geminga.ledger.files.filesystem import FileSystem, RealFileSystem
+from geminga.ledger.files.folder import check_is_store, read_version
+from geminga.ledger.files.overlay import OverlayFileSystem
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.ledger.tier_catalog import TierCatalog
-from geminga.ledger.tier_claim import whose
+from geminga.ledger.tier.catalog import TierCatalog
+from geminga.ledger.tier.claim import whose
 from geminga.offload import manifest
 from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger
 from geminga.offload.storage import MANIFEST, OffloadStorage, check_file, folder_of
@@ -148,7 +148,7 @@ def check_storage(
 ) -> Iterator[str]:
     """Describe the faults of the files of a store's ledgers, a sentence each. Reads all files.
 
-    If the files are borrowed (`geminga.ledger.tier_claim`), other files in the storage are not checked.
+    If the files are borrowed (`geminga.ledger.tier.claim`), other files in the storage are not checked.
     """
     owners: dict[str, list[OffloadedLedger]] = {}
     for owner, record in catalog.everything():

@@ -19,7 +19,7 @@ class StoreSettings:
     """Maximum size of one group (one write, one sync)."""
     folder_bytes_max: int = 0
     """Maximum size of the folder (0: the whole disk); reported as the size of the disk. The owner enforces it
-    by refusing entries (`geminga.ledger.space`)."""
+    by refusing entries (`geminga.ledger.files.space`)."""
     log_file_bytes: int = 128 * MEBIBYTE
     """Size at which a log file is closed and the next begun."""
     preallocate_bytes: int = 16 * MEBIBYTE

@@ -1,13 +1,12 @@
 """Durable store: `FileStore`.
 
 Every byte is written once, into a log that all ledgers and keys share (`log`), by group commit off the
-owner's thread (`journal`). The resulting state is in memory (`state`), checkpoints save it in the catalog
-(`catalog`), recovery (`recovery`) replays the log behind the last checkpoint, and rewriting (`rewriting`)
-frees the space of deleted records. docs/decisions/store-layout.md gives the reasons.
+owner's thread (`log.journal`). The resulting state is in memory (`state`), checkpoints save it in the catalog
+(`catalog`), recovery (`recovery`) replays the log behind the last checkpoint, and rewriting
+(`upkeep.rewriting`) frees the space of deleted records. docs/decisions/store-layout.md gives the reasons.
 
-`FileStore` connects the parts: `store_writes` orders the writes and `completions` reports them,
-`reading` reads, and `keys`, `store_disk` and `store_damage` have the store's ``keys``, ``disk`` and
-``damage``.
+`FileStore` connects the parts: `log.journal` orders the writes and `completions` reports them, `reading`
+reads, and `state.keys`, `upkeep.disk` and `upkeep.damage` have the store's ``keys``, ``disk`` and ``damage``.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from itertools import chain, repeat
 
 from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import Buffer, Done, StoreStats, never
-from geminga.ledger.catalog import CatalogFile
-from geminga.ledger.catalog_database import CatalogDamaged
-from geminga.ledger.checkpoints import Checkpoints
+from geminga.ledger.catalog.catalog import CatalogFile
+from geminga.ledger.catalog.database import CatalogDamaged
 from geminga.ledger.completions import Completions, WakeUp
-from geminga.ledger.filesystem import FileSystem, RealFileSystem
-from geminga.ledger.folder import StoreLock, open_folder
-from geminga.ledger.format import RecordKind
-from geminga.ledger.journal import Journal, StoreWrites
-from geminga.ledger.keys import FileStoreKeys
-from geminga.ledger.log import LogEnd, LogFiles, LogWriter
-from geminga.ledger.reading import StoreReading
-from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
-from geminga.ledger.rewriting import LogRewriter
+from geminga.ledger.files.filesystem import FileSystem, RealFileSystem
+from geminga.ledger.files.folder import StoreLock, open_folder
+from geminga.ledger.files.format import RecordKind
+from geminga.ledger.files.space import SpaceGauge, is_no_space
+from geminga.ledger.log.journal import Journal, StoreWrites
+from geminga.ledger.log.log import LogEnd, LogFiles, LogWriter
+from geminga.ledger.reading.reading import StoreReading
+from geminga.ledger.recovery.recovery import CatalogOutdatedError, Recovered, Recovery
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.space import SpaceGauge, is_no_space
-from geminga.ledger.state import StoreState
-from geminga.ledger.store_damage import FileStoreDamage
-from geminga.ledger.store_disk import FileStoreDisk
+from geminga.ledger.state.keys import FileStoreKeys
+from geminga.ledger.state.state import StoreState
 from geminga.ledger.store_parts import StoreParts
+from geminga.ledger.upkeep.checkpoints import Checkpoints
+from geminga.ledger.upkeep.damage import FileStoreDamage
+from geminga.ledger.upkeep.disk import FileStoreDisk
+from geminga.ledger.upkeep.rewriting import LogRewriter
 from geminga.ledger.worker import Worker
 
 

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from geminga.ledger.catalog import Catalog
-from geminga.ledger.filesystem import FileSystem
-from geminga.ledger.journal import StoreWrites
-from geminga.ledger.log import LogFiles
+from geminga.ledger.catalog.catalog import Catalog
+from geminga.ledger.files.filesystem import FileSystem
+from geminga.ledger.files.space import SpaceGauge
+from geminga.ledger.log.journal import StoreWrites
+from geminga.ledger.log.log import LogFiles
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.space import SpaceGauge
-from geminga.ledger.state import StoreState
+from geminga.ledger.state.state import StoreState
 from geminga.ledger.worker import Worker
 
 

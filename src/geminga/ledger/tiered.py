@@ -16,12 +16,12 @@ from geminga.ledger.api import Done, Fetched, ReadAhead, StoredLedger, never
 from geminga.ledger.callbacks import run_callback
 from geminga.ledger.completions import WakeUp
 from geminga.ledger.damage import Damage, EntriesDamaged
-from geminga.ledger.offloading import OffloadFailed
-from geminga.ledger.read_pool import ReadPool
+from geminga.ledger.reading.pool import ReadPool
 from geminga.ledger.store import FileStore
-from geminga.ledger.store_damage import FileStoreDamage
-from geminga.ledger.tier import OffloadTier
-from geminga.ledger.tier_reading import OffloadedRead
+from geminga.ledger.tier.offloading import OffloadFailed
+from geminga.ledger.tier.reading import OffloadedRead
+from geminga.ledger.tier.tier import OffloadTier
+from geminga.ledger.upkeep.damage import FileStoreDamage
 from geminga.ledger.worker import Worker
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.storage import OffloadStorage, folder_of

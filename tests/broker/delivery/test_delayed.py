@@ -8,7 +8,7 @@ from doubles import calls_of
 from geminga.broker.delivery import delivery_times
 from geminga.broker.delivery.delivery_times import summary_prefix
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_CALL_MAX
-from geminga.ledger.backup import backup, restore
+from geminga.ledger.backup.backup import backup, restore
 from geminga.ledger.inspection import inspect
 from geminga.ledger.store import FileStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb

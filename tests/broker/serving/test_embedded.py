@@ -73,7 +73,7 @@ def test_a_catalog_with_a_damaged_page_is_rebuilt_at_the_start(tmp_path):
 
 
 def test_a_catalog_damaged_at_the_start_is_rebuilt(tmp_path, monkeypatch):
-    monkeypatch.setattr("geminga.ledger.catalog_database.CHECKED_BYTES_MAX", 0)
+    monkeypatch.setattr("geminga.ledger.catalog.database.CHECKED_BYTES_MAX", 0)
     with embedded(tmp_path, web_port=None) as broker:
         broker.client().create_producer("t").send(b"kept")
     path = tmp_path / "catalog.db"

@@ -23,8 +23,8 @@ from geminga.broker.topics.offloading import FAILED_RETRY_MS, Offload
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
-from geminga.ledger.backup import backup
-from geminga.ledger.tier_reading import OffloadedRead, TierReader
+from geminga.ledger.backup.backup import backup
+from geminga.ledger.tier.reading import OffloadedRead, TierReader
 from tests.support.insides import inside
 
 pytestmark = pytest.mark.usefixtures("offloading_here")
@@ -359,7 +359,7 @@ def test_slow_searches_delay_no_other_request(tmp_path, monkeypatch):
             return load(*arguments)
 
         monkeypatch.setattr(TierReader, "_load", slowly)
-        monkeypatch.setattr("geminga.ledger.tier_reading.GROUPS_BYTES_MAX", 1)
+        monkeypatch.setattr("geminga.ledger.tier.reading.GROUPS_BYTES_MAX", 1)
         reader = client.create_reader(TOPIC, geminga.MessageId.latest)
         reader.seek(times[17] + 1)
         assert reader.read_next(60_000).data() == b"flight 18"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from geminga.ledger import journal
+from geminga.ledger.log import journal
 from geminga.ledger.settings import StoreSettings
 from tests.broker.conftest import TOPIC, Command, Harness, entry_bytes
 from tests.support.disk_stores import open_store

@@ -50,7 +50,7 @@ def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], 
             )
         return store
     try:
-        from geminga.ledger.tier_storage import place_at
+        from geminga.ledger.tier.storage import place_at
         from geminga.ledger.tiered import TieredStore
     except ImportError as error:
         raise StoreError(
@@ -65,7 +65,7 @@ def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], 
 
 def store_settings(settings: BrokerSettings) -> StoreSettings:
     """Return the store's settings for a broker: its files are as small as the disk requires."""
-    from geminga.ledger.filesystem import RealFileSystem
+    from geminga.ledger.files.filesystem import RealFileSystem
     from geminga.ledger.settings import StoreSettings
 
     usual = StoreSettings()

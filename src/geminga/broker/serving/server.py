@@ -397,7 +397,7 @@ class BrokerServer:
         try:
             return self._open_broker_once(undo)
         except StoreDamaged as error:
-            from geminga.ledger.catalog_database import CatalogDamaged
+            from geminga.ledger.catalog.database import CatalogDamaged
 
             if not isinstance(error, CatalogDamaged):
                 raise

@@ -1,0 +1,1 @@
+"""Backups of a store: single copies, and series that share unchanged files."""

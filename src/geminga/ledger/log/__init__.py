@@ -1,0 +1,1 @@
+"""Log of a store: its files, and the group commit that appends to them."""

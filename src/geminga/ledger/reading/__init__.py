@@ -1,0 +1,1 @@
+"""Reading of entries, on threads that wait for the disk."""

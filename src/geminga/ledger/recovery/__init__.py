@@ -1,0 +1,1 @@
+"""Recovery of a store from its log after a restart."""

@@ -1,0 +1,1 @@
+"""Upkeep of an open store: checkpoints, rewriting of the log, disk space, and damage."""
