@@ -56,14 +56,14 @@ def combined(
             tasks.append([number])
     entries = sum(count for _, count in small)
     wanted = min(len(small), max(tasks_min - len(tasks), -(-entries // entries_max)))
-    begun = done = held = 0
+    begun = held = 0
     last = -1
     for left, (number, count) in zip(range(len(small), 0, -1), small, strict=True):
         follows_large = number - 1 != last and ranges[number].partition == ranges[number - 1].partition
-        is_full = held + count > entries_max or done * wanted >= begun * entries
-        if is_full or follows_large or left <= wanted - begun:
+        is_full = held + count > entries_max or held * wanted >= entries
+        if not begun or is_full or follows_large or left <= wanted - begun:
             tasks.append([])
             begun, held = begun + 1, 0
         tasks[-1].append(number)
-        done, held, last = done + count, held + count, number
+        held, last = held + count, number
     return [[ranges[number] for number in task] for task in sorted(tasks)]
