@@ -118,6 +118,16 @@ def test_explicit_ids_share_no_batch_before_the_broker_has_sent_its_last_id(benc
     assert counts(b.flushed()) == ([1, 1, 1, 3] if name else [6])  # a new name has no ids
 
 
+@pytest.mark.parametrize("batching_type", BatchingType)
+def test_explicit_ids_that_an_open_batch_will_have_share_no_batch_with_others(bench, batching_type):
+    b = bench(batching_type=batching_type).connect()
+    for _ in range(5):
+        b.add(b"x")
+    for number in (3, 6, 7):
+        b.add(b"x", OutgoingMessage(b"x", sequence_id=number))
+    assert counts(b.flushed()) == [5, 1, 2]
+
+
 def test_the_first_message_sets_the_shared_metadata(bench):
     b = bench().connect()
     b.add(b"1", OutgoingMessage(b"1", partition_key="a", replicate_to=("c",)))

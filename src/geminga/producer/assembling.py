@@ -172,7 +172,10 @@ class BatchBuilder:
         Deduplication ignores a batch as a whole by its first id, so that new messages behind a repeated one
         would be lost. As in Java, a message with an id that the broker may have is sent alone.
         """
-        repeated_before, highest = self._repeats, max(self.highest_sequence_id, self.next_sequence_id - 1)
+        batch = self.batch
+        unnumbered = len(batch) if type(batch) is Batch and not batch.explicit else 0
+        repeated_before = self._repeats
+        highest = max(self.highest_sequence_id, self.next_sequence_id + unnumbered - 1)
         self._repeats = sequence_id <= highest or not self.knows_last_id
         self.highest_sequence_id = max(highest, sequence_id)
         return repeated_before or self._repeats
