@@ -15,6 +15,7 @@ from collections import deque
 from typing import NamedTuple
 
 from geminga.admin import InternalStats
+from geminga.asyncio import Admin
 from geminga.entries import EntryConsumer, EntryPublisher, ReceivedEntry
 from geminga.errors import (
     AdminError,
@@ -366,7 +367,7 @@ class PartitionMirror:
             self._taken, self._untried = (max(self._taken[0], size), max(self._taken[1], delay)), None
         if not self._asked_for_delay and forwarded.deliver_at > self._ends.target.now_ms():
             self._asked_for_delay = True
-            self._taken = (self._taken[0], await self._delay_allowed())
+            self._taken = (self._taken[0], await _delay_allowed(self._ends.target_admin, self.topic))
         sequence_id = sequence_id_of(place)
         try:
             publisher.send(sequence_id, forwarded.messages, forwarded.head, forwarded.payload)
@@ -377,21 +378,6 @@ class PartitionMirror:
         delay = forwarded.deliver_at - self._ends.target.now_ms()
         if forwarded.size > self._taken[0] or delay > self._taken[1]:
             self._untried = forwarded.size, forwarded.deliver_at
-
-    async def _delay_allowed(self) -> float:
-        """Return a delay in milliseconds that the target takes, from its policy; 0 if that is not known.
-
-        Otherwise each of many delayed entries would wait for the receipt of the one before it: usually, each
-        is delivered later than those before. A target that lowers its limit ends the session.
-        """
-        base = str(TopicName.parse(self.topic).base)
-        try:
-            policy = await self._ends.target_admin.topic_policies.delayed_delivery.get(base, applied=True)
-        except PulsarException as error:
-            logger.debug("%s: the target's longest delay is not known: %s", self.topic, error)
-            return 0
-        longest = 0 if policy is None else policy.delay_milliseconds_max
-        return max(0, longest - _CLOCKS_APART_MS) if longest > 0 else math.inf
 
     async def _is_from_target(self, pair: bytes) -> bool:
         """Return whether the mirror of a pair reads the target, so that its positions are of the target."""
@@ -474,3 +460,19 @@ class PartitionMirror:
             consumer.acknowledge_through(*self.done)
             consumer.flush()
             self._acknowledged = self.done
+
+
+async def _delay_allowed(target: Admin, topic: str) -> float:
+    """Return a delay in milliseconds that the target takes, from its policy; 0 if that is not known.
+
+    Otherwise each of many delayed entries would wait for the receipt of the one before it: usually, each
+    is delivered later than those before. A target that lowers its limit ends the session.
+    """
+    base = str(TopicName.parse(topic).base)
+    try:
+        policy = await target.topic_policies.delayed_delivery.get(base, applied=True)
+    except PulsarException as error:
+        logger.debug("%s: the target's longest delay is not known: %s", topic, error)
+        return 0
+    longest = 0 if policy is None else policy.delay_milliseconds_max
+    return max(0, longest - _CLOCKS_APART_MS) if longest > 0 else math.inf
