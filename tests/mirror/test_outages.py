@@ -12,9 +12,10 @@ import geminga
 from geminga.admin import DelayedDelivery
 from geminga.mirror import Cluster, MirrorStatus
 from geminga.mirror.mirror import Mirror, MirrorSettings
+from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.status import PartitionStatus
 from geminga.testing.apache_pulsar import free_ports
-from tests.mirror.helpers import cluster, mirror, stored
+from tests.mirror.helpers import cluster, mirror, mirrored, stored
 
 
 @pytest.fixture
@@ -81,6 +82,28 @@ def test_entries_behind_one_that_the_target_refuses_do_not_hide_it(sides, what, 
         limit.remove("t")
         eventually(lambda: len(entries(sides[1])) >= before + 299)
     assert entries(sides[1])[before:] == [b"%d" % number for number in range(1, 300)]
+
+
+@pytest.mark.parametrize("days", [0, 1], ids=["no limit", "a day"])
+def test_entries_that_are_each_delivered_later_wait_for_no_receipts(sides, days, monkeypatch):
+    """With a wait for each, the mirror copied an entry in a round trip."""
+    waits, wait = [], PartitionMirror._wait_for_room
+
+    async def counted(self: PartitionMirror, publisher: Any, size: int) -> None:
+        waits.append(size)
+        await wait(self, publisher, size)
+
+    monkeypatch.setattr(PartitionMirror, "_wait_for_room", counted)
+    with geminga.Admin(sides[1].admin_url) as admin, sides[0].client() as client:
+        longest = DelayedDelivery(delay_milliseconds_max=days * 86_400_000)
+        admin.namespaces.delayed_delivery.set("public/default", longest)
+        producer = client.create_producer("t")
+        for number in range(300):
+            producer.send_async(b"%03d" % number, None, deliver_after=timedelta(hours=1, seconds=number))
+        producer.flush()
+    mirrored(*sides)
+    assert len(entries(sides[1])) == 300
+    assert waits.count(1) <= 3  # for their size
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -105,6 +105,29 @@ def test_explicit_ids_that_the_broker_may_have_share_no_batch_with_others(bench,
     assert sent == [(10, 1), (11, 1), (13 if by_key else 12, 2), (13, 1), (5, 1), (15 if by_key else 14, 2)]
 
 
+@pytest.mark.parametrize("batching_type", BatchingType)
+@pytest.mark.parametrize("name", ["p", None])
+def test_explicit_ids_share_no_batch_before_the_broker_has_sent_its_last_id(bench, batching_type, name):
+    # A lazily started partition takes messages before it is connected.
+    b = bench(batching_type=batching_type, producer_name=name)
+    for number in (10, 11, 12):
+        b.add(b"x", OutgoingMessage(b"x", sequence_id=number))
+    b.connect(last_sequence_id=11 if name else -1)
+    for number in (13, 14, 15):
+        b.add(b"x", OutgoingMessage(b"x", sequence_id=number))
+    assert counts(b.flushed()) == ([1, 1, 1, 3] if name else [6])  # a new name has no ids
+
+
+@pytest.mark.parametrize("batching_type", BatchingType)
+def test_explicit_ids_that_an_open_batch_will_have_share_no_batch_with_others(bench, batching_type):
+    b = bench(batching_type=batching_type).connect()
+    for _ in range(5):
+        b.add(b"x")
+    for number in (3, 6, 7):
+        b.add(b"x", OutgoingMessage(b"x", sequence_id=number))
+    assert counts(b.flushed()) == [5, 1, 2]
+
+
 def test_the_first_message_sets_the_shared_metadata(bench):
     b = bench().connect()
     b.add(b"1", OutgoingMessage(b"1", partition_key="a", replicate_to=("c",)))

@@ -9,11 +9,13 @@ never resent without checking the target; see docs/decisions/mirror.md.
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import deque
 from typing import NamedTuple
 
 from geminga.admin import InternalStats
+from geminga.asyncio import Admin
 from geminga.entries import EntryConsumer, EntryPublisher, ReceivedEntry
 from geminga.errors import (
     AdminError,
@@ -24,6 +26,7 @@ from geminga.errors import (
     ProtocolError,
     PulsarException,
 )
+from geminga.ids import TopicName
 from geminga.mirror.cluster_pair import ClusterPair, Counters, PartitionState
 from geminga.mirror.entries import EntryRewriter, SchemaUnknownError, TargetEntry
 from geminga.mirror.history import LedgerLayout
@@ -47,6 +50,8 @@ _RETRY_SECONDS_MAX = 10.0
 _STEADY_SECONDS = 5.0
 """A connection that ends after this time of copying is logged only if the next attempt fails: brokers unload
 topics, and move them to other brokers."""
+_CLOCKS_APART_MS = 60_000
+"""Entries with a delay this much below the target's limit are certainly allowed: its clock may differ."""
 _PAIRS_MAX = 1_000
 """Maximum pairs for which is remembered whether their mirrors read the target."""
 
@@ -85,9 +90,11 @@ class PartitionMirror:
         self._pending: deque[_PendingEntry] = deque()
         self._pending_bytes = 0
         self._room: asyncio.Future[None] | None = None
-        self._taken = (0, 0)
+        self._taken: tuple[float, float] = (0, 0)
         """The largest size in bytes, and the longest delay of the delivery in milliseconds, that the target
-        has taken in this session."""
+        takes: found out in this session."""
+        self._asked_for_delay = False
+        """Whether this session has asked the target for its longest delay."""
         self._untried: tuple[int, int] | None = None
         """Size and delivery time of the newest entry if it exceeds them: the target may refuse it."""
         self._acknowledged = NOWHERE
@@ -176,6 +183,7 @@ class PartitionMirror:
         self.counters.sessions += 1
         self._pending.clear()
         self._pending_bytes, self._taken, self._untried = 0, (0, 0), None
+        self._asked_for_delay = False
         await self._search.want_deduplication()
         pair = self.pair = await find_pair(
             ends.source_admin,
@@ -357,6 +365,9 @@ class PartitionMirror:
             # The delay until now, after the receipt, is at most the one that the target has compared.
             delay = deliver_at - self._ends.target.now_ms()
             self._taken, self._untried = (max(self._taken[0], size), max(self._taken[1], delay)), None
+        if not self._asked_for_delay and forwarded.deliver_at > self._ends.target.now_ms():
+            self._asked_for_delay = True
+            self._taken = (self._taken[0], await _delay_allowed(self._ends.target_admin, self.topic))
         sequence_id = sequence_id_of(place)
         try:
             publisher.send(sequence_id, forwarded.messages, forwarded.head, forwarded.payload)
@@ -449,3 +460,19 @@ class PartitionMirror:
             consumer.acknowledge_through(*self.done)
             consumer.flush()
             self._acknowledged = self.done
+
+
+async def _delay_allowed(target: Admin, topic: str) -> float:
+    """Return a delay in milliseconds that the target takes, from its policy; 0 if that is not known.
+
+    Otherwise each of many delayed entries would wait for the receipt of the one before it: usually, each
+    is delivered later than those before. A target that lowers its limit ends the session.
+    """
+    base = str(TopicName.parse(topic).base)
+    try:
+        policy = await target.topic_policies.delayed_delivery.get(base, applied=True)
+    except PulsarException as error:
+        logger.debug("%s: the target's longest delay is not known: %s", topic, error)
+        return 0
+    longest = 0 if policy is None else policy.delay_milliseconds_max
+    return max(0, longest - _CLOCKS_APART_MS) if longest > 0 else math.inf

@@ -66,7 +66,9 @@ class BatchBuilder:
         self.highest_sequence_id = next_sequence_id - 1
         """Highest sequence id that the broker may have, except for automatic ones after it."""
         self._repeats = False
-        """Whether the last of the caller's sequence ids was not above all before it."""
+        """Whether the broker may have the last of the caller's sequence ids."""
+        self.knows_last_id = settings.producer_name is None
+        """Whether the broker's last sequence id is known, or none: a name that the broker gives is new."""
         self.max_message_size = MAX_MESSAGE_SIZE
         self.producer_name = settings.producer_name
         self._topic = topic
@@ -170,8 +172,11 @@ class BatchBuilder:
         Deduplication ignores a batch as a whole by its first id, so that new messages behind a repeated one
         would be lost. As in Java, a message with an id that the broker may have is sent alone.
         """
-        repeated_before, highest = self._repeats, max(self.highest_sequence_id, self.next_sequence_id - 1)
-        self._repeats = sequence_id <= highest
+        batch = self.batch
+        unnumbered = len(batch) if type(batch) is Batch and not batch.explicit else 0
+        repeated_before = self._repeats
+        highest = max(self.highest_sequence_id, self.next_sequence_id + unnumbered - 1)
+        self._repeats = sequence_id <= highest or not self.knows_last_id
         self.highest_sequence_id = max(highest, sequence_id)
         return repeated_before or self._repeats
 

@@ -213,6 +213,7 @@ class PartitionProducer:
         self._stored_sequence_id = success.last_sequence_id
         builder = self._builder
         builder.highest_sequence_id = max(builder.highest_sequence_id, success.last_sequence_id)
+        builder.knows_last_id = True
         self._accepted, self._untried = (0, 0), None
         self.connected = True
         if not self.created_once:

@@ -281,10 +281,13 @@ def test_a_hole_is_reported_with_the_consumer_that_has_it(case):
     assert [m.entry_id for m in peer.messages()] == [4]
 
 
-def test_a_hole_that_waits_for_its_delivery_time_is_not_to_be_skipped(case):
-    peer = case.subscribe()
+@pytest.mark.parametrize("consumer", ["receiving", "without permits", "closed"])
+def test_a_hole_that_waits_for_its_delivery_time_is_not_to_be_skipped(case, consumer):
+    peer = case.subscribe(permits=0 if consumer == "without permits" else 100)
     case.publish(3, deliver_at_time=case.harness.now_ms + 90_000)
     peer.ack((0, 1))  # canceled
+    if consumer == "closed":
+        peer.command("close_consumer", consumer_id=1, request_id=7)
     finding = case.finding("hole")
     assert "message 0:0 is not acknowledged although 1 later one is" in finding["text"]
     assert "; it is to be delivered later" in finding["text"]

@@ -30,6 +30,7 @@ from geminga.diagnosis.facts import (
     TransactionFacts,
 )
 from geminga.errors import StoreError
+from geminga.wire.metadata import EntryHead
 
 KEYS_SHOWN_MAX = 5
 """Blocked keys and damaged runs that are described individually."""
@@ -217,12 +218,16 @@ class _Facts:
             for each in dispatcher.blocked_keys(KEYS_SHOWN_MAX)
         )  # fmt: skip
 
-    def _key(self, offset: int) -> str:
+    def _head(self, offset: int) -> EntryHead | None:
         try:
             entry = self.ledger.read_one(offset)
         except StoreError:
             entry = None
-        return "?" if entry is None else sticky_key(head_of(entry)).decode(errors="backslashreplace")
+        return None if entry is None else head_of(entry)
+
+    def _key(self, offset: int) -> str:
+        head = self._head(offset)
+        return "?" if head is None else sticky_key(head).decode(errors="backslashreplace")
 
     # --- transactions ---
     def _transaction(self, detailed: bool) -> TransactionFacts | None:
@@ -275,11 +280,21 @@ class _Facts:
             holder="" if holder is None else holder.name,
             holder_text="" if holder is None else consumer_text(holder),
             delivered=holder is not None or (single is not None and offset < single.read_offset),
-            delayed=self.shared is not None and self.shared.is_delayed(offset),
+            delayed=holder is None and self._is_delayed(offset),
             transaction=self._acknowledged_in(offset),
             age_seconds=subscription.oldest_age_seconds,
             frees=self._frees(subscription.wanted_behind(offset + 1)),
         )
+
+    def _is_delayed(self, offset: int) -> bool:
+        """Return whether the delivery time of an entry has not come. Its dispatcher knows those that it has
+        read, which it does for consumers with permits only."""
+        if self.single is not None or not self.topic.policies.delayed_delivery:
+            return False
+        if self.shared is not None and self.shared.is_delayed(offset):
+            return True
+        head = self._head(offset)
+        return head is not None and head.deliver_at_time > self.now_ms
 
     def _acknowledged_in(self, offset: int) -> str:
         """Return the open transaction in which an entry is acknowledged, wholly or in part; else empty."""
