@@ -65,7 +65,7 @@ class BatchBuilder:
         self.next_sequence_id = next_sequence_id
         self.highest_sequence_id = next_sequence_id - 1
         """Highest sequence id that the broker may have, except for automatic ones after it."""
-        self._last_is_repeated = False
+        self._repeated = False
         """Whether the caller's newest sequence id is not higher than all earlier ones."""
         self.max_message_size = MAX_MESSAGE_SIZE
         self.producer_name = settings.producer_name
@@ -113,11 +113,9 @@ class BatchBuilder:
         batch = self.batch
         closed: list[SendOperation] = []
         bytes_max = min(self._bytes_max, self.max_message_size)
-        starts_new = (
-            message is not None and message.sequence_id >= 0 and self._starts_new_batch(message.sequence_id)
-        )
+        splits = message is not None and message.sequence_id >= 0 and self._starts_batch(message.sequence_id)
         if batch is not None and (
-            starts_new
+            splits
             or batch.size + len(payload) > bytes_max
             or len(batch) >= self._messages_max
             or not batch.accepts(message)
@@ -166,17 +164,16 @@ class BatchBuilder:
             batch.sequence_ids.append(message.sequence_id)
         batch.append(payload, token, message)
 
-    def _starts_new_batch(self, sequence_id: int) -> bool:
+    def _starts_batch(self, sequence_id: int) -> bool:
         """Record a caller's sequence id; return whether its message starts a new batch.
 
         Deduplication ignores a batch as a whole by its first id, so that new messages behind a repeated one
         would be lost. As in Java, a message with an id that the broker may have shares no batch.
         """
-        highest = max(self.highest_sequence_id, self.next_sequence_id - 1)
-        last_was_repeated = self._last_is_repeated
-        self._last_is_repeated = sequence_id <= highest
+        was_repeated, highest = self._repeated, max(self.highest_sequence_id, self.next_sequence_id - 1)
+        self._repeated = sequence_id <= highest
         self.highest_sequence_id = max(highest, sequence_id)
-        return last_was_repeated or self._last_is_repeated
+        return was_repeated or self._repeated
 
     def reserve(self, count: int) -> int:
         """Return the first of ``count`` new sequence ids."""
@@ -210,7 +207,7 @@ class BatchBuilder:
         automatic = message is None or message.sequence_id < 0
         sequence_id = self.reserve(1) if automatic else message.sequence_id  # type: ignore[union-attr]
         if not automatic:
-            self._starts_new_batch(sequence_id)
+            self._starts_batch(sequence_id)
         return partial(
             SendOperation,
             sequence_id=sequence_id,
