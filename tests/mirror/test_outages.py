@@ -87,13 +87,13 @@ def test_entries_behind_one_that_the_target_refuses_do_not_hide_it(sides, what, 
 @pytest.mark.parametrize("days", [0, 1], ids=["no limit", "a day"])
 def test_entries_that_are_each_delivered_later_wait_for_no_receipts(sides, days, monkeypatch):
     """With a wait for each, the mirror copied an entry in a round trip."""
-    waits, wait = [], PartitionMirror._wait_for_room
+    waits, wait = [], PartitionMirror.wait_for_room
 
     async def counted(self: PartitionMirror, publisher: Any, size: int) -> None:
         waits.append(size)
         await wait(self, publisher, size)
 
-    monkeypatch.setattr(PartitionMirror, "_wait_for_room", counted)
+    monkeypatch.setattr(PartitionMirror, "wait_for_room", counted)
     with geminga.Admin(sides[1].admin_url) as admin, sides[0].client() as client:
         longest = DelayedDelivery(delay_milliseconds_max=days * 86_400_000)
         admin.namespaces.delayed_delivery.set("public/default", longest)

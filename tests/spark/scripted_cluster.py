@@ -153,26 +153,26 @@ class ScriptedWatch:
             raise Timeout(f"the first entry at {start} did not come")
         return self.cluster.raw_entry(partition, found[0])
 
-    def look(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
+    def sample(self, samples: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
         self.cluster.down()
-        return [self._look(peek) for peek in peeks]
+        return [self._sample(sample) for sample in samples]
 
-    def _look(self, peek: EntrySample) -> tuple[list[MeasuredEntry], bool]:
+    def _sample(self, sample: EntrySample) -> tuple[list[MeasuredEntry], bool]:
         seen: list[MeasuredEntry] = []
         cost = EntryCost()
-        for place in self.cluster.places_from(peek.partition, peek.start[:2]):
+        for place in self.cluster.places_from(sample.partition, sample.start[:2]):
             at = Offset.after_entry(*place)
-            if at > peek.end:
+            if at > sample.end:
                 break
-            if at <= peek.start:
+            if at <= sample.start:
                 continue
-            entry = self.cluster.raw_entry(peek.partition, place)
+            entry = self.cluster.raw_entry(sample.partition, place)
             (rows,) = message_counts([entry])
             one = EntryCost(1, rows, len(entry.entry))
             seen.append(MeasuredEntry(at, one))
             cost += one
-            if at == peek.end or not peek.wants_more(cost):
-                return seen, at == peek.end
+            if at == sample.end or not sample.wants_more(cost):
+                return seen, at == sample.end
         return seen, True
 
     def close(self) -> None:

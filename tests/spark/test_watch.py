@@ -50,15 +50,15 @@ def test_samples_end_with_their_budget(pulsar_broker, pulsar_client, pulsar_topi
     one = (pulsar_topic, -1)
     publish(pulsar_client, pulsar_topic, 50, size=1000)
     newest = Offset.through(watch.newest([one])[one])._replace(batch_index=EARLIEST.batch_index)
-    ((seen, is_all),) = watch.look([EntrySample(one, EARLIEST, newest, None, 10_000)])
+    ((seen, is_all),) = watch.sample([EntrySample(one, EARLIEST, newest, None, 10_000)])
     assert not is_all
     assert [each.place.entry for each in seen] == list(range(10))
     path = pulsar_topic.replace("://", "/")
     sent = admin(pulsar_broker.admin_url, "GET", f"{path}/stats")["bytesOutCounter"]
-    assert sent <= 13_000, "a look fetches no more than it looks at"
-    ((seen, is_all),) = watch.look([EntrySample(one, Offset(newest.ledger, 45), newest, 100, 10_000)])
+    assert sent <= 13_000, "sampling fetches no more than it measures"
+    ((seen, is_all),) = watch.sample([EntrySample(one, Offset(newest.ledger, 45), newest, 100, 10_000)])
     assert (len(seen), is_all) == (4, True)
-    ((seen, is_all),) = watch.look([EntrySample(one, newest, newest._replace(entry=99), 100, 10_000)])
+    ((seen, is_all),) = watch.sample([EntrySample(one, newest, newest._replace(entry=99), 100, 10_000)])
     assert (seen, is_all) == ([], True)
 
 

@@ -192,7 +192,7 @@ def as_pasted(command: str) -> str:
         source, value = ctx.get_parameter_source(str(option.name)), ctx.params.get(str(option.name))
         if not isinstance(option, ConnectionOption) or source not in (COMMANDLINE, _ENVIRONMENT) or not value:
             continue
-        if option.name == "admin_url" and _is_of_another(ctx.params.get("service_url")):
+        if option.name == "admin_url" and _ignores_admin_url(ctx.params.get("service_url")):
             continue
         if option.name == "auth_params" or (
             option.name == "token" and not str(value).startswith(("env:", "file:"))
@@ -253,7 +253,7 @@ def cluster_of(options: Mapping[str, Any], prefix: str = "") -> Cluster:
     service_url, admin_url, context = options["service_url"], options["admin_url"], options["context"]
     token, tls_cert = options["token"], options["tls_cert"]
     fields: dict[str, Any] = {}
-    admin_url = None if _is_of_another(service_url) else admin_url
+    admin_url = None if _ignores_admin_url(service_url) else admin_url
     addressed = service_url is not None or admin_url is not None
     if _source("context") is _ENVIRONMENT and (_given("service_url") or _given("admin_url")):
         context = None
@@ -285,8 +285,8 @@ def cluster_of(options: Mapping[str, Any], prefix: str = "") -> Cluster:
     return Cluster.from_dict(fields)
 
 
-def _is_of_another(service_url: str | None) -> bool:
-    """Return whether the environment's admin URL is ignored: ``--url`` may name another cluster."""
+def _ignores_admin_url(service_url: str | None) -> bool:
+    """Return whether ``PULSAR_ADMIN_URL`` is ignored, as ``--url`` differs from ``PULSAR_SERVICE_URL``."""
     return (
         _given("service_url")
         and _source("admin_url") is _ENVIRONMENT

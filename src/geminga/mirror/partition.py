@@ -295,7 +295,7 @@ class PartitionMirror:
                             await self._learn_layout()
                         await self._pass_on(entry, place, publisher, rewriter)
                         self._read = place
-                await self._wait_for_room(publisher, self._ends.window_bytes)
+                await self.wait_for_room(publisher, self._ends.window_bytes)
         except asyncio.CancelledError:
             await self._finish(publisher)
             raise
@@ -360,7 +360,7 @@ class PartitionMirror:
             return
         if self._untried:
             # An entry behind a refused one would hide it: the next session starts at the target's newest.
-            await self._wait_for_room(publisher, 1)
+            await self.wait_for_room(publisher, 1)
             size, deliver_at = self._untried
             # The delay until now, after the receipt, is at most the one that the target has compared.
             delay = deliver_at - self._ends.target.now_ms()
@@ -388,7 +388,7 @@ class PartitionMirror:
             self._reads_target.update({pair: False} | dict.fromkeys(readers_of(stats), True))
         return self._reads_target[pair]
 
-    async def _wait_for_room(self, publisher: EntryPublisher, size: int) -> None:
+    async def wait_for_room(self, publisher: EntryPublisher, size: int) -> None:
         """Wait until fewer than ``size`` bytes have no receipt, and the connection takes more."""
         while self._pending_bytes >= size:
             self._room = asyncio.get_running_loop().create_future()

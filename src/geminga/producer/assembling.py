@@ -65,10 +65,10 @@ class BatchBuilder:
         self.next_sequence_id = next_sequence_id
         self.highest_sequence_id = next_sequence_id - 1
         """Highest sequence id that the broker may have, except for automatic ones after it."""
-        self._repeats = False
+        self._repeated = False
         """Whether the broker may have the last of the caller's sequence ids."""
         self.knows_last_id = settings.producer_name is None
-        """Whether the broker's last sequence id is known, or none: a name that the broker gives is new."""
+        """Whether the broker's last sequence id is known; a name from the broker is new and has none."""
         self.max_message_size = MAX_MESSAGE_SIZE
         self.producer_name = settings.producer_name
         self._topic = topic
@@ -115,9 +115,9 @@ class BatchBuilder:
         batch = self.batch
         closed: list[SendOperation] = []
         bytes_max = min(self._bytes_max, self.max_message_size)
-        apart = message is not None and message.sequence_id >= 0 and self._goes_apart(message.sequence_id)
+        splits = message is not None and message.sequence_id >= 0 and self._starts_batch(message.sequence_id)
         if batch is not None and (
-            apart
+            splits
             or batch.size + len(payload) > bytes_max
             or len(batch) >= self._messages_max
             or not batch.accepts(message)
@@ -166,19 +166,19 @@ class BatchBuilder:
             batch.sequence_ids.append(message.sequence_id)
         batch.append(payload, token, message)
 
-    def _goes_apart(self, sequence_id: int) -> bool:
-        """Note a caller's sequence id; return whether its message may not join the open batch.
+    def _starts_batch(self, sequence_id: int) -> bool:
+        """Record a caller's sequence id; return whether its message starts a new batch.
 
         Deduplication ignores a batch as a whole by its first id, so that new messages behind a repeated one
-        would be lost. As in Java, a message with an id that the broker may have is sent alone.
+        would be lost. As in Java, a message with an id that the broker may have shares no batch.
         """
         batch = self.batch
         unnumbered = len(batch) if type(batch) is Batch and not batch.explicit else 0
-        repeated_before = self._repeats
+        was_repeated = self._repeated
         highest = max(self.highest_sequence_id, self.next_sequence_id + unnumbered - 1)
-        self._repeats = sequence_id <= highest or not self.knows_last_id
+        self._repeated = sequence_id <= highest or not self.knows_last_id
         self.highest_sequence_id = max(highest, sequence_id)
-        return repeated_before or self._repeats
+        return was_repeated or self._repeated
 
     def reserve(self, count: int) -> int:
         """Return the first of ``count`` new sequence ids."""
@@ -212,7 +212,7 @@ class BatchBuilder:
         automatic = message is None or message.sequence_id < 0
         sequence_id = self.reserve(1) if automatic else message.sequence_id  # type: ignore[union-attr]
         if not automatic:
-            self._goes_apart(sequence_id)
+            self._starts_batch(sequence_id)
         return partial(
             SendOperation,
             sequence_id=sequence_id,

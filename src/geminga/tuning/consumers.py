@@ -1,7 +1,7 @@
 """Advice for a topic's consumers and readers: queue sizes, acknowledgements, ways to receive, types.
 
-Their broker sends whole batches, wakes each subscription for each entry, and writes acknowledgements; what a
-producer's settings save, consumers can spend again.
+A broker sends whole batches, wakes each subscription for each entry, and stores acknowledgements: unsuitable
+settings of consumers can cost as much as good settings of producers save.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from geminga.tuning.expectation import Expectation
 from geminga.tuning.traffic import TrafficProfile
 
 QUEUE, QUEUES_TOGETHER, ACK_GROUPING_MS = 1000, 50_000, 100
-"""Defaults of ``subscribe``: queues of a partition and of all, time of collecting acknowledgements."""
+"""Defaults of ``subscribe``: queues of a partition and of all, and the period of acknowledgement grouping."""
 QUEUE_BYTES_MAX = 128 << 20
-"""Bytes of the queues of all partitions, unless two batches of each take more."""
+"""Limit of the bytes in the queues of all partitions; two batches of each partition may exceed it."""
 TABLE_RATE = 100_000
 """Messages a second of a consumer from which receiving tables saves a twentieth of a core."""
 
@@ -49,13 +49,13 @@ def consumer_advice(profile: TrafficProfile, after: Expectation) -> tuple[Consum
         ),
         ConsumerAdvice(
             name="ack_grouping_time_ms", value=ACK_GROUPING_MS,
-            why="acknowledgements of this time are one request; with 0, and with ack_receipt_enabled where "
-            "each is waited for, each message is one",
+            why="acknowledgements of this period are one request; with 0, each message is a request, as with "
+            "ack_receipt_enabled where the program waits for each receipt",
         ),
         ConsumerAdvice(
             name="receive", value="receive_table()" if often else "receive()",
             why="a third of the CPU of receive(), where rows can be processed as columns" if often
-            else "batch_receive() costs the same with batches of the producer and saves a fifth without; "
+            else "batch_receive() costs the same for batched messages, and a fifth less for unbatched ones; "
             f"from {TABLE_RATE:,} msg/s on receive_table() saves more",
         ),
         ConsumerAdvice(
@@ -64,7 +64,7 @@ def consumer_advice(profile: TrafficProfile, after: Expectation) -> tuple[Consum
             "one key are smaller; where one consumer for each partition keeps up, Failover keeps the order "
             "and the batches" if profile.keyed
             else "whole batches in order, and acknowledge_cumulative: one position instead of each message; "
-            "Shared where a message may take long",
+            "Shared where one message may take long to process",
         ),
         ConsumerAdvice(
             name="readers and subscriptions", value=profile.subscriptions,

@@ -346,7 +346,7 @@ def on_send(session: Session, frame: SendFrame) -> None:
     except CorruptPayload:
         is_intact = False  # it ends inside its checksum
     if not is_intact:
-        producer.error_to_repeat(
+        producer.send_retriable_error(
             frame.highest_sequence_id or frame.sequence_id, pb.ChecksumError, "Checksum failed on the broker"
         )
         return

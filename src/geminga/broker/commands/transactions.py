@@ -145,7 +145,7 @@ def publish(session: Session, producer: Producer, frame: SendFrame, counted: int
         # Clients fail the message for this code, and reconnect for others.
         producer.error(highest, pb.NotAllowedError, refused.reason)
     except StoreError as error:
-        producer.error_to_repeat(highest, pb.PersistenceError, str(error))
+        producer.send_retriable_error(highest, pb.PersistenceError, str(error))
 
 
 def acknowledge(session: Session, body: pb.CommandAck, *, at_once: int) -> Job:

@@ -1,12 +1,12 @@
 """Cursor: the entries of a topic that a subscription has acknowledged.
 
-A cursor addresses entries by their offset (`managed_ledger`). Everything below ``mark`` is acknowledged;
-behind it, ``holes`` holds the entries acknowledged out of order, and ``batches`` the open messages of partly
-acknowledged batches. All three survive restarts in full.
+A cursor addresses entries by their offset (`entries.managed_ledger`). Everything below ``mark`` is
+acknowledged; behind it, ``holes`` holds the entries acknowledged out of order, and ``batches`` the open
+messages of partly acknowledged batches. All three survive restarts in full.
 
 A *tally* counts the messages and bytes acknowledged behind the mark, so that a backlog in messages is two
-sums and a subtraction (`entry_counts`). It changes with every acknowledgement that leaves or closes a hole,
-is stored with the holes, and is recomputed where it is missing or out of date. The bytes of a partly
+sums and a subtraction (`entries.entry_counts`). It changes with every acknowledgement that leaves or closes a
+hole, is stored with the holes, and is recomputed where it is missing or out of date. The bytes of a partly
 acknowledged batch count until its last message is acknowledged: the store keeps all of them.
 
 Durable form: one key per cursor. Its value is a snapshot; each acknowledgement since is a delta that the

@@ -24,9 +24,9 @@ def is_restricted(policies: Policies, rate_limits: TopicLimits, message_size_max
     )
 
 
-def refuses_more(policies: Policies, before: Policies) -> bool:
-    """Return whether entries are too large, or delayed for too long, that were allowed before. Their senders
-    have to reconnect: a client that repeats what is refused knows then what to try before it sends more."""
+def lowers_limits(policies: Policies, before: Policies) -> bool:
+    """Return whether the limit of entry sizes or of delivery delays is lower than before. Producers then
+    have to reconnect, so that their clients repeat a refused entry before they send entries behind it."""
     delay = policies.delayed_delivery_seconds_max
     return policies.max_message_size < before.max_message_size or (
         0 < delay < (before.delayed_delivery_seconds_max or math.inf)

@@ -3,7 +3,7 @@
 The store reports in the order of the calls, for all ledgers: so one queue serves all topics, and idle topics
 have none. Besides the queue, a pending entry is in the ledger between ``confirmed`` and ``end``, in
 ``Producer.pending``, for which the closing of a producer waits, and in the bytes of its peer and of all
-peers, which are limited (`memory_backpressure`).
+peers, which are limited (`runtime.memory_backpressure`).
 """
 
 from collections import deque

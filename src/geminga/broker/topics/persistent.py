@@ -19,7 +19,7 @@ from geminga.broker.runtime.refusal import Refused, storage_refusal
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota, topic_transactions
 from geminga.broker.topics.access import SHARED, ProducerAccess
-from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted, refuses_more
+from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted, lowers_limits
 from geminga.broker.topics.dedup import Deduplication, DedupVerdict, forget_stale
 from geminga.broker.topics.delivery_expiry import DeliveryExpiry
 from geminga.broker.topics.expiry_index import NEVER
@@ -173,7 +173,7 @@ class PersistentTopic:
 
     def policies_changed(self, policies: Policies) -> None:
         """Apply changed policies of the namespace or the topic."""
-        is_stricter = self.dedup is not None and refuses_more(policies, self.policies)
+        is_stricter = self.dedup is not None and lowers_limits(policies, self.policies)
         self.policies: Policies = policies
         settings = self.services.settings
         self.limits = ledger_limits(
@@ -232,7 +232,7 @@ class PersistentTopic:
             if isinstance(error, StoreFull):
                 producer.hold()
             else:
-                producer.error_to_repeat(highest or sequence_id, pb.PersistenceError, str(error))
+                producer.send_retriable_error(highest or sequence_id, pb.PersistenceError, str(error))
             return
         self.messages_in += messages
         self.bytes_in += size

@@ -105,7 +105,7 @@ class Producer:
     def error(self, sequence_id: int, code: int, reason: str) -> None:
         self.peer.send_error(self.producer_id, sequence_id, code, reason)
 
-    def error_to_repeat(self, sequence_id: int, code: int, reason: str) -> None:
+    def send_retriable_error(self, sequence_id: int, code: int, reason: str) -> None:
         """Send an error after which the client repeats the entry. With deduplication, entries behind it are
         ignored: if they were stored, the repeated one would be dropped as a duplicate."""
         self.error(sequence_id, code, reason)

@@ -22,7 +22,7 @@ from geminga.client.io.delegation import Closing, called, waited
 from geminga.client.io.runtime import LoopThread
 from geminga.client.receive.acknowledging import Acknowledgeable, Several
 from geminga.client.receive.async_consumer import AsyncConsumer
-from geminga.client.receive.listener import ListenerRunner, ListenerThreads, divided
+from geminga.client.receive.listener import ListenerRunner, ListenerThreads, with_failure_listener
 from geminga.client.receive.topic_set import TopicSet
 from geminga.client.transactions import Transaction
 from geminga.config import MILLISECONDS_MAX, check_int
@@ -77,7 +77,7 @@ class Consumer(Closing, Generic[T_co]):
         forks.inherited.add(self)
         listener = consumer.settings.message_listener
         if listener is not None and threads is not None:
-            listener = divided(listener, consumer.settings.failure_listener)
+            listener = with_failure_listener(listener, consumer.settings.failure_listener)
             self._listener = ListenerRunner(self, listener, self._take_now, self._tell)
             if consumer.settings.start_paused:
                 self._listener.pause()

@@ -30,7 +30,7 @@ MESSAGES_PER_TURN = 100
 """Messages passed to one listener before other listeners of the same thread run."""
 
 
-def divided(
+def with_failure_listener(
     listener: Callable[[Any, Any], Any], failure_listener: Callable[[Any, Any], Any] | None
 ) -> Callable[[Any, Any], Any]:
     """Return a listener that passes messages that cannot be decrypted or decoded to ``failure_listener``,

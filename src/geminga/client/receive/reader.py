@@ -19,7 +19,7 @@ from geminga.client.io.runtime import LoopThread
 from geminga.client.observe.statistics_log import HandleCounts
 from geminga.client.receive.async_consumer import AsyncConsumer
 from geminga.client.receive.consumer import Consumer, give_back
-from geminga.client.receive.listener import ListenerRunner, ListenerThreads, divided
+from geminga.client.receive.listener import ListenerRunner, ListenerThreads, with_failure_listener
 from geminga.client.receive.topic_set import TopicSet
 from geminga.config import refuse
 from geminga.consumer.inbox import ReadThrough
@@ -368,7 +368,7 @@ async def create_reader(
     consumer.group.seeks_first = False
     reader = AsyncReader(consumer, start, settings.start_message_id_inclusive)
     if settings.reader_listener is not None:
-        reader.listener = divided(settings.reader_listener, settings.failure_listener)
+        reader.listener = with_failure_listener(settings.reader_listener, settings.failure_listener)
     try:
         if isinstance(start, int):
             await consumer.group.seek(start)

@@ -67,10 +67,10 @@ class PulsarPartitions:
         """
         return all_at_once(self.client, self._first, places)
 
-    def look(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
+    def sample(self, samples: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
         """Return the entries of each sample, and whether they are all the entries up to its end. Raises
         `Timeout` when an existing entry does not arrive."""
-        return all_at_once(self.client, self._look, peeks)
+        return all_at_once(self.client, self._sample, samples)
 
     def close(self) -> None:
         """Start closing without waiting: it completes soon, or with the process."""
@@ -113,33 +113,33 @@ class PulsarPartitions:
             finally:
                 self._close_later(consumer)
 
-    async def _look(self, peek: EntrySample) -> tuple[list[MeasuredEntry], bool]:
+    async def _sample(self, sample: EntrySample) -> tuple[list[MeasuredEntry], bool]:
         from geminga.client.api.entry_reader import stop_at
         from geminga.wire.columnar import message_counts
 
         seen: list[MeasuredEntry] = []
         cost = EntryCost()
-        place = peek.start.next_place
+        place = sample.start.next_place
         async with self._readers:
-            consumer = await self._open(peek.partition, place, _PERMITS_MAX)
+            consumer = await self._open(sample.partition, place, _PERMITS_MAX)
             try:
                 while True:
                     entry = await self._next(consumer, place)
                     at = None if entry is None else Offset.after_entry(entry.ledger_id, entry.entry_id)
-                    if entry is None or at is None or at > peek.end:
+                    if entry is None or at is None or at > sample.end:
                         return seen, True
                     place = MessageId(-1, entry.ledger_id, entry.entry_id + 1)
-                    if at <= peek.start:
+                    if at <= sample.start:
                         stop_at(consumer, place)
                         continue
                     (rows,) = message_counts([entry])
                     one = EntryCost(1, rows, len(entry.entry))
                     seen.append(MeasuredEntry(at, one))
                     cost += one
-                    if at == peek.end or not peek.wants_more(cost):
-                        return seen, at == peek.end
+                    if at == sample.end or not sample.wants_more(cost):
+                        return seen, at == sample.end
                     # Request no more than the rest of the budget, assuming similar entries.
-                    more = max(1, int((peek.bytes - cost.bytes) / cost.each.bytes))
+                    more = max(1, int((sample.bytes - cost.bytes) / cost.each.bytes))
                     stop_at(consumer, MessageId(-1, place.ledger_id, entry.entry_id + more))
             finally:
                 self._close_later(consumer)

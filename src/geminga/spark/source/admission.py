@@ -129,14 +129,14 @@ class PartitionBudget:
         return spent
 
 
-Look = Callable[[Sequence[EntrySample]], "list[tuple[list[MeasuredEntry], bool]]"]
+Read = Callable[[Sequence[EntrySample]], "list[tuple[list[MeasuredEntry], bool]]"]
 """Returns the entries of each sample, and whether they are all the entries up to its end."""
 Step = Callable[[Mapping[Partition, tuple[Offset, Offset, int]]], "dict[Partition, Offset]"]
 """Takes ``(start, end, entries)`` by partition; returns the offset ``entries`` ahead, at most ``end``."""
 
 
 def admit(
-    intakes: Sequence[PartitionBudget], limits: BatchLimits, gauge: EntryCostEstimate, look: Look, step: Step
+    intakes: Sequence[PartitionBudget], limits: BatchLimits, gauge: EntryCostEstimate, read: Read, step: Step
 ) -> None:
     """Extend every budget as far as the limits allow; under tight limits the first budgets come first."""
     chosen: list[PartitionBudget] = []
@@ -147,7 +147,7 @@ def admit(
         if not chosen:
             break
         share = left.share(parts)
-        is_news = limits.needs_entries and _look_at(chosen, share, gauge, look)
+        is_news = limits.needs_entries and _sample(chosen, share, gauge, read)
         spent = {intake.partition: intake.take_seen(share) for intake in chosen}
         went = _step_ahead(chosen, spent, share, limits, gauge, step)
         if not (went or is_news or any(cost.entries for cost in spent.values())):
@@ -204,13 +204,13 @@ def _chosen(
     return waiting[:count], min(count, len(waiting))
 
 
-def _look_at(chosen: list[PartitionBudget], share: BatchLimits, gauge: EntryCostEstimate, look: Look) -> bool:
+def _sample(chosen: list[PartitionBudget], share: BatchLimits, gauge: EntryCostEstimate, read: Read) -> bool:
     unseen = [intake for intake in chosen if not intake.looked]
     if not unseen:
         return False
     size = max(1, min(PEEK_BYTES_MAX, PEEK_BYTES_TOTAL_MAX // len(unseen), share.bytes or PEEK_BYTES_MAX))
-    peeks = [EntrySample(intake.partition, intake.start, intake.end, share.rows, size) for intake in unseen]
-    for intake, (seen, is_all) in zip(unseen, look(peeks), strict=True):
+    samples = [EntrySample(intake.partition, intake.start, intake.end, share.rows, size) for intake in unseen]
+    for intake, (seen, is_all) in zip(unseen, read(samples), strict=True):
         intake.looked, intake.seen, intake.ends_seen = True, seen, is_all
         gauge.saw(intake.partition, sum((each.cost for each in seen), EntryCost()))
         if is_all and not seen:

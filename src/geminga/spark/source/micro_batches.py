@@ -78,17 +78,17 @@ class MicroBatches:
         now = self._clock()
         if waiting and (self.gauge.all is None or now - self._looked > LOOK_AGAIN_SECONDS):
             self._looked = now
-            self.look(waiting, self.gauge)
+            self.sample_costs(waiting, self.gauge)
         return self.gauge
 
-    def look(
+    def sample_costs(
         self, ranges: Mapping[Partition, tuple[Offset, Offset]], gauge: EntryCostEstimate
     ) -> EntryCostEstimate:
         """Add the first entry of each range, at most `LOOKS_MAX`, to an estimate, and return the estimate."""
         few = list(ranges.items())[:LOOKS_MAX]
-        peeks = [EntrySample(partition, begin, end, rows=1, bytes=1) for partition, (begin, end) in few]
-        for peek, (seen, _) in zip(peeks, self.queries.sampled(peeks) if peeks else (), strict=True):
-            gauge.saw(peek.partition, sum((each.cost for each in seen), EntryCost()))
+        samples = [EntrySample(partition, begin, end, rows=1, bytes=1) for partition, (begin, end) in few]
+        for sample, (seen, _) in zip(samples, self.queries.sampled(samples) if samples else (), strict=True):
+            gauge.saw(sample.partition, sum((each.cost for each in seen), EntryCost()))
         return gauge
 
     def rows_between(self, start: Offsets, latest: Offsets) -> float:

@@ -45,7 +45,7 @@ class PartitionQueries:
     def latest(self, partitions: Iterable[Partition]) -> Offsets:
         """Return the offset after the newest message of each partition, `EARLIEST` for an empty topic."""
         asked = list(dict.fromkeys(partitions))
-        found = self._ask(
+        found = self._query(
             "asking for the newest messages", lambda each: [*self.watch.newest(each).values()],
             asked, asked, MessageId.earliest,
         )  # fmt: skip
@@ -54,36 +54,36 @@ class PartitionQueries:
     def first_entries(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
         """Return the first entry at or after each position; None if there is no later entry."""
         partitions = [partition for partition, _ in places]
-        return self._ask("looking for entries", self.watch.first, places, partitions, None)
+        return self._query("looking for entries", self.watch.first, places, partitions, None)
 
-    def sampled(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
+    def sampled(self, samples: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
         """Return the entries of each sample, and whether they are all the entries up to its end."""
-        partitions = [peek.partition for peek in peeks]
-        return self._ask("looking at entries", self.watch.look, peeks, partitions, ([], True))
+        partitions = [sample.partition for sample in samples]
+        return self._query("sampling entries", self.watch.sample, samples, partitions, ([], True))
 
-    def _ask(
+    def _query(
         self,
         what: str,
-        ask: Callable[[Sequence[Q]], list[T]],
-        questions: Sequence[Q],
+        query: Callable[[Sequence[Q]], list[T]],
+        arguments: Sequence[Q],
         partitions: Sequence[Partition],
-        nothing: T,
+        default: T,
     ) -> list[T]:
-        """Return the answers to questions, each about one of the partitions. With ``failOnDataLoss=false`` it
-        is ``nothing`` for a topic that was deleted meanwhile."""
+        """Return the result of ``query`` for each argument, which belongs to the partition at the same index.
+        With ``failOnDataLoss=false`` the result is ``default`` if the topic was deleted meanwhile."""
         try:
-            return self.retry_policy.call(what, lambda: ask(questions))
+            return self.retry_policy.call(what, lambda: query(arguments))
         except TopicNotFound as error:
             if self.options.fail_on_data_loss:
                 raise
-            there = set(self.partitions(missing_is_empty=True))
-            left = [number for number, partition in enumerate(partitions) if partition in there]
+            existing = set(self.partitions(missing_is_empty=True))
+            left = [index for index, partition in enumerate(partitions) if partition in existing]
             if len(left) == len(partitions):
                 raise
             logger.warning("a topic was deleted before it was read: %s", error)
-        found = self._ask(what, ask, [questions[n] for n in left], [partitions[n] for n in left], nothing)
-        answers = dict(zip(left, found, strict=True))
-        return [answers.get(number, nothing) for number in range(len(partitions))]
+        found = self._query(what, query, [arguments[n] for n in left], [partitions[n] for n in left], default)
+        results = dict(zip(left, found, strict=True))
+        return [results.get(index, default) for index in range(len(partitions))]
 
     def run(self, searches: Mapping[Partition, Search[T]]) -> dict[Partition, T]:
         """Return the result of each partition's search."""

@@ -97,7 +97,7 @@ class TaskPlanner:
         if not self.splits:
             return dict.fromkeys(wanted)
         large = {p: places for p, places in wanted.items() if _is_large(*places)}
-        gauge = self.micro_batches.look(large, EntryCostEstimate())
+        gauge = self.micro_batches.sample_costs(large, EntryCostEstimate())
         most = self.entries_per_split
         sizes: dict[Partition, int | None] = dict.fromkeys(wanted, most)
         for partition in large:
